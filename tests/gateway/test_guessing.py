@@ -118,6 +118,26 @@ async def test_the_owners_own_commands_are_not_slowed_down_by_others(tmp_path: P
         assert await guess(running, 11, **owner) == [401] * 10 + [429], "the key replaces no secret"
 
 
+async def test_bytes_that_are_no_text_are_a_wrong_secret_like_any_other(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, clock=HeldClock()) as running:
+
+        async def status(head: bytes) -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + head + b"\r\n\r\n")
+            answer = await reader.read()
+            writer.close()
+            return answer.split(b" ", 2)[1]
+
+        seen = [await status(b"Authorization: Bearer \xff\xfe\xed\xa0\x80") for _ in range(11)]
+        assert seen == [b"401"] * 10 + [b"429"]
+        assert await status(b"X-OpenClaw-Owner: \xff\xfe") == b"429"
+        assert await status(b"Origin: \xff\xfe") == b"403"
+        assert await status(b"X-Forwarded-For: \xff\xfe") == b"401"
+        async with running.socket() as socket:
+            answer = await socket.call("connect", connect_params(token="\ud800"))
+            assert "too many" in answer["error"]["message"]
+
+
 async def test_changed_limits_count_without_a_restart(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, config={"gateway": {"reload": {"mode": "hot"}}}) as running:
         path = tmp_path / "openclaw.json"

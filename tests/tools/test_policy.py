@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from openclaw.messages import TextBlock
+from openclaw.opener import PathRefused
 from openclaw.tools.arguments import validate_arguments
-from openclaw.tools.base import ToolContext, ToolError
+from openclaw.tools.base import ToolContext
 from openclaw.tools.policy import PROFILES, ToolFilter, ToolSettings, allowed_tools, built_in_tools, profile
 from openclaw.tools.process_registry import ProcessRegistry
 
@@ -99,7 +100,7 @@ async def test_confinement_is_a_setting(
         settings = ToolSettings(confine=confine)
         read = built_in_tools(workspace=workspace, settings=settings, processes=processes)[0]
         if confine:
-            with pytest.raises(ToolError, match="leaves the workspace"):
+            with pytest.raises(PathRefused, match="leaves the workspace"):
                 await read.run({"path": "../outside.txt"}, context)
         else:
             assert await read.run({"path": "../outside.txt"}, context)

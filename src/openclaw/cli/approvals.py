@@ -31,7 +31,7 @@ def set_rules(args: argparse.Namespace) -> int:
 
 
 def allowlist(args: argparse.Namespace) -> int:
-    if not args.pattern.startswith(("/", "~/")):
+    if not args.pattern.startswith(("/", "~/")) and not (args.verb == "remove" and args.pattern.startswith("=")):
         raise UserError(f'"{args.pattern}" is not a full path; names alone can be planted. Example: /usr/bin/git')
     gateway = from_args(args)
     now = gateway.call("exec.approvals.get", {})
@@ -62,7 +62,15 @@ def _show(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
     yield f"Defaults: {_settings(payload['file'].get('defaults') or {})}"
     for agent, rules in sorted((payload["file"].get("agents") or {}).items()):
         yield f"Agent {agent}: {_settings(rules)}"
-        yield from (f"  {entry['pattern']}" for entry in rules.get("allowlist") or [])
+        yield from (f"  {_entry(entry)}" for entry in rules.get("allowlist") or [])
+
+
+def _entry(entry: dict[str, Any]) -> str:
+    """A program with all its arguments, or a whole command in its folder."""
+    fixed = " while its files stay as they are" if entry.get("files") else ""
+    if not entry["pattern"].startswith("="):
+        return f"{entry['pattern']}{fixed}"
+    return f"{entry['pattern']}  (only this command, in {entry.get('cwd')}{fixed})"
 
 
 def _settings(rules: dict[str, Any]) -> str:

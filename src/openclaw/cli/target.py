@@ -112,7 +112,8 @@ def _local(gateway: dict[str, Any]) -> Target:
         host = str(gateway["customBindHost"])
     serves_tls = bool(running["tlsFingerprint"] if "tlsFingerprint" in running else tls.get("enabled"))
     target = Target(host, port, tls=serves_tls, local=True, source=source, bind=bind)
-    target.owner_key = str(running.get("ownerKey") or "")
+    if port == running.get("port"):
+        target.owner_key = str(running.get("ownerKey") or "")
     if serves_tls:
         files = paths.tls_files(paths.state_dir(), substituted(tls.get("certPath")), substituted(tls.get("keyPath")))
         target.fingerprint = str(running.get("tlsFingerprint") or "") or _fingerprint(files[0])

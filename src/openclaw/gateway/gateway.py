@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, main_session_key, user_zone
 from openclaw.config.store import reload_action
-from openclaw.gateway.auth.shared_auth import SharedSecret, shared_secret
+from openclaw.gateway.auth.shared_auth import SharedSecret, same_secret, shared_secret
 from openclaw.gateway.server.handshake import TICK_INTERVAL_MS
+from openclaw.gateway.server.sockets import Sockets
 from openclaw.paths import sessions_dir
 from openclaw.sessions.keys import SessionRef, canonical_key, shown_key
 from openclaw.storage.base import Compressed
@@ -60,6 +60,8 @@ STATE_INTERVAL_S = 30
 """How often the state folder is looked at for what others did to it."""
 TLS_INTERVAL_S = 3600
 """How often it is looked whether the certificate was replaced or is about to expire."""
+LAST_ANSWERS_S = 1.0
+"""How long a connection whose secret was changed stays open for answers that are under way."""
 PRESENCE_DELAY_S = 0.05
 """Presence changes are collected for this long, so that many connections at once cause one event."""
 
@@ -85,6 +87,8 @@ class Gateway:
     health: Health
     disk: DiskCheck
     auth_limiter: FailedAuthLimiter
+    sockets: Sockets = field(default_factory=Sockets)
+    """The open connections, of strangers and of known callers."""
     restart: Restart
     metrics: Metrics
     loop_lag: LoopLag
@@ -164,7 +168,7 @@ class Gateway:
 
     def is_owner_process(self, key: str) -> bool:
         """Whether the caller can read the lock file. It still needs the secret; strangers cannot make it wait."""
-        return bool(self.owner_key) and hmac.compare_digest(key.encode(), self.owner_key.encode())
+        return bool(self.owner_key) and same_secret(key, self.owner_key)
 
     def transcript_folders(self) -> dict[str, list[Path]]:
         """The folders that hold each agent's transcripts: beside the session store, and the usual one."""
@@ -208,13 +212,25 @@ class Gateway:
                 client.close(1008, reason)
 
     def _end_old_secret(self, old: Config, new: Config, _changed: Sequence[str]) -> None:
-        """Closes every connection that was let in by a secret which no longer counts."""
+        """Closes every connection that was let in by a secret which no longer counts.
+
+        They may do nothing more from now on. What they asked before, also who changed the secret, is still answered.
+        """
         before, now = shared_secret(old, self.environ), shared_secret(new, self.environ)
         if self.given_secret is not None or (before.mode, before.value) == (now.mode, now.value):
             return
-        for client in list(self.broadcaster.clients.values()):
-            if not client.by_device_token:
-                client.close(1008, f"gateway {now.mode} changed; connect again with the new one")
+        ended = [client for client in self.broadcaster.clients.values() if not client.by_device_token]
+        for client in ended:
+            client.scopes = client.rights = frozenset()
+        if ended:
+            reason = f"gateway {now.mode} changed; connect again with the new one"
+            self.spawn(self._close_after_calls(ended, reason, set(self.calls)))
+
+    async def _close_after_calls(self, clients: list[Client], reason: str, calls: set[asyncio.Task[Any]]) -> None:
+        if calls:
+            await asyncio.wait(calls, timeout=LAST_ANSWERS_S)
+        for client in clients:
+            client.close(1008, reason)
 
     def state_version(self) -> dict[str, int]:
         return {"presence": self.presence.version, "health": self.health.version}

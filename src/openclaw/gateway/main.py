@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import fcntl
 import gc
@@ -47,6 +48,7 @@ from openclaw.storage.files.generation import check_generation
 from openclaw.storage.files.newer_state import Unreadable
 from openclaw.storage.files.permissions import Narrowed, narrow
 from openclaw.storage.files.session_store import sessions_folders
+from openclaw.tools import shell_process
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -70,8 +72,10 @@ class CannotStart(Exception):
 
 def run(options: Options) -> int:
     """Serves until it is told to stop. Returns 0 after a clean stop and 1 when it could not start."""
-    # Every file that the Gateway makes is its owner's alone, whatever the service manager's mask says.
-    os.umask(0o077)
+    # Every file that the Gateway makes is its owner's alone, whatever the service manager's mask says. Commands of
+    # agents make files for others too.
+    shell_process.command_umask = os.umask(0o077) | 0o022
+    _hide_from_commands()
     state = make_private_dir(state_dir())
     # Agents may run `openclaw`, and the PATH of a service may lack its folder.
     folder, search_path = Path(sys.executable).parent, os.environ.get("PATH", os.defpath)
@@ -102,6 +106,12 @@ def run(options: Options) -> int:
         return _disk_refuses(error)
     finally:
         lock.release()
+
+
+def _hide_from_commands() -> None:
+    """Keeps the memory and the environment of this process, keys included, from other programs of the same user."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _tell_narrowed(narrowed: Narrowed, state: str) -> None:
@@ -294,6 +304,7 @@ async def _until_told(gateway: Gateway) -> bool:
 
 
 LOCK_NAME = "gateway.lock"
+PR_SET_DUMPABLE = 4
 LOCK_BYTES = 4096
 
 

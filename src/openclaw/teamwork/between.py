@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from openclaw.agent.runtime import Runtime
+from openclaw.foreign_text import disarmed
 from openclaw.inbound.incoming import Facts, Incoming
 from openclaw.inbound.pipeline import Accepted, Pipeline
 from openclaw.runs.dispatcher import Dispatcher
@@ -71,9 +72,13 @@ class BetweenSessions:
         ``new`` has the fields of a session that is made for the message. Other sessions must exist: a session that
         was deleted is not made again. Raises ``SessionGone``, or ``Refusal`` when its policy forbids the message.
         """
+        # Another agent wrote it, perhaps after it had read a foreign page.
+        prompt = disarmed(text)
+        if prompt != text:
+            body = msgspec.structs.replace(body, written=text)
         message = Incoming(
             facts=Facts(session=session),
-            text=text,
+            text=prompt,
             door="program",
             run_id=run_id,
             source=source,

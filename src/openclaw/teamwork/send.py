@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from openclaw.agent.runtime import Runtime
+from openclaw.foreign_text import disarmed
 from openclaw.inbound.incoming import SessionGone
 from openclaw.messages import ToolSpec
 from openclaw.outbound.reply import is_delivered
@@ -257,9 +258,9 @@ class Conversations:
         lines = [
             "This is the announce step after a conversation between two agent sessions.",
             *_parties(state),
-            f"Original request: {state.message}",
-            f"First reply: {state.first_reply or 'not available'}",
-            f"Latest reply: {state.latest or 'not available'}",
+            f"Original request: {disarmed(state.message)}",
+            f"First reply: {disarmed(state.first_reply) or 'not available'}",
+            f"Latest reply: {disarmed(state.latest) or 'not available'}",
             f"Your answer is posted to the target's channel. Answer exactly {ANNOUNCE_SKIP} to stay silent.",
         ]
         body = MessageBody(internal=True, extra_system_prompt=_block(lines), trace=state.trace)

@@ -23,10 +23,13 @@ from typing import NamedTuple
 import msgspec
 
 from openclaw.clock import Clock
+from openclaw.tools.exec.binding import Binding, Launch, held
 
 PTY_COLUMNS, PTY_ROWS = 120, 30
 STOP_GRACE_S = 0.5
 WRITE_PATIENCE_S = 5.0
+command_umask = -1
+"""The file mode mask of commands. The Gateway's own is stricter, so it sets this at its start; -1 is its own."""
 TAIL_CHARS = 2000
 _BYTES_PER_CHAR = 2
 _CHUNK = 64 * 1024
@@ -52,6 +55,8 @@ class ShellCommand(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     use_pty: bool
     timeout: float | None
+    binding: Binding | None = None
+    """The files that it was allowed with. With a program in it, no shell reads the text."""
 
 
 class Spawned(NamedTuple):
@@ -193,10 +198,14 @@ def spawn(command: ShellCommand) -> Spawned:
     if not shell or Path(shell).name in ("fish", "nologin", "false") or not os.access(shell, os.X_OK):
         shell = shutil.which("bash") or "/bin/sh"
     start = _spawn_on_terminal if command.use_pty else _spawn_on_pipes
-    return start([shell, "-c", command.text], command.cwd, command.env)
+    by_shell = [shell, "-c", command.text]
+    if command.binding is None:
+        return start(Launch(argv=by_shell, cwd=command.cwd), command.env)
+    with held(command.binding, command.cwd, terminal=command.use_pty) as launch:
+        return start(launch if launch.argv else msgspec.structs.replace(launch, argv=by_shell), command.env)
 
 
-def _spawn_on_pipes(argv: list[str], cwd: str, env: Mapping[str, str]) -> Spawned:
+def _spawn_on_pipes(launch: Launch, env: Mapping[str, str]) -> Spawned:
     with contextlib.ExitStack() as on_error, contextlib.ExitStack() as ours:
         output_read, output_write = os.pipe()
         on_error.callback(os.close, output_read)
@@ -205,13 +214,22 @@ def _spawn_on_pipes(argv: list[str], cwd: str, env: Mapping[str, str]) -> Spawne
         on_error.callback(os.close, input_write)
         ours.callback(os.close, input_read)
         child = subprocess.Popen(
-            argv, cwd=cwd, env=env, stdin=input_read, stdout=output_write, stderr=output_write, start_new_session=True
+            launch.argv,
+            executable=launch.executable,
+            pass_fds=launch.keep,
+            cwd=launch.cwd,
+            env=env,
+            stdin=input_read,
+            stdout=output_write,
+            stderr=output_write,
+            start_new_session=True,
+            umask=command_umask,
         )
         on_error.pop_all()
         return Spawned(child, output_read, input_write, is_pty=False)
 
 
-def _spawn_on_terminal(argv: list[str], cwd: str, env: Mapping[str, str]) -> Spawned:
+def _spawn_on_terminal(launch: Launch, env: Mapping[str, str]) -> Spawned:
     with contextlib.ExitStack() as on_error, contextlib.ExitStack() as ours:
         master, terminal = pty.openpty()
         on_error.callback(os.close, master)
@@ -223,13 +241,15 @@ def _spawn_on_terminal(argv: list[str], cwd: str, env: Mapping[str, str]) -> Spa
         # running Python between fork and exec is not safe in a process with threads.
         opener = ["/bin/sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(terminal)]
         child = subprocess.Popen(
-            [*opener, *argv],
-            cwd=cwd,
+            [*opener, *launch.argv],
+            pass_fds=launch.keep,
+            cwd=launch.cwd,
             env={"TERM": "xterm-256color", **env},
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
             start_new_session=True,
+            umask=command_umask,
         )
         on_error.pop_all()
         return Spawned(child, master, input_fd, is_pty=True)

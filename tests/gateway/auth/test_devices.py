@@ -312,6 +312,21 @@ async def test_a_changed_secret_ends_what_the_old_one_let_in(tmp_path: Path, cha
             assert (await running.rpc("health"))[0] == 401
 
 
+async def test_who_changes_the_secret_gets_the_answer_and_nobody_can_do_more(tmp_path: Path) -> None:
+    hot = {"gateway": {"reload": {"mode": "hot"}}}
+    async with running_gateway(tmp_path, config=hot) as running, running.client() as owner, running.client() as thief:
+        found = (await owner.call("config.get"))["payload"]
+        patch = {"raw": json.dumps({"gateway": {"auth": {"token": "another-long-enough-token"}}})}
+        await owner.send(
+            {"type": "req", "id": "p", "method": "config.patch", "params": {**patch, "baseHash": found["hash"]}}
+        )
+        assert (await owner.answer("p"))["ok"]
+        await thief.send({"type": "req", "id": "t", "method": "sessions.list", "params": {}})
+        for client in (owner, thief):
+            assert (await client.closed())[0] == 1008
+        assert [frame for frame in thief.unread if frame.get("id") == "t" and frame["ok"]] == []
+
+
 async def test_other_changes_of_the_configuration_end_no_connection(tmp_path: Path) -> None:
     hot = {"gateway": {"reload": {"mode": "hot"}}}
     async with running_gateway(tmp_path, config=hot) as running, running.client() as client:

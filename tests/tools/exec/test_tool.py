@@ -102,10 +102,11 @@ async def test_the_environment_can_be_extended_and_not_subverted(
     tool: ExecTool, context: ToolContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENCLAW_GATEWAY_TOKEN", "canary")
-    result = await tool.run({"command": "echo $A; env", "env": {"A": "b c"}}, context)
-    assert text_of(result).startswith("b c\n")
+    monkeypatch.setenv("OPENAI_API_KEY", "canary")
+    result = await tool.run({"command": "echo $TZ; env", "env": {"TZ": "Asia/Tokyo"}}, context)
+    assert text_of(result).startswith("Asia/Tokyo\n")
     assert "canary" not in text_of(result)
-    with pytest.raises(ToolError, match="LD_PRELOAD may not be set"):
+    with pytest.raises(ToolError, match="'LD_PRELOAD' may not be set"):
         await tool.run({"command": "true", "env": {"LD_PRELOAD": "x"}}, context)
 
 
@@ -325,8 +326,8 @@ async def test_on_the_gateway_host_only_listed_programs_run_and_only_as_they_wer
 ) -> None:
     echo = os.path.realpath(shutil.which("echo") or "")
     tool = ExecTool(ExecSettings(host="gateway", allowlist=[echo]), processes)
-    result = await tool.run({"command": "echo 'a  $b' | tr a c", "security": "full"}, context)
-    assert text_of(result) == "c  $b"
+    result = await tool.run({"command": "echo 'a  $b'", "security": "full"}, context)
+    assert text_of(result) == "a  $b"
     for command, words in (
         ("touch ran", "is not on the allowlist"),
         ("echo x > ran", "needs a shell"),

@@ -47,7 +47,7 @@ class ExecConfig(Record):
     path_prepend: list[str] = []
     """Folders put in front of PATH."""
     safe_bins: list[str] | None = None
-    """Programs that may run on standard input without being allow-listed; unset means the usual filters."""
+    """Which of cut, grep, head, sort, tail, tr, uniq and wc may filter input without being listed; unset: all."""
     background_ms: Positive = 10_000
     """A command running longer than this goes to the background."""
     timeout_sec: Positive = 1800

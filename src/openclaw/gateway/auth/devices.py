@@ -10,7 +10,6 @@ import asyncio
 import base64
 import binascii
 import hashlib
-import hmac
 import json
 import logging
 import secrets
@@ -22,6 +21,7 @@ from typing import Any, TypeAlias
 
 from openclaw.clock import Clock
 from openclaw.config.store import write_private
+from openclaw.gateway.auth.shared_auth import same_secret
 
 PENDING_TTL_MS = 5 * 60_000
 MAX_PENDING = 100
@@ -154,8 +154,7 @@ class Devices:
         issued = _tokens(record).get(role) if record else None
         if not issued or issued.get("revokedAtMs"):
             return False
-        same = hmac.compare_digest(str(issued.get("token", "")).encode(), token.encode())
-        return same and _covers(issued, scopes)
+        return same_secret(str(issued.get("token") or ""), token) and _covers(issued, scopes)
 
     async def ensure_token(self, device_id: str, role: str, scopes: Sequence[str]) -> Record | None:
         """The token for this role, newly made when none covers the scopes. None when the device is not paired."""

@@ -60,9 +60,14 @@ def check(secret: SharedSecret, token: str | None, password: str | None) -> Secr
         return SecretCheck(False, "unset")
     if not presented:
         return SecretCheck(False, "missing")
-    if not hmac.compare_digest(presented.encode(), secret.value.encode()):
+    if not same_secret(presented, secret.value):
         return SecretCheck(False, "mismatch")
     return SecretCheck(True)
+
+
+def same_secret(first: str, second: str) -> bool:
+    """Compares in constant time. A caller may send bytes that are no text; they are simply wrong."""
+    return hmac.compare_digest(first.encode("utf-8", "surrogatepass"), second.encode("utf-8", "surrogatepass"))
 
 
 def refusal_text(mode: Mode, reason: str, client_id: str, client_mode: str) -> str:

@@ -19,6 +19,7 @@ from openclaw.tools.exec.approvals import (
     PendingApproval,
     UnknownApproval,
 )
+from openclaw.tools.exec.question import fenced
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -27,7 +28,7 @@ log = logging.getLogger("openclaw.gateway")
 methods = MethodTable()
 
 SHOWN_COMMAND = 1000
-"""The number of characters of a command that a question shows."""
+"""The number of characters of a command in the news about one that is over. A question shows all of it."""
 _LOST = uuid.UUID("6f0a3a52-5c3c-4d0e-9a55-2b8a1e0b7c11")
 """The namespace of the run ids that tell a session of a lost question."""
 
@@ -42,6 +43,7 @@ class RequestParams(Params):
     agent_id: str | None = None
     resolved_path: str | None = None
     session_key: str | None = None
+    env: dict[str, str] | None = None
     timeout_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
@@ -80,9 +82,11 @@ async def resolve(call: MethodCall) -> Any:
         raise MethodError("invalid decision") from None
     info = call.client.client_info
     try:
-        call.gateway.runtime.approvals.resolve(params.id, decision, info.display_name or info.id)
+        approval = call.gateway.runtime.approvals.resolve(params.id, decision, info.display_name or info.id)
     except UnknownApproval as unknown:
         raise MethodError(str(unknown)) from None
+    if decision == "allow-always" and approval.request.once_only:
+        return {"ok": True, "allowedOnce": approval.request.once_only}
     return {"ok": True}
 
 
@@ -142,13 +146,17 @@ def watch_approvals(gateway: Gateway) -> None:
 
 
 def question_text(approval: Approval) -> str:
+    """The whole question. Long ones go out in several messages."""
     request = approval.request
-    command = request.command[:SHOWN_COMMAND] + ("…" if len(request.command) > SHOWN_COMMAND else "")
     seconds = round((approval.expires_at_ms - approval.created_at_ms) / 1000)
-    lines = [f"🔒 May I run this command? (id {approval.slug})", "", command, ""]
+    lines = [f"🔒 May I run this command? (id {approval.slug})", "", fenced(request.command), ""]
     if request.cwd:
-        lines.append(f"In: {request.cwd}")
-    lines.append(f"Answer within {seconds} s: /approve {approval.slug} allow-once, allow-always or deny")
+        lines += ["In:", fenced(request.cwd)]
+    if request.env:
+        lines += ["It sets:", fenced("\n".join(f"{name}={value}" for name, value in request.env.items()))]
+    if request.once_only:
+        lines += ["It cannot be allowed for good:", fenced(request.once_only)]
+    lines.append(f"Answer within {seconds} s: /approve {approval.slug} {approval.choices}")
     return "\n".join(lines)
 
 

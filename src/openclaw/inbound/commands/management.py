@@ -18,6 +18,7 @@ from openclaw.config.validate import ConfigError
 from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.runs.session_change import set_entry_fields
 from openclaw.tools.exec.approvals import Decision, UnknownApproval
+from openclaw.tools.exec.question import fenced
 
 CONFIG_USAGE = "⚙️ Usage: /config show|get [path] · set path=value · unset path"
 LONGEST_ANSWER = 3500
@@ -121,7 +122,9 @@ async def approve(context: CommandContext, facts: Facts, args: str) -> str:
     except UnknownApproval as unknown:
         return f'❌ "{ref}": {unknown}.{unknown.perhaps}'
     outcome = {"allow-once": "allowed once", "allow-always": "allowed from now on", "deny": "denied"}[decision]
-    return f"✅ Exec approval {ref}: {outcome}. Command: {approval.request.command}"
+    if decision == "allow-always" and approval.request.once_only:
+        outcome = f"allowed once, and not for good: {approval.request.once_only}"
+    return f"✅ Exec approval {approval.slug}: {outcome}. Command:\n{fenced(approval.request.command)}"
 
 
 def read_answer(args: str) -> tuple[str, Decision] | None:

@@ -1,25 +1,38 @@
-"""Decides which commands may run when ``security`` is ``allowlist``. It parses a command without a shell.
+"""Decides which commands may run without a question when ``security`` is ``allowlist``. No shell is involved.
 
-A command is allowed only if it consists of programs with literal arguments, joined by ``|``, ``&&``, ``||`` or ``;``,
-and every program is allowed. The command that runs is rebuilt from those parts, with full program paths and every
-argument quoted, so the shell sees nothing that was not checked here.
+A command is allowed only if it is one program with literal arguments. It is run as that, without a shell. Chains,
+pipes, redirections, expansions and comments are always put before a person.
+
+What ``allow-always`` may store is decided here too (``rule_for``). A program is stored with all its arguments free only
+if no arguments make it read files or run anything. Everything else is stored as this one command in this folder. Both
+hold as long as the files have the same content. Programs that run what their arguments name are not stored at all.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-_OPERATOR = re.compile(r"\|\||&&|;|\|")
+from openclaw.tools.exec.binding import Binding, BoundFile, bind
+from openclaw.tools.exec.programs import Program, names, resolve_program, runs_arguments, runs_others
+from openclaw.tools.exec.question import is_visible
+
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^-]+")
 _IN_DOUBLE_QUOTES = re.compile(r'[^"$`\\!\n]*')
+_GLOB = re.compile(r"[*?\[]")
+_EXACT = "="
+"""The first character of a pattern that is a whole command. No older reader takes it for a path."""
+SYSTEM_FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/opt/homebrew/bin", "/run/current-system/sw/bin")
+"""Where filters are taken from. The search path may name folders that the agent can write."""
+FREE_ARGUMENTS = names(
+    "echo printf id whoami uname pwd true false uptime arch nproc groups logname seq sleep basename dirname ls df"
+)
+"""Programs that neither read nor write named files nor run anything, whatever their arguments."""
 
 
 class SafeUse(msgspec.Struct, frozen=True):
@@ -37,7 +50,6 @@ SAFE_USES: Mapping[str, SafeUse] = {
     "cut": SafeUse("szn", "bcdf"),
     "grep": SafeUse("EFGPabchHilLnoqsvwxzy", "emABC", words=1),
     "head": SafeUse("qvz", "cn"),
-    "jq": SafeUse("crsSnejaCM", words=1),
     "sort": SafeUse("bcdfghinrRsuVMz", "kt"),
     "tail": SafeUse("qvz", "cn"),
     "tr": SafeUse("cCdst", words=2),
@@ -46,95 +58,144 @@ SAFE_USES: Mapping[str, SafeUse] = {
 }
 
 
+class AllowRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What people allowed for good."""
+
+    pattern: str
+    """A glob of full program paths, or ``=`` and a whole command."""
+    cwd: str | None = None
+    files: tuple[BoundFile, ...] = ()
+    """The content that the files must have. Empty in rules that a person wrote."""
+
+
 class RefusedCommand(msgspec.Struct, frozen=True):
     reason: str
 
 
 class AllowedCommand(msgspec.Struct, frozen=True):
-    command: str
-    """The command to run in place of the original text."""
-
-
-class Segment(msgspec.Struct, frozen=True):
-    joined_by: str
-    """The operator before the segment. Empty for the first."""
-    argv: list[str]
+    binding: Binding
+    """The program to run in place of the original text."""
+    is_filter: bool = False
+    """It only filters its input, so it gets no environment."""
 
 
 def evaluate(
-    command: str, *, allowlist: Sequence[str], safe_bins: Sequence[str], search_path: str, cwd: str
+    command: str,
+    *,
+    rules: Sequence[AllowRule],
+    safe_bins: Sequence[str],
+    search_path: str,
+    cwd: str,
+    workspace: Path | None = None,
 ) -> AllowedCommand | RefusedCommand:
-    """Checks a command. ``allowlist`` holds globs of full program paths, ``safe_bins`` names from ``SAFE_USES``."""
-    segments = parse(command)
-    if isinstance(segments, RefusedCommand):
-        return segments
-    rebuilt: list[str] = []
-    for segment in segments:
-        program = resolve_program(segment.argv[0], search_path, cwd)
-        if program is None:
-            return RefusedCommand(f"{segment.argv[0]} is not a program on the search path")
-        listed = any(matches(program.real, pattern) for pattern in allowlist)
-        if not listed and not _is_safe_filter(segment.argv, safe_bins):
-            return RefusedCommand(f"{program.real} is not on the allowlist")
-        if segment.joined_by:
-            rebuilt.append(segment.joined_by)
-        rebuilt.append(shlex.join([program.run, *segment.argv[1:]]))
-    return AllowedCommand(" ".join(rebuilt))
+    """Checks a command. ``safe_bins`` are names from ``SAFE_USES``. Blocking.
+
+    The agent can rewrite what is in the ``workspace``, so only a rule that knows the content covers it.
+    """
+    argv = parse(command)
+    if isinstance(argv, RefusedCommand):
+        return argv
+    if (safe := _safe_filter(argv, safe_bins)) is not None:
+        bound = bind([safe.run, *argv[1:]], "", cwd)
+        if bound is not None:
+            return AllowedCommand(bound, is_filter=True)
+    program = resolve_program(argv[0], search_path, cwd)
+    if program is None:
+        return RefusedCommand(f"{argv[0]} is not a program on the search path")
+    # A glob covers programs that nobody thought of, so none of them may be a wrapper around another one.
+    wraps = any(resolve_program(word, search_path, cwd) for word in argv[1:])
+    own = workspace is not None and Path(program.real).is_relative_to(workspace.resolve())
+    covering = [
+        rule
+        for rule in rules
+        if _covers(rule, program, argv, cwd) and not (wraps and _is_glob(rule)) and (rule.files or not own)
+    ]
+    if not covering:
+        why = " and runs whatever its arguments name" if runs_arguments(program) else ""
+        why = " with its content, and the agent can rewrite it" if own else why
+        return RefusedCommand(f"{program.real} is not on the allowlist{why}")
+    bound = bind(argv, search_path, cwd)
+    if bound is None:
+        return RefusedCommand(f"{argv[0]} cannot be run")
+    if not any(_same_content(rule, bound) for rule in covering):
+        return RefusedCommand(f"{program.real}, or a script it runs, has changed since it was allowed")
+    return AllowedCommand(bound)
 
 
-def parse(command: str) -> list[Segment] | RefusedCommand:
-    """Splits a command into programs with literal arguments. Refuses what a shell would expand, redirect or nest."""
-    segments: list[Segment] = []
-    joined_by, argv, word = "", [], None
+def parse(command: str) -> list[str] | RefusedCommand:
+    """Takes a command apart into a program and its arguments. Refuses what a shell would expand, redirect or nest."""
+    argv: list[str] = []
+    word: str | None = None
     position = 0
-    text = command.strip()
+    text = command.strip(" \t")
+    if not is_visible(text):
+        return RefusedCommand("it has more than one line, or characters that cannot be seen")
     while position < len(text):
-        character = text[position]
-        if character in " \t":
+        if text[position] == " ":
             argv, word, position = [*argv, *([] if word is None else [word])], None, position + 1
-        elif operator := _OPERATOR.match(text, position):
-            argv = [*argv, *([] if word is None else [word])]
-            if not argv:
-                return RefusedCommand(f"nothing stands before {operator.group()}")
-            segments.append(Segment(joined_by, argv))
-            joined_by, argv, word, position = operator.group(), [], None, operator.end()
-        else:
-            literal = _literal(text, position)
-            if literal is None:
-                return RefusedCommand(f"{character!r} at position {position + 1} needs a shell to understand it")
-            word, position = (word or "") + literal[0], literal[1]
+            continue
+        literal = _literal(text, position)
+        if literal is None:
+            return RefusedCommand(f"{text[position]!r} at position {position + 1} needs a shell to understand it")
+        word, position = (word or "") + literal[0], literal[1]
     argv = [*argv, *([] if word is None else [word])]
-    if not argv:
-        return RefusedCommand("the command ends with an operator" if segments else "the command is empty")
-    segments.append(Segment(joined_by, argv))
-    assignment = next((s.argv[0] for s in segments if "=" in s.argv[0]), None)
-    return RefusedCommand(f"{assignment} sets a variable") if assignment else segments
+    if not argv or not argv[0]:
+        return RefusedCommand("the command is empty")
+    return RefusedCommand(f"{argv[0]} sets a variable") if "=" in argv[0] else argv
 
 
-class Program(msgspec.Struct, frozen=True):
-    real: str
-    """The file behind all links, which the allowlist is compared with."""
-    run: str
-    """The path under which it is run."""
+def rule_for(command: str, search_path: str, cwd: str) -> AllowRule | str:
+    """What ``allow-always`` stores for the command, or why it stores nothing. Blocking."""
+    argv = parse(command)
+    if isinstance(argv, RefusedCommand):
+        return f"only a single program with plain arguments can be allowed for good ({argv.reason})"
+    program = resolve_program(argv[0], search_path, cwd)
+    bound = bind(argv, search_path, cwd)
+    if program is None or bound is None or bound.program is None:
+        return f"{argv[0]} is not a program on the search path"
+    if runs_others(program):
+        return f"{argv[0]} can run other programs, so each of its commands is asked about"
+    files = (bound.program, *bound.files)
+    if set(program.names) <= FREE_ARGUMENTS and Path(program.run).parent in map(Path, SYSTEM_FOLDERS):
+        return AllowRule(pattern=program.real, files=(bound.program,))
+    if named := next((word for word in argv[1:] if resolve_program(word, search_path, cwd)), None):
+        return f"{argv[0]} may run {named}, which its arguments name"
+    return AllowRule(pattern=_exact(program, argv), cwd=cwd, files=files)
 
 
-def resolve_program(name: str, search_path: str, cwd: str) -> Program | None:
-    found = str(Path(cwd, name)) if "/" in name else shutil.which(name, path=search_path)
-    if not found or not os.access(found, os.X_OK) or not Path(found).is_file():
-        return None
-    real = os.path.realpath(found)
-    # Some systems install one program under many names, and it acts by the name under which it is called.
-    many_names = "/" not in name and Path(real).name != name
-    return Program(real, found if many_names else real)
+def matches(program: Program, pattern: str) -> bool:
+    """Whether a glob of full paths covers a program.
 
-
-def matches(program: str, pattern: str) -> bool:
-    """Whether a glob of full paths matches.
-
-    A bare name matches nothing, since anyone can plant a program of that name.
+    A bare name covers nothing, since anyone can plant a program of that name. A shell, a wrapper or an interpreter is
+    never covered, and a program that can be made to run others only by its full path.
     """
     expanded = str(Path(pattern).expanduser()) if pattern.startswith("~/") else pattern
-    return expanded.startswith("/") and fnmatch.fnmatchcase(program, expanded)
+    if not expanded.startswith("/") or runs_arguments(program):
+        return False
+    if _GLOB.search(pattern):
+        return not runs_others(program) and fnmatch.fnmatchcase(program.real, expanded)
+    return program.real == expanded
+
+
+def _covers(rule: AllowRule, program: Program, argv: Sequence[str], cwd: str) -> bool:
+    if rule.pattern.startswith(_EXACT):
+        return bool(rule.files) and rule.pattern == _exact(program, argv) and rule.cwd == cwd
+    return matches(program, rule.pattern)
+
+
+def _is_glob(rule: AllowRule) -> bool:
+    return not rule.pattern.startswith(_EXACT) and _GLOB.search(rule.pattern) is not None
+
+
+def _exact(program: Program, argv: Sequence[str]) -> str:
+    return _EXACT + shlex.join([program.run, *argv[1:]])
+
+
+def _same_content(rule: AllowRule, bound: Binding) -> bool:
+    if not rule.files:
+        return True
+    known = {bound.program, *bound.files}
+    return known == set(rule.files) if rule.pattern.startswith(_EXACT) else rule.files[0] in known
 
 
 def _literal(text: str, position: int) -> tuple[str, int] | None:
@@ -150,10 +211,15 @@ def _literal(text: str, position: int) -> tuple[str, int] | None:
     return (plain.group(), plain.end()) if plain else None
 
 
-def _is_safe_filter(argv: list[str], safe_bins: Sequence[str]) -> bool:
+def _safe_filter(argv: list[str], safe_bins: Sequence[str]) -> Program | None:
+    """The program, if the command only filters its input."""
     use = SAFE_USES.get(argv[0]) if argv[0] in safe_bins else None
-    if use is None:
-        return False
+    if use is None or not _only_filters(argv, use):
+        return None
+    return next((found for folder in SYSTEM_FOLDERS if (found := resolve_program(argv[0], folder, "/"))), None)
+
+
+def _only_filters(argv: list[str], use: SafeUse) -> bool:
     words, allowed_words, rest = 0, use.words, list(reversed(argv[1:]))
     while rest:
         token = rest.pop()

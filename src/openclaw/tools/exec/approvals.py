@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -21,6 +22,9 @@ from openclaw.clock import Clock, wait_within
 from openclaw.paths import make_private_dir
 from openclaw.storage.files.disk import atomic_replace
 from openclaw.tools.base import ToolError
+from openclaw.tools.exec.allowlist import AllowRule
+from openclaw.tools.exec.binding import BoundFile
+from openclaw.tools.exec.question import MAX_SHOWN, shown_command, visible
 from openclaw.tools.exec.settings import Ask, Fallback, HostRules, Security
 
 log = logging.getLogger("openclaw.tools.exec.approvals")
@@ -38,13 +42,15 @@ MAX_PATTERNS = 2000
 SLUG = 8
 """The first characters of an id, which people use to name an approval."""
 KEPT_COMMAND = 2000
+_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 LOST = "the Gateway was restarted while it waited. Have the command asked for again"
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a person needs to know to decide."""
+    """What a person needs to know to decide. ``Approvals.ask`` makes every text in it visible."""
 
     command: str
+    """The whole command, after the variables that it sets."""
     cwd: str | None = None
     host: str | None = None
     security: str | None = None
@@ -52,6 +58,22 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     agent_id: str | None = None
     resolved_path: str | None = None
     session_key: str | None = None
+    env: dict[str, str] | None = None
+    """The variables that the command sets."""
+    once_only: str | None = None
+    """Why ``allow-always`` would not be remembered. None if it would be."""
+
+    def visible(self) -> ApprovalRequest:
+        """The request as people may be shown it. Raises ``ValueError`` if nobody could read all of it."""
+        texts = {name: visible(value) for name, value in msgspec.structs.asdict(self).items() if isinstance(value, str)}
+        texts["command"] = shown_command(self.command, self.env or {})
+        if (size := sum(map(len, texts.values()))) > MAX_SHOWN:
+            raise ValueError(
+                f"the command is too long to be shown to a person whole ({size} characters, at most {MAX_SHOWN}); "
+                "write it to a script and have that asked for"
+            )
+        env = {visible(name): visible(value) for name, value in (self.env or {}).items()}
+        return msgspec.structs.replace(self, **texts, env=env or None)
 
 
 class Approval:
@@ -72,6 +94,10 @@ class Approval:
     @property
     def slug(self) -> str:
         return self.id[:SLUG]
+
+    @property
+    def choices(self) -> str:
+        return "allow-once or deny" if self.request.once_only else "allow-once, allow-always or deny"
 
     async def wait(self) -> Decision | None:
         """Returns the decision, or None if nobody decided in time."""
@@ -108,7 +134,10 @@ class Approvals:
     def ask(
         self, request: ApprovalRequest, *, id: str | None = None, timeout_ms: int = TIMEOUT_MS, run_id: str = ""
     ) -> Approval:
-        """Opens a request. Raises ``ValueError`` if the id is taken or too many requests are open."""
+        """Opens a request. Raises ``ValueError`` if it cannot be shown, the id is taken, or too many are open."""
+        request = request.visible()
+        if id is not None and not _ID.fullmatch(id):
+            raise ValueError("approval id: use up to 128 letters, digits and . _ : -")
         if id is not None and id in self._open:
             raise ValueError("approval id already pending")
         if len(self._open) >= MAX_PENDING:
@@ -256,6 +285,9 @@ class ApprovalJournal:
 
 class Pattern(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     pattern: str
+    """See ``AllowRule``."""
+    cwd: str | None = None
+    files: list[BoundFile] = []
     id: str | None = None
     last_used_at: int | None = None
     last_used_command: str | None = None
@@ -324,23 +356,30 @@ class ApprovalRules:
             security=next((layer.security for layer in layers if layer.security), None),
             ask=next((layer.ask for layer in layers if layer.ask), None),
             ask_fallback=fallbacks[0] if fallbacks else "deny",
-            allowlist=tuple(entry.pattern for layer in (everyone, own) for entry in layer.allowlist),
+            allowlist=tuple(
+                AllowRule(pattern=entry.pattern, cwd=entry.cwd, files=tuple(entry.files))
+                for layer in (everyone, own)
+                for entry in layer.allowlist
+            ),
         )
 
-    async def allow_always(self, agent_id: str, programs: list[str], command: str) -> None:
-        """Adds the programs to the agent's allowlist."""
+    async def allow_always(self, agent_id: str, rule: AllowRule, command: str) -> None:
+        """Adds the rule to the agent's allowlist. One for the same command takes the place of an older one."""
         now = self._clock.now_ms()
         async with self._writing:
             file = (await self.snapshot()).file
             rules = file.agents.setdefault(agent_id, Rules())
-            known = {entry.pattern: entry for entry in rules.allowlist}
-            for program in dict.fromkeys(programs):
-                entry = known.get(program)
-                if entry is None:
-                    entry = Pattern(pattern=program, id=str(uuid.uuid4()))
-                    rules.allowlist = [*rules.allowlist, entry][-MAX_PATTERNS:]
-                entry.last_used_at, entry.last_used_command = now, command[:500]
-                entry.last_resolved_path = program
+            entry = Pattern(
+                pattern=rule.pattern,
+                cwd=rule.cwd,
+                files=list(rule.files),
+                id=str(uuid.uuid4()),
+                last_used_at=now,
+                last_used_command=command[:500],
+                last_resolved_path=rule.files[0].path if rule.files else None,
+            )
+            others = [one for one in rules.allowlist if (one.pattern, one.cwd) != (rule.pattern, rule.cwd)]
+            rules.allowlist = [*others, entry][-MAX_PATTERNS:]
             await self._write(file)
 
     async def replace(self, file: Any, base_hash: str | None) -> RulesSnapshot:

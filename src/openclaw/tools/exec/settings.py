@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from openclaw.tools.base import ToolError
-from openclaw.tools.exec.allowlist import SAFE_USES
+from openclaw.tools.exec.allowlist import SAFE_USES, AllowRule
 
 Host: TypeAlias = Literal["sandbox", "gateway", "node"]
 Security: TypeAlias = Literal["deny", "allowlist", "full"]
@@ -97,7 +97,7 @@ class HostRules(msgspec.Struct, frozen=True, kw_only=True):
     security: Security | None = None
     ask: Ask | None = None
     ask_fallback: Fallback = "deny"
-    allowlist: tuple[str, ...] = ()
+    allowlist: tuple[AllowRule, ...] = ()
 
 
 class CommandPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,11 +15,13 @@ import msgspec
 
 from openclaw.clock import wait_within
 from openclaw.messages import ToolSpec
+from openclaw.text import clipped
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
-from openclaw.tools.exec.allowlist import RefusedCommand, evaluate, parse, resolve_program
+from openclaw.tools.exec.allowlist import AllowRule, RefusedCommand, evaluate, parse, rule_for
 from openclaw.tools.exec.approvals import Approval, ApprovalRequest, ApprovalRules, Approvals, Decision
-from openclaw.tools.exec.environment import command_environment, working_directory
+from openclaw.tools.exec.binding import Binding, bind, bind_text
+from openclaw.tools.exec.environment import command_environment, wanted_variables, working_directory
 from openclaw.tools.exec.settings import (
     CommandPolicy,
     ExecOverrides,
@@ -47,8 +49,11 @@ class NeedsApproval(msgspec.Struct, frozen=True, kw_only=True):
 
     command: ShellCommand
     policy: CommandPolicy
-    programs: tuple[str, ...]
-    """Programs that ``allow-always`` adds to the allowlist. Empty if the command cannot be listed."""
+    """With the files it was asked about, so that nothing else runs after the answer."""
+    sets: Mapping[str, str]
+    """The variables that the call sets."""
+    rule: AllowRule | str
+    """What ``allow-always`` adds to the allowlist, or why it adds nothing."""
     refused: str | None
     """Why the allowlist refuses the command, or None if it allows it."""
     fallback: Fallback
@@ -80,7 +85,7 @@ class ExecTool:
                 "workdir": {"type": "string", "description": "Directory to run in (default: the workspace)"},
                 "env": {
                     "type": "object",
-                    "description": "Extra environment variables",
+                    "description": "Variables for language, time zone and terminal; write others into the command",
                     "additionalProperties": {"type": "string"},
                 },
                 "yieldMs": {"type": "number", "description": "Wait this long before going to the background"},
@@ -117,14 +122,15 @@ class ExecTool:
         timeout = arguments.get("timeout")
         if timeout is None or timeout <= 0:
             timeout = self._settings.timeout_sec
+        sets = wanted_variables(arguments.get("env") or {})
         wanted = ShellCommand(
             text=text,
             cwd=cwd,
-            env=command_environment(os.environ, context.env, arguments.get("env") or {}, self._settings.path_prepend),
+            env=command_environment(os.environ, context.env, sets, self._settings.path_prepend),
             use_pty=bool(arguments.get("pty")),
             timeout=min(timeout, MAX_TIMEOUT_S) or None,
         )
-        checked = await self._check(wanted, arguments, context)
+        checked = await self._check(wanted, sets, arguments, context)
         if isinstance(checked, NeedsApproval):
             return await self._ask(checked, context, warning)
         session, complaint = await self._start(checked, context.process_scope)
@@ -142,33 +148,32 @@ class ExecTool:
         return still_running(session, warning)
 
     async def _check(
-        self, command: ShellCommand, arguments: Mapping[str, Any], context: ToolContext
+        self, command: ShellCommand, sets: Mapping[str, str], arguments: Mapping[str, Any], context: ToolContext
     ) -> ShellCommand | NeedsApproval:
-        """Returns the command to run, perhaps quoted anew. Raises ``ToolError`` when it may not run here."""
+        """Returns the command to run, perhaps without a shell. Raises ``ToolError`` when it may not run here."""
         rules = await self._rules.rules_for(context.agent_id) if self._rules else HostRules()
         overrides = await context.exec_overrides() if context.exec_overrides else None
         policy = command_policy(self._settings, overrides or ExecOverrides(), rules, arguments)
         if policy.security == "full" and policy.ask != "always":
             return command
-        verdict = evaluate(
+        verdict = await asyncio.to_thread(
+            evaluate,
             command.text,
-            allowlist=[*self._settings.allowlist, *rules.allowlist],
+            rules=[*(AllowRule(pattern=pattern) for pattern in self._settings.allowlist), *rules.allowlist],
             safe_bins=self._settings.safe_bins,
-            search_path=command.env.get("PATH", os.defpath),
+            search_path=command.env["PATH"],
             cwd=command.cwd,
+            workspace=context.workspace,
         )
+        if sets:
+            verdict = RefusedCommand(f"it sets {', '.join(sets)}")
         refused = verdict.reason if isinstance(verdict, RefusedCommand) else None
         if policy.asks_first(listed=refused is None):
-            return NeedsApproval(
-                command=command,
-                policy=policy,
-                programs=_programs(command),
-                refused=refused,
-                fallback=rules.ask_fallback,
-            )
+            return await asyncio.to_thread(_question, command, sets, policy, refused, rules.ask_fallback)
         if isinstance(verdict, RefusedCommand):
             raise ToolError(f"exec is denied (security=allowlist): {verdict.reason}")
-        return msgspec.structs.replace(command, text=verdict.command)
+        env = {} if verdict.is_filter else command.env
+        return msgspec.structs.replace(command, binding=verdict.binding, env=env)
 
     async def _ask(self, asked: NeedsApproval, context: ToolContext, warning: str) -> ToolResult:
         """Asks a person and returns at once: an answer may take minutes, and the conversation goes on meanwhile."""
@@ -183,8 +188,10 @@ class ExecTool:
             security=policy.security,
             ask=policy.ask,
             agent_id=context.agent_id,
-            resolved_path=asked.programs[0] if asked.programs else None,
+            resolved_path=command.binding.program.path if command.binding and command.binding.program else None,
             session_key=context.session_key,
+            env=dict(asked.sets) or None,
+            once_only=asked.rule if isinstance(asked.rule, str) else None,
         )
         try:
             approval = self._approvals.ask(request, run_id=context.run_id)
@@ -195,7 +202,7 @@ class ExecTool:
         text = (
             f"{warning}Approval required (id {approval.slug}). Approve to run; the outcome follows in this session "
             "when the command has ended. Do not run it again meanwhile. The person can answer with "
-            f"/approve {approval.slug} allow-once, allow-always or deny."
+            f"/approve {approval.slug} {approval.choices}."
         )
         details = {
             "status": "approval-pending",
@@ -203,7 +210,7 @@ class ExecTool:
             "approvalSlug": approval.slug,
             "expiresAtMs": approval.expires_at_ms,
             "host": policy.host,
-            "command": command.text,
+            "command": approval.request.command,
             "cwd": command.cwd,
         }
         return text_result(text, details)
@@ -229,7 +236,7 @@ class ExecTool:
         context: ToolContext,
     ) -> None:
         """A refusal is noted for the session's next turn; the end of the command begins a turn."""
-        shown = " ".join(asked.command.text.split())[:COMMAND_CHARS]
+        shown = clipped(" ".join(approval.request.command.split()), COMMAND_CHARS)
 
         def note(text: str) -> None:
             if context.notify is not None:
@@ -238,8 +245,8 @@ class ExecTool:
         if reason := asked.refusal_after(decision):
             note(f"Exec denied (gateway id={approval.id}, {reason}): {shown}")
             return
-        if decision == "allow-always" and self._rules is not None and asked.programs:
-            await self._rules.allow_always(context.agent_id, list(asked.programs), asked.command.text)
+        if decision == "allow-always" and self._rules is not None and isinstance(asked.rule, AllowRule):
+            await self._rules.allow_always(context.agent_id, asked.rule, approval.request.command)
         # Written before the command begins, so that a restart reports it as interrupted and not as never run.
         await approvals.keep(approval, "running")
         try:
@@ -303,14 +310,20 @@ class ExecTool:
             await wait_within(session.ended, left, self._clock)
 
 
-def _programs(command: ShellCommand) -> tuple[str, ...]:
-    """The files behind all programs of a plain command. Empty if only a shell can understand the command."""
-    segments = parse(command.text)
-    if isinstance(segments, RefusedCommand):
-        return ()
-    path = command.env.get("PATH", os.defpath)
-    found = [resolve_program(segment.argv[0], path, command.cwd) for segment in segments]
-    return tuple(program.real for program in found if program) if all(found) else ()
+def _question(
+    command: ShellCommand, sets: Mapping[str, str], policy: CommandPolicy, refused: str | None, fallback: Fallback
+) -> NeedsApproval:
+    """The command, tied to the files that it runs now. Blocking."""
+    path, argv = command.env["PATH"], parse(command.text)
+    binding: Binding | None = None
+    try:
+        if not isinstance(argv, RefusedCommand):
+            binding = bind(argv, path, command.cwd)
+        bound = msgspec.structs.replace(command, binding=binding or bind_text(command.text, path, command.cwd))
+        rule = rule_for(command.text, path, command.cwd) if not sets else "it sets variables"
+    except OSError as error:
+        raise ToolError(f"The files of the command cannot be read: {error}") from None
+    return NeedsApproval(command=bound, sets=sets, policy=policy, rule=rule, refused=refused, fallback=fallback)
 
 
 def completed(session: ProcessSession, warning: str, output: str) -> ToolResult:

@@ -1,0 +1,264 @@
+"""Ties a command to the files it was allowed with, so that what runs is what was approved.
+
+``bind`` notes which files a command runs, by path and content. ``held`` looks at them again when the command starts and
+keeps them from changing until it has: the program is run from the descriptor that was looked at, a script from a copy
+of what was looked at. Where the system or the interpreter does not allow that, the file is checked just before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import signal
+import sys
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from openclaw.tools.base import ToolError
+from openclaw.tools.exec.programs import (
+    PYTHONS,
+    READS_SCRIPT_ANYWHERE,
+    SHELLS,
+    Program,
+    resolve_program,
+    runs_arguments,
+)
+
+MAX_FILES = 64
+MAX_SCRIPT_BYTES = 16 << 20
+_CHUNK = 1 << 20
+_WORD = re.compile(r"[^\s;&|<>()`$\"'{}=,]+")
+_F_SETSIG, _F_SETLEASE = 10, 1024
+_RUN_PYTHON = (
+    "import os,sys;sys.argv.pop(0);fd=int(sys.argv.pop(0));__file__=os.path.abspath(sys.argv[0]);"
+    "sys.path[:1]=[os.path.dirname(__file__)] if sys.path[:1]==[''] else sys.path[:1];"
+    "_=open(fd,'rb').read();del fd,os,sys;exec(compile(_,__file__,'exec'))"
+)
+
+
+class BoundFile(msgspec.Struct, frozen=True):
+    path: str
+    sha256: str
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """The files that a command runs, as they were when it was allowed."""
+
+    argv: tuple[str, ...] = ()
+    """The program and its arguments. Empty for a command that a shell runs."""
+    program: BoundFile | None = None
+    script: int = 0
+    """The place of the script in ``argv``. 0: the program runs none."""
+    files: tuple[BoundFile, ...] = ()
+    """Everything else that the command names and that can be run, and the script."""
+    folder: tuple[int, int] = (0, 0)
+    """The device and inode of the working folder."""
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command is started."""
+
+    argv: list[str]
+    executable: str | None = None
+    keep: tuple[int, ...] = ()
+    """Descriptors that the command inherits."""
+    cwd: str
+
+
+class Changed(ToolError):
+    """A file is not what it was when the command was allowed."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is not what it was when the command was allowed; have the command asked for again")
+
+
+def bind(argv: Sequence[str], search_path: str, cwd: str) -> Binding | None:
+    """Binds a plain command. None if its program does not exist. Blocking."""
+    program = resolve_program(argv[0], search_path, cwd)
+    if program is None:
+        return None
+    words, script, runs_code = [program.run, *argv[1:]], 0, runs_arguments(program)
+    if interpreter := _shebang(program.real):
+        found = resolve_program(interpreter[0], search_path, cwd)
+        if found is None:
+            return None
+        words, script = [found.run, *interpreter[1:], *words], len(interpreter)
+        program = found
+    elif runs_code:
+        script = _script_operand(words, program, cwd)
+    executed = [str(Path(cwd, words[script]))] if script else []
+    named = [str(Path(cwd, word)) for word in words[1:] if _can_be_run(Path(cwd, word), any_file=runs_code)]
+    if runs_code:  # The arguments may be a command or a program themselves.
+        named += _runnable_names(" ".join(argv[1:]), search_path, cwd)
+    files = [_bound(path) for path in dict.fromkeys([*executed, *named][:MAX_FILES])]
+    return Binding(
+        argv=tuple(words), program=_bound(program.real), script=script, files=tuple(files), folder=_identity(cwd)
+    )
+
+
+def bind_text(text: str, search_path: str, cwd: str) -> Binding:
+    """Binds the programs and files that a command names which only a shell understands. Blocking."""
+    files = dict.fromkeys(_runnable_names(text, search_path, cwd)[:MAX_FILES])
+    return Binding(files=tuple(map(_bound, files)), folder=_identity(cwd))
+
+
+def _runnable_names(text: str, search_path: str, cwd: str) -> list[str]:
+    """The paths of everything that the text names and that can be run, also in folders that it names."""
+    words = list(dict.fromkeys(_WORD.findall(text)))[: MAX_FILES * 4]
+    folders = [cwd, *(str(Path(cwd, word)) for word in words if os.path.isdir(Path(cwd, word)))][:8]  # noqa: PTH112
+    programs = [found for word in words if (found := resolve_program(word, search_path, cwd))]
+    runs_code = any(map(runs_arguments, programs))
+    places = [Path(folder, word) for word in words for folder in folders]
+    files = [program.real for program in programs]
+    return files + [str(place) for place in places if _can_be_run(place, any_file=runs_code)]
+
+
+@contextlib.contextmanager
+def held(binding: Binding, cwd: str, *, terminal: bool = False) -> Generator[Launch]:
+    """Checks every file and yields how to start the command. Files stay as they are until the block ends.
+
+    Raises ``Changed``. Blocking.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def opened(path: str) -> int:
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                raise Changed(path) from None
+            stack.callback(os.close, fd)
+            return fd
+
+        def checked(file: BoundFile, *, copied: bool = False) -> int:
+            fd = opened(file.path)
+            _lease(fd, stack)
+            fd = _sealed_copy(fd, stack) if copied else fd
+            if _digest(fd) != file.sha256:
+                raise Changed(file.path)
+            return fd
+
+        folder = opened(cwd)
+        if binding.folder != (0, 0) and _identity(folder) != binding.folder:
+            raise Changed(cwd)
+        script = str(Path(cwd, binding.argv[binding.script])) if binding.script and _BY_DESCRIPTOR else ""
+        fds = {file.path: checked(file, copied=file.path == script) for file in binding.files}
+        where = f"/proc/self/fd/{folder}" if _BY_DESCRIPTOR else cwd
+        if binding.program is None:
+            yield Launch(argv=[], cwd=where)
+            return
+        program = checked(binding.program)
+        argv, keep = list(binding.argv), [program]
+        if script:
+            argv = _with_script(argv, binding.script, fds[script])
+            keep.append(fds[script])
+        # On a terminal a small shell starts the program. It would call it by the name of the descriptor.
+        executable = f"/proc/self/fd/{program}" if _BY_DESCRIPTOR and not terminal else None
+        yield Launch(argv=argv, executable=executable, keep=tuple(keep), cwd=where)
+
+
+_BY_DESCRIPTOR = sys.platform == "linux" and Path("/proc/self/fd").is_dir() and hasattr(os, "memfd_create")
+
+
+def _with_script(argv: list[str], place: int, copy: int) -> list[str]:
+    """The arguments with which the interpreter reads the copy and still calls the script by its name."""
+    name, before, rest = Path(argv[0]).name, argv[:place], argv[place:]
+    if name in SHELLS:
+        return [*before, "-c", f". /proc/self/fd/{copy}", *rest]
+    if PYTHONS.fullmatch(name):
+        return [*before, "-c", _RUN_PYTHON, str(copy), *rest]
+    if name in READS_SCRIPT_ANYWHERE:
+        return [*before, f"/proc/self/fd/{copy}", *rest[1:]]
+    return argv  # Others look for more files beside the script, so they read it themselves.
+
+
+def _sealed_copy(fd: int, stack: contextlib.ExitStack) -> int:
+    copy = os.memfd_create("script", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    stack.callback(os.close, copy)
+    place = 0
+    while chunk := os.pread(fd, _CHUNK, place):
+        place += os.pwrite(copy, chunk, place)
+    fcntl.fcntl(copy, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+    return copy
+
+
+def _lease(fd: int, stack: contextlib.ExitStack) -> None:
+    """Makes writers wait, where the file is ours. Nobody but the administrator can write the others."""
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fd, _F_SETSIG, signal.SIGURG)  # The usual signal would end the Gateway. This one is ignored.
+        fcntl.fcntl(fd, _F_SETLEASE, fcntl.F_RDLCK)
+        stack.callback(fcntl.fcntl, fd, _F_SETLEASE, fcntl.F_UNLCK)
+
+
+def _shebang(path: str) -> list[str]:
+    """The interpreter of a script and its arguments. Empty for other programs."""
+    with Path(path).open("rb") as file:
+        head = file.readline(256)
+    if not head.startswith(b"#!"):
+        return []
+    words = head[2:].decode("utf-8", "surrogateescape").strip().split(None, 1)
+    if words and Path(words[0]).name == "env":
+        words = words[1].removeprefix("-S ").split() if len(words) > 1 else []
+    return words
+
+
+def _script_operand(words: list[str], program: Program, cwd: str) -> int:
+    """The place of the script in the arguments of an interpreter. 0 if the program is given in the arguments."""
+    name = Path(program.run).name
+    inline = set("cs" if name in SHELLS else "cm" if PYTHONS.fullmatch(name) else "eErc")
+    if not (name in SHELLS or name in READS_SCRIPT_ANYWHERE or PYTHONS.fullmatch(name)):
+        return 0
+    for place, word in enumerate(words[1:], 1):
+        if word.startswith("-") and not word.startswith("--") and set(word) & inline:
+            return 0
+        if not word.startswith("-"):
+            return place if _is_file(Path(cwd, word)) else 0
+    return 0
+
+
+def _can_be_run(path: Path, *, any_file: bool) -> bool:
+    if not _is_file(path):
+        return False
+    try:
+        with path.open("rb") as file:
+            return os.access(path, os.X_OK) or file.read(2) == b"#!" or (any_file and _size(path) <= MAX_SCRIPT_BYTES)
+    except OSError:
+        return False
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 - a word that is too long for a name is no error here
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _bound(path: str) -> BoundFile:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return BoundFile(path, _digest(fd))
+    finally:
+        os.close(fd)
+
+
+def _digest(fd: int) -> str:
+    digest, place = hashlib.sha256(), 0
+    while chunk := os.pread(fd, _CHUNK, place):
+        digest.update(chunk)
+        place += len(chunk)
+    return digest.hexdigest()
+
+
+def _identity(place: str | int) -> tuple[int, int]:
+    try:
+        status = os.stat(place)  # noqa: PTH116 - it may be a descriptor
+    except OSError:
+        return (0, 0)
+    return status.st_dev, status.st_ino
