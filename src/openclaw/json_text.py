@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import pyjson5
 
+MAX_DEPTH = 100
+"""The deepest nesting that is taken from outside. What is kept is later read by functions that call themselves."""
 _encoder = msgspec.json.Encoder()
 
 
@@ -30,6 +32,27 @@ def encode(value: Any) -> bytes:
 def encode_indented(value: Any) -> bytes:
     """Encodes with an indent of two spaces."""
     return msgspec.json.format(encode(value), indent=2)
+
+
+def may_be_deep(raw: bytes | str) -> bool:
+    """Whether the text has enough brackets to be nested too deeply. It is quick, and its yes may be wrong."""
+    brackets: tuple[Any, Any] = ("[", "{") if isinstance(raw, str) else (b"[", b"{")
+    return sum(map(raw.count, brackets)) > MAX_DEPTH
+
+
+def is_deep(value: Any) -> bool:
+    """Whether plain values are nested deeper than ``MAX_DEPTH``."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            inner
+            for item in level
+            for inner in (item.values() if type(item) is dict else item if type(item) is list else ())
+            if type(inner) in (dict, list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def decode_loosely(raw: bytes) -> Any:

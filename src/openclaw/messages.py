@@ -73,6 +73,8 @@ class UserMessage(_Record, tag_field="role", tag="user"):
     content: str | list[UserBlock]
     timestamp: int = 0
     provenance: dict[str, Any] | None = None
+    written: str | None = None
+    """What the person wrote, where the text for the model is a disarmed form of it. Clients show this one."""
 
     @property
     def internal(self) -> bool:
@@ -149,7 +151,7 @@ def decode_message(raw: bytes | msgspec.Raw) -> Message | None:
     """The typed message, or None when the line holds a role or shape that is not part of a model's context."""
     try:
         return _message_decoder.decode(raw)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return _decode_tolerantly(raw)
 
 
@@ -157,7 +159,7 @@ def _decode_tolerantly(raw: bytes | msgspec.Raw) -> Message | None:
     """Keeps the known blocks and fields of a message that other software wrote."""
     try:
         data = msgspec.json.decode(raw)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     if not isinstance(data, dict) or data.get("role") not in _BLOCKS:
         return None
@@ -182,7 +184,7 @@ def _decode_tolerantly(raw: bytes | msgspec.Raw) -> Message | None:
             cleaned["errorMessage"] = str(cleaned["errorMessage"])
     try:
         return msgspec.convert(cleaned, Message)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "gateway.control_ui.origins_wide": (
         gateway(controlUi={"allowedOrigins": ["*"]}, trustedProxies=["127.0.0.1"]), "critical",
     ),
-    "browser.remote_cdp_http": ({"browser": {"cdpUrl": "http://user:pass@browser.example:9222"}}, "warn"),
+    "browser.remote_cdp_http": ({"browser": {"cdpUrl": "http://browser.example:9222"}}, "warn"),
     "config.invalid": (gateway(port="many"), "critical"),
     "config.refused": ({"agents": {"defaults": {"sandbox": {"mode": "all"}}}}, "critical"),
     "config.secrets.gateway_password_in_config": (
@@ -95,9 +96,12 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "channels.signal.dm.scope_main_multiuser": (
         {**signal(allowFrom=["+1", "+2"]), "session": {"dmScope": "main"}}, "warn",
     ),
+    "channels.signal.several_owners": (
+        {**signal(allowFrom=["+1", "+2"]), "session": {"dmScope": "per-channel-peer"}}, "warn",
+    ),
     "channels.signal.groups.open": ({**signal(groupPolicy="open"), **NO_TOOLS}, "warn"),
     "channels.signal.groups.allowFrom.wildcard": ({**signal(groupAllowFrom=["*"]), **NO_TOOLS}, "critical"),
-    "commands.ownerAllowFrom.wildcard": ({"commands": {"ownerAllowFrom": ["signal:*"]}}, "critical"),
+    "commands.ownerAllowFrom.wildcard": ({"commands": {"ownerAllowFrom": ["signal:*"]}}, "warn"),
     "commands.allowFrom.wildcard": ({"commands": {"allowFrom": {"signal": ["*"]}}}, "critical"),
     "commands.use_access_groups_off": ({"commands": {"useAccessGroups": False}}, "critical"),
     "security.exposure.open_groups_with_elevated": (
@@ -128,6 +132,7 @@ COMPANIONS = {
     "security.exposure.open_groups_with_elevated": {"channels.signal.groups.open"},
     "security.exposure.open_doors_with_tools": {"channels.signal.groups.open"},
     "channels.signal.dm.open_invalid": {"config.invalid"},
+    "channels.signal.dm.scope_main_multiuser": {"channels.signal.several_owners"},
 }
 
 
@@ -304,7 +309,8 @@ def test_every_finding_has_an_example() -> None:
     ("pattern", "wide"),
     [("/usr/bin/*", True), ("*", True), ("/**", True), ("/bin/sh", True), ("/usr/bin/python3.11", True),
      ("/usr/bin/busybox", True), ("/usr/bin/git", True), ("/opt/tools/*", True), ("/usr/bin/gi?", False),
-     ("/usr/bin/ls", False), ("/usr/bin/uptime", False), ("/opt/tools/build-*", False)],
+     ("/usr/bin/cp", True), ("=git status", False), ("/usr/bin/ls", False),
+     ("/usr/bin/uptime", False), ("/opt/tools/build-*", False)],
 )  # fmt: skip
 def test_patterns_that_allow_everything_are_known(pattern: str, wide: bool) -> None:
     assert allows_everything(pattern) is wide
@@ -381,3 +387,9 @@ def test_fix_says_what_it_could_not_change(tmp_path: Path) -> None:
     with patch.object(os, "fchmod", side_effect=PermissionError(1, "Operation not permitted")):
         done = repair(state)
     assert not done.ok and done.errors == [f"{state / 'ledger.db'}: Operation not permitted"]
+
+
+def test_the_page_lists_every_finding() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    rows = re.findall(r"^\| `([\w.<>]+)` \| (critical|warn|info)\b.*? \|", page, re.MULTILINE)
+    assert dict(rows) == {name: rule.severity for name, rule in RULES.items()}

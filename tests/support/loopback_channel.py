@@ -92,34 +92,38 @@ class Loopback:
 
     # What people on it do
 
-    async def say(
+    async def say(self, text: str, *, account: str = DEFAULT_ACCOUNT, **more: Any) -> Inbound:
+        """Returns once the Gateway has taken the message."""
+        inbound = self.inbound(text, account=account, **more)
+        self.said.append((account, inbound))
+        await self.lives[account].context.receive(inbound)
+        return inbound
+
+    def inbound(
         self,
         text: str,
         *,
-        sender: str = "ann",
+        sender: str | Sender = "ann",
         group: str | None = None,
         account: str = DEFAULT_ACCOUNT,
         message_id: str | None = None,
         media: tuple[Media, ...] = (),
         **more: Any,
     ) -> Inbound:
-        """Returns once the Gateway has taken the message."""
         self._numbers += 1
-        inbound = Inbound(
+        who = sender if isinstance(sender, Sender) else Sender(id=sender, name=sender.title())
+        return Inbound(
             channel=self.id,
             account_id=account,
             message_id=message_id or f"m{self._numbers}",
-            peer=Peer(kind="group", id=group) if group else Peer(kind="direct", id=sender),
-            sender=Sender(id=sender, name=sender.title()),
-            to=f"group:{group}" if group else f"{self.id}:{sender}",
+            peer=Peer(kind="group", id=group) if group else Peer(kind="direct", id=who.id),
+            sender=who,
+            to=f"group:{group}" if group else f"{self.id}:{who.id}",
             text=text,
             media=media,
             timestamp_ms=1_794_766_939_494 + self._numbers,
             **more,
         )
-        self.said.append((account, inbound))
-        await self.lives[account].context.receive(inbound)
-        return inbound
 
     async def redeliver(self, *, newest_first: bool = False) -> None:
         """Everything once more, as after a lost connection."""

@@ -20,6 +20,7 @@ from openclaw.config.schema.base import SecretRef
 from openclaw.config.shape import Shape, fields_of, free_keys, shape_of
 from openclaw.config.validate import ConfigInvalid, Issue
 from openclaw.redact import Redactor, know
+from openclaw.url_text import has_secret
 
 COMMAND_TIMEOUT_S = 10
 MAX_BYTES = 64 * 1024
@@ -155,7 +156,7 @@ def known_secrets(resolved: Any, environ: Mapping[str, str]) -> list[str]:
 
 def _secrets(value: Any, shape: Shape | None, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     if isinstance(value, str):
-        if value and not is_reference(value) and _is_secret(shape, path):
+        if value and not is_reference(value) and (_is_secret(shape, path) or has_secret(value)):
             yield path, value
     elif isinstance(value, list):
         for index, item in enumerate(value):

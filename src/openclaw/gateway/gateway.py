@@ -15,6 +15,7 @@ from openclaw.config.agents import agent_ids, default_agent_id, main_key, main_s
 from openclaw.config.store import reload_action
 from openclaw.gateway.auth.shared_auth import SharedSecret, same_secret, shared_secret
 from openclaw.gateway.server.handshake import TICK_INTERVAL_MS
+from openclaw.gateway.server.sockets import Sockets
 from openclaw.paths import sessions_dir
 from openclaw.sessions.keys import SessionRef, canonical_key, shown_key
 from openclaw.storage.base import Compressed
@@ -85,6 +86,8 @@ class Gateway:
     health: Health
     disk: DiskCheck
     auth_limiter: FailedAuthLimiter
+    sockets: Sockets = field(default_factory=Sockets)
+    """The open connections, of strangers and of known callers."""
     restart: Restart
     metrics: Metrics
     loop_lag: LoopLag

@@ -161,7 +161,7 @@ def read(held: HeldMessage) -> Inbound:
     """Decodes a held message, also one with broken text. Raises ``ValueError``."""
     try:
         return msgspec.json.decode(held.message, type=Inbound)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         fields: Any = json_text.decode_loosely(held.message)
         return msgspec.convert(fields, Inbound)  # A ValidationError is a ValueError.
 

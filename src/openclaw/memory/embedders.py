@@ -283,7 +283,7 @@ class _HttpEmbedder:
             return msgspec.json.decode(raw, type=answer)
         except ModelError as error:
             raise EmbeddingFailed(str(error)) from None
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise EmbeddingFailed(f"{self.provider} answered with something other than embeddings: {error}") from None
 
 

@@ -418,6 +418,7 @@ class _AnthropicEvent(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_AnthropicEvent)
+_any_decoder = msgspec.json.Decoder()
 
 
 class AnthropicStream:
@@ -442,7 +443,7 @@ class AnthropicStream:
         event = self.builder.decode(_decoder, body)
         if event.type == "error" or event.error is not None:
             raise self._refused(event.error)
-        whole: Any = msgspec.json.decode(body)
+        whole: Any = self.builder.decode(_any_decoder, body)
         content = whole.get("content")
         if whole.get("type") != "message" or not isinstance(content, list):
             raise self.builder.failure("The server answered with JSON that is not a model's message; check baseUrl.")

@@ -138,7 +138,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any] | 
                 if len(raw) > MAX_BODY:
                     return None
             data = msgspec.json.decode(raw)
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, msgspec.MsgspecError):
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, msgspec.MsgspecError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
 

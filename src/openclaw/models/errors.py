@@ -263,7 +263,7 @@ def vendor_message(raw: str) -> str:
     """The readable message in a vendor's error body, or the body itself when it is not JSON."""
     try:
         data: Any = msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return re.sub(r"\s+", " ", re.sub(r"<[^<>]*>", " ", raw)).strip()[:MAX_ERROR_TEXT]
     return describe_error(data)[:MAX_ERROR_TEXT]
 

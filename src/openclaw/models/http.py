@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 
 from openclaw.clock import Clock
+from openclaw.json_text import is_deep, may_be_deep
 from openclaw.messages import AssistantBlock, AssistantMessage, StopReason, TextBlock, ThinkingBlock, ToolCall
 from openclaw.models.base import (
     Counted,
@@ -537,7 +538,7 @@ class MessageBuilder:
         """Decodes one event's JSON. Halves of surrogate pairs, which some servers send, are joined or removed."""
         try:
             return decoder.decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             try:
                 value = msgspec.convert(json.loads(data.decode("utf-8", "replace")), decoder.type)
             except (ValueError, RecursionError):
@@ -588,13 +589,15 @@ def parse_arguments(text: str) -> dict[str, Any] | None:
         return {}
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         try:
             value = _without_lone_surrogates(json.loads(text))
         except (ValueError, RecursionError):
             return None
     if value is None:
         return {}
+    if may_be_deep(text) and is_deep(value):
+        return None
     return value if isinstance(value, dict) else None
 
 
@@ -602,7 +605,7 @@ def _finished_call(block: BlockBuilder, *, cut: bool) -> ToolCall | None:
     """The call, or None when the reply was cut inside its arguments. Half a call must never run."""
     text = block.joined
     if block.whole_arguments is not None and not text:
-        arguments: dict[str, Any] | None = block.whole_arguments
+        arguments: dict[str, Any] | None = None if is_deep(block.whole_arguments) else block.whole_arguments
     elif cut and not text.strip():
         arguments = None
     else:

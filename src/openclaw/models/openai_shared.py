@@ -74,7 +74,7 @@ def decoded(signature: str | None) -> Any:
     """What a block's signature holds when it is JSON, otherwise None."""
     try:
         return msgspec.json.decode(signature or "")
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
 

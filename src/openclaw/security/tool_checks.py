@@ -13,20 +13,13 @@ from openclaw.config.schema import Config
 from openclaw.config.schema.tools import ExecConfig
 from openclaw.security.audit import Finding, Subject, finding
 from openclaw.tools.exec.allowlist import SAFE_USES
+from openclaw.tools.exec.programs import Program, names, runs_others
 from openclaw.tools.policy import ToolFilter, allowed_tools, profile
 
 RISKY_TOOLS = ("exec", "process", "write", "edit")
 SMALL_BILLIONS = 300
 _MAX_RULES_BYTES = 1 << 20
-_PROGRAMS = """
-    sh bash dash zsh ksh fish csh tcsh busybox toybox env xargs nohup nice ionice setsid stdbuf timeout time watch
-    sudo doas su runuser chroot unshare nsenter systemd-run flock parallel find fd git ssh scp rsync tar zip awk gawk
-    mawk nawk sed ed vi vim emacs less man python python3 pypy pypy3 perl ruby node nodejs deno bun php lua tclsh make
-    npm npx pnpm yarn pip pip3 uv uvx pipx cargo go docker podman kubectl gdb strace script expect socat nc curl wget
-    tee dd cp mv ln install chmod chown crontab at batch
-"""
-RUNS_ANYTHING = frozenset(_PROGRAMS.split())
-"""Programs that start other programs or write any file. Allowing one of them allows everything."""
+_WRITES_ANYTHING = names("tee dd cp mv ln install truncate chmod chown patch")
 _PARAMETERS = re.compile(r"(?<![a-z0-9.])(\d{1,4}(?:\.\d{1,3})?)b(?![a-z0-9])", re.IGNORECASE)
 _LEGACY = re.compile(r"gpt-3\.5|gpt-4-(?:0314|0613|32k)|text-davinci|claude-(?:1|2|instant)\b|gemini-1\.0|palm", re.I)
 _WEAK = re.compile(r"haiku|[-_](?:mini|nano|lite|tiny)\b|flash-lite|gpt-4|claude-3|gemini-1\.", re.IGNORECASE)
@@ -113,7 +106,9 @@ class _Rules:
             patterns = [str(one.get("pattern")) for one in entries or () if isinstance(one, dict)]
             wide = [pattern for pattern in patterns if allows_everything(pattern)]
             if wide:
-                detail = f"{self._path}, {name}: {', '.join(wide[:8])}"
+                detail = (
+                    f"{self._path}, {name}: {', '.join(wide[:8])} (shells and wrappers are asked about all the same)"
+                )
                 fix = "openclaw approvals allowlist remove PATTERN; allow the programs themselves instead"
                 yield finding("tools.exec.allowlist_wide", detail, fix)
             if rules.get("askFallback") == "full":
@@ -122,11 +117,13 @@ class _Rules:
 
 
 def allows_everything(pattern: str) -> bool:
-    """Whether a glob of program paths allows a shell, an interpreter or a wrapper."""
-    name = PurePosixPath(pattern).name
+    """Whether an entry allows programs that run others or write any file. One that is a whole command does not."""
+    if pattern.startswith("="):
+        return False
+    name = PurePosixPath(pattern).name.lower()
     if any(character in pattern for character in "*?["):
-        return re.search(r"[a-z]{2}", name.replace("*", "").lower()) is None
-    return re.sub(r"[\d.]+$", "", name) in RUNS_ANYTHING or name in RUNS_ANYTHING
+        return re.search(r"[a-z]{2}", name.replace("*", "")) is None
+    return name in _WRITES_ANYTHING or runs_others(Program(pattern, pattern, (name,)))
 
 
 def file_tool_checks(subject: Subject) -> Iterator[Finding]:

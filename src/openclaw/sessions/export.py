@@ -52,7 +52,7 @@ def public_messages(entries: Sequence[Entry], shown: Shown = lambda message: mes
             continue
         try:
             message = decode_message(raw_line.decode(entry.raw).message)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             continue
         if message is not None and (message := shown(message)) is not None:
             messages.append(message)
@@ -105,7 +105,7 @@ def is_transcript(lines: Sequence[str]) -> bool:
 def _object(line: str, number: int) -> dict[str, Any]:
     try:
         decoded = msgspec.json.decode(line)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         decoded = None
     if not isinstance(decoded, dict):
         raise CannotImport(f"line {number} is not a JSON object")

@@ -197,7 +197,7 @@ def _coerce(name: str, value: Any) -> Any:
         case "boolean", 0 | 1:
             return bool(value)
         case (("array" | "object"), str()):
-            with contextlib.suppress(msgspec.MsgspecError):
+            with contextlib.suppress(msgspec.MsgspecError, RecursionError):
                 parsed = msgspec.json.decode(value)
                 return parsed if _has_type(name, parsed) else _INVALID
             return _INVALID

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -17,7 +21,17 @@ MAX_SIDE = 2000
 MAX_BASE64_BYTES = int(4.5 * 1024 * 1024)
 """Providers refuse 5 MB of base64 text."""
 MAX_SOURCE_BYTES = 64 * 1024 * 1024
-MAX_SOURCE_PIXELS = 100_000_000
+MAX_PIXELS = 25_000_000
+"""The most pixels of a picture that is decoded whole: 100 MB of memory. A file of 90 KB can hold a hundred million."""
+MAX_JPEG_PIXELS = 89_000_000
+"""The most pixels of a JPEG that can be decoded at a fraction of its size, as cameras make them."""
+MOST_AT_ONCE = 2
+_at_once = threading.BoundedSemaphore(MOST_AT_ONCE)
+_threads = ThreadPoolExecutor(MOST_AT_ONCE, "pictures")
+_ORIENTATION = 0x0112
+_LYING = (5, 6, 7, 8)
+"""The orientations whose width is the height of the upright picture."""
+_Result = TypeVar("_Result")
 _SCALES = (1.0, 0.75, 0.5, 0.35, 0.25)
 _QUALITIES = (85, 70, 55, 40)
 
@@ -45,40 +59,98 @@ def sniff_image(head: bytes) -> str | None:
     return None
 
 
+async def off_loop(work: Callable[[], _Result]) -> _Result:
+    """Does slow work on pictures in threads of its own, so that many pictures keep no other work waiting."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, work)
+
+
 def fit_image(data: bytes, mime_type: str, max_side: int = MAX_SIDE) -> FittedImage:
-    """Fits the picture into ``max_side`` and ``MAX_BASE64_BYTES``. Blocks, and is slow for large pictures."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    """Fits the picture into ``max_side`` and ``MAX_BASE64_BYTES``. Blocks, and is slow for large pictures.
+
+    The size is read from the header, and a picture that would need too much memory is never decoded.
+    """
+    from PIL import Image, UnidentifiedImageError
 
     if len(data) > MAX_SOURCE_BYTES:
         raise ImageProblem(f"the file has {len(data)} bytes, more than the {MAX_SOURCE_BYTES} an image may have")
+    if mime_type == "image/webp":
+        _check_pixels(*_webp_size(data), MAX_PIXELS)  # The library allocates memory when it opens such a file.
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "GIF", "WEBP")) as opened:
             width, height = opened.size
-            if width * height > MAX_SOURCE_PIXELS:
-                raise ImageProblem(f"{width}x{height} is more than {MAX_SOURCE_PIXELS} pixels")
-            if max(width, height) <= max_side and _base64_length(len(data)) <= MAX_BASE64_BYTES:
-                # The picture is decoded to its end, because providers refuse a request with a truncated picture.
-                opened.load()
-                return FittedImage(_block(data, mime_type))
-            upright = ImageOps.exif_transpose(opened)
-            return _shrink(upright, upright.size, max_side)
+            _check_pixels(width, height, MAX_JPEG_PIXELS if _reads_scaled(opened) else MAX_PIXELS)
+            with _at_once:
+                if max(width, height) <= max_side and _base64_length(len(data)) <= MAX_BASE64_BYTES:
+                    # The picture is decoded to its end, because providers refuse a request with a truncated picture.
+                    opened.load()
+                    return FittedImage(_block(data, mime_type))
+                return _shrink(opened, max_side)
     except UnidentifiedImageError:
         # Its own message contains a memory address, which would change the prompt from start to start.
         raise ImageProblem("the picture cannot be decoded (it is not an image of a known kind)") from None
-    except (Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
+    except (
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+        MemoryError,
+        OSError,
+        ValueError,
+        SyntaxError,
+    ) as error:
         raise ImageProblem(f"the picture cannot be decoded ({error})") from None
 
 
-def _shrink(image: Image, original: tuple[int, int], max_side: int) -> FittedImage:
-    fit = min(1.0, max_side / max(original))
-    has_alpha = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+def _check_pixels(width: int, height: int, most: int) -> None:
+    if width * height > most:
+        raise ImageProblem(f"{width}x{height} is more than {most} pixels")
+
+
+def _reads_scaled(image: Image) -> bool:
+    """Whether the picture can be decoded at a fraction of its size, without memory for the whole."""
+    return image.format == "JPEG" and not image.info.get("progressive")
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if kind == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
+
+
+def _shrink(image: Image, max_side: int) -> FittedImage:
+    orientation = image.getexif().get(_ORIENTATION, 1)
+    width, height = image.size
+    fit = min(1.0, max_side / max(width, height))
+    largest = max(1, round(width * fit)), max(1, round(height * fit))
+    image.draft("RGB", largest)  # A JPEG is decoded at the smallest size that is large enough.
+    mode = "RGBA" if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info else "RGB"
+    # It is made small before it is turned, so that only one copy has its full size.
+    fitted = _upright((image if image.mode == mode else image.convert(mode)).resize(largest), orientation)
+    original = (height, width) if orientation in _LYING else (width, height)
     for scale in _SCALES:
-        size = max(1, round(original[0] * fit * scale)), max(1, round(original[1] * fit * scale))
-        small = image.convert("RGBA" if has_alpha else "RGB").resize(size)
+        size = max(1, round(fitted.width * scale)), max(1, round(fitted.height * scale))
+        small = fitted if size == fitted.size else fitted.resize(size)
         for data, mime_type in _encodings(small):
             if _base64_length(len(data)) <= MAX_BASE64_BYTES:
                 return FittedImage(_block(data, mime_type), _note(original, size))
     raise ImageProblem("the picture stays too large however far it is reduced")
+
+
+def _upright(image: Image, orientation: int) -> Image:
+    from PIL.Image import Transpose
+
+    turn = {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }.get(orientation)
+    return image if turn is None else image.transpose(turn)
 
 
 def _encodings(image: Image) -> list[tuple[bytes, str]]:

@@ -6,6 +6,9 @@ The test knows the method that does the same as each command. A command that it 
 from __future__ import annotations
 
 import itertools
+import os
+import random
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -253,3 +256,29 @@ async def test_elevated_commands_are_for_the_owner_even_where_everyone_is_listed
     for sender in SENDERS.values():
         facts = Facts(session=MAIN_SESSION, rights=sender.rights, channel="signal", sender_ids=("+1555",))
         assert elevated_allowed(desk.runtime.config.current, facts) == ("admin" in sender.rights)
+
+
+PIECES = [
+    *(f"/{use}" for use, rule in RULES.items() if rule.owner),
+    *("/exec", "/elevated", "/config", "security=full", "ask=off", "host=gateway", "full", "on", ":", "set a=b"),
+    *("hello", "/think high", "/status", "/new", "/swift", "/t", "`", "```", "[x]", "Ann:", "@bot", "stop", "/"),
+    "[Current message - respond to this]",
+]
+SEPARATORS = [" ", "", "\n", "\t", "  ", ": ", "\u00a0", "\u200b", "\r\n"]
+CASES = int(os.environ.get("OPENCLAW_COMMAND_CASES", "400"))
+
+
+@pytest.mark.parametrize("kind", ["paired guest", "operator.write", "stranger", "group member who may command"])
+async def test_no_mixture_of_words_gives_a_right(make_desk: MakeDesk, kind: str) -> None:
+    desk, sender, dice = await make_desk(SWITCHED_ON), SENDERS[kind], random.Random(13)
+    path = desk.runtime.config.snapshot.path
+    config = Path(path).read_bytes()
+    for _ in range(CASES):
+        text = "".join(dice.choice(PIECES) + dice.choice(SEPARATORS) for _ in range(dice.randint(1, 6)))
+        outcome, _ = await said(desk, sender, text)
+        entry = await desk.entry() or {}
+        loosened = {"execHost", "execSecurity", "execAsk", "execNode", "elevatedLevel", "sendPolicy", "groupActivation"}
+        assert not loosened & {*entry} and Path(path).read_bytes() == config, text
+        assert not [reason for reason in desk.done if reason.startswith("/restart")], text
+        if isinstance(outcome, Continue):
+            assert not outcome.settings.exec and outcome.settings.elevated is None, text

@@ -138,7 +138,7 @@ def _scalar(text: str) -> Any:
             return text[1:-1].replace("''", "'")
         try:
             return msgspec.json.decode(text)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return text[1:-1]
     plain = re.split(r"\s#", text, maxsplit=1)[0].rstrip()
     return {"true": True, "false": False, "null": None, "~": None}.get(plain.lower(), plain)

@@ -286,7 +286,7 @@ def _take(line: bytes, spend: FileSpend) -> None:
         return
     try:
         entry = _line.decode(line)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return  # Other readers report a damaged line. Here it counts as nothing.
     if entry.type == "session" and entry.parent_session:
         spend.forked_at = entry.timestamp
@@ -448,7 +448,7 @@ def read_points(path: Path, price_of: PriceOf, most: int) -> list[Point]:
     for raw in _lines(path):
         try:
             entry = _line.decode(raw)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             continue
         if entry.type == "session" and entry.parent_session:
             forked_at = entry.timestamp

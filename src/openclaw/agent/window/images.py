@@ -6,7 +6,6 @@ the context of a run (``ImageCache.prepare``). Building the request only looks i
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import re
@@ -21,7 +20,7 @@ import msgspec
 from openclaw.messages import ImageBlock, Message, TextBlock, UserBlock, UserMessage, user_text
 from openclaw.opener import PathOpener, PathRefused
 from openclaw.tools.files import ReadTool
-from openclaw.tools.images import MAX_SIDE, MAX_SOURCE_BYTES, ImageProblem, fit_image, sniff_image
+from openclaw.tools.images import MAX_SIDE, MAX_SOURCE_BYTES, ImageProblem, fit_image, off_loop, sniff_image
 
 if TYPE_CHECKING:
     from openclaw.agent.prepare import Prepared
@@ -53,7 +52,7 @@ class ImageCache:
         """Fits the pictures of these messages in a thread."""
         blocks = [block for message in messages for block in images_of(message)]
         if blocks:
-            await asyncio.to_thread(lambda: [self.shown(block, max_side) for block in blocks])
+            await off_loop(lambda: [self.shown(block, max_side) for block in blocks])
 
     def shown(self, block: ImageBlock, max_side: int = MAX_SIDE) -> UserBlock:
         """What is sent: the picture, a smaller one, or a sentence instead. It is slow if it was not prepared."""
@@ -206,7 +205,7 @@ async def with_named_pictures(message: UserMessage, opener: PathOpener) -> UserM
         [TextBlock(text=message.content)] if isinstance(message.content, str) else list(message.content)
     )
     attached = {block.data for block in blocks if isinstance(block, ImageBlock)}
-    loaded = await asyncio.to_thread(_load, paths, opener, attached)
+    loaded = await off_loop(lambda: _load(paths, opener, attached))
     return msgspec.structs.replace(message, content=[*blocks, *loaded]) if loaded else message
 
 

@@ -119,7 +119,7 @@ class SignalChannel:
         """Handles one event completely. Only then does the bookmark move on."""
         try:
             received = decode_event(event.data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             self._context.log.warning("an event of signal-cli was not understood and is passed over: %s", error)
             return
         mine = self._own.number

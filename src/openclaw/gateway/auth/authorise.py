@@ -45,6 +45,8 @@ _METHODS: dict[Right, str] = {
 METHOD_RIGHTS: Mapping[str, Right] = {name: right for right, names in _METHODS.items() for name in names.split()}
 
 PARAM_RIGHTS: Mapping[str, Mapping[str, Right]] = {
+    # It writes into the transcript of that session, as chat.inject does.
+    "send": {"session_key": "admin"},
     # With these a program speaks with the voice of the system, or changes what sessions.patch changes.
     "agent": dict.fromkeys(
         ("extra_system_prompt", "lane", "label", "spawned_by", "group_id", "group_channel", "group_space"), "admin"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -11,11 +12,15 @@ from aiohttp import web
 from openclaw.gateway.auth.origin import PeerAddress, caller_key, host_refusal, site_refusal
 from openclaw.gateway.auth.shared_auth import check
 from openclaw.gateway.server import params
+from openclaw.json_text import may_be_deep
+from openclaw.url_text import redact_urls
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 T = TypeVar("T")
+BODY_S = 120.0
+"""The time for the body of a request."""
 OPEN: Literal["open"] = "open"
 """Stands for the refusal of a route that everybody may ask, without a secret."""
 OWNER_HEADER = "X-OpenClaw-Owner"
@@ -45,7 +50,9 @@ def caller_refusal(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress
         caller, gently = "owner", True
     verdict = limiter.guard(caller, lambda: check(secret, bearer, bearer), gently=gently)
     if verdict.ok:
-        return None
+        if gateway.sockets.recognise(request.protocol):
+            return None
+        return HttpRefusal(status=503, message="too many connections", retry_after_ms=1000)
     if verdict.reason == "limited":
         text = f"too many failed attempts; try again in {verdict.wait_ms // 1000 + 1} s"
         return HttpRefusal(status=429, message=text, retry_after_ms=verdict.wait_ms)
@@ -78,7 +85,7 @@ class Refused(Exception):
 
 
 def error_shape(message: str, kind: str = "api_error") -> dict[str, Any]:
-    return {"message": message, "type": kind}
+    return {"message": redact_urls(message), "type": kind}
 
 
 def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
@@ -89,30 +96,41 @@ def refusal_response(refused: HttpRefusal) -> web.Response:
     """The answer to a refused caller, in the shape that clients of OpenAI's interface read."""
     if refused.status == 403:
         return Refused(refused.message, status=403, kind="forbidden").response()
-    if refused.status == 429:
+    if refused.status in (429, 503):
         headers = {"Retry-After": str((refused.retry_after_ms or 0) // 1000 + 1)}
-        return Refused(refused.message, status=429, kind="rate_limit_error", headers=headers).response()
+        kind = "rate_limit_error" if refused.status == 429 else "api_error"
+        return Refused(refused.message, status=refused.status, kind=kind, headers=headers).response()
     # Clients of this interface compare the body, so the header says why.
     why = refused.message.encode("ascii", "ignore").decode().replace('"', "'")
     headers = {"WWW-Authenticate": f'Bearer error_description="{why}"'}
     return Refused("Unauthorized", status=401, kind="unauthorized", headers=headers).response()
 
 
-class BodyTooLarge(Exception):
-    """The body of a request exceeds the endpoint's limit."""
+class BodyRefused(Exception):
+    """The body of a request is too large, too slow or packed. The connection is closed after the answer."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 async def read_body(request: web.BaseRequest, limit: int) -> bytes:
-    """The whole body; raises ``BodyTooLarge`` as soon as it is known to exceed ``limit`` bytes."""
+    """The whole body. Raises ``BodyRefused`` as soon as it is known to exceed ``limit`` bytes or ``BODY_S``."""
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise BodyRefused("the body is packed; send it without Content-Encoding", 415)
     if request.content_length is not None and request.content_length > limit:
-        raise BodyTooLarge
+        raise BodyRefused(f"the body is larger than {limit} bytes", 413)
     parts: list[bytes] = []
     size = 0
-    async for chunk in request.content.iter_any():
-        size += len(chunk)
-        if size > limit:
-            raise BodyTooLarge
-        parts.append(chunk)
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.content.iter_any():
+                size += len(chunk)
+                if size > limit:
+                    raise BodyRefused(f"the body is larger than {limit} bytes", 413)
+                parts.append(chunk)
+    except TimeoutError:
+        raise BodyRefused(f"the body did not arrive within {BODY_S:g} s", 408) from None
     return b"".join(parts)
 
 
@@ -120,21 +138,24 @@ async def read_json(request: web.BaseRequest, limit: int, shape: type[T]) -> T:
     """Reads the body as a record. Raises ``Refused`` with the path of the first mistake."""
     try:
         raw = await read_body(request, limit)
-    except BodyTooLarge:
-        raise Refused(f"the body is larger than {limit} bytes", headers={"Connection": "close"}) from None
+    except BodyRefused as refused:
+        # Clients of this interface know 400 for a body that is too large.
+        status = 400 if refused.status == 413 else refused.status
+        raise Refused(str(refused), status=status, headers={"Connection": "close"}) from None
     try:
-        return msgspec.json.decode(raw, type=shape)
+        if not may_be_deep(raw):
+            return msgspec.json.decode(raw, type=shape)
     except msgspec.ValidationError as error:
         raise Refused(_located(str(error))) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
     try:
-        # JavaScript may send half surrogate pairs. The second decoder repairs them.
+        # JavaScript may send half surrogate pairs. The second decoder repairs them, and looks at the depth.
         return msgspec.convert(params.decode_any(raw), type=shape)
     except msgspec.ValidationError as error:
         raise Refused(_located(str(error))) from None
     except (params.NotJson, RecursionError):
-        raise Refused("the body must be valid JSON") from None
+        raise Refused("the body must be valid JSON, not nested too deeply") from None
 
 
 def _located(problem: str) -> str:

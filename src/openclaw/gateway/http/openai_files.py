@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import re
@@ -11,10 +10,11 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from openclaw.config.schema.gateway import ResponseFiles, ResponseImages
+from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.common import Refused
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.inbound.attachments import Image
-from openclaw.tools.images import ImageProblem, fit_image, sniff_image
+from openclaw.tools.images import ImageProblem, fit_image, off_loop, sniff_image
 
 MAX_IMAGES = 20
 MAX_URL_PARTS = 8
@@ -48,7 +48,7 @@ def check_url_parts(count: int, most: int) -> None:
 async def _picture(url: str, number: int, limits: ResponseImages) -> Image:
     what = f"image {number}"
     if url[:5].lower() == "data:":
-        data, _ = data_url_bytes(url, limits.max_bytes, what)
+        data, _ = await off_loop(lambda: data_url_bytes(url, limits.max_bytes, what))
     else:
         data = await fetched(url, limits, what)
     mime = sniff_image(data[:16])
@@ -56,7 +56,7 @@ async def _picture(url: str, number: int, limits: ResponseImages) -> Image:
         kinds = ", ".join(limits.allowed_mimes)
         raise Refused(f"{what}: the content is not one of {kinds}")
     try:
-        fitted = await asyncio.to_thread(fit_image, data, mime)
+        fitted = await off_loop(lambda: fit_image(data, mime))
     except ImageProblem as problem:
         raise Refused(f"{what}: {problem}") from None
     return Image(base64.b64decode(fitted.block.data), fitted.block.mime_type)
@@ -132,9 +132,9 @@ async def _block(file: InputFile, number: int, limits: ResponseFiles) -> str:
     else:
         source, name = file.url or file.data or "", file.name
         if source[:5].lower() == "data:":
-            data, mime = data_url_bytes(source, limits.max_bytes, what)
+            data, mime = await off_loop(lambda: data_url_bytes(source, limits.max_bytes, what))
         else:
-            data = base64_bytes(source, limits.max_bytes, what)
+            data = await off_loop(lambda: base64_bytes(source, limits.max_bytes, what))
     mime = (mime or _SUFFIXES.get(name.rpartition(".")[2].lower(), "text/plain")).lower()
     if data.startswith(b"%PDF-") or mime == "application/pdf":
         raise Refused(f"{what}: PDF files cannot be read yet; send their text instead")
@@ -148,6 +148,6 @@ async def _block(file: InputFile, number: int, limits: ResponseFiles) -> str:
 
 def _marked(name: str, text: str, cut: bool) -> str:
     """Wraps the text of a file in a ``<file>`` block. The text cannot close the block itself."""
-    shown = "".join(char for char in name if char.isprintable() and char not in '"<>&')[:200] or "file"
+    shown = "".join(char for char in disarmed_name(name) if char.isprintable() and char not in '"<>&')[:200] or "file"
     note = "\n[cut here: the file is longer]" if cut else ""
-    return f'<file name="{shown}">\n{_closing.sub("&lt;", text)}{note}\n</file>'
+    return f'<file name="{shown}">\n{_closing.sub("&lt;", disarmed(text))}{note}\n</file>'

@@ -17,6 +17,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 _CHUNK = 64 * 1024
+_HEADERS = {"Accept": "*/*", "Accept-Encoding": "identity"}
 
 
 class FetchRefused(Exception):
@@ -77,7 +78,7 @@ async def fetch(address: str, limits: FetchLimits, public: Callable[[str], bool]
     resolver = PublicResolver(aiohttp.ThreadedResolver(), public)
     connector = aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False, limit=1)
     timeout = aiohttp.ClientTimeout(total=limits.timeout_s)
-    options: dict[str, Any] = {"connector": connector, "timeout": timeout, "trust_env": False}
+    options: dict[str, Any] = {"connector": connector, "timeout": timeout, "trust_env": False, "auto_decompress": False}
     try:
         async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), **options) as session:
             return await _follow(session, address, limits, public)
@@ -96,7 +97,7 @@ async def _follow(
     base: URL | None = None
     for _ in range(limits.max_redirects + 1):
         base = url = checked_url(address, limits, public, base)
-        async with session.get(url, allow_redirects=False, headers={"Accept": "*/*"}) as response:
+        async with session.get(url, allow_redirects=False, headers=_HEADERS) as response:
             if response.status in (301, 302, 303, 307, 308) and (place := response.headers.get("location")):
                 address = place
                 continue
@@ -129,6 +130,8 @@ def checked_url(
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        raise FetchRefused("the server sent it packed, though it was asked not to")
     if response.content_length is not None and response.content_length > limit:
         raise FetchRefused(f"it is larger than {limit} bytes")
     parts: list[bytes] = []

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from openclaw import __version__
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, read_body
+from openclaw.gateway.http.common import BodyRefused, HttpRefusal, read_body
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.events import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, field_of
 from openclaw.gateway.server.params import (
@@ -50,9 +50,10 @@ class RpcBody(Params):
 async def call(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
     try:
         body = decode_params("rpc", await read_body(request, MAX_BODY_BYTES), RpcBody)
-    except BodyTooLarge:
-        text = f"the body is larger than {MAX_BODY_BYTES} bytes"
-        return refusal_response(HttpRefusal(status=413, message=text))
+    except BodyRefused as refused:
+        response = refusal_response(HttpRefusal(status=refused.status, message=str(refused)))
+        response.force_close()
+        return response
     except InvalidParams as error:
         return refusal_response(HttpRefusal(status=400, message=str(error)))
     if body.stream:
@@ -146,7 +147,7 @@ _response_decoder = msgspec.json.Decoder(_Response)
 
 
 def refusal_response(refused: HttpRefusal) -> web.Response:
-    codes = {401: "UNAUTHORIZED", 403: "FORBIDDEN", 429: "RATE_LIMITED"}
+    codes = {401: "UNAUTHORIZED", 403: "FORBIDDEN", 429: "RATE_LIMITED", 503: "UNAVAILABLE"}
     error = ErrorShape(
         code=codes.get(refused.status, "INVALID_REQUEST"),
         message=refused.message,

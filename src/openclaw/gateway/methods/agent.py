@@ -19,7 +19,7 @@ from openclaw.paths import normalize_agent_id
 from openclaw.runs.queue import RunRecord
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import SessionRef, is_subagent
+from openclaw.sessions.keys import SessionRef, group_of, is_subagent
 from openclaw.storage.base import LedgerRow, MessageBody
 
 methods = MethodTable()
@@ -68,15 +68,17 @@ async def agent(call: MethodCall) -> Any:
     except BadAttachment as bad:
         raise MethodError(f"Error: {bad}") from None
     call.client.follow_run(params.idempotency_key)
+    entry = await entry_of(gateway, session)
     message = Incoming(
         facts=client_facts(session, call.client.rights, has_media=bool(images)),
         text=params.message,
         door="chat",
         run_id=params.idempotency_key,
         source="agent",
-        route=_route(params, await entry_of(gateway, session), session),
+        route=_route(params, entry, session),
         reads_commands=_written_by_hand(params),
-        policy_channel=params.channel,
+        # What the caller names as the channel does not get around the rules for the session's own.
+        policy_channel=params.channel if entry is None and group_of(session.key)[0] is None else None,
         body=MessageBody(
             thinking=thinking_level(params.thinking),
             timeout_seconds=params.timeout,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import struct
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
@@ -19,9 +19,13 @@ from openclaw.gateway.server.params import InvalidParams, decode_params
 from openclaw.gateway.server.replay import catch_up, resume
 
 if TYPE_CHECKING:
+    from aiohttp.web_protocol import RequestHandler
+
     from openclaw.gateway.gateway import Gateway
 
 HANDSHAKE_TIMEOUT_S = 10.0
+MAX_FIRST_BYTES = 64 * 1024
+"""The most that a client may send before it is let in."""
 MAX_CALLS_IN_FLIGHT = 256
 """A client with this many unanswered calls is not read until one of them is answered."""
 CLOSE_GRACE_S = 5.0
@@ -140,10 +144,45 @@ class WebSocketSink:
         asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self._transport.abort)
 
 
+class Allowance:
+    """Stands before the reader of frames and lets a limited number of bytes through until the limit is lifted."""
+
+    def __init__(self, reader: Any, transport: asyncio.Transport) -> None:
+        self._reader = reader
+        self._transport = transport
+        self._left: int | None = MAX_FIRST_BYTES
+
+    def lift(self) -> None:
+        self._left = None
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        if self._left is None:
+            return self._reader.feed_data(data)
+        self._left -= len(data)
+        if self._left >= 0:
+            return self._reader.feed_data(data)
+        reason = struct.pack("!H", WSCloseCode.MESSAGE_TOO_BIG) + b"too much before connect"
+        self._transport.write(b"\x88" + bytes((len(reason),)) + reason)
+        self._reader.feed_eof()
+        return True, b""
+
+    def feed_eof(self) -> None:
+        self._reader.feed_eof()
+
+
 class PatientSocket(web.WebSocketResponse):
     """Lets a peer finish sending a frame that is too large, because a reset would hide the reason from it."""
 
     _said_goodbye = False
+
+    def limited(self, transport: asyncio.Transport) -> Allowance | None:
+        """Limits what the peer may send. The library has one limit for a frame and cannot change it later."""
+        handler = None if self._req is None else self._req.protocol
+        if handler is None or handler._payload_parser is None:  # pyright: ignore[reportPrivateUsage]
+            return None
+        allowance = Allowance(handler._payload_parser, transport)  # pyright: ignore[reportPrivateUsage]
+        handler._payload_parser = allowance  # pyright: ignore[reportPrivateUsage]
+        return allowance
 
     @property
     def closed(self) -> bool:
@@ -171,6 +210,8 @@ class Connection:
         self._handshake_timeout_s = handshake_timeout_s
         self._in_flight = 0
         self._room = asyncio.Event()
+        self._handler: RequestHandler | None = None
+        self._allowance: Allowance | None = None
         self._id = str(uuid.uuid4())
         self._nonce = str(uuid.uuid4())
 
@@ -187,6 +228,7 @@ class Connection:
         if transport is None:
             return ws
         sink = WebSocketSink(ws, transport, writer)
+        self._handler, self._allowance = request.protocol, ws.limited(transport)
         challenge = {"nonce": self._nonce, "ts": self._gateway.runtime.clock.now_ms()}
         sink.write_now(sink.pack(params.encode_event("connect.challenge", challenge)))
         client = await self._shake_hands(ws, sink)
@@ -218,6 +260,8 @@ class Connection:
         try:
             # The shield lets a write of the device files finish when the caller hangs up.
             grant = await asyncio.shield(self._gateway.spawn(self._admit(request)))
+            if not self._gateway.sockets.recognise(self._handler):
+                raise ConnectRefused("too many connections", code="UNAVAILABLE", close_code=1013, retry_after_ms=1000)
         except ConnectRefused as refused:
             fields = {"conn": self._id, "ip": self._peer.ip, "code": refused.close_code}
             log.warning("refused %s: %s", self._peer.ip, refused, extra={"fields": fields})
@@ -227,6 +271,8 @@ class Connection:
             sink.write_now(sink.pack(params.encode_error(request.id, error)))
             await sink.closed(refused.close_code, str(refused))
             return None
+        if self._allowance is not None:
+            self._allowance.lift()
         return self._welcome(sink, request.id, grant)
 
     async def _admit(self, request: params.Request) -> ConnectGrant:

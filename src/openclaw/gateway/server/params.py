@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
+from openclaw.json_text import is_deep, may_be_deep
 from openclaw.text import clipped
 
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
@@ -43,6 +44,11 @@ def decode_params(method: str, raw: bytes | msgspec.Raw, shape: type[T]) -> T:
     data = bytes(raw).strip()
     if not data or data == b"null":
         data = b"{}"
+    if may_be_deep(data):
+        try:
+            decode_any(data)
+        except NotJson:
+            raise InvalidParams(f"invalid {method} params: must be valid JSON, not nested too deeply") from None
     try:
         return _decoder(shape).decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -132,7 +138,7 @@ def _check_struct(value: Any, kind: inspect.StructType, path: str, found: list[s
     if kind.forbid_unknown_fields:
         for name in value:
             if name not in fields and name != kind.tag_field:
-                found.append(f"at {path or 'root'}: unexpected property '{clipped(name, 81)}'")
+                _report(found, path or "root", f"unexpected property '{clipped(name, 81)}'")
     for name, field in fields.items():
         if name in value:
             _check(value[name], field.type, f"{path}/{name}", found)
@@ -283,15 +289,19 @@ def mended_json(raw: bytes) -> bytes:
 
 
 def decode_any(raw: bytes) -> Any:
-    """Decodes JSON into plain values. Raises ``NotJson``."""
+    """Decodes JSON into plain values. Raises ``NotJson``, also for values that are nested too deeply."""
     try:
-        return _any_decoder.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        pass
-    try:
-        return json.loads(mended_json(raw))
-    except (ValueError, RecursionError):
+        value = _any_decoder.decode(raw)
+    except RecursionError:
         raise NotJson from None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        try:
+            value = json.loads(mended_json(raw))
+        except (ValueError, RecursionError):
+            raise NotJson from None
+    if may_be_deep(raw) and is_deep(value):
+        raise NotJson
+    return value
 
 
 def encode_response(id: str, payload: Any) -> bytes:

@@ -17,6 +17,7 @@ from openclaw.gateway.auth.origin import PeerAddress, peer_of, site_refusal
 from openclaw.gateway.auth.shared_auth import start_problem
 from openclaw.gateway.http.common import HttpRefusal, caller_refusal
 from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
+from openclaw.gateway.server.sockets import GuardedServer
 from openclaw.net import is_loopback, plain_ip
 from openclaw.storage.disk_errors import in_words, is_disk_trouble, kind_of
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 STOP_LIMIT_S = 5.0
 CALLS_LIMIT_S = 1.0
-MAX_CONNECTIONS = 1000
-"""The most open WebSockets, including those that have not finished the handshake."""
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -53,7 +52,6 @@ class Server:
         self._handshake_timeout_s = handshake_timeout_s
         self._listeners: list[asyncio.Server | TlsListener] = []
         self._web: web.Server | None = None
-        self._sockets = 0
         self._stopping = False
 
     async def start(self, host: str, port: int) -> int:
@@ -65,7 +63,7 @@ class Server:
         secret = self.gateway.secret()
         if problem := start_problem(secret, exposed=not is_loopback(host)):
             raise StartRefused(problem)
-        self._web = web.Server(self._handle, access_log=None, handler_cancellation=True)
+        self._web = GuardedServer(self._handle, self.gateway.sockets)
         listener = await self._listen("127.0.0.1" if host == LOOPBACK else str(ipaddress.ip_address(host)), port)
         self.port = self.gateway.port = listener.sockets[0].getsockname()[1]
         if host == LOOPBACK:
@@ -95,8 +93,18 @@ class Server:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         settings = self.gateway.runtime.config.current.gateway
         peer = peer_of(request.remote or "", request.headers, settings.trusted_proxies)
-        if request.headers.get("upgrade", "").lower().strip() == "websocket":
-            return await self._handle_websocket(request, peer)
+        self.gateway.sockets.asks(request.protocol, peer.ip)
+        try:
+            if request.headers.get("upgrade", "").lower().strip() == "websocket":
+                return await self._handle_websocket(request, peer)
+            return await self._handle_http(request, peer)
+        except ConnectionError:
+            return web.Response(status=400)  # The caller has gone. The library would log an error with its trace.
+        finally:
+            self.gateway.sockets.answered(request.protocol)
+
+    async def _handle_http(self, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
+        settings = self.gateway.runtime.config.current.gateway
         allowed: list[str] = []
         for verb, path, handler, refuse in self.gateway.routes:
             if path == request.path or (path.endswith("*") and request.path.startswith(path[:-1])):
@@ -129,14 +137,10 @@ class Server:
             return failure_response(request.path, error)
 
     async def _handle_websocket(self, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
-        if self._stopping or self._sockets >= MAX_CONNECTIONS:
-            reason = "the Gateway is stopping" if self._stopping else "too many connections"
-            return web.Response(status=503, text=f"Service Unavailable: {reason}", headers={"Retry-After": "1"})
-        self._sockets += 1
-        try:
-            return await Connection(self.gateway, peer, self._handshake_timeout_s).serve(request)
-        finally:
-            self._sockets -= 1
+        if self._stopping:
+            text = "Service Unavailable: the Gateway is stopping"
+            return web.Response(status=503, text=text, headers={"Retry-After": "1"})
+        return await Connection(self.gateway, peer, self._handshake_timeout_s).serve(request)
 
     async def stop(self, reason: str = "gateway stopping", restart_expected_ms: int | None = None) -> None:
         """Tells every client and closes its connection, after some seconds by force."""
