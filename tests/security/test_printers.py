@@ -22,6 +22,8 @@ import pytest
 
 from openclaw.cli import client as clients
 from openclaw.cli.command import Action, UserError
+from openclaw.cli.logs import _text as log_text  # pyright: ignore[reportPrivateUsage]
+from openclaw.cli.logs import parse_line
 from openclaw.cli.main import TABLE, find_command, main
 from openclaw.cli.render import Renderer
 from openclaw.cli.terminal import Guard, guarded, paint, print_json
@@ -304,3 +306,20 @@ def test_an_unreachable_gateway_is_reported_without_the_password(
         main(["status", "--url", f"ws://me:hunter2secret@h/?token=tokenvalue77{ESCAPES}"])
     output = "".join(capsys.readouterr())
     assert output and "hunter2secret" not in output and "tokenvalue77" not in output and not UNSAFE.search(output)
+
+
+async def test_a_stranger_cannot_make_a_row_of_the_list_that_the_owner_approves_from(
+    gateway: InProcessGateway, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forged = "Eve)\nABCD2345  signal  +15550000001 (Owner)  since now"
+    pending = {"requestId": "r", "displayName": forged, "platform": forged, "role": "operator"}
+    request = {"id": "+222", "code": "WXYZ6789", "channel": "signal", "createdAt": "now", "meta": {"name": forged}}
+    answers = {"pairing.list": {"requests": [request]}, "device.pair.list": {"pending": [pending]}}
+    monkeypatch.setattr(clients.Client, "call", lambda self, method, *_: answers[method])
+    for args in (["pairing", "list", "signal"], ["devices", "list"]):
+        assert not [line for line in (await shown(args, capsys)).splitlines() if line.lstrip().startswith("ABCD2345")]
+
+
+def test_a_line_break_in_a_log_message_makes_no_second_line() -> None:
+    line = parse_line(json.dumps({"time": "now", "level": "info", "message": "from Eve\n2026 info all is well"}))
+    assert line is not None and "\n" not in log_text(line)
