@@ -96,6 +96,9 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "channels.signal.dm.scope_main_multiuser": (
         {**signal(allowFrom=["+1", "+2"]), "session": {"dmScope": "main"}}, "warn",
     ),
+    "channels.signal.several_owners": (
+        {**signal(allowFrom=["+1", "+2"]), "session": {"dmScope": "per-channel-peer"}}, "warn",
+    ),
     "channels.signal.groups.open": ({**signal(groupPolicy="open"), **NO_TOOLS}, "warn"),
     "channels.signal.groups.allowFrom.wildcard": ({**signal(groupAllowFrom=["*"]), **NO_TOOLS}, "critical"),
     "commands.ownerAllowFrom.wildcard": ({"commands": {"ownerAllowFrom": ["signal:*"]}}, "warn"),
@@ -129,6 +132,7 @@ COMPANIONS = {
     "security.exposure.open_groups_with_elevated": {"channels.signal.groups.open"},
     "security.exposure.open_doors_with_tools": {"channels.signal.groups.open"},
     "channels.signal.dm.open_invalid": {"config.invalid"},
+    "channels.signal.dm.scope_main_multiuser": {"channels.signal.several_owners"},
 }
 
 
