@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,7 +130,8 @@ def _paired(state: Path, channel: str) -> list[str]:
     if not channel.replace("-", "").isalnum():
         return []
     try:
-        with (state / "credentials" / f"{channel}-allowFrom.json").open("rb") as file:
+        path = state / "credentials" / f"{channel}-allowFrom.json"
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             stored = json.loads(file.read(_MAX_STORE_BYTES))
     except (OSError, ValueError):
         return []

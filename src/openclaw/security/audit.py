@@ -179,4 +179,9 @@ def audit(subject: Subject, now_ms: int) -> Report:
 
     checks = (*gateway_checks.CHECKS, *access_checks.CHECKS, *tool_checks.CHECKS, *file_checks.CHECKS)
     found = [one for check in checks for one in check(subject)]
-    return Report(ts=now_ms, findings=sorted(found, key=lambda one: SEVERITIES.index(one.severity)))
+    return Report(ts=now_ms, findings=by_severity(found))
+
+
+def by_severity(found: list[Finding]) -> list[Finding]:
+    """The worst come first; those of one severity stay in their order."""
+    return sorted(found, key=lambda one: SEVERITIES.index(one.severity))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -71,12 +72,13 @@ class _Rules:
         self._path = subject.state / "exec-approvals.json"
         self._problem = ""
         self._file: dict[str, Any] = {}
+        if not self._path.exists():
+            return
         try:
-            with self._path.open("rb") as file:
+            handle = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(handle, "rb") as file:
                 found = json.loads(file.read(_MAX_RULES_BYTES))
             self._file = found if isinstance(found, dict) else {}
-        except FileNotFoundError:
-            pass
         except (OSError, ValueError) as error:
             self._problem = str(error)
 
