@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
-RECORDS = {"clock", "events", "json_text", "messages", "net", "opener", "paths", "patterns", "redact", "rights", "text"}
+RECORDS = {
+    *("clock", "events", "foreign_text", "json_text", "messages", "net", "opener", "paths", "patterns", "printable"),
+    *("redact", "rights", "text", "url_text"),
+}
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,
     "sessions": RECORDS | {"config", "storage"},

@@ -73,6 +73,8 @@ class UserMessage(_Record, tag_field="role", tag="user"):
     content: str | list[UserBlock]
     timestamp: int = 0
     provenance: dict[str, Any] | None = None
+    written: str | None = None
+    """What the person wrote, where the text for the model is a disarmed form of it. Clients show this one."""
 
     @property
     def internal(self) -> bool:

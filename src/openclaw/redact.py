@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from openclaw.patterns import PatternRefused, redact_pattern
+from openclaw.url_text import redact_urls
 
 MIN_SHOWN = 18
 """A shorter secret is hidden whole. A longer one keeps its ends, so that two secrets can be told apart."""
@@ -64,6 +65,7 @@ class Redactor:
         self._own = None if patterns is None else [redact_pattern(pattern) for pattern in patterns]
 
     def __call__(self, text: str) -> str:
+        text = redact_urls(text)
         lowered = text.lower()
         if self._own is None and not any(hint in lowered for hint in _HINTS) and not _BOT_TOKEN.search(text):
             return text  # Ordinary text does not pay for the expressions.

@@ -284,9 +284,10 @@ def test_nobody_can_write_our_markers() -> None:
 
 def test_an_entry_is_made_from_a_message() -> None:
     picture = family(text=" ", media=(Media(mime_type="image/png"), Media(mime_type="audio/ogg")))
-    assert history_entry(picture).body == "<media:image> <media:audio>"
+    assert history_entry(picture).media == "<media:image> <media:audio>"
+    assert "] +1555: <media:image> <media:audio>" in rendered_history([history_entry(picture)], picture, UTC)
     long = history_entry(family(text="x" * 20_000, sender=Sender(id="42", name="Bob"), timestamp_ms=5))
-    assert len(long.body) == MOST_CHARS + 1 and long.sender == "Bob (42)" and long.timestamp_ms == 5
+    assert len(long.body) == MOST_CHARS and long.sender == "Bob (42)" and long.timestamp_ms == 5
 
 
 def test_conversations_are_told_apart() -> None:

@@ -75,7 +75,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "gateway.control_ui.origins_wide": (
         gateway(controlUi={"allowedOrigins": ["*"]}, trustedProxies=["127.0.0.1"]), "critical",
     ),
-    "browser.remote_cdp_http": ({"browser": {"cdpUrl": "http://user:pass@browser.example:9222"}}, "warn"),
+    "browser.remote_cdp_http": ({"browser": {"cdpUrl": "http://browser.example:9222"}}, "warn"),
     "config.invalid": (gateway(port="many"), "critical"),
     "config.refused": ({"agents": {"defaults": {"sandbox": {"mode": "all"}}}}, "critical"),
     "config.secrets.gateway_password_in_config": (
@@ -95,6 +95,9 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "channels.signal.dm.disabled": (signal(dmPolicy="disabled"), "info"),
     "channels.signal.dm.scope_main_multiuser": (
         {**signal(allowFrom=["+1", "+2"]), "session": {"dmScope": "main"}}, "warn",
+    ),
+    "channels.signal.several_owners": (
+        {**signal(allowFrom=["+1", "+2"]), "session": {"dmScope": "per-channel-peer"}}, "warn",
     ),
     "channels.signal.groups.open": ({**signal(groupPolicy="open"), **NO_TOOLS}, "warn"),
     "channels.signal.groups.allowFrom.wildcard": ({**signal(groupAllowFrom=["*"]), **NO_TOOLS}, "critical"),
@@ -129,6 +132,7 @@ COMPANIONS = {
     "security.exposure.open_groups_with_elevated": {"channels.signal.groups.open"},
     "security.exposure.open_doors_with_tools": {"channels.signal.groups.open"},
     "channels.signal.dm.open_invalid": {"config.invalid"},
+    "channels.signal.dm.scope_main_multiuser": {"channels.signal.several_owners"},
 }
 
 

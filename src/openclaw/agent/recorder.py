@@ -202,7 +202,8 @@ class Recorder:
             text = "\n".join([*notes, "", prompt]) if notes else prompt
             blocks = [TextBlock(text=text), *self._images]
             source = INTERNAL if row.body.internal else None
-            message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms(), provenance=source)
+            now, written = self._runtime.clock.now_ms(), row.body.written or None
+            message = UserMessage(content=blocks, timestamp=now, provenance=source, written=written)
             message = await with_pictures(message, prepared, row.source)
             faults.point("user.before")
             await self.append(message, after=entries)

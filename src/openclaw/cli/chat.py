@@ -10,8 +10,9 @@ from openclaw.cli.client import Client, new_id
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
 from openclaw.cli.message import check_agent, find_session
 from openclaw.cli.target import resolve
-from openclaw.cli.terminal import note, printable
+from openclaw.cli.terminal import note
 from openclaw.cli.turn import Printer, Turn, close_turn, message_text
+from openclaw.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ import argparse
 import os
 import sys
 
-from openclaw.cli.terminal import print_json, printable
+from openclaw.cli.terminal import print_json
+from openclaw.printable import printable
+from openclaw.url_text import redact_urls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -152,7 +154,7 @@ def query(
             print_json(answer)
         else:
             for line in show(answer, args):
-                sys.stdout.write((line if painted else printable(line)) + "\n")
+                sys.stdout.write((line if painted else printable(redact_urls(line))) + "\n")
         return EXIT_FAILURE if failed is not None and failed(answer, args) else 0
 
     return Action(help, run, (*flags, *CLIENT), example=example)
@@ -163,7 +165,7 @@ def answer(args: argparse.Namespace, report: Any, text: str, stream: TextIO | No
     if args.json:
         print_json(report)
     else:
-        (stream or sys.stdout).write(printable(text) + "\n")
+        (stream or sys.stdout).write(printable(redact_urls(text)) + "\n")
     return 0
 
 

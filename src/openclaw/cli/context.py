@@ -6,7 +6,8 @@ import sys
 
 from openclaw.cli.client import from_args
 from openclaw.cli.command import CLIENT, Action, Flag, UserError
-from openclaw.cli.terminal import paint, print_json, printable
+from openclaw.cli.terminal import paint, print_json
+from openclaw.printable import printable, printable_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
                 raise UserError(
                     f"What run {found['runId']} was sent cannot be rebuilt to the byte: {missing} is not there."
                 )
-            sys.stdout.write(found["wire"])
+            sys.stdout.write(printable_json(found["wire"]))
             return 0
     if args.json or args.full:
         print_json(found)

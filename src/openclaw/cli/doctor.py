@@ -17,8 +17,9 @@ from openclaw import __version__, paths
 from openclaw.cli import service
 from openclaw.cli import target as targets
 from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, UserError
-from openclaw.cli.terminal import paint, print_json, printable
+from openclaw.cli.terminal import paint, print_json
 from openclaw.config.load import read_config
+from openclaw.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import time
 from openclaw import paths
 from openclaw.cli.client import Unreachable, from_args
 from openclaw.cli.command import GATEWAY, Action, Flag, UserError
-from openclaw.cli.terminal import note, paint, printable
+from openclaw.cli.terminal import note, paint, print_json
+from openclaw.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _text(record: dict[str, Any]) -> str:
 
 
 def _emit(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    print_json(value, indent=None)
 
 
 COMMANDS = {

@@ -74,8 +74,10 @@ def _dispatch(args: list[str]) -> int:
         args = [*args[1:], "--help"]
     if not args and sys.stdin.isatty() and sys.stdout.isatty():
         from openclaw.cli.chat import welcome
+        from openclaw.cli.terminal import guarded
 
-        return welcome()
+        with guarded():
+            return welcome()
     name = args[0] if args else "--help"
     if name in ("-h", "--help"):
         sys.stdout.write(help_text())
@@ -84,13 +86,15 @@ def _dispatch(args: list[str]) -> int:
         sys.stdout.write(f"openclaw {__version__}\n")
         return 0
     from openclaw.cli.command import EXIT_USAGE, UserError, nearest, run
+    from openclaw.cli.terminal import guarded
 
     command = find_command(ALIASES.get(name, name))
     if command is None:
         guess = nearest(name, [known for known, _, _ in TABLE])
         hint = f"Did you mean `openclaw {guess}`?" if guess else "`openclaw --help` lists the commands."
         raise UserError(f"openclaw: unknown command {name!r}. {hint}", EXIT_USAGE)
-    return run(command, f"openclaw {name}", args[1:])
+    with guarded():
+        return run(command, f"openclaw {name}", args[1:])
 
 
 def find_command(name: str) -> Action | Group | None:
@@ -162,17 +166,16 @@ def help_text() -> str:
 
 def _report(error: Exception) -> int:
     from openclaw.cli.command import EXIT_FAILURE, UserError
+    from openclaw.printable import printable
+    from openclaw.url_text import redact_urls
 
     sys.stdout.flush()
+    text = f"openclaw: unexpected {type(error).__name__}: {error}\nSet OPENCLAW_DEBUG=1 to see where it happened."
     if isinstance(error, UserError):
-        sys.stderr.write(f"{error}\n")
-        return error.code
-    if os.environ.get("OPENCLAW_DEBUG"):
+        text = str(error)
+    elif os.environ.get("OPENCLAW_DEBUG"):
         import traceback
 
-        traceback.print_exc()
-    else:
-        sys.stderr.write(
-            f"openclaw: unexpected {type(error).__name__}: {error}\nSet OPENCLAW_DEBUG=1 to see where it happened.\n"
-        )
-    return EXIT_FAILURE
+        text = "".join(traceback.format_exception(error))
+    sys.stderr.write(printable(redact_urls(text)) + "\n")
+    return error.code if isinstance(error, UserError) else EXIT_FAILURE

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from openclaw.cli.command import Flag, Group, query
-from openclaw.cli.terminal import note, paint, printable
+from openclaw.cli.terminal import note, paint
+from openclaw.printable import printable
 from openclaw.text import shortened
 
 TYPE_CHECKING = False

@@ -8,7 +8,8 @@ import sys
 from openclaw import paths
 from openclaw.cli.client import from_args
 from openclaw.cli.command import CLIENT, JSON, Action, Flag, Group, UserError
-from openclaw.cli.terminal import note, print_json, printable
+from openclaw.cli.terminal import note, print_json, show_progress
+from openclaw.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -330,8 +331,7 @@ class _Progress:
             if done is not None and total:
                 filled = min(BAR_WIDTH, done * BAR_WIDTH // total)
                 bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done // 1_000_000}/{total // 1_000_000} MB"
-            sys.stderr.write(f"\r{label} {bar}\x1b[K")
-            sys.stderr.flush()
+            show_progress(f"{label} {bar}")
             self._open = True
         self._label = label
 

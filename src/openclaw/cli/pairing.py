@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from openclaw.cli.command import EXIT_USAGE, Flag, Group, UserError, query
-from openclaw.cli.terminal import note, printable
+from openclaw.cli.terminal import note
+from openclaw.printable import printable
 from openclaw.text import age
 
 TYPE_CHECKING = False

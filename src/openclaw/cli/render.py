@@ -10,7 +10,8 @@ from rich.markdown import Heading, Markdown
 from rich.text import Text
 
 from openclaw.cli import turn as turns
-from openclaw.cli.terminal import printable, wants_color
+from openclaw.cli.terminal import wants_color
+from openclaw.printable import printable
 from openclaw.text import shortened
 
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)", re.DOTALL)
@@ -120,6 +121,16 @@ class _Heading(Heading):
 class _Markdown(Markdown):
     elements = {**Markdown.elements, "heading_open": _Heading}
 
+    def __init__(self, text: str) -> None:
+        super().__init__(printable(text), hyperlinks=False, code_theme="ansi_dark")
+        # "&#27;" is only text until Markdown is parsed, and a control character after that.
+        tokens = list(self.parsed)
+        while tokens:
+            token = tokens.pop()
+            token.content, token.info = printable(token.content), printable(token.info)
+            token.attrs = {name: printable(str(value)) for name, value in token.attrs.items()}
+            tokens += token.children or ()
+
 
 class Renderer:
     """Prints a conversation above the prompt."""
@@ -166,7 +177,7 @@ class Renderer:
         elif rest is None:
             self._splitter.finish()
             self.line("(the final reply differs from what was streamed)", "dim")
-            self.markdown(printable(turn.final_text or ""))
+            self.markdown(turn.final_text or "")
         else:
             self.show(turns.TEXT, rest)
             self.end_line()
@@ -183,7 +194,7 @@ class Renderer:
         # A list brings its own blank line.
         if self._after_block and not _ITEM.match(text.lstrip("\r\n")):
             self._console.print()
-        self._console.print(_Markdown(text, hyperlinks=False, code_theme="ansi_dark"))
+        self._console.print(_Markdown(text))
         self._after_block = True
 
     def plain(self, text: str) -> None:
@@ -219,7 +230,7 @@ class Renderer:
         content = message.get("content")
         for block in content if isinstance(content, list) else [{"type": "text", "text": content}]:
             if block.get("type") == "text":
-                self.markdown(printable(str(block.get("text") or "")))
+                self.markdown(str(block.get("text") or ""))
             elif block.get("type") in ("toolCall", "tool_use"):
                 arguments = block.get("arguments", block.get("input"))
                 self.line(f"⚙ {turns.tool_line(str(block.get('name')), arguments)}", "dim")

@@ -22,7 +22,8 @@ from openclaw.cli.command import (
     query,
 )
 from openclaw.cli.target import resolve
-from openclaw.cli.terminal import note, paint, print_json, printable
+from openclaw.cli.terminal import note, paint, print_json
+from openclaw.printable import printable, printable_json
 from openclaw.text import age, shortened
 
 TYPE_CHECKING = False
@@ -218,7 +219,7 @@ def export(args: argparse.Namespace) -> int:
     pages = _pages(args)
     if not args.output:
         for line in pages:
-            sys.stdout.write(line + "\n")
+            sys.stdout.write(printable_json(line) + "\n")
         return 0
     if os.path.exists(args.output):
         raise UserError(f"{args.output} exists already; choose another file")

@@ -10,7 +10,8 @@ from openclaw import __version__, paths
 from openclaw.cli.client import Client, from_args
 from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, query
 from openclaw.cli.target import gateway_section, resolve, running_gateway
-from openclaw.cli.terminal import note, paint, print_json, printable
+from openclaw.cli.terminal import note, paint, print_json
+from openclaw.printable import printable
 from openclaw.text import age
 
 TYPE_CHECKING = False

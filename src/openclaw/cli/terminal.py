@@ -1,18 +1,29 @@
-"""Output to a terminal: colours where they are wanted, and text without control codes."""
+"""Output to a terminal: colours where they are wanted, and nothing else that a terminal obeys.
+
+``guarded`` puts a stream between each command and the terminal. So a name, a reply or an error from outside cannot
+control the terminal, whichever line of whichever command prints it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 
+from openclaw.printable import printable, printable_json
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
     from typing import Any, TextIO
 
-# The characters that could move the cursor, set the title or write the clipboard; not tab and newline.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
+_RESET = "\ufdd0"
+_MARKS = {style: chr(0xFDD1 + place) for place, style in enumerate(_CODES)}
+"""Stands for a colour until the guard puts the terminal's code in its place. ``printable`` removes it from texts."""
+_COLOURS = {_RESET: "\x1b[0m", **{_MARKS[style]: f"\x1b[{code}m" for style, code in _CODES.items()}}
+_MARK = re.compile(f"([{''.join(_COLOURS)}])")
 
 
 def wants_color(stream: TextIO | None = None) -> bool:
@@ -21,17 +32,51 @@ def wants_color(stream: TextIO | None = None) -> bool:
 
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
-    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if wants_color(stream) else text
+    return f"{_MARKS[style]}{text}{_RESET}" if wants_color(stream) else text
 
 
-def printable(text: str) -> str:
-    return _CONTROL.sub("", text)
+class Guard:
+    """A stream that lets text and our own colours through."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.rich_proxied_file = stream
+        """Rich writes here. It makes its own colours, and ``Renderer`` gives it safe text only."""
+
+    def write(self, text: str) -> int:
+        parts = (_COLOURS.get(part) or printable(part) for part in _MARK.split(text))
+        self._stream.write("".join(parts))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
-def print_json(value: Any) -> None:
+@contextlib.contextmanager
+def guarded() -> Generator[None, None, None]:
+    before: Any = (sys.stdout, sys.stderr)
+    sys.stdout, sys.stderr = Guard(before[0]), Guard(before[1])  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def show_progress(line: str) -> None:
+    """Replaces the last line of the terminal on stderr."""
+    stream: TextIO = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
+    stream.write(f"\r{printable(line)}\x1b[K")
+    stream.flush()
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
     import json
 
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(printable_json(json.dumps(value, indent=indent, ensure_ascii=False)) + "\n")
 
 
 def note(text: str) -> None:

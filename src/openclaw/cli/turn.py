@@ -8,7 +8,8 @@ import sys
 
 from openclaw.cli.client import Client, Lost, refused
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, UserError
-from openclaw.cli.terminal import note, paint, printable
+from openclaw.cli.terminal import note, paint
+from openclaw.printable import printable
 from openclaw.text import shortened
 
 TYPE_CHECKING = False
@@ -202,7 +203,6 @@ class Printer:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._clean = sys.stdout.isatty()
         self._open_line = False
 
     def show(self, kind: str, text: str) -> None:
@@ -236,13 +236,13 @@ class Printer:
     def _write(self, text: str) -> None:
         if not text:
             return
-        sys.stdout.write(printable(text) if self._clean else text)
+        sys.stdout.write(printable(text))
         sys.stdout.flush()
         self._open_line = not text.endswith("\n")
 
 
 def printer_for(*, quiet: bool) -> Printer | Renderer:
-    """Chooses the printer: a terminal gets rendered Markdown, a pipe or a file the text word for word."""
+    """Chooses the printer: a terminal gets rendered Markdown, a pipe or a file the text as it is."""
     if quiet or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         return Printer(quiet=quiet)
     # Imported here, because it is slow to import and only a terminal needs it.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from openclaw.cli.command import Flag, query
-from openclaw.cli.terminal import paint, printable
+from openclaw.cli.terminal import paint
+from openclaw.printable import printable
 from openclaw.text import shortened
 
 TYPE_CHECKING = False

@@ -20,6 +20,7 @@ from openclaw.config.schema.base import SecretRef
 from openclaw.config.shape import Shape, fields_of, free_keys, shape_of
 from openclaw.config.validate import ConfigInvalid, Issue
 from openclaw.redact import Redactor, know
+from openclaw.url_text import has_secret
 
 COMMAND_TIMEOUT_S = 10
 MAX_BYTES = 64 * 1024
@@ -200,7 +201,9 @@ def _is_secret(shape: Shape | None, path: KeyPath) -> bool:
 
 
 def _looks_secret(value: str, path: KeyPath) -> bool:
-    """Whether the value has the form of a key. Prose is left alone, so that people can go on editing it."""
+    """Whether the value has the form of a key, or is an address with one. Prose can still be read and edited."""
+    if has_secret(value):
+        return True
     if any(character.isspace() for character in value) and not any(part in _COMMAND_LINES for part in path):
         return False
     return _mask_secrets(value) != value

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 from openclaw import redact
 from openclaw.config.schema.system import Logging
 from openclaw.paths import make_private_dir
+from openclaw.printable import printable, printable_json
 
 KEEP_DAYS = 7
 MAX_FILE_BYTES = 100 * 1024 * 1024
@@ -44,7 +45,6 @@ LEVELS = {
 _NAMES = {logging.CRITICAL: "fatal", logging.WARNING: "warn", TRACE: "trace"}
 DAILY_NAME = re.compile(r"openclaw-(\d{4}-\d{2}-\d{2})\.log(\.1)?")
 log = logging.getLogger("openclaw.logs")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def log_path(state_dir: str | Path, file: str | None, at: float | None = None) -> Path:
@@ -175,7 +175,7 @@ class Console(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._stream.write((as_json(record) if self._json else console_line(record)) + "\n")
+            self._stream.write((printable_json(as_json(record)) if self._json else console_line(record)) + "\n")
             self._stream.flush()
         except (OSError, ValueError):
             pass
@@ -189,7 +189,7 @@ def console_line(record: logging.LogRecord) -> str:
         text = f"{level_name(record.levelno)}: {text}"
     if record.exc_text:
         text += f" ({redact.redact(cut(record.exc_text.strip().splitlines()[-1]))}; the log file has the trace)"
-    return f"{moment} [{subsystem}] {_CONTROL.sub('�', text).replace(chr(10), ' ⏎ ').expandtabs()}"
+    return f"{moment} [{subsystem}] {printable(text).replace(chr(10), ' ⏎ ').expandtabs()}"
 
 
 class BoundedQueue(logging.handlers.QueueHandler):

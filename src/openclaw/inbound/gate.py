@@ -16,6 +16,7 @@ from openclaw.inbound.message import Inbound
 from openclaw.inbound.prompt_text import HistoryEntry, media_marks, sender_label
 from openclaw.patterns import BoundedPattern, PatternRefused, mention_pattern
 from openclaw.sessions.entry import SessionEntry
+from openclaw.text import clipped
 
 log = logging.getLogger("openclaw.inbound.gate")
 
@@ -176,10 +177,10 @@ def history_key(inbound: Inbound) -> str:
 
 
 def history_entry(inbound: Inbound) -> HistoryEntry:
-    body = inbound.text if inbound.text.strip() else " ".join(media_marks(inbound))
     return HistoryEntry(
         sender=sender_label(inbound.sender),
-        body=body if len(body) <= MOST_CHARS else body[:MOST_CHARS] + "…",
+        body=clipped(inbound.text, MOST_CHARS),
+        media=" ".join(media_marks(inbound)),
         timestamp_ms=inbound.timestamp_ms,
         message_id=inbound.message_id,
     )

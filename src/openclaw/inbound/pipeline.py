@@ -18,6 +18,7 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.config.agents import user_zone
+from openclaw.foreign_text import disarmed
 from openclaw.inbound.access import (
     ChannelSettings,
     Drop,
@@ -409,7 +410,7 @@ class Pipeline:
         zone = user_zone(self._runtime.config.current)
         message = Incoming(
             facts=Facts(session=SessionRef(row.agent_id, row.session_key)),
-            text=system_line(text, self._runtime.clock.now_ms(), zone),
+            text=system_line(disarmed(text), self._runtime.clock.now_ms(), zone),
             door="program",
             run_id=own_id,
             source=row.source,
@@ -491,6 +492,8 @@ class Pipeline:
         )
         if message.inbound is None:
             prompt = self._prompt(message, outcome, entry)
+            changed = message.door == "chat" and disarmed(outcome.text) != outcome.text
+            found["written"] = outcome.text if changed else ""
             return msgspec.structs.replace(body, prompt=prompt, internal=outcome.greeting, **found)
         inbound = await within_reach(self._runtime, message.inbound, message.facts.session.agent_id)
         rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
@@ -515,7 +518,7 @@ class Pipeline:
         if message.door == "program" or outcome.greeting:
             return outcome.text
         zone = self._runtime.config.current.agents.defaults.user_timezone
-        base = stamped(outcome.text, self._runtime.clock.now_ms(), zone)
+        base = stamped(disarmed(outcome.text), self._runtime.clock.now_ms(), zone)
         return assemble_prompt(PromptParts(base=base, message_id=message.message_id, abort_note=_abort_note(entry)))
 
     def _channel_prompt(

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from openclaw.messages import AssistantMessage, Message, ThinkingLevel, ToolSpec, Usage
+from openclaw.url_text import redact_urls
 
 ErrorKind: TypeAlias = Literal[
     "overflow",
@@ -153,7 +154,8 @@ class ModelError(Exception):
         retryable: bool = False,
         partial: AssistantMessage | None = None,
     ) -> None:
-        super().__init__(message)
+        # A person reads it, and so does every client: the address of a provider may hold a key.
+        super().__init__(redact_urls(message))
         self.kind: ErrorKind = kind
         self.status = status
         self.retry_after_s = retry_after_s

@@ -12,7 +12,7 @@ from openclaw.clock import iso_utc
 from openclaw.messages import AssistantMessage, ImageBlock, Message, ToolCall, UserMessage, decode_message, user_text
 from openclaw.outbound.reasoning import typed
 from openclaw.outbound.visible import visible_text
-from openclaw.sessions.prompt_prefix import is_internal, without_wrappers
+from openclaw.sessions.prompt_prefix import as_typed, is_internal
 from openclaw.storage.base import Entry, SessionRow, TranscriptRef, TranscriptStore
 
 TITLE_LENGTH = 60
@@ -90,7 +90,7 @@ def preview_text(message: Message) -> str:
     if isinstance(message, UserMessage) and is_internal(user_text(message)):
         return ""
     if isinstance(message, UserMessage) and isinstance(message.content, str):
-        return without_wrappers(message.content)
+        return as_typed(message, message.content)
     if isinstance(message, AssistantMessage):
         if text := visible_text(typed(message).text, complete=message.stop_reason not in ("error", "aborted")):
             return text
@@ -100,7 +100,7 @@ def preview_text(message: Message) -> str:
     blocks = [block for block in message.content if not isinstance(block, str)]
     parts = ["[image]" if isinstance(block, ImageBlock) else block.text for block in blocks]
     text = "\n".join(parts)
-    return without_wrappers(text) if isinstance(message, UserMessage) else text
+    return as_typed(message, text) if isinstance(message, UserMessage) else text
 
 
 def shortened(text: str, limit: int) -> str:

@@ -22,6 +22,7 @@ from openclaw.messages import INTERNAL, TextBlock, UserMessage
 from openclaw.outbound.limits import limits_for
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.outbound.reply import failure_notice, is_delivered, parts_for
+from openclaw.redact import redact
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.queue import (
     BACKLOG,
@@ -260,7 +261,7 @@ class Dispatcher:
             for other in reversed(batch[:-1]):
                 if other.absorbed_by is None:
                     lane.add(other, QueueSettings(mode="followup"), first=True)
-            problem = f"Something went wrong inside the Gateway: {error}"
+            problem = redact(f"Something went wrong inside the Gateway: {error}")
             await self._finish(record, RunResult(outcome="error", error=problem))
         finally:
             self._limits.end(lane.key)
@@ -280,7 +281,9 @@ class Dispatcher:
         reason = Reason(ReasonCode.COLLECTED, record.run_id)
         ended = {one.row.id: reason for one in others}
         ledger, row_id = self._runtime.ledger, record.row.id
-        body = msgspec.structs.replace(bodies[-1], prompt=prompt, images=images, dropped_count=0, dropped_lines=[])
+        body = msgspec.structs.replace(
+            bodies[-1], prompt=prompt, written="", images=images, dropped_count=0, dropped_lines=[]
+        )
         await self._until_written(lambda: ledger.absorb(row_id, ended, body=body))
         faults.point("absorb.after")
         record.row.body = body
@@ -433,7 +436,8 @@ class Dispatcher:
         except OSError:
             return False  # The message gets a run of its own, which reports what is wrong with its pictures.
         source = INTERNAL if row.body.internal else None
-        message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms(), provenance=source)
+        now, written = self._runtime.clock.now_ms(), row.body.written or None
+        message = UserMessage(content=blocks, timestamp=now, provenance=source, written=written)
         if active.inbox is None or not active.inbox.put(record, message):
             return False
         record.queue = settings

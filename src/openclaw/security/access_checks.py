@@ -114,6 +114,11 @@ def policy_checks(subject: Subject) -> Iterator[Finding]:
             detail = f'session.dmScope is "main" and {who} may write on {door.path}: they share one conversation'
             fix = "openclaw config set session.dmScope per-channel-peer"
             yield finding("channels.<channel>.dm.scope_main_multiuser", detail, fix, channel=channel)
+        named = {entry for entry in door.allow_from if entry.strip() != "*"}
+        if len(named) > 1 and not config.commands.owner_allow_from:
+            detail = f"{door.path}.allowFrom names {len(named)} people, and each may change rules and approve commands"
+            fix = "name yourself in commands.ownerAllowFrom; the others only talk to the agent then"
+            yield finding("channels.<channel>.several_owners", detail, fix, channel=channel)
         if door.group_policy == "open" and door.group_path not in told:
             told.add(door.group_path)
             detail = f'{door.group_path} is "open": every member of every group is heard'

@@ -99,6 +99,7 @@ RULES: dict[str, Rule] = {
     "channels.<channel>.dm.open_invalid": Rule("warn", "The policy for direct messages contradicts the list"),
     "channels.<channel>.dm.disabled": Rule("info", "Direct messages are off"),
     "channels.<channel>.dm.scope_main_multiuser": Rule("warn", "Several people share one conversation"),
+    "channels.<channel>.several_owners": Rule("warn", "Several people are owners"),
     "channels.<channel>.groups.open": Rule("warn", "Every member of a group can write to the agent"),
     "channels.<channel>.groups.allowFrom.wildcard": Rule("critical", "The list for groups admits everybody"),
     "commands.ownerAllowFrom.wildcard": Rule("warn", "The list of owners names nobody"),

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from datetime import datetime, tzinfo
 
 from openclaw.clock import Clock
+from openclaw.foreign_text import disarmed
+from openclaw.messages import UserMessage
 
 STAMPED = re.compile(r"^\[[^\]]*\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}[^\]]*\]")
 _MESSAGE_ID_LINE = re.compile(r"^[ \t]*\[message_id: [^\]]*\][ \t]*$\n?", re.MULTILINE)
@@ -38,6 +40,11 @@ def is_internal(text: str) -> bool:
     return text.startswith(GREETING_MARK, told.end() if told else 0)
 
 
+def as_typed(message: UserMessage, text: str) -> str:
+    """What the person typed. ``text`` is the text of the message or of its text block."""
+    return without_wrappers(text) if message.written is None else message.written
+
+
 def without_wrappers(text: str) -> str:
     """What the person typed: without stamp or channel envelope, message-id lines, and what was told in front of it."""
     if text.startswith("System: [") and (told := _SYSTEM_LINES.match(text)) is not None:
@@ -64,7 +71,7 @@ class SessionNotes:
 
     def add(self, session_key: str, text: str) -> None:
         """Queues a note. A note equal to the one before it is ignored; a full queue loses its oldest note."""
-        text = " ".join(text.split())[:MAX_TEXT]
+        text = disarmed(" ".join(text.split())[:MAX_TEXT])
         queue = self._queues.setdefault(session_key, deque(maxlen=MAX_PER_SESSION))
         if not text or (queue and queue[-1][1] == text):
             return

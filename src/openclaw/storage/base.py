@@ -388,6 +388,8 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     version: int = 1
     prompt: str | None = None
     """What the model is asked. None when the message needs no run or its stored form is damaged."""
+    written: str = ""
+    """What the person wrote, byte for byte, where the prompt holds it in another form. See ``foreign_text``."""
     internal: bool = False
     """The Gateway wrote the prompt for the model, e.g. about a command that has ended. No client shows it."""
     text: str = ""

@@ -23,6 +23,7 @@ from openclaw.agent.compaction.summary_check import (
 from openclaw.agent.spend.billed_calls import BilledCalls
 from openclaw.agent.window.tokens import prompt_tokens, text_tokens
 from openclaw.agent.window.window import cut_text
+from openclaw.foreign_text import disarmed
 from openclaw.messages import (
     AssistantMessage,
     Message,
@@ -97,7 +98,7 @@ def tool_failures(messages: Iterable[Message]) -> str:
         details = message.details if isinstance(message.details, dict) else {}
         facts = [f"{name}={details[name]}" for name in ("status", "exitCode") if details.get(name) is not None]
         about = f" ({' '.join(facts)})" if facts else ""
-        lines.append(f"- {message.tool_name}{about}: {shortened(message.text, FAILURE_CHARS) or 'failed'}")
+        lines.append(f"- {message.tool_name}{about}: {disarmed(shortened(message.text, FAILURE_CHARS)) or 'failed'}")
     if len(failed) > MOST_FAILURES:
         lines.append(f"- …and {len(failed) - MOST_FAILURES} more")
     return f"\n\n{FAILURES_HEADING}\n" + "\n".join(lines)
@@ -110,8 +111,8 @@ def labelled(message: Message, output_chars: int = OUTPUT_CHARS, text_chars: int
             text = user_text(message).strip()
             return f"[User]: {cut_text(text, text_chars)}" if text else ""
         case ToolResultMessage():
-            text = message.text.strip()
-            return f"[Tool result]: {cut_text(text, output_chars)}" if text else ""
+            text = disarmed(cut_text(message.text.strip(), output_chars))
+            return f"[Tool result]: {text}" if text else ""
         case AssistantMessage():
             return _assistant(message, text_chars)
 
@@ -438,7 +439,7 @@ class Summariser:
             raise SummaryFailed(f"the model gave no summary within {self._timeout_s:.0f} seconds") from None
         except ModelError as error:
             raise SummaryFailed(f"Summarization failed: {error}") from error
-        return message.text.strip()
+        return disarmed(message.text.strip())
 
     def _room(self, fixed: str, output: int) -> int:
         """The estimated tokens of conversation that fit one request, besides ``fixed`` text and ``output`` tokens."""

@@ -15,6 +15,7 @@ import msgspec
 from openclaw.agent.window.images import ImageCache, has_images, newest_images, replace_images
 from openclaw.agent.window.window import cut_text
 from openclaw.config.schema.channels import Channels
+from openclaw.foreign_text import disarmed
 from openclaw.messages import (
     AssistantMessage,
     ImageBlock,
@@ -180,8 +181,21 @@ def _mended(message: Message, model: Model) -> Message:
     if isinstance(message, UserMessage):
         return attributed(message)
     if isinstance(message, ToolResultMessage):
-        return capped(message, max_result_chars(model.context_window))
+        return disarmed_result(capped(message, max_result_chars(model.context_window)))
     return message
+
+
+def disarmed_result(message: ToolResultMessage) -> ToolResultMessage:
+    """The result without forged marks. A file, a web page or a command's output may hold anything."""
+    content = [_disarmed_block(block) for block in message.content]
+    changed = any(block is not before for block, before in zip(content, message.content, strict=True))
+    return msgspec.structs.replace(message, content=content) if changed else message
+
+
+def _disarmed_block(block: UserBlock) -> UserBlock:
+    if isinstance(block, ImageBlock) or (text := disarmed(block.text)) is block.text:
+        return block
+    return TextBlock(text=text)
 
 
 def limit_turns(messages: list[Message], limit: int) -> list[Message]:
@@ -216,11 +230,13 @@ def capped(message: ToolResultMessage, most: int) -> ToolResultMessage:
 
 
 def attributed(message: UserMessage) -> UserMessage:
-    """Marks a message that another session sent. A marker inside a text is forged and loses its brackets."""
+    """Marks a message that another session sent. Such a marker in an older text is forged and loses its brackets."""
     source, content = message.provenance, message.content
     blocks: list[UserBlock] = [TextBlock(text=content)] if isinstance(content, str) else content
     if source is not None and source.get("kind") == "inter_session":
-        return msgspec.structs.replace(message, content=[TextBlock(text=_marker(source)), *map(_unforged, blocks)])
+        return msgspec.structs.replace(
+            message, content=[TextBlock(text=_marker(source)), *map(_disarmed_block, blocks)]
+        )
     for block in blocks:
         if _unforged(block) is not block:
             return msgspec.structs.replace(message, content=[*map(_unforged, blocks)])
@@ -324,7 +340,7 @@ def _say(out: list[Message], message: UserMessage | AssistantMessage, text: str)
 
 def _note(call: ToolCall, result: ToolResultMessage) -> str:
     arguments = cut_text(json_text(call.arguments), LONGEST_ARGUMENTS)
-    text = cut_text(_text_of(result), LONGEST_OUTPUT)
+    text = cut_text(_text_of(disarmed_result(result)), LONGEST_OUTPUT)
     outcome = "failed" if result.is_error else "returned"
     return f"(The tool {_cleaned(call.name)} was called with {arguments} and {outcome}: {text or 'nothing'})"
 

@@ -20,6 +20,7 @@ from openclaw.clock import Clock
 from openclaw.config.schema.channels import SignalAccount
 from openclaw.paths import make_private_dir
 from openclaw.storage import faults
+from openclaw.url_text import redact_urls
 
 log = logging.getLogger("openclaw.channels.signal")
 
@@ -40,7 +41,7 @@ class RpcError(Exception):
     """The daemon answered with an error."""
 
     def __init__(self, method: str, code: int, message: str, data: Any = None) -> None:
-        super().__init__(f"signal-cli {method}: {message} (code {code})")
+        super().__init__(redact_urls(f"signal-cli {method}: {message} (code {code})"))
         self.code = code
         self.data = data
 
@@ -49,7 +50,7 @@ class RpcUnreachable(Exception):
     """The daemon did not answer. If ``sent``, the request was sent and may have been carried out."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
-        super().__init__(message)
+        super().__init__(redact_urls(message))
         self.sent = sent
 
 

@@ -12,12 +12,15 @@ import msgspec
 
 from openclaw.channels.signal.connection import RpcError, RpcUnreachable, SignalRpc
 from openclaw.channels.signal.kind import normalize_number
+from openclaw.foreign_text import disarmed_name
 from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Sender
+from openclaw.inbound.prompt_text import display_name
 from openclaw.storage.base import BlobStore
 
 MAX_TEXT = 256 * 1024
 MAX_ATTACHMENTS = 32
 FETCH_TIMEOUT_S = 60.0
+LONGEST_EMOJI = 32
 
 
 class Mention(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -198,9 +201,10 @@ def _reaction(inbound: Inbound, reaction: Reaction, own: OwnIdentity) -> Incomin
     to_us = own.is_me(reaction.target_author_number, reaction.target_author_uuid, reaction.target_author)
     author = reaction.target_author_number or reaction.target_author or reaction.target_author_uuid
     whose = "your message" if to_us else f"the message of {author or 'somebody'}"
-    who = inbound.sender.name or inbound.sender.id
+    who = display_name(inbound.sender.name) or inbound.sender.id
+    emoji = disarmed_name(reaction.emoji)[:LONGEST_EMOJI]
     did = "took back the reaction" if reaction.is_remove else "reacted with"
-    inbound.text = f"Signal: {who} {did} {reaction.emoji} to {whose} (id {reaction.target_sent_timestamp})"
+    inbound.text = f"Signal: {who} {did} {emoji} to {whose} (id {reaction.target_sent_timestamp})"
     return IncomingReaction(inbound=inbound, to_us=to_us)
 
 

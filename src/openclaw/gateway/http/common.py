@@ -13,6 +13,7 @@ from openclaw.gateway.auth.origin import PeerAddress, caller_key, host_refusal, 
 from openclaw.gateway.auth.shared_auth import check
 from openclaw.gateway.server import params
 from openclaw.json_text import may_be_deep
+from openclaw.url_text import redact_urls
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -84,7 +85,7 @@ class Refused(Exception):
 
 
 def error_shape(message: str, kind: str = "api_error") -> dict[str, Any]:
-    return {"message": message, "type": kind}
+    return {"message": redact_urls(message), "type": kind}
 
 
 def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -10,6 +10,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from openclaw.config.schema.gateway import ResponseFiles, ResponseImages
+from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.common import Refused
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.inbound.attachments import Image
@@ -147,6 +148,6 @@ async def _block(file: InputFile, number: int, limits: ResponseFiles) -> str:
 
 def _marked(name: str, text: str, cut: bool) -> str:
     """Wraps the text of a file in a ``<file>`` block. The text cannot close the block itself."""
-    shown = "".join(char for char in name if char.isprintable() and char not in '"<>&')[:200] or "file"
+    shown = "".join(char for char in disarmed_name(name) if char.isprintable() and char not in '"<>&')[:200] or "file"
     note = "\n[cut here: the file is longer]" if cut else ""
-    return f'<file name="{shown}">\n{_closing.sub("&lt;", text)}{note}\n</file>'
+    return f'<file name="{shown}">\n{_closing.sub("&lt;", disarmed(text))}{note}\n</file>'

@@ -20,6 +20,7 @@ from openclaw.agent.run import entry_id
 from openclaw.config.agents import default_agent_id
 from openclaw.config.schema.gateway import ChatCompletionsEndpoint, ResponseImages, ResponsesEndpoint
 from openclaw.events import AssistantEnded, AssistantStarted, Event, ModelSwitched, TextDelta
+from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.common import Refused, json_response, read_json
 from openclaw.gateway.http.openai_files import read_pictures
 from openclaw.gateway.server import params
@@ -506,15 +507,18 @@ def _wrapped(said: Sequence[Said]) -> str:
         return ""
     *earlier, current = said
     if not earlier:
-        return current.text
+        return disarmed(current.text)
     history = "\n".join(_labelled(one) for one in earlier)
     return with_history(history, _labelled(current))
 
 
 def _labelled(one: Said) -> str:
-    labels = {"user": "User", "assistant": "Assistant", "tool": f"Tool:{one.name or one.call_id or 'unknown'}"}
+    """``User: text``. The further lines of a text are indented, so that none of them can begin with such a label."""
+    tool = disarmed_name(one.name or one.call_id or "unknown")
+    labels = {"user": "User", "assistant": "Assistant", "tool": f"Tool:{tool}"}
     pictures = f"{len(one.images)} attached" if len(one.images) > 1 else "attached"
-    text = " ".join(part for part in (one.text, f"[image {pictures}]" if one.images else "") if part)
+    said = "\n  ".join(disarmed(one.text).splitlines())
+    text = " ".join(part for part in (said, f"[image {pictures}]" if one.images else "") if part)
     return f"{labels[one.role]}: {text}"
 
 

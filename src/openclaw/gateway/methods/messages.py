@@ -252,7 +252,7 @@ def _session_answer(gateway: Gateway, key: str, session_id: str, rows: list[Ledg
 
 def text_of(row: LedgerRow) -> str:
     """The message as its sender wrote it."""
-    return clipped(without_wrappers(row.body.prompt or ""), LONGEST_TEXT)
+    return clipped(row.body.written or without_wrappers(row.body.prompt or ""), LONGEST_TEXT)
 
 
 def row_facts(row: LedgerRow) -> dict[str, Any]:

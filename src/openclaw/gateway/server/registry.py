@@ -27,6 +27,7 @@ from openclaw.sessions.send_policy import is_blocked
 from openclaw.storage.base import SessionRow
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
 from openclaw.text import clipped
+from openclaw.url_text import redact_urls
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -74,6 +75,7 @@ class MethodError(Exception):
         retryable: bool | None = None,
         retry_after_ms: int | None = None,
     ) -> None:
+        message = redact_urls(message)
         super().__init__(message)
         self.payload = payload
         self.shape = ErrorShape(

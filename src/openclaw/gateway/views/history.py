@@ -14,7 +14,7 @@ from openclaw.agent.loop import join
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, user_text
 from openclaw.outbound.visible import visible_message
 from openclaw.sessions.export import public_messages
-from openclaw.sessions.prompt_prefix import is_internal, without_wrappers
+from openclaw.sessions.prompt_prefix import as_typed, is_internal, without_wrappers
 from openclaw.storage.base import Entry
 
 MAX_BYTES = 6 * 1024 * 1024
@@ -108,17 +108,17 @@ def _shown(raw: bytes, with_reasoning: bool) -> msgspec.Raw | None:
 def _unwrapped(raw: bytes) -> msgspec.Raw | None:
     """Takes the wrappers off the texts. Fields and blocks that we do not know stay as they are."""
     message = msgspec.json.decode(raw)
-    content = message.get("content")
+    content, written = message.get("content"), message.pop("written", None)
     if isinstance(content, str):
         if is_internal(content):
             return None
-        message["content"] = without_wrappers(content)
+        message["content"] = without_wrappers(content) if written is None else written
     elif isinstance(content, list):
         for block in content:
             if isinstance(block, dict) and isinstance(block.get("text"), str):
                 if is_internal(block["text"]):
                     return None
-                block["text"] = without_wrappers(block["text"])
+                block["text"] = without_wrappers(block["text"]) if written is None else written
     return msgspec.Raw(msgspec.json.encode(message))
 
 
@@ -148,9 +148,9 @@ def as_people_see_it(message: Message, *, with_reasoning: bool) -> Message | Non
     if is_internal(user_text(message)):
         return None
     if isinstance(message.content, str):
-        return msgspec.structs.replace(message, content=without_wrappers(message.content))
+        return msgspec.structs.replace(message, content=as_typed(message, message.content))
     blocks = [
-        TextBlock(text=without_wrappers(block.text)) if isinstance(block, TextBlock) else block
+        TextBlock(text=as_typed(message, block.text)) if isinstance(block, TextBlock) else block
         for block in message.content
     ]
     return msgspec.structs.replace(message, content=blocks)

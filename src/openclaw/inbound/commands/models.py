@@ -12,6 +12,7 @@ from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.keys import canonical_provider, find_source, provider_config
 from openclaw.sessions.entry import SessionEntry
+from openclaw.url_text import redact_urls
 
 PAGE = 20
 
@@ -69,7 +70,7 @@ def model_info(what: str, facts: Facts, context: CommandContext, entry: SessionE
     lines.append(f"Credential: {(entry or {}).get('authProfileOverride') or key_label(model, context)}")
     if fallbacks := fallback_models(config, agent_id):
         lines.append(f"Fallbacks: {', '.join(fallbacks)}")
-    lines.append(f"Endpoint: {model.base_url or 'built in'} ({model.api})")
+    lines.append(f"Endpoint: {redact_urls(model.base_url) or 'built in'} ({model.api})")
     lines.append(f"Context window: {model.context_window:,} tokens")
     return "\n".join(lines)
 

@@ -66,7 +66,7 @@ def running_and_waiting(context: CommandContext, facts: Facts) -> tuple[RunRecor
 
 def _typed(record: RunRecord) -> str:
     """The beginning of what the person wrote."""
-    return shortened(without_wrappers(record.row.body.prompt or ""))
+    return shortened(record.row.body.written or without_wrappers(record.row.body.prompt or ""))
 
 
 def _listing(context: CommandContext, facts: Facts) -> str:

@@ -1,0 +1,290 @@
+"""Disarms text from outside before a model reads it, so that it can speak neither as the Gateway nor as somebody else.
+
+The Gateway marks what it says in a prompt: ``System:`` lines, the heading ``[Signal Ann id:+1 Sun 2026-01-18 08:19]``,
+``[message_id: 5]``, ``<openclaw-facts>``, and words such as ``NO_REPLY`` by which the model stays silent. ``disarmed``
+changes such a mark in other people's text, so that everybody can still read it and nobody takes it for ours:
+``(message_id: 5)``, ``System (untrusted):``, ``NO-REPLY``. Marks are also found in look-alike letters, behind invisible
+characters and after any kind of line end. All other text stays as it is.
+
+Every text that somebody other than the Gateway wrote goes through ``disarmed`` or ``disarmed_name`` on its way into a
+prompt. ``tests/security/test_text_sources.py`` lists the ways.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache, lru_cache
+from typing import TypeAlias
+
+LONGEST_NAME = 2000
+
+_INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\U000e0100-\U000e01ef"
+)
+_TAG_CHARACTERS = "\U000e0000-\U000e007f"
+"""A second, invisible ASCII. Models read it, people do not."""
+_CONTROLS = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
+_LINE_ENDS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+_COMPATIBLE = (
+    (0x1D2C, 0x1D6A), (0x2070, 0x209C), (0x2100, 0x214F), (0x2460, 0x24FF), (0xFE10, 0xFE6B), (0xFF01, 0xFF5E),
+    (0x1D400, 0x1D7FF), (0x1F110, 0x1F189),
+)  # fmt: skip
+"""Ranges with forms of ASCII characters: small, full-width, circled, mathematical, superscript."""
+_SPACES = "\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
+_LOOK_ALIKES = {
+    "[": "⁅【〔〖〘〚⟦❲⎡⎣⦋⦍⦏⁽",
+    "]": "⁆】〕〗〙〛⟧❳⎤⎦⦌⦎⦐",
+    "<": "‹〈⟨❬❮ᐸ˂",
+    ">": "›〉⟩❭❯ᐳ˃",
+    ":": "ː˸։׃܃܄᛬⁚∶⁝ꓽ꞉ꛮ፥፡",
+    "_": "‗ˍ̲",
+    "-": "‐‑‒–—―−⁃",
+    "|": "∣│ǀ",
+    "/": "⁄∕",
+}
+_SIGNS = "".join(_LOOK_ALIKES.values())
+_LETTERS = {
+    "a": "аɑα", "b": "ЬƄ", "c": "сϲⅽ", "d": "ԁⅾ", "e": "еҽє", "f": "ϝ", "g": "ɡց", "h": "һ", "i": "іıӏι", "j": "јϳ",
+    "k": "κк", "l": "ӏⅼ", "m": "мⅿ", "n": "ոп", "o": "оοօ", "p": "рρ", "q": "ԛ", "r": "гᴦ", "s": "ѕꜱ", "t": "тτ",
+    "u": "υս", "v": "ѵν", "w": "ԝω", "x": "хχ", "y": "уүγ", "z": "ᴢ",
+    "A": "АΑᴀ", "B": "ВΒʙ", "C": "СϹᴄ", "D": "ᴅ", "E": "ЕΕᴇ", "F": "Ϝ", "G": "Ԍɢ", "H": "НΗʜ", "I": "ІΙӀİ", "J": "Јᴊ",
+    "K": "КΚᴋ", "L": "ʟ", "M": "МΜᴍ", "N": "Νɴ", "O": "ОΟᴏ", "P": "РΡᴘ", "R": "ʀ", "S": "Ѕ", "T": "ТΤᴛ", "U": "Սᴜ",
+    "V": "Ѵᴠ", "W": "Ԝᴡ", "X": "ХΧ", "Y": "ҮΥʏ", "Z": "Ζ",
+}  # fmt: skip
+_compatible = "".join(f"{chr(first)}-{chr(last)}" for first, last in _COMPATIBLE)
+_look_alike = "".join(dict.fromkeys("".join(_LETTERS.values())))
+_signs = f"{_CONTROLS}{_LINE_ENDS}{_INVISIBLE}{_TAG_CHARACTERS}{_SPACES}{_compatible}{re.escape(_SIGNS)}"
+_PLAIN_SUSPECT = re.compile("[\\[<\x00-\x08\x0b-\x1f\x7f]")
+_SUSPECT = re.compile(f"[\\[<{_signs}{_look_alike}]")
+"""A text without any of these characters is plain, unless it has one of ``_WORDS``."""
+_WORDS = ("system", "_reply", "_ok", "_skip", "media:", "queued #", "):", "new session was started")
+_LOOK_ALIKE = re.compile(f"[{_look_alike}]")
+_MIXED = re.compile(f"[A-Za-z][{_look_alike}]|[{_look_alike}][A-Za-z]")
+"""A word in two scripts. A word of ours cannot be written with look-alike letters only."""
+_SIGN = re.compile(f"[{_signs}]")
+_PLAIN_SIGN = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
+_SHORT = 2000
+
+_ANSI = re.compile(
+    "(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]|(?:\x1b\\]|\x9d)[^\x07\x1b\x9c]{0,2000}(?:\x07|\x1b\\\\|\x9c)"
+)
+_HIDDEN = re.compile(f"[{_TAG_CHARACTERS}]+")
+_UNPRINTED = re.compile(f"[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f{_TAG_CHARACTERS}]")
+_BRACKET = re.compile(r"\[\[{0,2}([^\[\]\n]{0,400})(\]{0,3})")
+_BRACKET_HINTS = (
+    "message", "id:", "from", "media", "thread", "replying", "quoting", "forwarded", "queue", "session", "system",
+    "user", "human", "assistant", "developer", "tool", "reply", "voice", "inst", "chat", "signal", "whatsapp",
+    "telegram", "discord", "slack", "teams", "bluebubbles", "mattermost", "talk", "pinned", "cut", "earlier", "mon",
+    "tue", "wed", "thu", "fri", "sat", "sun",
+)  # fmt: skip
+"""Words of which every mark in brackets has one. Most texts with brackets have none, and are not looked at further."""
+_MARKS = (
+    r"current message|chat messages? since|message id\s{0,4}:|id\s{0,4}:|from\s{0,4}:|media attached|thread starter|"
+    r"/?replying|/?quoting|forwarded from|queued messages?|queue overflow|inter session message|system\b|reply to|"
+    r"audio as voice|pinned by|no longer pinned|cut off by|earlier messages of|/?inst\Z|"
+    r"(?:user|human|assistant|developer|tool)(?: result| tool calls| thinking)?\s{0,4}\Z|"
+    r"(?:signal|whatsapp|telegram|discord|slack|imessage|webchat|google chat|microsoft teams|msteams|bluebubbles|"
+    r"mattermost|nextcloud talk)\s"
+)
+_MARK = re.compile(r"[\s*_]{0,8}(?:" + _MARKS.replace(" ", r"[\W_]{0,8}") + ")", re.IGNORECASE)
+_HEADING = re.compile(r"\d{4}-\d\d-\d\d|\sid:\S", re.IGNORECASE)
+_WEEKDAY = re.compile(r"(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6},?\s{1,4}\Z", re.IGNORECASE)
+_LONGEST_HEADING = 400
+_TAG = re.compile(
+    r"<<{0,2}[\s/]{0,8}(?:(?:final|think|thinking|thought|antthinking|system|system[-_ ](?:reminder|message|prompt)|"
+    r"openclaw[-_]facts|conversation|previous[-_]summary|external_untrusted_content|end_external_untrusted_content|sys|"
+    r"function_calls|function_results|tool_result|antml)\b|media:|\|)[^<>\n]{0,200}(>{0,3})",
+    re.IGNORECASE,
+)
+_TAG_LINE = re.compile(
+    r"^[ \t]{0,8}(<)/?(?:summary|pinned|read-files|modified-files)[ \t]{0,8}(>)[ \t]{0,8}$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_SPEAKER = re.compile(
+    r"system(?:[ _-]{0,4}(?:message|event|note|prompt|notice|reminder))?[*_`\s]{0,4}(:)|media(:)", re.IGNORECASE
+)
+_LINE_START = re.compile(r"[^\w\n]{0,24}\Z")
+_SENDER = re.compile(
+    r"^[^\n:]{1,80}\((?:\+\d{4,15}|(?:uuid:)?[0-9a-f]{8}-[0-9a-f-]{27})\)(:)", re.MULTILINE | re.IGNORECASE
+)
+_SENTINELS = ("NO_REPLY", "HEARTBEAT_OK", "REPLY_SKIP", "ANNOUNCE_SKIP")
+_SENTINEL = re.compile(rf"(?<![A-Za-z0-9])(?<![A-Za-z0-9]_)(?:{'|'.join(_SENTINELS)})(?!_?[A-Za-z0-9])")
+_QUEUED = re.compile(r"^[^\w\n]{0,24}queued (#)\d", re.MULTILINE | re.IGNORECASE)
+_GREETING = re.compile(r"\W{0,24}()a new session was started via", re.IGNORECASE)
+UNTRUSTED = " (untrusted)"
+
+_Edit: TypeAlias = tuple[int, int, str]
+"""From where to where the text is replaced, and by what."""
+
+
+def disarmed(text: str) -> str:
+    """The text without anything that could be taken for a mark of the Gateway. Ordinary text is returned as it is."""
+    seen = text if text.isascii() else text.replace("\ufe0f", "").replace("\u200d", "")  # They are in most emoji.
+    if (_PLAIN_SUSPECT if text.isascii() else _SUSPECT).search(seen) is None:
+        lowered = seen.lower()
+        if not any(word in lowered for word in _WORDS):
+            return text
+    return _disarmed(text)
+
+
+def _disarmed(text: str) -> str:
+    if _UNPRINTED.search(text) is not None:
+        text = _UNPRINTED.sub("", _HIDDEN.sub("\ufffd", _ANSI.sub("", text)))
+    folded = _folded(text)
+    edits = _edits(folded)
+    if not edits:
+        return text
+    places = None
+    if len(folded) != len(text):
+        # An invisible character is in the text and not in the folded one, so the places differ.
+        fold = _fold()
+        places = [place for place, char in enumerate(text) if fold.get(ord(char), char) is not None]
+        places.append(len(text))
+    pieces: list[str] = []
+    position = 0
+    for begin, end, instead in sorted(set(edits)):
+        if places is not None:
+            begin, end = places[begin], places[end - 1] + 1 if end > begin else places[begin]
+        if begin < position:
+            continue
+        pieces += [text[position:begin], instead]
+        position = end
+    return "".join([*pieces, text[position:]])
+
+
+def _folded(text: str) -> str:
+    """The text as it looks: each character is an ASCII character or itself, each line ends with a line feed."""
+    if text.isascii() and _PLAIN_SIGN.search(text) is None:
+        return text
+    if len(text) > _SHORT or (_LOOK_ALIKE.search(text) is not None and _MIXED.search(text) is not None):
+        return text.translate(_fold())
+    return _SIGN.sub(_look, text)
+
+
+def _look(found: re.Match[str]) -> str:
+    return found[0].translate(_fold())
+
+
+def _edits(folded: str) -> list[_Edit]:
+    edits: list[_Edit] = []
+    lowered = folded.lower()
+    if "[" in folded and any(hint in lowered for hint in _BRACKET_HINTS):
+        for found in _BRACKET.finditer(folded):
+            if _MARK.match(found[1]):
+                edits += _in_parentheses((found.start(), found.start(1)), found.span(2))
+        edits += _headings(folded)
+    if "<" in folded:
+        for found in _TAG.finditer(folded):
+            opening = found.start() + len(found[0]) - len(found[0].lstrip("<"))
+            edits += _in_parentheses((found.start(), opening), found.span(1))
+        for found in _TAG_LINE.finditer(folded):
+            edits += _in_parentheses(found.span(1), found.span(2))
+    if "system" in lowered or "media:" in lowered:
+        edits += _speakers(folded)
+    if "):" in folded:
+        edits += [(found.start(1), found.start(1), UNTRUSTED) for found in _SENDER.finditer(folded)]
+    if any(word in folded for word in _SENTINELS):
+        for found in _SENTINEL.finditer(folded):
+            place = folded.index("_", found.start())
+            edits.append((place, place + 1, "-"))
+    if "queued #" in lowered:
+        edits += [(*found.span(1), "no. ") for found in _QUEUED.finditer(folded)]
+    if (greeting := _GREETING.match(folded)) is not None:
+        edits.append((*greeting.span(1), f"{UNTRUSTED.strip()} "))
+    return edits
+
+
+def _in_parentheses(opening: tuple[int, int], closing: tuple[int, int]) -> list[_Edit]:
+    spans = ((*opening, "("), (*closing, ")"))
+    return [(place, place + 1, sign) for begin, end, sign in spans for place in range(begin, end)]
+
+
+def _headings(folded: str) -> list[_Edit]:
+    """All brackets around what only a heading of the Gateway holds: a weekday with a date, or the id of a sender."""
+    edits: list[_Edit] = []
+    done = 0
+    for sign in _HEADING.finditer(folded):
+        if sign[0][0].isdigit() and not _WEEKDAY.search(folded, max(0, sign.start() - 16), sign.start()):
+            continue
+        line = folded.rfind("\n", max(0, sign.start() - _LONGEST_HEADING), sign.start() + 1) + 1
+        opening = folded.find("[", max(done, line, sign.start() - _LONGEST_HEADING), sign.start() + 1)
+        if opening < 0:
+            continue
+        done = folded.find("]", sign.end() - 1, sign.end() + _LONGEST_HEADING) + 1 or sign.end()
+        for place in range(opening, done):
+            if folded[place] in "[]":
+                edits.append((place, place + 1, "(" if folded[place] == "[" else ")"))
+    return edits
+
+
+def _speakers(folded: str) -> list[_Edit]:
+    """Marks ``System:`` and ``MEDIA:`` at the beginning of a line, and ``System: [`` anywhere."""
+    edits: list[_Edit] = []
+    for found in _SPEAKER.finditer(folded):
+        floor = max(0, found.start() - 64)
+        line = folded.rfind("\n", floor, found.start()) + 1 or floor
+        begins = _LINE_START.match(folded, line, found.start()) is not None
+        if found[2]:
+            begins = begins and found[0].isupper()
+        elif folded[found.end() : found.end() + 16].lstrip(" \t*_`")[:1] == "[":
+            begins = True
+        if begins:
+            place = found.end() - 1
+            edits.append((place, place, UNTRUSTED))
+    return edits
+
+
+@cache
+def _fold() -> dict[int, str | None]:
+    """What a character looks like: an ASCII character, a line feed, or nothing. It is made when it is first needed."""
+    fold: dict[int, str | None] = {}
+    for first, last in _COMPATIBLE:
+        for code in range(first, last + 1):
+            plain = unicodedata.normalize("NFKC", chr(code))
+            if len(plain) == 1 and plain.isascii():
+                fold[code] = plain
+            elif len(plain) == 3 and plain[0] == "(" and plain[1].isascii():
+                fold[code] = plain[1]
+    for table in (_LOOK_ALIKES, _LETTERS):
+        for plain, others in table.items():
+            fold.update({ord(other): plain for other in others})
+    fold.update({ord(char): "\n" for char in _LINE_ENDS})
+    fold.update({0x1F130 + place: chr(ord("A") + place) for place in range(26)})
+    fold.update(dict.fromkeys(_codes(_INVISIBLE)))
+    fold.update(dict.fromkeys(_codes(_SPACES), " "))
+    return fold
+
+
+def _codes(characters: str) -> list[int]:
+    """The codes in the inside of a character class: single characters and ranges."""
+    codes: list[int] = []
+    for found in re.finditer(r"(.)-(.)|(.)", characters, re.DOTALL):
+        codes += range(ord(found[1]), ord(found[2]) + 1) if found[1] else [ord(found[3])]
+    return codes
+
+
+_BREAKS = re.compile(f"[\\s{_CONTROLS}\u2028\u2029]+")
+_UNSEEN = re.compile(f"[{_INVISIBLE}]")
+_JOINS_EMOJI = ("\u200d", "\ufe0f")
+
+
+def disarmed_name(text: str) -> str:
+    """Makes a name from outside safe for a heading: one line, limited length, nothing invisible, no brackets."""
+    return _disarmed_name(text[:LONGEST_NAME])
+
+
+@lru_cache(maxsize=1024)
+def _disarmed_name(text: str) -> str:
+    if not text.isascii():
+        text = _UNSEEN.sub(lambda found: found[0] if found[0] in _JOINS_EMOJI else "", text)
+    return _BREAKS.sub(" ", disarmed(text).translate(_name_brackets())).strip()
+
+
+@cache
+def _name_brackets() -> dict[int, str]:
+    signs = {"[": "(", "]": ")"}
+    return {ord(sign): instead for sign, instead in signs.items()} | {
+        code: signs[plain] for code, plain in _fold().items() if plain in signs
+    }
