@@ -20,7 +20,7 @@ from openclaw.security.tool_checks import allows_everything
 TOKEN = "0123456789abcdef0123456789abcdef"
 SAFE: dict[str, Any] = {
     "gateway": {"mode": "local", "auth": {"token": TOKEN}},
-    "tools": {"exec": {"host": "gateway"}},
+    "tools": {"exec": {"host": "gateway"}, "sessions": {"visibility": "tree"}},
 }
 """A configuration about which the audit has nothing to say."""
 PROBED = {rule for rule in RULES if rule.startswith("gateway.probe")}
@@ -123,6 +123,9 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "tools.exec.unrestricted": ({"tools": {"exec": {"host": "gateway", "security": "full", "ask": "off"}}}, "warn"),
     "tools.exec.safe_bins": ({"tools": {"exec": {"safeBins": ["python3"]}}}, "warn"),
+    "tools.sessions.visibility_wide": (
+        {**signal(allowFrom=["+1"], groupAllowFrom=["+2"]), "tools": {"sessions": {"visibility": "all"}}}, "warn",
+    ),
     "tools.fs.workspace_only_off": ({"tools": {"fs": {"workspaceOnly": False}}}, "warn"),
     "plugins.extensions_no_allowlist": ({"plugins": {"load": {"paths": ["/nowhere/at-all.py"]}}}, "warn"),
     "models.legacy": ({"agents": {"defaults": {"model": "openai/gpt-3.5-turbo"}}}, "warn"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -29,13 +30,18 @@ def risky_tools(config: Config, agent_id: str) -> list[str]:
     """The tools of the agent with which one can change this machine. None if all its sessions are sandboxed."""
     if sandbox_config(config, agent_id).mode == "all":
         return []
+    return tools_among(RISKY_TOOLS, config, agent_id)
+
+
+def tools_among(names: Sequence[str], config: Config, agent_id: str) -> list[str]:
+    """Those of the tools that the agent has."""
     agent = agent_config(config, agent_id)
     filters: list[ToolFilter] = []
     for section in (config.tools, agent.tools if agent else None):
         if section is not None:
             filters += [profile(section.profile, section.also_allow)] if section.profile else []
             filters.append(ToolFilter(allow=tuple(section.allow), deny=tuple(section.deny)))
-    return allowed_tools(RISKY_TOOLS, filters)
+    return allowed_tools(names, filters)
 
 
 def _exec_of(config: Config, agent_id: str) -> ExecConfig:
@@ -74,12 +80,13 @@ class _Rules:
         self._path = subject.state / "exec-approvals.json"
         self._problem = ""
         self._file: dict[str, Any] = {}
+        if not self._path.exists():
+            return
         try:
-            with self._path.open("rb") as file:
+            handle = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(handle, "rb") as file:
                 found = json.loads(file.read(_MAX_RULES_BYTES))
             self._file = found if isinstance(found, dict) else {}
-        except FileNotFoundError:
-            pass
         except (OSError, ValueError) as error:
             self._problem = str(error)
 
