@@ -193,12 +193,19 @@ _UNSPOKEN = Rule(
     "anthropic-messages",
     _one_of("openai-codex-responses", "github-copilot", "bedrock-converse-stream"),
 )
-_EXEC_HOST = {
+FILTERS = ("cut", "grep", "head", "sort", "tail", "tr", "uniq", "wc")
+"""The programs that ``tools.exec.safeBins`` can name."""
+_EXEC = {
     "host": Rule(
         "there are no sandboxes and no nodes: with sandbox, commands run directly as the Gateway's user, and with "
         "node none runs",
         _one_of("sandbox", "node"),
-    )
+    ),
+    "safeBins": Rule(
+        f"only {', '.join(FILTERS)} are filters; others can read files, variables or the network, so they are asked "
+        "about like every program",
+        lambda names: isinstance(names, list) and any(name not in FILTERS for name in names),
+    ),
 }
 UNSUPPORTED_VALUES: dict[str, Rule] = {
     "agents.defaults.heartbeat": Rule(_NO_HEARTBEAT, _asks),
@@ -207,8 +214,8 @@ UNSUPPORTED_VALUES: dict[str, Rule] = {
     "cron": Rule("there are no scheduled jobs yet", _asks),
     "models.providers.*.api": _UNSPOKEN,
     "models.providers.*.models[].api": _UNSPOKEN,
-    **{f"tools.exec.{key}": rule for key, rule in _EXEC_HOST.items()},
-    **{f"agents.list[].tools.exec.{key}": rule for key, rule in _EXEC_HOST.items()},
+    **{f"tools.exec.{key}": rule for key, rule in _EXEC.items()},
+    **{f"agents.list[].tools.exec.{key}": rule for key, rule in _EXEC.items()},
     "logging.consoleStyle": Rule("lines on the console have one form beside json", _one_of("compact")),
     "channels.*": Rule("this channel is not connected: so far there is Signal only", _asks),
 }
