@@ -89,8 +89,8 @@ def test_every_listed_path_is_one_of_the_schema() -> None:
         ),
         ("{ agents: { defaults: { humanDelay: { mode: 'natural' } } } }", "agents.defaults.humanDelay"),
         (
-            "{ agents: { list: [{ id: 'a' }, { id: 'b', subagents: { thinking: 'low' } }] } }",
-            "agents.list[1].subagents.thinking",
+            "{ agents: { list: [{ id: 'a' }, { id: 'b', tools: { loopDetection: { enabled: true } } }] } }",
+            "agents.list[1].tools.loopDetection",
         ),
         (
             "{ channels: { signal: { accounts: { a: { reactionLevel: 'ack' } } } } }",

@@ -357,6 +357,7 @@ async def prepare(
         kind=kind,
         source=source,
         now_ms=now,
+        children=runtime.children(session_key),
     )
     own_report = {
         "source": "run",

@@ -201,7 +201,7 @@ class Recorder:
             notes = self._runtime.notes.drain(row.session_key)
             text = "\n".join([*notes, "", prompt]) if notes else prompt
             blocks = [TextBlock(text=text), *self._images]
-            source = INTERNAL if row.body.internal else None
+            source = INTERNAL if row.body.internal else row.body.provenance or None
             now, written = self._runtime.clock.now_ms(), row.body.written or None
             message = UserMessage(content=blocks, timestamp=now, provenance=source, written=written)
             message = await with_pictures(message, prepared, row.source)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from openclaw.config.keypath import KeyPath
 
-_NO_SUBAGENTS = "agents cannot start sub-agents yet"
 _NO_SANDBOX = "tools do not run in containers yet"
 _NO_BLOCKS = "replies are not sent in blocks yet"
 _NO_HEARTBEAT = "agents have no heartbeat yet"
@@ -66,14 +65,8 @@ UNSUPPORTED: dict[str, str] = {
     "models.proxy": "there is no proxy for model calls",
     "nodeHost": "there are no nodes yet",
     "agents.defaults.models.*.streaming": "replies are always streamed",
-    "agents.defaults.subagents.model": _NO_SUBAGENTS,
-    "agents.defaults.subagents.thinking": _NO_SUBAGENTS,
-    "agents.defaults.subagents.maxSpawnDepth": _NO_SUBAGENTS,
-    "agents.defaults.subagents.maxChildrenPerAgent": _NO_SUBAGENTS,
-    "agents.defaults.subagents.archiveAfterMinutes": _NO_SUBAGENTS,
-    "agents.defaults.subagents.runTimeoutSeconds": _NO_SUBAGENTS,
-    "agents.defaults.subagents.announceMode": _NO_SUBAGENTS,
-    "agents.defaults.subagents.announceTimeoutMs": _NO_SUBAGENTS,
+    "agents.defaults.subagents.maxSpawnDepth": "sub-agents never start sub-agents",
+    "agents.defaults.subagents.announceTimeoutMs": "the announce step has two minutes",
     "agents.defaults.blockStreamingDefault": _NO_BLOCKS,
     "agents.defaults.blockStreamingBreak": _NO_BLOCKS,
     "agents.defaults.blockStreamingChunk": _NO_BLOCKS,
@@ -82,8 +75,6 @@ UNSUPPORTED: dict[str, str] = {
     "agents.defaults.cliBackends": "other agent programs are not used as models",
     **{f"agents.defaults.{key}": reason for key, reason in _PER_AGENT.items()},
     **{f"agents.list[].{key}": reason for key, reason in _PER_AGENT.items()},
-    "agents.list[].subagents.model": _NO_SUBAGENTS,
-    "agents.list[].subagents.thinking": _NO_SUBAGENTS,
     "agents.list[].tools.exec.applyPatch": "there is no apply_patch tool",
     "agents.list[].tools.exec.notifyOnExitEmptySuccess": "a command that ends well without output is always reported",
     "agents.list[].tools.sandbox": _NO_SANDBOX,
@@ -112,7 +103,6 @@ UNSUPPORTED: dict[str, str] = {
     "commands.bash": "there is no /bash command",
     "commands.bashForegroundMs": "there is no /bash command",
     "commands.debug": "there is no /debug command",
-    "session.agentToAgent": "agents cannot write to each other yet",
     "session.maintenance": "sessions are kept; `openclaw sessions archive` makes them small",
     "cron.enabled": "there are no scheduled jobs yet",
     "cron.store": "there are no scheduled jobs yet",
@@ -210,7 +200,6 @@ _EXEC = {
 UNSUPPORTED_VALUES: dict[str, Rule] = {
     "agents.defaults.heartbeat": Rule(_NO_HEARTBEAT, _asks),
     "agents.list[].heartbeat": Rule(_NO_HEARTBEAT, _asks),
-    "agents.defaults.subagents.maxConcurrent": Rule(_NO_SUBAGENTS, _asks),
     "cron": Rule("there are no scheduled jobs yet", _asks),
     "models.providers.*.api": _UNSPOKEN,
     "models.providers.*.models[].api": _UNSPOKEN,

@@ -265,7 +265,8 @@ def add_message_flow(gateway: Gateway) -> None:
         return await status(commands, client_facts(session, OWNER), "")
 
     views = SessionViews(runtime, partial(read_history, public=False), status_card)
-    runtime.team_tools = Team(views).tools
+    team = gateway.team = Team(runtime, dispatcher, gateway.pipeline, notices, views)
+    runtime.team_tools, runtime.children = team.tools, team.subagents.lines
 
 
 def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
@@ -331,6 +332,7 @@ async def _models_here(config: Config, environ: Mapping[str, str], state_dir: st
 async def close_gateway(gateway: Gateway) -> None:
     """Closes the parts in the order of the flow: runs first, because they still write to the stores."""
     await gateway.pipeline.close()
+    await gateway.team.close()
     await gateway.dispatcher.stop()
     await gateway.channel_services.stop()
     await gateway.stop()

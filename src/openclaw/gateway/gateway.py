@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from openclaw.models.calls import ModelCalls
     from openclaw.runs.dispatcher import Dispatcher
     from openclaw.sessions.search import SearchIndex
+    from openclaw.teamwork.team import Team
 
 T = TypeVar("T")
 HEALTH_INTERVAL_S = 60.0
@@ -102,6 +103,7 @@ class Gateway:
     notices: Notices = field(init=False)
     """What the Gateway itself says in chats."""
     pipeline: Pipeline = field(init=False)
+    team: Team = field(init=False)
     """The one way in for messages."""
     folder_import: FolderImport | None = None
     """The import of another state folder that was begun last."""

@@ -210,6 +210,7 @@ async def serving(
         gateway.dispatcher.start_unfinished()
         await tell_lost(gateway)
         await gateway.pipeline.recover()
+        await gateway.team.start()
         await gateway.tell_repairs()
         await gateway.channel_services.start()
         yield gateway, server

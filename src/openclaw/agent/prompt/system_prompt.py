@@ -159,6 +159,7 @@ def turn_facts(
     kind: SessionKind,
     source: str,
     now_ms: int,
+    children: Sequence[str] = (),
 ) -> str:
     """The block for ``ModelRequest.turn_facts``. Small models do not cope with it, so they get none.
 
@@ -179,6 +180,7 @@ def turn_facts(
         *_time(config.agents.defaults.user_timezone, config.agents.defaults.time_format, now_ms // 60_000),
         f"Runtime: {' | '.join(runtime)}",
         f"Reasoning: {reasoning} (/reasoning changes it)",
+        *children,
         FACTS_END,
     ]
     return "\n".join(lines)

@@ -234,8 +234,8 @@ class SubagentDefaults(Record):
     """Sub-agents at work at the same time; unset means 8."""
     max_spawn_depth: Annotated[int, Meta(ge=1, le=5)] = 1
     """Nesting of sub-agents."""
-    max_children_per_agent: Annotated[int, Meta(ge=1, le=20)] = 5
-    """Active sub-agents of one session."""
+    max_children_per_agent: Annotated[int, Meta(ge=1)] | None = None
+    """Active sub-agents of one session; unset means no limit."""
     archive_after_minutes: Count = 60
     """Archive a finished sub-agent's session after this; 0 is never."""
     run_timeout_seconds: Count = 0
