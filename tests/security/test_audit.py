@@ -81,7 +81,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "browser.remote_cdp_http": ({"browser": {"cdpUrl": "http://browser.example:9222"}}, "warn"),
     "config.invalid": (gateway(port="many"), "critical"),
-    "config.refused": (gateway(bind="custom"), "critical"),
+    "config.refused": (signal(groups={"g": {"tools": {"deny": ["exec"]}}}), "critical"),
     "sandbox.unavailable": (sandbox(mode="all", docker={"network": "bridge"}), "warn"),
     "sandbox.docker_config_mode_off": (sandbox(docker={"memory": "1g"}), "warn"),
     "sandbox.dangerous_network_mode": (sandbox(mode="all", docker={"network": "host"}), "warn"),
