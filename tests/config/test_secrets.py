@@ -131,3 +131,29 @@ def test_old_secrets_in_comments_are_masked() -> None:
     text = '// token: old-secret-1\n{ /* "apiKey": "old-secret-2" */ gateway: { port: 1 } } // port 18789'
     shown = redact_raw(text, pyjson5.decode(text))
     assert "old-secret" not in shown and "// port 18789" in shown
+
+
+@pytest.mark.parametrize(
+    ("values", "hidden"),
+    [
+        ({"env": {"GITHUB_PAT": "x1"}}, True),
+        ({"env": {"THING": "ghp_abcdefghij0123456789"}}, True),
+        ({"env": {"COMPAT": "x1"}}, False),
+        ({"mcp": {"servers": {"a": {"args": ["--api-key", "x1"]}}}}, True),
+        ({"mcp": {"servers": {"a": {"args": ["--api-key=x1"]}}}}, True),
+        ({"mcp": {"servers": {"a": {"args": ["--verbose", "x1"]}}}}, False),
+        ({"mcp": {"servers": {"a": {"args": ["-H", "Authorization: Bearer x1"]}}}}, True),
+        ({"channels": {"x": {"cookie": "x1"}}}, True),
+        ({"channels": {"x": {"note": "sk-abcdefghij0123456789"}}}, True),
+        ({"agents": {"defaults": {"compaction": {"customInstructions": "Keep the token: x1 in mind"}}}}, False),
+    ],
+)
+def test_secrets_are_known_by_name_by_form_and_by_the_option_before_them(values: dict[str, Any], hidden: bool) -> None:
+    shown = json.dumps(redacted(values))
+    assert (SENTINEL in shown) is hidden
+    assert pyjson5.decode(redact_raw(json.dumps(values), values)) == redacted(values)
+
+
+def test_a_file_that_cannot_be_parsed_hides_what_looks_like_a_secret() -> None:
+    shown = redact_raw('{ gateway: { auth: { token: "x1" } }, note: "sk-abcdefghij0123456789", }}', {})
+    assert "x1" not in shown and "sk-abcdefghij" not in shown

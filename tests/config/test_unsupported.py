@@ -88,8 +88,8 @@ def test_every_listed_path_is_one_of_the_schema() -> None:
         ),
         ("{ agents: { defaults: { humanDelay: { mode: 'natural' } } } }", "agents.defaults.humanDelay"),
         (
-            "{ agents: { list: [{ id: 'a' }, { id: 'b', subagents: { thinking: 'low' } }] } }",
-            "agents.list[1].subagents.thinking",
+            "{ agents: { list: [{ id: 'a' }, { id: 'b', tools: { loopDetection: { enabled: true } } }] } }",
+            "agents.list[1].tools.loopDetection",
         ),
         (
             "{ channels: { signal: { accounts: { a: { reactionLevel: 'ack' } } } } }",
@@ -126,8 +126,6 @@ def test_switching_off_what_there_is_not_gives_no_warning(text: str) -> None:
 
 
 SAFETY_VALUES = [
-    ("{ agents: { defaults: { sandbox: { mode: 'all' } } } }", "agents.defaults.sandbox.mode"),
-    ("{ agents: { list: [{ id: 'a', sandbox: { mode: 'non-main' } }] } }", "agents.list[0].sandbox.mode"),
     ("{ gateway: { auth: { mode: 'none' } } }", "gateway.auth.mode"),
     ("{ gateway: { auth: { mode: 'trusted-proxy' } } }", "gateway.auth.mode"),
     ("{ gateway: { bind: 'custom' } }", "gateway.bind"),

@@ -60,11 +60,15 @@ async def test_a_wrong_secret_of_ours_is_a_finding(gateway: InProcessGateway) ->
     assert [one.check_id for one in examined.findings] == ["gateway.probe_failed"]
 
 
+asked: list[str] = []
+
+
 @pytest.fixture
 async def careless(tmp_path: Path) -> Any:
     """A server that lets everybody in, at every address of this machine."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path)
         if request.headers.get("upgrade", "").lower() != "websocket":
             return web.json_response({})
         channel = web.WebSocketResponse()
@@ -74,6 +78,7 @@ async def careless(tmp_path: Path) -> Any:
         await channel.close()
         return channel
 
+    asked.clear()
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(application)
@@ -90,3 +95,14 @@ async def test_a_careless_gateway_fails_every_probe(careless: web.TCPSite, tmp_p
     told = {one.check_id for one in examined.findings}
     probes = {"open", "foreign_origin", "not_throttled", "exposed"}
     assert told == {f"gateway.probe.{name}" for name in probes}
+
+
+async def test_the_secret_is_not_given_to_what_listens_in_the_place_of_the_gateway(
+    careless: web.TCPSite, tmp_path: Path
+) -> None:
+    port: int = careless._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+    idle = InProcessGateway(tmp_path / "state", {"gateway": {"port": port, "auth": {"token": TOKEN}}})
+    report = json.loads((await idle.command("security", "audit", "--deep", "--json")).stdout)
+    assert report["deep"]["gateway"]["attempted"] is False
+    assert "gateway.probe_failed" in [one["checkId"] for one in report["findings"]]
+    assert asked == []

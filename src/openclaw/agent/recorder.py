@@ -201,7 +201,7 @@ class Recorder:
             notes = await self.kept(lambda: self._runtime.notes.take(row.session_key, row.run_id))
             text = "\n".join([*notes, "", prompt]) if notes else prompt
             blocks = [TextBlock(text=text), *self._images]
-            source = INTERNAL if row.body.internal else None
+            source = INTERNAL if row.body.internal else row.body.provenance or None
             now, written = self._runtime.clock.now_ms(), row.body.written or None
             message = UserMessage(content=blocks, timestamp=now, provenance=source, written=written)
             message = await with_pictures(message, prepared, row.source)

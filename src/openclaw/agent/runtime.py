@@ -58,6 +58,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Takes a run id and a text. Starts a turn in that run's session; its answer goes where that run's went."""
     team_tools: Callable[[], list[Tool]] = list
     """Makes the tools that need the whole Gateway, such as those that look at other sessions."""
+    children: Callable[[str], list[str]] = lambda _: []
+    """Tells in words which sub-agents of a session are at work. Empty if there are none."""
     memories: AgentMemories
     """The agents' memory files and their search indexes."""
     hooks: CompactionHooks

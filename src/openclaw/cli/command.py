@@ -29,7 +29,7 @@ class UserError(Exception):
     """A failure that the person at the keyboard can do something about; it is printed without a traceback."""
 
     def __init__(self, message: str, code: int = EXIT_FAILURE) -> None:
-        super().__init__(message)
+        super().__init__(redact_urls(message))
         self.code = code
 
 

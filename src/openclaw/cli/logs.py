@@ -103,7 +103,8 @@ def _text(record: dict[str, Any]) -> str:
     level = record["level"]
     shown = paint(f"{level:<5}", COLOURS[level]) if level in COLOURS else f"{level:<5}"
     subsystem = f"[{record['subsystem']}] " if record.get("subsystem") else ""
-    return f"{record.get('time') or ''} {shown} {printable(subsystem + str(record['message']))}"
+    text = str(record["message"]).replace("\n", " ⏎ ")
+    return f"{record.get('time') or ''} {shown} {printable(subsystem + text)}"
 
 
 def _emit(value: dict[str, Any]) -> None:

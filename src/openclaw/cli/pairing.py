@@ -7,7 +7,7 @@ import time
 from openclaw.cli.command import EXIT_USAGE, Flag, Group, UserError, query
 from openclaw.cli.terminal import note
 from openclaw.printable import printable
-from openclaw.text import age
+from openclaw.text import age, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def _show_people(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[s
     requests: list[dict[str, Any]] = answer.get("requests") or []
     for request in requests:
         meta: dict[str, str] = request.get("meta") or {}
-        name = meta.get("name") or meta.get("username")
+        # A stranger chose it: a line break in it would make a row of its own.
+        name = shortened(meta.get("name") or meta.get("username") or "")
         who = f"{request['id']} ({name})" if name else str(request["id"])
         yield f"{request['code']}  {request['channel']}  {who}  since {request['createdAt']}"
     if not requests:
@@ -68,10 +69,11 @@ def _show_devices(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[
         devices: list[dict[str, Any]] = listed.get(field) or []
         for device in devices:
             since = device.get(time_field)
-            name = device.get("displayName") or device.get("clientId") or "unnamed"
+            name = shortened(str(device.get("displayName") or device.get("clientId") or "unnamed"))
+            platform = shortened(str(device.get("platform") or "?"))
             roles = ", ".join(device.get("roles") or [str(device.get("role"))])
             shown_age = age(time.time() * 1000 - since) if isinstance(since, int | float) else "unknown"
-            yield f"  {device.get(id_field)}  {name} ({device.get('platform') or '?'})  {roles}  {shown_age}"
+            yield f"  {device.get(id_field)}  {name} ({platform})  {roles}  {shown_age}"
         if not devices:
             yield "  none"
 

@@ -13,7 +13,16 @@ from openclaw import paths
 from openclaw.cli import target as targets
 from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group
 from openclaw.cli.terminal import paint, print_json, printable
-from openclaw.security.audit import SEVERITIES, Report, Severity, Subject, audit, subject_of
+from openclaw.security.audit import (
+    SEVERITIES,
+    Report,
+    Severity,
+    Subject,
+    audit,
+    by_severity,
+    finding,
+    subject_of,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -52,10 +61,15 @@ def _with_probe(subject: Subject, report: Report) -> Report:
     from openclaw.security.probe import Place, Probe
 
     target = targets.resolve()
+    if target.local and targets.running_gateway() is None:
+        # Whatever listens on its port in its place must not be given the secret.
+        missing = finding("gateway.probe_failed", "no Gateway of this state folder runs", "openclaw gateway start")
+        seen = {"gateway": {"attempted": False, "url": target.url, "ok": False, "error": missing.detail}}
+        return msgspec.structs.replace(report, findings=by_severity([*report.findings, missing]), deep=seen)
     place = Place(host=target.host, port=target.port, tls=target.tls, local=target.local, secret=target.secret)
     probe = Probe(subject, place)
     asyncio.run(probe.run())
-    found = sorted([*report.findings, *probe.findings], key=lambda one: SEVERITIES.index(one.severity))
+    found = by_severity([*report.findings, *probe.findings])
     return msgspec.structs.replace(report, findings=found, deep=probe.view())
 
 

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
 _CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
-_RESET = "\ufdd0"
-_MARKS = {style: chr(0xFDD1 + place) for place, style in enumerate(_CODES)}
-"""Stands for a colour until the guard puts the terminal's code in its place. ``printable`` removes it from texts."""
-_COLOURS = {_RESET: "\x1b[0m", **{_MARKS[style]: f"\x1b[{code}m" for style, code in _CODES.items()}}
-_MARK = re.compile(f"([{''.join(_COLOURS)}])")
+_MARK = f"\ufdd0{os.urandom(8).hex()}"
+"""Stands for the beginning of a colour until the guard puts the terminal's code there. Nobody else can know it."""
+_COLOUR = re.compile(f"({_MARK}[0-9]{{1,2}}m)")
 
 
 def wants_color(stream: TextIO | None = None) -> bool:
@@ -32,7 +30,7 @@ def wants_color(stream: TextIO | None = None) -> bool:
 
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
-    return f"{_MARKS[style]}{text}{_RESET}" if wants_color(stream) else text
+    return f"{_MARK}{_CODES[style]}m{text}{_MARK}0m" if wants_color(stream) else text
 
 
 class Guard:
@@ -44,7 +42,9 @@ class Guard:
         """Rich writes here. It makes its own colours, and ``Renderer`` gives it safe text only."""
 
     def write(self, text: str) -> int:
-        parts = (_COLOURS.get(part) or printable(part) for part in _MARK.split(text))
+        parts = _COLOUR.split(text)
+        parts[::2] = map(printable, parts[::2])
+        parts[1::2] = [f"\x1b[{part.removeprefix(_MARK)}" for part in parts[1::2]]
         self._stream.write("".join(parts))
         return len(text)
 

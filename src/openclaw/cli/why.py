@@ -51,7 +51,7 @@ def _session(found: dict[str, Any]) -> list[str]:
 
 
 def _sentences(found: dict[str, Any]) -> list[str]:
-    return [f"  - {printable(str(sentence))}" for sentence in found.get("story") or []]
+    return [f"  - {printable(' '.join(str(sentence).split()))}" for sentence in found.get("story") or []]
 
 
 COMMANDS = {

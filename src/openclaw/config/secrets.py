@@ -28,8 +28,14 @@ SENTINEL = "__OPENCLAW_REDACTED__"
 SHORTEST_REPLACED = 8
 """Shorter secrets are not looked for in comments, where they would match ordinary words."""
 # Open maps have no schema that marks secrets, so the name of the key decides. maxTokens does not match.
-_SECRET_NAME = re.compile(r"(token|password|passwd|secret|api[_-]?key|private[_-]?key|signing[_-]?key)$", re.IGNORECASE)
-_SECRET_VARIABLE = re.compile(r"(token|password|passwd|pass|secret|key|credentials?)$", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"(token|password|passwd|passphrase|passcode|secret|credentials?|cookie|authorization|(api|private|signing|access)[_-]?key)$",
+    re.IGNORECASE,
+)
+_SECRET_VARIABLE = re.compile(
+    r"(token|password|passwd|pass|passphrase|secret|key|credentials?|cookie|(\b|_)pat)$", re.IGNORECASE
+)
+_COMMAND_LINES = ("command", "args", "argv")
 # What is not closed goes on to the end, so that a second look for its end is never needed.
 _STRING_OR_COMMENT = re.compile(
     r"\"(?:[^\"\\]|\\.)*(?:\"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z)|//[^\n\r]*|/\*.*?(?:\*/|\Z)", re.DOTALL
@@ -112,7 +118,7 @@ def redact_raw(raw: str, parsed: dict[str, Any]) -> str:
         outline = Outline(raw)
     except Json5Error:
         # The text cannot be parsed, so everything after a key with a secret's name is hidden.
-        return _QUOTED_SECRET.sub(lambda match: f'{match[1]}"{SENTINEL}"', raw)
+        return _mask_secrets(_QUOTED_SECRET.sub(lambda match: f'{match[1]}"{SENTINEL}"', raw))
     found: dict[int, tuple[int, str]] = {}
     secrets = dict(secret_values(parsed))
     for path in secrets:
@@ -156,10 +162,14 @@ def known_secrets(resolved: Any, environ: Mapping[str, str]) -> list[str]:
 
 def _secrets(value: Any, shape: Shape | None, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     if isinstance(value, str):
-        if value and not is_reference(value) and (_is_secret(shape, path) or has_secret(value)):
+        if value and not is_reference(value) and (_is_secret(shape, path) or _looks_secret(value, path)):
             yield path, value
     elif isinstance(value, list):
         for index, item in enumerate(value):
+            before = value[index - 1] if index else None
+            if isinstance(item, str) and isinstance(before, str) and _names_secret(before):
+                yield (*path, index), item
+                continue
             yield from _secrets(item, shape.items if shape else None, (*path, index))
     elif isinstance(value, dict):
         for key, item in value.items():
@@ -188,6 +198,20 @@ def _is_secret(shape: Shape | None, path: KeyPath) -> bool:
     if shape and shape.type is not Any:
         return False
     return bool(_SECRET_NAME.search(name)) or bool(above and above[-1] == "headers")
+
+
+def _looks_secret(value: str, path: KeyPath) -> bool:
+    """Whether the value has the form of a key, or is an address with one. Prose can still be read and edited."""
+    if has_secret(value):
+        return True
+    if any(character.isspace() for character in value) and not any(part in _COMMAND_LINES for part in path):
+        return False
+    return _mask_secrets(value) != value
+
+
+def _names_secret(argument: str) -> bool:
+    """Whether it is an option whose value comes next, such as ``--api-key``."""
+    return argument.startswith("-") and "=" not in argument and _SECRET_NAME.search(argument) is not None
 
 
 def _replaced(value: Any, path: KeyPath, secret: set[KeyPath]) -> Any:

@@ -12,17 +12,11 @@ from typing import Any, NamedTuple
 
 from openclaw.config.keypath import KeyPath
 
-_NO_SUBAGENTS = "agents cannot start sub-agents yet"
-_NO_SANDBOX = "tools do not run in containers yet"
 _NO_BLOCKS = "replies are not sent in blocks yet"
 
 _PER_AGENT = {
-    "sandbox.scope": _NO_SANDBOX,
-    "sandbox.perSession": _NO_SANDBOX,
-    "sandbox.workspaceRoot": _NO_SANDBOX,
-    "sandbox.docker": _NO_SANDBOX,
-    "sandbox.browser": _NO_SANDBOX,
-    "sandbox.prune": _NO_SANDBOX,
+    "sandbox.docker.setupCommand": "a container lives for one command; do this when you build the image",
+    "sandbox.browser": "the browser does not run in a sandbox; sandboxed sessions have none",
     "heartbeat.includeReasoning": "alerts are delivered without reasoning",
     "heartbeat.suppressToolErrorWarnings": "tool errors are told to the model only",
     "humanDelay": _NO_BLOCKS,
@@ -59,14 +53,8 @@ UNSUPPORTED: dict[str, str] = {
     "models.proxy": "there is no proxy for model calls",
     "nodeHost": "there are no nodes yet",
     "agents.defaults.models.*.streaming": "replies are always streamed",
-    "agents.defaults.subagents.model": _NO_SUBAGENTS,
-    "agents.defaults.subagents.thinking": _NO_SUBAGENTS,
-    "agents.defaults.subagents.maxSpawnDepth": _NO_SUBAGENTS,
-    "agents.defaults.subagents.maxChildrenPerAgent": _NO_SUBAGENTS,
-    "agents.defaults.subagents.archiveAfterMinutes": _NO_SUBAGENTS,
-    "agents.defaults.subagents.runTimeoutSeconds": _NO_SUBAGENTS,
-    "agents.defaults.subagents.announceMode": _NO_SUBAGENTS,
-    "agents.defaults.subagents.announceTimeoutMs": _NO_SUBAGENTS,
+    "agents.defaults.subagents.maxSpawnDepth": "sub-agents never start sub-agents",
+    "agents.defaults.subagents.announceTimeoutMs": "the announce step has two minutes",
     "agents.defaults.blockStreamingDefault": _NO_BLOCKS,
     "agents.defaults.blockStreamingBreak": _NO_BLOCKS,
     "agents.defaults.blockStreamingChunk": _NO_BLOCKS,
@@ -75,15 +63,11 @@ UNSUPPORTED: dict[str, str] = {
     "agents.defaults.cliBackends": "other agent programs are not used as models",
     **{f"agents.defaults.{key}": reason for key, reason in _PER_AGENT.items()},
     **{f"agents.list[].{key}": reason for key, reason in _PER_AGENT.items()},
-    "agents.list[].subagents.model": _NO_SUBAGENTS,
-    "agents.list[].subagents.thinking": _NO_SUBAGENTS,
     "agents.list[].tools.exec.applyPatch": "there is no apply_patch tool",
     "agents.list[].tools.exec.notifyOnExitEmptySuccess": "a command that ends well without output is always reported",
-    "agents.list[].tools.sandbox": _NO_SANDBOX,
     "agents.list[].tools.loopDetection": "repeated tool calls are not looked for yet",
     "tools.exec.applyPatch": "there is no apply_patch tool",
     "tools.exec.notifyOnExitEmptySuccess": "a command that ends well without output is always reported",
-    "tools.sandbox": _NO_SANDBOX,
     "tools.message": "there is no message tool yet",
     "tools.web": "there are no web tools yet",
     "tools.media": "media are not described before the model sees them",
@@ -105,7 +89,6 @@ UNSUPPORTED: dict[str, str] = {
     "commands.bash": "there is no /bash command",
     "commands.bashForegroundMs": "there is no /bash command",
     "commands.debug": "there is no /debug command",
-    "session.agentToAgent": "agents cannot write to each other yet",
     "session.maintenance": "sessions are kept; `openclaw sessions archive` makes them small",
     "cron.webhook": "finished jobs are told to clients and channels only",
     "cron.webhookToken": "finished jobs are told to clients and channels only",
@@ -183,19 +166,24 @@ _UNSPOKEN = Rule(
     "anthropic-messages",
     _one_of("openai-codex-responses", "github-copilot", "bedrock-converse-stream"),
 )
-_EXEC_HOST = {
+FILTERS = ("cut", "grep", "head", "sort", "tail", "tr", "uniq", "wc")
+"""The programs that ``tools.exec.safeBins`` can name."""
+_EXEC = {
     "host": Rule(
-        "there are no sandboxes and no nodes: with sandbox, commands run directly as the Gateway's user, and with "
-        "node none runs",
-        _one_of("sandbox", "node"),
-    )
+        "there are no nodes, so no command runs",
+        _one_of("node"),
+    ),
+    "safeBins": Rule(
+        f"only {', '.join(FILTERS)} are filters; others can read files, variables or the network, so they are asked "
+        "about like every program",
+        lambda names: isinstance(names, list) and any(name not in FILTERS for name in names),
+    ),
 }
 UNSUPPORTED_VALUES: dict[str, Rule] = {
-    "agents.defaults.subagents.maxConcurrent": Rule(_NO_SUBAGENTS, _asks),
     "models.providers.*.api": _UNSPOKEN,
     "models.providers.*.models[].api": _UNSPOKEN,
-    **{f"tools.exec.{key}": rule for key, rule in _EXEC_HOST.items()},
-    **{f"agents.list[].tools.exec.{key}": rule for key, rule in _EXEC_HOST.items()},
+    **{f"tools.exec.{key}": rule for key, rule in _EXEC.items()},
+    **{f"agents.list[].tools.exec.{key}": rule for key, rule in _EXEC.items()},
     "logging.consoleStyle": Rule("lines on the console have one form beside json", _one_of("compact")),
     "channels.*": Rule("this channel is not connected: so far there is Signal only", _asks),
 }
@@ -207,15 +195,7 @@ _GROUP_TOOLS = Rule(
     _restricts,
     refused=True,
 )
-_SANDBOX_MODE = Rule(
-    'tools do not run in containers, so they could do what you can do; set it to "off" and keep tools away with '
-    "tools.deny",
-    _one_of("non-main", "all"),
-    refused=True,
-)
 SAFETY: dict[str, Rule] = {
-    "agents.defaults.sandbox.mode": _SANDBOX_MODE,
-    "agents.list[].sandbox.mode": _SANDBOX_MODE,
     "gateway.auth.mode": Rule(
         "only clients with a token or a password are let in; set it to token or password",
         _one_of("none", "trusted-proxy"),

@@ -274,7 +274,8 @@ def add_message_flow(gateway: Gateway) -> None:
         return await status(commands, client_facts(session, OWNER), "")
 
     views = SessionViews(runtime, partial(read_history, public=False), status_card)
-    team = Team(views)
+    team = gateway.team = Team(runtime, dispatcher, gateway.pipeline, notices, views)
+    runtime.children = team.subagents.lines
     add_scheduler(gateway)
     runtime.team_tools = lambda: [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime)]
 
@@ -379,6 +380,7 @@ async def close_gateway(gateway: Gateway) -> None:
     for part in (gateway.cron, gateway.hook_runs, gateway.heartbeats):
         await part.stop()
     await gateway.pipeline.close()
+    await gateway.team.close()
     await gateway.dispatcher.stop()
     await gateway.channel_services.stop()
     await gateway.stop()

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from openclaw.scheduler.heartbeat import Heartbeats
     from openclaw.scheduler.hook_runs import HookRuns
     from openclaw.sessions.search import SearchIndex
+    from openclaw.teamwork.team import Team
 
 T = TypeVar("T")
 HEALTH_INTERVAL_S = 60.0
@@ -105,6 +106,7 @@ class Gateway:
     notices: Notices = field(init=False)
     """What the Gateway itself says in chats."""
     pipeline: Pipeline = field(init=False)
+    team: Team = field(init=False)
     """The one way in for messages."""
     heartbeats: Heartbeats = field(init=False)
     cron: Cron = field(init=False)

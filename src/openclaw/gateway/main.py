@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import fcntl
 import gc
@@ -74,6 +75,7 @@ def run(options: Options) -> int:
     # Every file that the Gateway makes is its owner's alone, whatever the service manager's mask says. Commands of
     # agents make files for others too.
     shell_process.command_umask = os.umask(0o077) | 0o022
+    _hide_from_commands()
     state = make_private_dir(state_dir())
     # Agents may run `openclaw`, and the PATH of a service may lack its folder.
     folder, search_path = Path(sys.executable).parent, os.environ.get("PATH", os.defpath)
@@ -104,6 +106,12 @@ def run(options: Options) -> int:
         return _disk_refuses(error)
     finally:
         lock.release()
+
+
+def _hide_from_commands() -> None:
+    """Keeps the memory and the environment of this process, keys included, from other programs of the same user."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _tell_narrowed(narrowed: Narrowed, state: str) -> None:
@@ -202,6 +210,7 @@ async def serving(
         gateway.dispatcher.start_unfinished()
         await tell_lost(gateway)
         await gateway.pipeline.recover()
+        await gateway.team.start()
         await gateway.tell_repairs()
         await gateway.channel_services.start()
         await start_scheduler(gateway)
@@ -296,6 +305,7 @@ async def _until_told(gateway: Gateway) -> bool:
 
 
 LOCK_NAME = "gateway.lock"
+PR_SET_DUMPABLE = 4
 LOCK_BYTES = 4096
 
 

@@ -128,6 +128,10 @@ Door: TypeAlias = Literal["channel", "chat", "program"]
 """
 
 
+class SessionGone(Exception):
+    """The session of a message that must exist does not exist (any more)."""
+
+
 class Incoming(msgspec.Struct, kw_only=True):
     """One message on its way in. The door that it came through fills it in, and every step reads it."""
 
@@ -163,6 +167,8 @@ class Incoming(msgspec.Struct, kw_only=True):
     """The keys of the channel messages that it was made of."""
     watcher: str | None = None
     """The connection that follows the run."""
+    existing: bool = False
+    """The session must exist. Otherwise a message to a new session makes it."""
 
     def for_ledger(self, session_id: str, body: MessageBody, run_id: str) -> Accept:
         """Returns what the ledger keeps. With another run id than its own it is an extra line beside the message."""

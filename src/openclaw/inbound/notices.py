@@ -146,6 +146,29 @@ class Notices:
         await self.post(accept, [text], result={"text": text})
         self.show(session, run_id, text)
 
+    async def speak(self, session: SessionRef, run_id: str, text: str, route: dict[str, Any]) -> None:
+        """Says something in the agent's name: in the transcript, in open chats and on the route. It is said once.
+
+        It waits until no run of the session is under way. A session that is gone is told nothing.
+        """
+        message = injected_message(text, self._runtime.clock.now_ms())
+        if await self.write(session, message, f"said-{run_id}") is None:
+            return
+        entry = await self._runtime.sessions.get(session.agent_id, session.key)
+        accept = Accept(
+            run_id=run_id,
+            dedupe_key="",
+            agent_id=session.agent_id,
+            session_key=session.key,
+            session_id=entry["sessionId"] if entry else "",
+            source="agent",
+            route=route,
+            body=MessageBody(text=text),
+        )
+        _, new = await self.post(accept, [text], result={"text": text})
+        if new:
+            self._tell(session.key, run_id, msgspec.to_builtins(message))
+
     def announce(self, session: SessionRef, rotation: Rotation) -> None:
         """Shows the line between two sessions in open chats. Histories read it from the transcript."""
         session_id, at = rotation.new["sessionId"], rotation.new.get("updatedAt")

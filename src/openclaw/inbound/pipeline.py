@@ -52,6 +52,7 @@ from openclaw.inbound.incoming import (
     Facts,
     Handled,
     Incoming,
+    SessionGone,
     current_session,
 )
 from openclaw.inbound.message import Inbound
@@ -495,7 +496,7 @@ class Pipeline:
             changed = message.door == "chat" and disarmed(outcome.text) != outcome.text
             found["written"] = outcome.text if changed else ""
             return msgspec.structs.replace(body, prompt=prompt, internal=body.internal or outcome.greeting, **found)
-        inbound = await within_reach(self._runtime, message.inbound, message.facts.session.agent_id)
+        inbound = await within_reach(self._runtime, message.inbound, message.facts.session, entry)
         rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
         return msgspec.structs.replace(
             body,
@@ -603,7 +604,9 @@ async def accept(
     """
     session, now = message.facts.session, runtime.clock.now_ms()
 
-    def touch(entry: SessionEntry | None) -> SessionEntry:
+    def touch(entry: SessionEntry | None) -> SessionEntry | None:
+        if entry is None and message.existing:
+            return None
         updated: dict[str, Any] = dict(entry or {})
         if "sessionId" not in updated:
             updated["sessionId"] = str(uuid.uuid4())
@@ -618,7 +621,8 @@ async def accept(
         entry, written = await sessions.write(session.agent_id, session.key, touch)
     else:
         entry = await sessions.update(session.agent_id, session.key, touch, durable=False)
-    assert entry is not None
+    if entry is None:
+        raise SessionGone(session.key)
     images = [StoredImage(await runtime.blobs.put(image.data), image.mime_type) for image in message.images]
     body = msgspec.structs.replace(body, images=[*body.images, *images])
     channel = str(message.route.get("channel", message.source))

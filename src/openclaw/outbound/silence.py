@@ -1,7 +1,9 @@
 """Recognises the tokens by which a model says nothing, and takes them out of the text before it is shown.
 
 ``NO_REPLY`` at the beginning, or alone with any quotes and markup, means silence. At the end of an answer it is cut
-off. ``HEARTBEAT_OK`` is cut off at both ends and means silence when nothing else is said.
+off. ``HEARTBEAT_OK`` is cut off at both ends and means silence when nothing else is said. ``REPLY_SKIP`` and
+``ANNOUNCE_SKIP``, with which agents end what they have to say to each other, mean silence only when they are the whole
+answer.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ from typing import Literal
 
 NO_REPLY = "NO_REPLY"
 HEARTBEAT_OK = "HEARTBEAT_OK"
+REPLY_SKIP = "REPLY_SKIP"
+ANNOUNCE_SKIP = "ANNOUNCE_SKIP"
 TOKENS = (NO_REPLY, HEARTBEAT_OK)
+WHOLE_ANSWERS = (REPLY_SKIP, ANNOUNCE_SKIP)
 
-_FIRST_LETTERS = frozenset(token[0] for token in TOKENS)
+_FIRST_LETTERS = frozenset(token[0] for token in (*TOKENS, *WHOLE_ANSWERS))
 _MARKUP = "*_~\"'`“”‘’«»()[]"
 """Quotes and markup that may surround a token."""
 _MARKUP_WITHOUT_CODE = frozenset(_MARKUP) - {"`"}
@@ -34,7 +39,7 @@ _MAYBE_ALONE = re.compile(rf"[\W_]{{0,8}}(?:{'|'.join(map(re.escape, (*_PREFIXES
 _NO_WORD = re.compile(r"[\W_]*\Z")
 _AFTER_TOKEN = re.compile(rf"(?:[^\w`]|_){{0,{_LONGEST_TAIL}}}\Z")
 
-End = Literal["NO_REPLY", "HEARTBEAT_OK"]
+End = Literal["NO_REPLY", "HEARTBEAT_OK", "REPLY_SKIP", "ANNOUNCE_SKIP"]
 
 
 class SilenceGate:
@@ -97,7 +102,7 @@ class SilenceGate:
             if first.isalnum() and first not in _FIRST_LETTERS:
                 self._speaking = True  # This is the usual case: some other word.
                 return True
-            if _MAYBE_LEADS.match(self._held):
+            if _MAYBE_LEADS.match(self._held) or _may_be_whole(self._held):
                 return False
             if _LEADS.match(self._held):
                 self.silent, self._held = NO_REPLY, ""
@@ -114,6 +119,9 @@ class SilenceGate:
 
     def _settle_beginning(self) -> str:
         """Decides at the end of a text that has not been certain to say something."""
+        if (whole := self._held.strip()) == REPLY_SKIP or whole == ANNOUNCE_SKIP:
+            self.silent = whole
+            return ""
         if (alone := _ALONE.match(self._held)) is not None:
             self.silent = NO_REPLY if NO_REPLY in alone[0] else HEARTBEAT_OK
             return ""
@@ -130,6 +138,12 @@ class SilenceGate:
             end, token = found
             self._acknowledged = self._acknowledged or token == HEARTBEAT_OK
         return text[floor:end].rstrip()
+
+
+def _may_be_whole(text: str) -> bool:
+    """Whether the text is the beginning of a token that counts only alone."""
+    words = text.rstrip()
+    return any(token.startswith(words) for token in WHOLE_ANSWERS)
 
 
 def is_silent(text: str) -> bool:

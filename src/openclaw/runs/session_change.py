@@ -10,7 +10,7 @@ from openclaw.outbound.preview import derived_title, first_messages, last_messag
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
-from openclaw.sessions.reset import PreviousSession, Reason, Rotation, previous_sessions, rotate
+from openclaw.sessions.reset import PreviousSession, Reason, Rotation, previous_sessions, rotate, transcript_ref
 from openclaw.sessions.resume import NotResumable, choose, resume
 from openclaw.storage.base import AbortReason, SessionRow, TranscriptRef
 
@@ -39,6 +39,30 @@ async def stop_runs(dispatcher: Dispatcher, session: SessionRef, reason: AbortRe
     await dispatcher.abort(session.key, reason=reason)
     if not await dispatcher.settle(session.key, SETTLE_S):
         raise StillActive(f"Session {session.key} is still active; try again in a moment.")
+
+
+async def delete_session(
+    runtime: Runtime, dispatcher: Dispatcher, session: SessionRef, *, archive: bool = True
+) -> list[str] | None:
+    """Removes a session after its runs were stopped. Returns the paths of its archived transcripts, None if it is gone.
+
+    Without ``archive`` the transcripts stay where they are.
+    """
+    await stop_runs(dispatcher, session, AbortReason.DELETE)
+
+    async def remove() -> list[str] | None:
+        entry = await runtime.sessions.get(session.agent_id, session.key)
+        if entry is None:
+            return None
+        await runtime.sessions.update(session.agent_id, session.key, lambda _: None)
+        refs = [transcript_ref(session.agent_id, entry), *earlier_transcripts(session, entry)]
+        if archive:
+            return [path for ref in refs for path in await runtime.transcripts.archive(ref, "deleted")]
+        for ref in refs:
+            await runtime.transcripts.forget(ref.session_id)
+        return []
+
+    return await dispatcher.exclusively(session.key, remove)
 
 
 async def start_over(

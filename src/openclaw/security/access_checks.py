@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 from openclaw.config.agents import agent_ids
 from openclaw.config.schema import Config
 from openclaw.security.audit import Finding, Subject, finding
-from openclaw.security.tool_checks import risky_tools
+from openclaw.security.tool_checks import risky_tools, tools_among
 
 MANY = 25
 _MAX_STORE_BYTES = 1 << 20
@@ -134,7 +135,8 @@ def _paired(state: Path, channel: str) -> list[str]:
     if not channel.replace("-", "").isalnum():
         return []
     try:
-        with (state / "credentials" / f"{channel}-allowFrom.json").open("rb") as file:
+        path = state / "credentials" / f"{channel}-allowFrom.json"
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             stored = json.loads(file.read(_MAX_STORE_BYTES))
     except (OSError, ValueError):
         return []
@@ -196,6 +198,27 @@ def exposure_checks(subject: Subject) -> Iterator[Finding]:
     yield finding("summary.attack_surface", _surface(subject, config))
 
 
+def visibility_checks(subject: Subject) -> Iterator[Finding]:
+    """The session tools read conversations of the same agent, also when somebody else than the owner asks."""
+    config = subject.snapshot.config
+    reach = config.tools.sessions.visibility or "all"
+    agents = [agent for agent in agent_ids(config) if tools_among(("sessions_history",), config, agent)]
+    shared = [door.path for door in doors(subject.snapshot.resolved) if _admits_others(subject.state, door)]
+    if reach in ("agent", "all") and agents and shared:
+        detail = (
+            f'tools.sessions.visibility is "{reach}", and others than you write on {", ".join(shared)}: they can ask '
+        )
+        detail += "the agent to read your conversations with it"
+        fix = "openclaw config set tools.sessions.visibility tree, or give other people an agent of their own"
+        severity = "critical" if open_doors(subject.snapshot.resolved) else None
+        yield finding("tools.sessions.visibility_wide", detail, fix, severity=severity)
+
+
+def _admits_others(state: Path, door: Door) -> bool:
+    people = {*door.allow_from, *door.group_allow_from, *_paired(state, door.channel)}
+    return len(people) > 1 or door.dm_open or door.groups_open
+
+
 def _surface(subject: Subject, config: Config) -> str:
     found = doors(subject.snapshot.resolved)
     groups = {door.group_path: door.groups_open for door in found}
@@ -220,4 +243,4 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-CHECKS = (exposure_checks, policy_checks, command_checks, elevated_checks)
+CHECKS = (exposure_checks, policy_checks, command_checks, elevated_checks, visibility_checks)

@@ -23,6 +23,7 @@ from openclaw.security.gateway_checks import is_exposed, is_loopback
 
 TIMEOUT_S = 5
 MAX_GUESSES = 30
+MAX_FRAMES = 20
 FOREIGN_ORIGIN = "https://attacker.example"
 GUESSER = {"X-Forwarded-For": "192.0.2.77"}
 CLOSED_PATHS = (
@@ -150,13 +151,14 @@ class Probe:
             try:
                 async with session.ws_connect(self._place.url("ws"), origin=origin, ssl=_ssl()) as channel:
                     await channel.send_json({"type": "req", "id": "1", "method": "connect", "params": params})
-                    while True:
+                    for _ in range(MAX_FRAMES):
                         message = await channel.receive(TIMEOUT_S)
                         if message.type is not aiohttp.WSMsgType.TEXT:
                             return f"closed ({channel.close_code})"
                         frame = msgspec.json.decode(message.data)
                         if frame.get("type") == "res":
                             return "" if frame.get("ok") else str(frame["error"]["message"])
+                    return "no answer to connect"
             except aiohttp.WSServerHandshakeError as error:
                 return f"HTTP {error.status}"
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from openclaw.config.agents import agent_config, agent_ids, fallback_models, image_models, primary_model
+from openclaw.config.agents import agent_config, agent_ids, fallback_models, image_models, primary_model, sandbox_config
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import ExecConfig
 from openclaw.security.audit import Finding, Subject, finding
@@ -26,14 +27,21 @@ _WEAK = re.compile(r"haiku|[-_](?:mini|nano|lite|tiny)\b|flash-lite|gpt-4|claude
 
 
 def risky_tools(config: Config, agent_id: str) -> list[str]:
-    """The tools of the agent with which one can change this machine."""
+    """The tools of the agent with which one can change this machine. None if all its sessions are sandboxed."""
+    if sandbox_config(config, agent_id).mode == "all":
+        return []
+    return tools_among(RISKY_TOOLS, config, agent_id)
+
+
+def tools_among(names: Sequence[str], config: Config, agent_id: str) -> list[str]:
+    """Those of the tools that the agent has."""
     agent = agent_config(config, agent_id)
     filters: list[ToolFilter] = []
     for section in (config.tools, agent.tools if agent else None):
         if section is not None:
             filters += [profile(section.profile, section.also_allow)] if section.profile else []
             filters.append(ToolFilter(allow=tuple(section.allow), deny=tuple(section.deny)))
-    return allowed_tools(RISKY_TOOLS, filters)
+    return allowed_tools(names, filters)
 
 
 def _exec_of(config: Config, agent_id: str) -> ExecConfig:
@@ -55,6 +63,7 @@ def exec_checks(subject: Subject) -> Iterator[Finding]:
         detail = f"agents {', '.join(free)}: commands run as you, without a sandbox and without a question; a poisoned "
         detail += "file, message or page that the model believes can run them too"
         fix = "openclaw config set tools.exec.host gateway (only what is allow-listed runs, the rest is asked)"
+        fix += ", or openclaw config set agents.defaults.sandbox.mode all (docs/sandbox.md)"
         yield finding("tools.exec.unrestricted", detail, f"{fix}, or openclaw config set tools.exec.ask always")
     named = {name for agent_id in agent_ids(config) for name in _exec_of(config, agent_id).safe_bins or ()}
     odd = sorted(name for name in named if name not in SAFE_USES)
@@ -71,12 +80,13 @@ class _Rules:
         self._path = subject.state / "exec-approvals.json"
         self._problem = ""
         self._file: dict[str, Any] = {}
+        if not self._path.exists():
+            return
         try:
-            with self._path.open("rb") as file:
+            handle = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(handle, "rb") as file:
                 found = json.loads(file.read(_MAX_RULES_BYTES))
             self._file = found if isinstance(found, dict) else {}
-        except FileNotFoundError:
-            pass
         except (OSError, ValueError) as error:
             self._problem = str(error)
 

@@ -382,6 +382,15 @@ class StoredImage(msgspec.Struct, frozen=True, rename="camel"):
     mime_type: str
 
 
+class Trace(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The way that led from one message through several sessions to this one."""
+
+    id: str
+    hops: int = 0
+    visited: tuple[str, ...] = ()
+    """The keys of the sessions on the way, the first one first."""
+
+
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Everything needed to run a message, also after a crash. The ledger keeps it as JSON."""
 
@@ -425,6 +434,10 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     tool_choice: Any = None
     """``"required"`` or ``{"name": ...}``. Then the model must call a tool and is offered only the caller's tools."""
     max_tokens: int | None = None
+    provenance: dict[str, Any] = {}
+    """Who wrote the message, if it was neither a person nor the Gateway: its kind, session and tool."""
+    trace: Trace | None = None
+    """The chain of messages between sessions that this one belongs to."""
 
     def wishes(self) -> MessageBody:
         """Returns the settings alone. They hold for every run that this message starts."""
@@ -540,6 +553,23 @@ class HeldMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The message as its channel handed it in, as JSON."""
     attempts: int = 0
     """How often a Gateway has tried after its start to hand it on."""
+
+
+class JobRow(msgspec.Struct, kw_only=True):
+    """Work that goes on beyond one run, such as a sub-agent. ``teamwork/jobs.py`` carries it on after a crash."""
+
+    id: str
+    kind: str
+    owner_key: str
+    """The session that asked for it."""
+    run_id: str
+    """The run that asked for it."""
+    trace: str
+    """The id that all jobs share which one message led to."""
+    state: dict[str, Any]
+    """What the job's kind needs, as JSON."""
+    created_at: int
+    ended_at: int | None = None
 
 
 FirstStep: TypeAlias = Literal["running", "queued"]
@@ -685,6 +715,29 @@ class Ledger(Protocol):
         ...
 
     async def let_go(self, keys: Sequence[str]) -> None: ...
+
+    # Jobs
+
+    async def job_put(self, job: JobRow) -> None:
+        """Stores a job, or replaces what is stored of it."""
+        ...
+
+    async def job(self, job_id: str) -> JobRow | None: ...
+
+    async def jobs(
+        self,
+        *,
+        kind: str | None = None,
+        owner_key: str | None = None,
+        run_id: str | None = None,
+        trace: str | None = None,
+        ended: bool | None = None,
+        limit: int = 1000,
+    ) -> list[JobRow]:
+        """Returns the jobs that fit, oldest first."""
+        ...
+
+    async def job_forget(self, job_id: str) -> None: ...
 
     # The parts of replies that wait for their delivery
 

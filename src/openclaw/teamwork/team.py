@@ -1,7 +1,20 @@
-"""The tools with which agents look at sessions, write to each other and start sub-agents."""
+"""Agents at work together: the tools with which they look at sessions, write to each other and start sub-agents."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
+from openclaw.agent.runtime import Runtime
+from openclaw.inbound.notices import Notices
+from openclaw.inbound.pipeline import Pipeline
+from openclaw.runs.dispatcher import Dispatcher
+from openclaw.runs.session_change import StillActive, delete_session
+from openclaw.sessions.keys import SessionRef
+from openclaw.storage.base import AbortReason
+from openclaw.teamwork.between import BetweenSessions
+from openclaw.teamwork.jobs import Jobs
+from openclaw.teamwork.send import Conversations, SessionsSendTool
 from openclaw.teamwork.session_tools import (
     AgentsListTool,
     SessionsHistoryTool,
@@ -9,19 +22,57 @@ from openclaw.teamwork.session_tools import (
     SessionStatusTool,
     SessionViews,
 )
+from openclaw.teamwork.subagents import SessionsSpawnTool, Subagents
 from openclaw.tools.base import Tool
 
 
 class Team:
-    """Makes the tools. ``gateway/assemble.py`` builds it once the message flow is there."""
+    """Makes the tools and carries their jobs on. ``gateway/assemble.py`` builds it when the message flow is there."""
 
-    def __init__(self, views: SessionViews) -> None:
+    def __init__(
+        self, runtime: Runtime, dispatcher: Dispatcher, pipeline: Pipeline, notices: Notices, views: SessionViews
+    ) -> None:
+        self._runtime = runtime
+        self._dispatcher = dispatcher
+        self._notices = notices
+        self.jobs = Jobs(runtime.ledger, runtime.clock)
+        between = BetweenSessions(runtime, pipeline, dispatcher)
+        conversations = Conversations(runtime, between, self.jobs, self._say)
+        self.subagents = Subagents(
+            runtime, between, self.jobs, say=self._say, delete=self._delete, stop=self._stop_session
+        )
         self._tools: list[Tool] = [
             SessionsListTool(views),
             SessionsHistoryTool(views),
+            SessionsSendTool(views, between, self.jobs, conversations),
+            SessionsSpawnTool(views, between, self.subagents),
             SessionStatusTool(views),
             AgentsListTool(views),
         ]
+        self._sweeper: asyncio.Task[None] | None = None
 
     def tools(self) -> list[Tool]:
         return list(self._tools)
+
+    async def start(self) -> None:
+        """Goes on with what an earlier process left."""
+        await self.jobs.resume()
+        self._sweeper = asyncio.create_task(self.subagents.sweep(), name="archive sub-agents")
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await self.jobs.close()
+
+    async def _say(self, session: SessionRef, run_id: str, text: str, route: dict[str, Any]) -> None:
+        await self._notices.speak(session, run_id, text, route)
+
+    async def _delete(self, session: SessionRef) -> None:
+        try:
+            await delete_session(self._runtime, self._dispatcher, session)
+        except StillActive:
+            pass  # The next sweep tries again.
+
+    async def _stop_session(self, key: str, reason: AbortReason) -> list[str]:
+        return await self._dispatcher.abort(key, reason=reason)

@@ -10,6 +10,9 @@ import pytest
 from openclaw.gateway.assemble import METHOD_FAMILIES
 from openclaw.gateway.auth.authorise import METHOD_RIGHTS, PARAM_RIGHTS, beyond, param_refusal, refusal, right_of
 from openclaw.gateway.methods.agent import AgentParams
+from openclaw.gateway.methods.chat import ChatSend
+from openclaw.gateway.methods.send import SendParams
+from openclaw.gateway.server.params import Params
 from openclaw.gateway.server.registry import ADVERTISED, MethodError, MethodTable
 from openclaw.rights import ADMIN, rights_of_client
 from tests.gateway.support import Running
@@ -92,25 +95,41 @@ def test_a_method_without_a_rule_cannot_be_registered() -> None:
     assert {*ADVERTISED} <= {*METHOD_RIGHTS}
 
 
-AGENT_PARAMS = {
-    "message",
-    "idempotencyKey",
-    *("agentId", "to", "replyTo", "sessionId", "sessionKey", "thinking", "deliver", "attachments", "channel"),
-    *("replyChannel", "accountId", "replyAccountId", "threadId", "timeout"),
+PLAIN_PARAMS: dict[str, tuple[type[Params], frozenset[str]]] = {
+    "agent": (
+        AgentParams,
+        names("""
+            message idempotencyKey agentId to replyTo sessionId sessionKey thinking deliver attachments channel
+            replyChannel accountId replyAccountId threadId timeout
+        """),
+    ),
+    "chat.send": (
+        ChatSend,
+        names("sessionKey message idempotencyKey thinking deliver attachments timeoutMs"),
+    ),
+    "send": (
+        SendParams,
+        names("to message mediaUrl mediaUrls gifPlayback channel accountId idempotencyKey"),
+    ),
 }
-"""The parameters of ``agent`` that say where a message goes and how it is answered. The others need ``admin``."""
+"""The parameters of the methods that take text: those that do no more than the method. The others need a right."""
 
 
-def test_every_parameter_of_agent_has_a_rule() -> None:
-    fields = dict(zip(AgentParams.__struct_encode_fields__, AgentParams.__struct_fields__, strict=True))
-    assert {wire for wire, field in fields.items() if field not in PARAM_RIGHTS["agent"]} == AGENT_PARAMS
-    given: Any
-    for wire, field in fields.items():
-        given = AgentParams(message="x", idempotency_key="k", **{} if wire in AGENT_PARAMS else {field: "x"})
-        for scopes in SCOPE_SETS:
-            refused = param_refusal("agent", given, rights_of_client("operator", scopes))
-            free = wire in AGENT_PARAMS or ADMIN in scopes
-            assert refused == (None if free else f"missing scope: operator.admin (for {wire})")
+@pytest.mark.parametrize("method", PLAIN_PARAMS)
+def test_every_parameter_beside_a_text_has_a_rule(method: str) -> None:
+    record, plain = PLAIN_PARAMS[method]
+    ruled = PARAM_RIGHTS.get(method, {})
+    fields = dict(zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True))
+    assert {wire for field, wire in fields.items() if field not in ruled} == plain, "a new parameter needs a rule"
+    assert {*ruled} <= {*fields}
+    required: dict[str, Any] = dict.fromkeys(("message", "idempotency_key", "to", "session_key"), "x")
+    base = {name: value for name, value in required.items() if name in fields and name not in ruled}
+    for scopes in SCOPE_SETS:
+        rights = rights_of_client("operator", scopes)
+        assert param_refusal(method, record(**base), rights) is None
+        for field in ruled:
+            refused = param_refusal(method, record(**{**base, field: "x"}), rights)
+            assert refused == (None if ADMIN in scopes else f"missing scope: operator.admin (for {fields[field]})")
 
 
 async def test_the_matrix_holds_over_the_wire(running: Running) -> None:

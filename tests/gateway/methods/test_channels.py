@@ -37,6 +37,17 @@ async def test_a_notice_that_cannot_be_sent_does_not_undo_the_approval(running: 
     assert await running.gateway.pairing.allowed("nowhere") == {"1"}
 
 
+async def test_who_may_not_talk_to_the_agent_lets_nobody_talk_to_it(running: Running) -> None:
+    asked = await running.gateway.pairing.ask("nowhere", "1")
+    assert asked is not None
+    for scopes in (["operator.pairing"], ["operator.pairing", "operator.write", "operator.approvals"]):
+        async with running.client(scopes=scopes) as client:
+            assert (await client.call("pairing.list"))["ok"]
+            answer = await client.call("pairing.approve", {"code": asked.code})
+            assert answer["error"]["message"].startswith("missing scope: operator.admin")
+    assert await running.gateway.pairing.allowed("nowhere") == frozenset()
+
+
 async def test_only_operators_with_the_pairing_scope_may_ask(running: Running) -> None:
     async with running.client(role="operator", scopes=["operator.read", "operator.write"]) as reader:
         for method, params in (("pairing.list", {}), ("pairing.approve", {"code": "X"})):

@@ -168,10 +168,11 @@ def opened(all: Sockets, address: str) -> tuple[Any, Wire]:
     return handler, wire
 
 
-async def test_one_address_cannot_take_the_room_of_the_others() -> None:
+@pytest.mark.parametrize("address", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::{:x}", "2001:db8:0:0:{:x}::1"])
+async def test_one_address_cannot_take_the_room_of_the_others(address: str) -> None:
     all = Sockets()
     other = opened(all, "192.0.2.7")[1]
-    greedy = [opened(all, "192.0.2.1")[1] for _ in range(MAX_STRANGERS_OF_ADDRESS + 10)]
+    greedy = [opened(all, address.format(number))[1] for number in range(MAX_STRANGERS_OF_ADDRESS + 10)]
     assert [wire.aborted for wire in greedy] == [True] * 10 + [False] * MAX_STRANGERS_OF_ADDRESS
     assert not other.aborted
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openclaw.config.unsupported import FILTERS, unsupported_values
 from openclaw.tools.exec.allowlist import (
     SAFE_USES,
     AllowedCommand,
@@ -81,6 +82,13 @@ def test_filters_are_safe_only_while_they_filter(command: str, allowed: bool) ->
     assert isinstance(decided, AllowedCommand) == allowed
     if isinstance(decided, AllowedCommand):
         assert decided.is_filter
+
+
+def test_a_setting_that_names_another_filter_is_told_to_have_no_effect() -> None:
+    assert set(FILTERS) == SAFE_USES.keys()
+    told = unsupported_values({"tools": {"exec": {"safeBins": ["grep", "jq"]}}})
+    assert ["only cut" in rule.reason for _, rule in told] == [True]
+    assert not [*unsupported_values({"tools": {"exec": {"safeBins": ["grep"]}}})]
 
 
 def test_a_filter_is_never_taken_from_a_folder_that_an_agent_can_write(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from openclaw.messages import ToolSpec
 from openclaw.models.base import Model, ModelRequest
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import BlobStore
+from openclaw.url_text import redact_urls
 
 if TYPE_CHECKING:
     from openclaw.agent.prompt.system_prompt import PromptFacts, SystemPrompt
@@ -44,7 +45,7 @@ def shared_report(facts: PromptFacts, prompt: SystemPrompt) -> dict[str, Any]:
         "model": facts.model.id,
         "workspaceDir": facts.workspace,
         "bootstrapMaxChars": facts.max_file_chars,
-        "sandbox": {"mode": facts.sandbox_mode, "sandboxed": False},
+        "sandbox": {"mode": facts.sandbox_mode, "sandboxed": facts.sandbox is not None},
         "systemPrompt": {
             "chars": prompt.chars,
             "projectContextChars": prompt.project_context_chars,
@@ -102,8 +103,11 @@ class PromptDigests(msgspec.Struct, frozen=True):
 
 
 def model_facts(model: Model) -> bytes:
-    """The model as it is stored. Its headers may hold keys, so they are left out."""
-    return msgspec.json.encode(msgspec.structs.replace(model, headers={}) if model.headers else model)
+    """The model as it is stored. Its headers and its address may hold keys, so these are left out."""
+    shown = redact_urls(model.base_url)
+    if model.headers or shown != model.base_url:
+        model = msgspec.structs.replace(model, headers={}, base_url=shown)
+    return msgspec.json.encode(model)
 
 
 class ReportStore:

@@ -13,6 +13,7 @@ from openclaw.gateway.server import registry
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.views.channels import by_channel, summary_of
+from openclaw.rights import GUEST
 
 methods = MethodTable()
 
@@ -93,6 +94,8 @@ async def list_pairing(call: MethodCall) -> Any:
 async def approve_pairing(call: MethodCall) -> Any:
     """Lets the sender of the code in. With ``notify`` it also tells them so on their channel."""
     params: PairingApprove = call.params
+    if not call.client.rights >= GUEST:  # Nobody hands out more than they have.
+        raise MethodError("missing scope: operator.admin (the person may then talk to the agent and give it commands)")
     approved = await call.gateway.pairing.approve(params.code, params.channel)
     if approved is None:
         where = f" on {params.channel}" if params.channel else ""

@@ -72,9 +72,10 @@ async def reject(call: MethodCall) -> Any:
 async def rotate(call: MethodCall) -> Any:
     params: TokenRotate = call.params
     await call.gateway.devices.load()
-    device = call.gateway.devices.paired(params.device_id)
-    _check_hands_out(call, [*(params.scopes or ()), *token_scopes(device, params.role)])
-    token = await call.gateway.devices.rotate_token(params.device_id, params.role, params.scopes)
+    had = token_scopes(call.gateway.devices.paired(params.device_id), params.role)
+    wanted = had if params.scopes is None else params.scopes
+    _check_hands_out(call, [*had, *wanted])
+    token = await call.gateway.devices.rotate_token(params.device_id, params.role, wanted)
     if token is None:
         raise MethodError("unknown deviceId/role")
     call.gateway.end_device(params.device_id, params.role, "device token rotated", last=call.client)

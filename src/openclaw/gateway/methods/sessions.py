@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from openclaw.gateway.methods.session_patch import SessionsPatch, apply_patch, resolved_model
-from openclaw.gateway.server.params import NonEmpty, Params, Positive
+from openclaw.gateway.server.params import MAX_NUMBER, NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, target_of
 from openclaw.gateway.views import session_rows
 from openclaw.outbound.preview import (
@@ -23,10 +23,9 @@ from openclaw.outbound.preview import (
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.compactions import NothingToDo
 from openclaw.runs.session_change import (
+    delete_session,
     earlier_sessions,
-    earlier_transcripts,
     start_over,
-    stop_runs,
     take_up,
     wanted_session,
 )
@@ -34,7 +33,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.reset import transcript_ref
 from openclaw.sessions.resume import NotResumable
-from openclaw.storage.base import AbortReason, SessionRow, Transcript
+from openclaw.storage.base import SessionRow, Transcript
 
 methods = MethodTable()
 
@@ -45,7 +44,7 @@ PAGE = 100
 
 class SessionsList(Params):
     limit: Positive | None = None
-    offset: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)] | None = None
     """Asks for a page: rows from this number on, and how many there are in all. Without it the list is complete."""
     active_minutes: Positive | None = None
     include_global: bool | None = None
@@ -257,21 +256,8 @@ async def delete(call: MethodCall) -> Any:
     target = target_of(gateway, params.key)
     if target == target_of(gateway, "main"):
         raise MethodError(f"Cannot delete the main session ({shown_key(target.key)}).")
-    await stop_runs(gateway.dispatcher, target, AbortReason.DELETE)
-
-    async def remove() -> list[str] | None:
-        entry = await entry_of(gateway, target)
-        if entry is None:
-            return None
-        await gateway.runtime.sessions.update(target.agent_id, target.key, lambda _: None)
-        refs = [transcript_ref(target.agent_id, entry), *earlier_transcripts(target, entry)]
-        if params.delete_transcript:
-            return [path for ref in refs for path in await gateway.runtime.transcripts.archive(ref, "deleted")]
-        for ref in refs:
-            await gateway.runtime.transcripts.forget(ref.session_id)
-        return []
-
-    archived = await gateway.dispatcher.exclusively(target.key, remove)
+    await gateway.team.subagents.stop_all(target.key)
+    archived = await delete_session(gateway.runtime, gateway.dispatcher, target, archive=params.delete_transcript)
     return {"ok": True, "key": shown_key(target.key), "deleted": archived is not None, "archived": archived or []}
 
 

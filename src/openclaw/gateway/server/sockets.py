@@ -7,13 +7,17 @@ takes the place of a stranger, and those who are known have places of their own.
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
-from openclaw.net import is_loopback
+from openclaw.net import is_loopback, plain_ip
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
@@ -43,6 +47,13 @@ class Socket:
         self.timer: asyncio.TimerHandle | None = None
 
 
+@lru_cache(maxsize=64)
+def network_of(address: str) -> str:
+    """What one caller has: an IPv4 address, or a /64 of IPv6."""
+    ip = plain_ip(address)
+    return ip if ":" not in ip or is_loopback(ip) else str(ip_network((ip, 64), strict=False))
+
+
 class Sockets:
     """All connections of a server. A process with few file descriptors gets fewer of them."""
 
@@ -62,7 +73,7 @@ class Sockets:
 
     def came(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         peer = transport.get_extra_info("peername")
-        socket = Socket(transport, str(peer[0]) if isinstance(peer, tuple) and peer else "")
+        socket = Socket(transport, network_of(str(peer[0])) if isinstance(peer, tuple) and peer else "")
         self._open[handler] = socket
         self._strangers[socket] = None
         self._allow(socket, HEAD_S)
@@ -79,9 +90,10 @@ class Sockets:
         """The head of a request is complete. ``address`` is the caller's own, also behind a proxy."""
         if socket := self._open.get(handler):
             self._allow(socket, None if socket.known else ANSWER_S)
-            if socket.address != address and not socket.known:
-                socket.address = address
-                self._make_room(address)
+            network = network_of(address)
+            if socket.address != network and not socket.known:
+                socket.address = network
+                self._make_room(network)
 
     def answered(self, handler: RequestHandler) -> None:
         if socket := self._open.get(handler):
@@ -131,6 +143,15 @@ class Sockets:
         socket.transport.abort()
 
 
+def _is_no_bad_request(record: logging.LogRecord) -> bool:
+    """Leaves out the trace that the library logs for every request which is not HTTP. Strangers send many."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+log = logging.getLogger("openclaw.gateway.http")
+log.addFilter(_is_no_bad_request)
+
+
 class GuardedServer(web.Server):
     """The HTTP server of the library, which tells ``Sockets`` of every connection."""
 
@@ -139,6 +160,7 @@ class GuardedServer(web.Server):
         super().__init__(
             handler,
             access_log=None,
+            logger=log,
             handler_cancellation=True,
             auto_decompress=False,
             lingering_time=LINGER_S,

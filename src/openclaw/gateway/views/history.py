@@ -36,7 +36,7 @@ class _RoleOf(msgspec.Struct):
 
 _line = msgspec.json.Decoder(_Line)
 _role = msgspec.json.Decoder(_RoleOf)
-_MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|<|\[\[|"thinking"|\\u')
+_MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|_SKIP"|<|\[\[|"thinking"|\\u')
 """A message that contains none of these is shown as it is, without being decoded."""
 
 

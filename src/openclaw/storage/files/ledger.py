@@ -26,6 +26,7 @@ from openclaw.storage.base import (
     DeliveryCode,
     FirstStep,
     HeldMessage,
+    JobRow,
     LedgerRow,
     MessageBody,
     MessageState,
@@ -577,6 +578,42 @@ class FileLedger:
         rows = await self._rows(statement, *message_ids)
         return [msgspec.convert(dict(zip(names, row, strict=True)), TurnedAway) for row in rows]
 
+    async def job_put(self, job: JobRow) -> None:
+        names, state = JobRow.__struct_fields__, encode(job.state)
+        values = [state if name == "state" else getattr(job, name) for name in names]
+        marks = ", ".join("?" * len(names))
+        await self._write(f"INSERT OR REPLACE INTO jobs ({', '.join(names)}) VALUES ({marks})", *values)
+
+    async def job(self, job_id: str) -> JobRow | None:
+        return next(iter(await self._jobs("WHERE id = ?", job_id)), None)
+
+    async def jobs(
+        self,
+        *,
+        kind: str | None = None,
+        owner_key: str | None = None,
+        run_id: str | None = None,
+        trace: str | None = None,
+        ended: bool | None = None,
+        limit: int = 1000,
+    ) -> list[JobRow]:
+        asked = {"kind": kind, "owner_key": owner_key, "run_id": run_id, "trace": trace}
+        given = {name: value for name, value in asked.items() if value is not None}
+        tests = [f"{name} = ?" for name in given]
+        if ended is not None:
+            tests.append(f"ended_at IS {'NOT ' if ended else ''}NULL")
+        where = f"WHERE {' AND '.join(tests)} " if tests else ""
+        return await self._jobs(f"{where}ORDER BY created_at, rowid LIMIT ?", *given.values(), max(0, limit))
+
+    async def job_forget(self, job_id: str) -> None:
+        await self._write("DELETE FROM jobs WHERE id = ?", job_id)
+
+    async def _jobs(self, condition: str, *values: Any) -> list[JobRow]:
+        names = JobRow.__struct_fields__
+        rows = await self._rows(f"SELECT {', '.join(names)} FROM jobs {condition}", *values)
+        found = [dict(zip(names, row, strict=True)) for row in rows]
+        return [JobRow(**{**fields, "state": msgspec.json.decode(fields["state"])}) for fields in found]
+
     async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
         due = "WHERE state = 'pending' AND next_at <= ? ORDER BY next_at, id LIMIT ?"
         return [part_of(row) for row in await self._rows(f"{SELECT_PARTS} {due}", now_ms, max(0, limit))]
@@ -694,4 +731,5 @@ def _prune(db: sqlite3.Connection, before: int, most: int) -> int:
     for table in ("story", "tool_calls", "outbox"):
         db.executemany(f"DELETE FROM {table} WHERE ledger_id = ?", rows)
     db.executemany("DELETE FROM messages WHERE id = ?", rows)
+    db.execute("DELETE FROM jobs WHERE ended_at IS NOT NULL AND ended_at < ?", (before,))
     return len(rows)

@@ -32,7 +32,7 @@ from openclaw.storage.files.ledger_rescue import FoundDamaged, is_damage, keep_s
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 _CHECKED_UP_TO = 256 << 20
 """A larger database is not checked at the start, which takes a second. Its damage is noticed when it is met."""
 _LOG_BYTES = 1_008 * (4_096 + 24)
@@ -129,6 +129,22 @@ CREATE TABLE IF NOT EXISTS turned_away (
   last_at INTEGER NOT NULL,
   UNIQUE (message_id, channel, chat, code)
 );
+"""
+_JOBS_SCHEMA = """
+CREATE TABLE IF NOT EXISTS jobs (
+  id TEXT PRIMARY KEY,
+  kind TEXT NOT NULL,
+  owner_key TEXT NOT NULL,
+  run_id TEXT NOT NULL,
+  trace TEXT NOT NULL,
+  state BLOB NOT NULL,
+  created_at INTEGER NOT NULL,
+  ended_at INTEGER
+);
+CREATE INDEX IF NOT EXISTS jobs_owner ON jobs (owner_key);
+CREATE INDEX IF NOT EXISTS jobs_run ON jobs (run_id);
+CREATE INDEX IF NOT EXISTS jobs_trace ON jobs (trace);
+CREATE INDEX IF NOT EXISTS jobs_open ON jobs (created_at) WHERE ended_at IS NULL;
 """
 _TELL_STORY = """
 CREATE TEMP TRIGGER accepted AFTER INSERT ON main.messages BEGIN
@@ -274,7 +290,10 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         connection.create_function("doubts_in", 1, lambda text: delivery_from_sentence(text)[0])
         connection.create_function("delivery_code", 1, lambda text: delivery_from_sentence(text)[1])
         connection.create_function("problem_in", 1, lambda text: delivery_from_sentence(text)[2])
-        steps = [_SCHEMA, _SEEN_SCHEMA, _MESSAGE_ID, _HELD_SCHEMA, _CODES, _HELD_ATTEMPTS, _TURNED_AWAY_SCHEMA]
+        steps = [
+            *(_SCHEMA, _SEEN_SCHEMA, _MESSAGE_ID, _HELD_SCHEMA, _CODES, _HELD_ATTEMPTS, _TURNED_AWAY_SCHEMA),
+            _JOBS_SCHEMA,
+        ]
         missing = "".join(steps[version:])
         connection.executescript(f"BEGIN; {missing} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     # A part that was being sent when the process died may have arrived. The delivery decides, given its doubts.

@@ -20,6 +20,7 @@ KEYS = {
     "seen": "step",
     "held": "step",
     "turned_away": "step",
+    "jobs": "rowid",
 }
 """The tables with the number by which their rows are read. No index is needed for it, as one may be damaged too."""
 _AT_ONCE = 1_000

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -41,6 +42,7 @@ MAX_PATTERNS = 2000
 SLUG = 8
 """The first characters of an id, which people use to name an approval."""
 KEPT_COMMAND = 2000
+_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 LOST = "the Gateway was restarted while it waited. Have the command asked for again"
 
 
@@ -134,6 +136,8 @@ class Approvals:
     ) -> Approval:
         """Opens a request. Raises ``ValueError`` if it cannot be shown, the id is taken, or too many are open."""
         request = request.visible()
+        if id is not None and not _ID.fullmatch(id):
+            raise ValueError("approval id: use up to 128 letters, digits and . _ : -")
         if id is not None and id in self._open:
             raise ValueError("approval id already pending")
         if len(self._open) >= MAX_PENDING:

@@ -110,7 +110,7 @@ def bind_text(text: str, search_path: str, cwd: str) -> Binding:
 def _runnable_names(text: str, search_path: str, cwd: str) -> list[str]:
     """The paths of everything that the text names and that can be run, also in folders that it names."""
     words = list(dict.fromkeys(_WORD.findall(text)))[: MAX_FILES * 4]
-    folders = [cwd, *(str(Path(cwd, word)) for word in words if Path(cwd, word).is_dir())][:8]
+    folders = [cwd, *(str(Path(cwd, word)) for word in words if os.path.isdir(Path(cwd, word)))][:8]  # noqa: PTH112
     programs = [found for word in words if (found := resolve_program(word, search_path, cwd))]
     runs_code = any(map(runs_arguments, programs))
     places = [Path(folder, word) for word in words for folder in folders]
@@ -233,10 +233,7 @@ def _can_be_run(path: Path, *, any_file: bool) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
+    return os.path.isfile(path)  # noqa: PTH113 - a word that is too long for a name is no error here
 
 
 def _size(path: Path) -> int:

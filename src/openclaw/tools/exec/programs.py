@@ -59,7 +59,7 @@ class Program(msgspec.Struct, frozen=True):
 
 def resolve_program(name: str, search_path: str, cwd: str) -> Program | None:
     found = str(Path(cwd, name)) if "/" in name else shutil.which(name, path=search_path)
-    if not found or not Path(found).is_absolute() or not os.access(found, os.X_OK) or not Path(found).is_file():
+    if not found or not found.startswith("/") or not os.path.isfile(found) or not os.access(found, os.X_OK):  # noqa: PTH113
         return None
     return Program(os.path.realpath(found), found, tuple(_link_names(Path(found))))
 

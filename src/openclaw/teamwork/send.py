@@ -1,0 +1,328 @@
+"""``sessions_send``: a message to another session, the conversation that may follow, and its announcement.
+
+The primary run answers the message. Then requester and target answer each other in turns, until one of them says
+``REPLY_SKIP`` or the turns are used up. At last the target says in its own channel what came of it, or
+``ANNOUNCE_SKIP``. All of this is one job, so a restart goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import msgspec
+
+from openclaw.agent.runtime import Runtime
+from openclaw.foreign_text import disarmed
+from openclaw.inbound.incoming import SessionGone
+from openclaw.messages import ToolSpec
+from openclaw.outbound.reply import is_delivered
+from openclaw.outbound.silence import ANNOUNCE_SKIP, REPLY_SKIP
+from openclaw.sessions.entry import SessionEntry, normalize_route
+from openclaw.sessions.keys import SessionRef, channel_of, rest_of, shown_key
+from openclaw.storage.base import JobRow, MessageBody, SessionRow, Trace
+from openclaw.teamwork.between import BetweenSessions, Outcome, provenance
+from openclaw.teamwork.jobs import Jobs, step_id
+from openclaw.teamwork.session_tools import SessionViews, answer, refused
+from openclaw.teamwork.visibility import Refusal
+from openclaw.tools.arguments import required_text
+from openclaw.tools.base import ToolContext, ToolResult
+
+log = logging.getLogger("openclaw.teamwork.send")
+
+KIND = "send"
+USUAL_WAIT_S = 30.0
+LONGEST_WAIT_S = 24 * 3600.0
+_PENDING = {"status": "pending", "mode": "announce"}
+Say = Callable[[SessionRef, str, str, dict[str, Any]], Awaitable[None]]
+"""Says a text in a session's chat and on a route. It takes the session, a run id, the text and the route."""
+
+
+class SendState(msgspec.Struct, kw_only=True, rename="camel"):
+    """Where such a job is."""
+
+    requester_agent: str
+    requester: str
+    requester_channel: str
+    target_agent: str
+    target: str
+    message: str
+    trace: Trace
+    decision: Literal["open", "follow", "late"] = "open"
+    """``follow``: the requester has the answer or does not wait for it, and the conversation goes on. ``late``: the
+    requester stopped waiting, and gets the answer as a message of its own. ``open``: it still waits."""
+    first_reply: str = ""
+    latest: str = ""
+    turn: int = 0
+    """How many turns of the conversation are done."""
+    over: bool = False
+    """The conversation is over; only the announcement is left."""
+
+    @property
+    def requester_ref(self) -> SessionRef:
+        return SessionRef(self.requester_agent, self.requester)
+
+    @property
+    def target_ref(self) -> SessionRef:
+        return SessionRef(self.target_agent, self.target)
+
+
+class SessionsSendTool:
+    summary = "Send a message to another session and get its reply"
+    spec = ToolSpec(
+        name="sessions_send",
+        description=(
+            "Send a message to another session, named by its key, session id or label. Waits for the reply up to "
+            "timeoutSeconds (30); with 0 it returns at once. After a timeout the run goes on, and its answer comes "
+            "later by itself."
+        ),
+        parameters={
+            "type": "object",
+            "required": ["message"],
+            "properties": {
+                "sessionKey": {"type": "string", "description": "A key or a sessionId of sessions_list"},
+                "label": {"type": "string", "minLength": 1, "maxLength": 64, "description": "In place of sessionKey"},
+                "agentId": {"type": "string", "minLength": 1, "maxLength": 64, "description": "The label's agent"},
+                "message": {"type": "string"},
+                "timeoutSeconds": {"type": "number", "minimum": 0, "description": "0 does not wait (30)"},
+            },
+        },
+    )
+
+    def __init__(self, views: SessionViews, between: BetweenSessions, jobs: Jobs, conversations: Conversations) -> None:
+        self._views = views
+        self._between = between
+        self._jobs = jobs
+        self._conversations = conversations
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        text = required_text(arguments, "message")
+        job_id = step_id(f"{context.run_id}/{context.call_id}", KIND)
+        run_id = step_id(job_id, "ask")
+        try:
+            row, shown = await self._target(arguments, context)
+            trace = await self._between.next_trace(context, row.key)
+        except Refusal as refusal:
+            return refused(refusal, runId=run_id)
+        wait_s = _wait(arguments.get("timeoutSeconds"))
+        if row.key in (context.session_key, *trace.visited):
+            wait_s = 0.0  # It cannot answer while it waits for us.
+        job = await self._job(job_id, context, row, text, trace, waits=wait_s > 0)
+        await self._jobs.save(job)
+        try:
+            await self._conversations.ask(job, run_id)
+        except (Refusal, SessionGone) as problem:
+            await self._jobs.end(job)
+            refusal = problem if isinstance(problem, Refusal) else Refusal(f"No session found: {shown}", "error")
+            return refused(refusal, runId=run_id, sessionKey=shown)
+        self._jobs.start(job)
+        told: dict[str, Any] = {"runId": run_id, "sessionKey": shown}
+        if wait_s <= 0:
+            return answer({**told, "status": "accepted", "delivery": _PENDING})
+        outcome = await self._between.outcome(run_id, wait_s)
+        late = outcome.status == "timeout" and outcome.row is None
+        await self._conversations.decide(job, "late" if late else "follow")
+        if outcome.status == "ok":
+            return answer({**told, "status": "ok", "reply": outcome.reply, "delivery": _PENDING})
+        status = "timeout" if late else "error"
+        return answer({**told, "status": status, "error": outcome.error or "the run failed"})
+
+    async def _target(self, arguments: dict[str, Any], context: ToolContext) -> tuple[SessionRow, str]:
+        name, label = (str(arguments.get(key) or "").strip() for key in ("sessionKey", "label"))
+        if name and label:
+            raise Refusal("Provide either sessionKey or label (not both).", "error")
+        if not name and not label:
+            raise Refusal("Either sessionKey or label is required", "error")
+        visibility = self._views.visibility(context)
+        row = await visibility.find(name, label=label, agent_id=str(arguments.get("agentId") or "").strip())
+        visibility.check(row, "send", name or label)
+        return row, visibility.shown(row.key)
+
+    async def _job(
+        self, job_id: str, context: ToolContext, row: SessionRow, text: str, trace: Trace, *, waits: bool
+    ) -> JobRow:
+        runtime = self._views.runtime
+        entry = await runtime.sessions.get(context.agent_id, context.session_key)
+        state = SendState(
+            requester_agent=context.agent_id,
+            requester=context.session_key,
+            requester_channel=channel_of(entry, context.session_key),
+            target_agent=row.agent_id,
+            target=row.key,
+            message=text,
+            trace=trace,
+            decision="open" if waits else "follow",
+        )
+        return JobRow(
+            id=job_id,
+            kind=KIND,
+            owner_key=context.session_key,
+            run_id=context.run_id,
+            trace=trace.id,
+            state=msgspec.to_builtins(state),
+            created_at=runtime.clock.now_ms(),
+        )
+
+
+def _wait(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return USUAL_WAIT_S
+    return float(min(max(value, 0), LONGEST_WAIT_S))
+
+
+class Conversations:
+    """Carries such jobs on."""
+
+    def __init__(self, runtime: Runtime, between: BetweenSessions, jobs: Jobs, say: Say) -> None:
+        self._runtime = runtime
+        self._between = between
+        self._jobs = jobs
+        self._say = say
+        self._decided: dict[str, asyncio.Event] = {}
+        """The jobs whose requester waits in this process."""
+        jobs.add_kind(KIND, self.carry_on)
+
+    async def ask(self, job: JobRow, run_id: str) -> None:
+        """Hands the message in. Raises ``Refusal`` or ``SessionGone``."""
+        state = msgspec.convert(job.state, SendState)
+        if state.decision == "open":
+            self._decided[job.id] = asyncio.Event()
+        lines = ["This message comes from another agent session, not from a person.", *_parties(state)]
+        await self._hand_in(state, state.target_ref, state.requester_ref, state.message, run_id, lines)
+
+    async def decide(self, job: JobRow, decision: Literal["follow", "late"]) -> None:
+        """Notes what the requester made of its wait."""
+        job.state["decision"] = decision
+        await self._jobs.save(job)
+        if waiting := self._decided.pop(job.id, None):
+            waiting.set()
+
+    async def carry_on(self, job: JobRow) -> None:
+        run_id = step_id(job.id, "ask")
+        state = msgspec.convert(job.state, SendState)
+        try:
+            if job.id not in self._decided:
+                await self.ask(job, run_id)  # It may have been cut off before the message was on disk.
+                self._decided.pop(job.id, None)
+            if not state.first_reply:
+                outcome = await self._between.outcome(run_id)
+                if waiting := self._decided.get(job.id):
+                    await waiting.wait()
+                # After a restart nobody waits any more.
+                late = job.state["decision"] != "follow"
+                state = msgspec.convert(job.state, SendState)
+                if late:
+                    await self._tell_late(job, state, outcome)
+                    return
+                if outcome.status != "ok" or not outcome.reply.strip():
+                    return
+                state.first_reply = state.latest = outcome.reply
+                await self._save(job, state)
+            await self._converse(job, state)
+            await self._announce(job, state)
+        except SessionGone as gone:
+            log.info("the conversation %s ends: the session %s is gone", job.id, gone)
+        except Refusal as refusal:
+            log.info("the conversation %s ends: %s", job.id, refusal)
+
+    async def _converse(self, job: JobRow, state: SendState) -> None:
+        """Requester and target answer each other. The requester begins."""
+        turns = self._runtime.config.current.session.agent_to_agent.max_ping_pong_turns
+        if state.requester == state.target:
+            turns = 0
+        while not state.over and state.turn < turns and not await self._between.is_spent(state.trace.id):
+            number = state.turn + 1
+            asked = number % 2 == 1
+            here, there = (state.requester_ref, state.target_ref)[:: 1 if asked else -1]
+            lines = [
+                "This is a turn of a conversation between two agent sessions, not a message from a person.",
+                f"You are the {'requester' if asked else 'target'}. Turn {number} of {turns}.",
+                *_parties(state),
+                f"Answer exactly {REPLY_SKIP} to end the conversation.",
+            ]
+            run_id = step_id(job.id, f"turn {number}")
+            await self._hand_in(state, here, there, state.latest, run_id, lines, hops=number)
+            # ``REPLY_SKIP`` is silence, and a silent run has no reply.
+            reply = (await self._between.outcome(run_id)).reply.strip()
+            state.turn, state.over = number, not reply
+            state.latest = reply or state.latest
+            await self._save(job, state)
+
+    async def _announce(self, job: JobRow, state: SendState) -> None:
+        """Lets the target say in its own channel what came of the request, and sends it there."""
+        if await self._between.is_spent(state.trace.id):
+            return
+        run_id, target = step_id(job.id, "announce"), state.target_ref
+        lines = [
+            "This is the announce step after a conversation between two agent sessions.",
+            *_parties(state),
+            f"Original request: {disarmed(state.message)}",
+            f"First reply: {disarmed(state.first_reply) or 'not available'}",
+            f"Latest reply: {disarmed(state.latest) or 'not available'}",
+            f"Your answer is posted to the target's channel. Answer exactly {ANNOUNCE_SKIP} to stay silent.",
+        ]
+        body = MessageBody(internal=True, extra_system_prompt=_block(lines), trace=state.trace)
+        await self._between.hand_in(target, "Agent-to-agent announce step.", run_id, body)
+        said = (await self._between.outcome(run_id)).reply.strip()
+        entry = await self._runtime.sessions.get(target.agent_id, target.key)
+        route = announce_route(target.key, entry)
+        if said and entry is not None and is_delivered(route):
+            await self._say(target, step_id(job.id, "post"), said, route)
+
+    async def _tell_late(self, job: JobRow, state: SendState, outcome: Outcome) -> None:
+        """Gives the requester an answer for which it did not wait."""
+        what = outcome.reply.strip() or f"({outcome.error or 'it said nothing'})"
+        text = f"[Late reply from session {shown_key(state.target)} to your sessions_send]\n{what}"
+        run_id, sender = step_id(job.id, "late"), state.target_ref
+        lines = ["This is the late answer to a message that you sent to another session.", *_parties(state)]
+        row = await self._runtime.ledger.by_run(job.run_id)
+        route = row.route if row is not None else None
+        await self._hand_in(state, state.requester_ref, sender, text, run_id, lines, route=route)
+
+    async def _hand_in(
+        self,
+        state: SendState,
+        to: SessionRef,
+        sender: SessionRef,
+        text: str,
+        run_id: str,
+        lines: list[str],
+        *,
+        hops: int = 0,
+        route: dict[str, Any] | None = None,
+    ) -> None:
+        trace = msgspec.structs.replace(state.trace, hops=state.trace.hops + hops)
+        channel = state.requester_channel if sender == state.requester_ref else ""
+        body = MessageBody(
+            extra_system_prompt=_block(lines),
+            provenance=provenance(sender.key, channel, "sessions_send"),
+            trace=trace,
+        )
+        await self._between.hand_in(to, text, run_id, body, route=route)
+
+    async def _save(self, job: JobRow, state: SendState) -> None:
+        job.state = msgspec.to_builtins(state)
+        await self._jobs.save(job)
+
+
+def _parties(state: SendState) -> list[str]:
+    known = f" (channel {state.requester_channel})" if state.requester_channel not in ("", "unknown") else ""
+    return [f"Requester session: {shown_key(state.requester)}{known}.", f"Target session: {shown_key(state.target)}."]
+
+
+def _block(lines: list[str]) -> str:
+    return "\n".join(["Agent-to-agent message context:", *lines])
+
+
+def announce_route(key: str, entry: SessionEntry | None) -> dict[str, Any]:
+    """Where a session's chat is: as its key says for a group, else where its last message came from."""
+    parts = rest_of(key).split(":")
+    stored = normalize_route((entry or {}).get("deliveryContext"))
+    if len(parts) >= 3 and parts[1] in ("group", "channel") and stored.get("channel") != parts[0]:
+        channel, kind = parts[0], parts[1]
+        thread = {"threadId": parts[4]} if len(parts) >= 5 and parts[3] in ("topic", "thread") else {}
+        to = f"channel:{parts[2]}" if channel in ("discord", "slack") else f"{kind}:{parts[2]}"
+        return {"channel": channel, "to": to, **thread, "sessionKey": key}
+    return {**stored, "sessionKey": key}

@@ -1,0 +1,509 @@
+"""Sub-agents: ``sessions_spawn`` starts one, a job follows it to its end, and its result is told to whoever asked.
+
+The result is stored before it is delivered. It is delivered once, as a message of the requester's chat, as soon as no
+run writes there. A result that cannot be delivered stays in the job, where ``/subagents log`` finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import msgspec
+
+from openclaw.agent.runtime import Runtime
+from openclaw.agent.spend.report import session_totals
+from openclaw.config.agents import agent_config, main_session_key
+from openclaw.config.schema import Config
+from openclaw.config.schema.agents import ModelChoice
+from openclaw.inbound.incoming import SessionGone
+from openclaw.messages import ToolSpec
+from openclaw.models.base import ModelError
+from openclaw.models.thinking import parse_level
+from openclaw.outbound.silence import ANNOUNCE_SKIP
+from openclaw.outbound.usage_text import money, token_count
+from openclaw.paths import normalize_agent_id
+from openclaw.sessions.keys import SessionRef, channel_of, is_subagent, shown_key
+from openclaw.sessions.reset import transcript_ref
+from openclaw.storage.base import AbortReason, JobRow, MessageBody, Trace
+from openclaw.teamwork.between import BetweenSessions, Outcome, provenance
+from openclaw.teamwork.jobs import Jobs, step_id
+from openclaw.teamwork.send import Say
+from openclaw.teamwork.session_tools import SessionViews, answer, refused, spawnable
+from openclaw.teamwork.visibility import Refusal
+from openclaw.text import shortened
+from openclaw.tools.arguments import required_text
+from openclaw.tools.base import ToolContext, ToolResult
+
+log = logging.getLogger("openclaw.teamwork.subagents")
+
+KIND = "spawn"
+ANNOUNCE_S = 120.0
+"""The announce step may take this long. Then the sub-agent's last words are the result."""
+SWEEP_S = 60.0
+LONGEST_LABEL = 64
+LONGEST_RESULT = 20_000
+_LEVELS = "off, minimal, low, medium, high"
+Status = Literal["running", "success", "error", "timeout", "stopped"]
+Delete = Callable[[SessionRef], Awaitable[Any]]
+Stop = Callable[[str, AbortReason], Awaitable[list[str]]]
+
+
+class SpawnState(msgspec.Struct, kw_only=True, rename="camel"):
+    """Where such a job is."""
+
+    agent_id: str
+    child: str
+    requester_agent: str
+    requester: str
+    route: dict[str, Any]
+    """Where the run that asked was answered."""
+    task: str
+    label: str = ""
+    model: str = ""
+    thinking: str = ""
+    timeout_s: float = 0
+    cleanup: Literal["delete", "keep"] = "keep"
+    trace: Trace
+    begun: bool = False
+    status: Status = "running"
+    error: str = ""
+    run_ms: int = 0
+    result: str = ""
+    """What is told, once it is known."""
+    silent: bool = False
+    """The sub-agent did not want its result to be told."""
+    delivered: bool = False
+    archive_at: int = 0
+    archived: bool = False
+
+    @property
+    def child_ref(self) -> SessionRef:
+        return SessionRef(self.agent_id, self.child)
+
+    @property
+    def requester_ref(self) -> SessionRef:
+        return SessionRef(self.requester_agent, self.requester)
+
+    @property
+    def name(self) -> str:
+        return self.label or shortened(self.task, 48)
+
+
+def state_of(job: JobRow) -> SpawnState:
+    return msgspec.convert(job.state, SpawnState)
+
+
+class SessionsSpawnTool:
+    summary = "Start a sub-agent in a session of its own; its result comes back by itself"
+    spec = ToolSpec(
+        name="sessions_spawn",
+        description=(
+            "Start a sub-agent for a task in a session of its own. Returns at once; when the sub-agent is done, its "
+            "result is posted to this chat by itself, so do not wait for it or poll."
+        ),
+        parameters={
+            "type": "object",
+            "required": ["task"],
+            "properties": {
+                "task": {"type": "string", "description": "What to do, with everything it must know"},
+                "label": {"type": "string", "description": "A short name for lists"},
+                "agentId": {"type": "string", "description": "Another agent, as agents_list shows"},
+                "model": {"type": "string", "description": "provider/model or an alias"},
+                "thinking": {"type": "string", "description": _LEVELS},
+                "runTimeoutSeconds": {"type": "number", "minimum": 0, "description": "Stop it after this; 0 is never"},
+                "timeoutSeconds": {"type": "number", "minimum": 0, "description": "Older name of runTimeoutSeconds"},
+                "cleanup": {
+                    "type": "string",
+                    "enum": ["delete", "keep"],
+                    "description": "Its session afterwards (keep)",
+                },
+            },
+        },
+    )
+
+    def __init__(self, views: SessionViews, between: BetweenSessions, subagents: Subagents) -> None:
+        self._views = views
+        self._between = between
+        self._subagents = subagents
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        task = required_text(arguments, "task").strip()
+        job_id = step_id(f"{context.run_id}/{context.call_id}", KIND)
+        try:
+            job, more = await self._job(job_id, arguments, context, task)
+            await self._subagents.begin(job)
+        except Refusal as refusal:
+            return refused(refusal)
+        state = state_of(job)
+        run_id = step_id(job_id, "work")
+        return answer({"status": "accepted", "childSessionKey": state.child, "runId": run_id, **more})
+
+    async def _job(
+        self, job_id: str, arguments: dict[str, Any], context: ToolContext, task: str
+    ) -> tuple[JobRow, dict[str, Any]]:
+        runtime, requester = self._views.runtime, SessionRef(context.agent_id, context.session_key)
+        config = runtime.config.current
+        if is_subagent(requester.key):
+            raise Refusal("sessions_spawn is not allowed from sub-agent sessions")
+        agent_id = _agent(config, requester.agent_id, str(arguments.get("agentId") or ""))
+        self._subagents.check_room(requester.key)
+        child = f"agent:{agent_id}:subagent:{uuid.uuid5(uuid.UUID(job_id), 'session')}"
+        trace = await self._between.next_trace(context, child)
+        model, more = _model(runtime, agent_id, str(arguments.get("model") or "").strip())
+        label = str(arguments.get("label") or "").strip()[:LONGEST_LABEL]
+        timeout = arguments.get("runTimeoutSeconds", arguments.get("timeoutSeconds"))
+        row = await runtime.ledger.by_run(context.run_id) if context.run_id else None
+        entry = await runtime.sessions.get(requester.agent_id, requester.key)
+        state = SpawnState(
+            agent_id=agent_id,
+            child=child,
+            requester_agent=requester.agent_id,
+            requester=requester.key,
+            route=dict(row.route) if row else dict((entry or {}).get("deliveryContext") or {}),
+            task=task,
+            label=label,
+            model=model,
+            thinking=_thinking(config, agent_id, str(arguments.get("thinking") or "").strip()),
+            timeout_s=_seconds(timeout, config.agents.defaults.subagents.run_timeout_seconds),
+            cleanup="delete" if arguments.get("cleanup") == "delete" else "keep",
+            trace=trace,
+        )
+        job = JobRow(
+            id=job_id,
+            kind=KIND,
+            owner_key=requester.key,
+            run_id=context.run_id,
+            trace=trace.id,
+            state=msgspec.to_builtins(state),
+            created_at=runtime.clock.now_ms(),
+        )
+        return job, more
+
+
+def _agent(config: Config, requester: str, wanted: str) -> str:
+    """The agent to start. Raises ``Refusal`` for one that the requester may not start."""
+    agent_id = normalize_agent_id(wanted) if wanted.strip() else requester
+    allowed = spawnable(config, requester)
+    if agent_id != requester and "*" not in allowed and agent_id not in allowed:
+        others = ", ".join(sorted(allowed - {requester})) or "none"
+        raise Refusal(f"agentId is not allowed for sessions_spawn (allowed: {others})")
+    if agent_id != requester and agent_config(config, agent_id) is None:
+        raise Refusal(f'There is no agent "{agent_id}"; agents_list shows them.', "error")
+    return agent_id
+
+
+def _model(runtime: Runtime, agent_id: str, wanted: str) -> tuple[str, dict[str, Any]]:
+    """The model of the sub-agent, and what the answer says of it. Raises ``Refusal`` for a model nobody knows."""
+    config = runtime.config.current
+    if wanted:
+        try:
+            model = runtime.catalogue().resolve(wanted)
+        except ModelError as unknown:
+            raise Refusal(str(unknown), "error") from None
+        offered = config.agents.defaults.models
+        if offered and model.ref not in _refs(runtime, list(offered)):
+            raise Refusal(f"Model {model.ref} is not on the list agents.defaults.models.", "error")
+        return model.ref, {"modelApplied": True}
+    agent = agent_config(config, agent_id)
+    for setting in (agent.subagents.model if agent else None, config.agents.defaults.subagents.model):
+        name = setting.primary if isinstance(setting, ModelChoice) else setting
+        if not name:
+            continue
+        try:
+            return runtime.catalogue().resolve(name).ref, {"modelApplied": True}
+        except ModelError as unknown:
+            return "", {"warning": f"The configured model of sub-agents is not used: {unknown}"}
+    return "", {}
+
+
+def _refs(runtime: Runtime, names: list[str]) -> set[str]:
+    found: set[str] = set()
+    for name in names:
+        try:
+            found.add(runtime.catalogue().resolve(name).ref)
+        except ModelError:
+            continue
+    return found
+
+
+def _thinking(config: Config, agent_id: str, wanted: str) -> str:
+    agent = agent_config(config, agent_id)
+    if wanted:
+        level = parse_level(wanted)
+        if level is None:
+            raise Refusal(f'Invalid thinking level "{wanted}". Use one of: {_LEVELS}.', "error")
+        return level
+    usual = (agent.subagents.thinking if agent else None) or config.agents.defaults.subagents.thinking or ""
+    return parse_level(usual) or ""
+
+
+def _seconds(value: Any, otherwise: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return float(otherwise)
+    return float(max(0, value))
+
+
+class Subagents:
+    """Follows the sub-agents to their end, tells their results, and archives their sessions."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        between: BetweenSessions,
+        jobs: Jobs,
+        *,
+        say: Say,
+        delete: Delete,
+        stop: Stop,
+    ) -> None:
+        self._runtime = runtime
+        self._between = between
+        self._jobs = jobs
+        self._say = say
+        self._delete = delete
+        self._stop = stop
+        self._living: dict[str, dict[str, JobRow]] = {}
+        """The sub-agents that have not ended, by the key of the session that asked for them, then by job."""
+        jobs.add_kind(KIND, self.carry_on)
+
+    # Beginning and looking
+
+    def check_room(self, owner_key: str) -> None:
+        most = self._runtime.config.current.agents.defaults.subagents.max_children_per_agent
+        if most is not None and len(self.living(owner_key)) >= most:
+            raise Refusal(
+                f"{most} sub-agents of this session are at work already "
+                "(agents.defaults.subagents.maxChildrenPerAgent); wait for one to end."
+            )
+
+    async def begin(self, job: JobRow) -> None:
+        """Returns when the sub-agent's task is on disk. A call that is repeated begins nothing new."""
+        if await self._runtime.ledger.job(job.id) is not None:
+            return
+        await self._jobs.save(job)
+        self._remember(job)
+        self._jobs.start(job)
+
+    def living(self, owner_key: str) -> list[JobRow]:
+        return list(self._living.get(owner_key, {}).values())
+
+    def lines(self, owner_key: str) -> list[str]:
+        """What the requester's next prompt says of its sub-agents. Empty if there are none."""
+        living = self._living.get(owner_key)
+        if not living:
+            return []
+        names = [f"{state.name} ({state.child})" for state in map(state_of, living.values())]
+        return [f"Sub-agents at work ({len(names)}): {'; '.join(names[:20])}"]
+
+    async def of(self, owner_key: str) -> list[JobRow]:
+        """All sub-agents of a session that are remembered, the oldest first."""
+        return await self._runtime.ledger.jobs(kind=KIND, owner_key=owner_key)
+
+    async def stop_all(self, owner_key: str) -> int:
+        """Stops the sub-agents of a session. Returns how many were at work."""
+        living = self.living(owner_key)
+        await asyncio.gather(*(self.stop_one(job) for job in living))
+        return len(living)
+
+    async def stop_one(self, job: JobRow) -> bool:
+        return bool(await self._stop(state_of(job).child, AbortReason.STOP))
+
+    # The way of one
+
+    async def carry_on(self, job: JobRow) -> None:
+        self._remember(job)
+        try:
+            await self._follow(job)
+        finally:
+            if job.ended_at is not None or state_of(job).status != "running":
+                self._forget(job)
+
+    async def _follow(self, job: JobRow) -> None:
+        state = state_of(job)
+        if not state.begun:
+            if await self._runtime.ledger.by_run(step_id(job.id, "work")) is None:
+                await self._begin_work(job, state)
+            state.begun = True
+            await self._save(job, state)
+        if state.status == "running":
+            outcome = await self._between.outcome(step_id(job.id, "work"))
+            self._note_end(state, outcome)
+            await self._save(job, state)
+            self._forget(job)
+        if not state.result and state.status != "stopped":
+            await self._find_result(job, state)
+            await self._save(job, state)
+        if not state.delivered and not state.silent and state.status != "stopped":
+            await self._deliver(job, state)
+        if state.cleanup == "delete":
+            await self._remove(state)
+            state.archived = True
+        minutes = self._runtime.config.current.agents.defaults.subagents.archive_after_minutes
+        state.archive_at = job.created_at + minutes * 60_000 if minutes > 0 else 0
+        await self._save(job, state)
+
+    async def _begin_work(self, job: JobRow, state: SpawnState) -> None:
+        """Makes the session and hands the task in."""
+        fields: dict[str, Any] = {"spawnedBy": state.requester}
+        if state.label:
+            fields["label"] = state.label
+        if state.thinking:
+            fields["thinkingLevel"] = state.thinking
+        if state.model:
+            provider, _, model = state.model.partition("/")
+            fields |= {"providerOverride": provider, "modelOverride": model}
+        entry = await self._runtime.sessions.get(state.requester_agent, state.requester)
+        channel = channel_of(entry, state.requester)
+        body = MessageBody(
+            extra_system_prompt=_role(state, channel),
+            timeout_seconds=state.timeout_s or None,
+            provenance=provenance(state.requester, channel, "sessions_spawn"),
+            trace=state.trace,
+        )
+        await self._between.hand_in(
+            state.child_ref, state.task, step_id(job.id, "work"), body, source="subagent", new=fields
+        )
+
+    @staticmethod
+    def _note_end(state: SpawnState, outcome: Outcome) -> None:
+        """Takes the status from how the run really ended, never from what was said."""
+        state.status = {"ok": "success", "stopped": "stopped", "timeout": "timeout", "error": "error"}[outcome.status]  # type: ignore[assignment]
+        state.error = outcome.error
+        row = outcome.row
+        if row is not None and row.ended_at is not None:
+            state.run_ms = row.ended_at - (row.started_at or row.accepted_at)
+        state.result = ""
+
+    async def _find_result(self, job: JobRow, state: SpawnState) -> None:
+        """Lets the sub-agent say what came of its task, and stores it in its final form."""
+        work = await self._runtime.ledger.by_run(step_id(job.id, "work"))
+        said = str((work.result or {}).get("text") or "").strip() if work else ""
+        if state.status == "success":
+            announced = await self._announce_step(job, state)
+            state.silent = announced is not None and announced.silent
+            said = (announced.reply.strip() if announced else "") or said
+        text = said[:LONGEST_RESULT] or "(not available)"
+        notes = [f"Notes: {state.error}"] if state.error else []
+        stats = await self._stats(state)
+        state.result = "\n".join([f"Status: {state.status}", f"Result: {text}", *notes, "", stats])
+
+    async def _announce_step(self, job: JobRow, state: SpawnState) -> Outcome | None:
+        run_id = step_id(job.id, "announce")
+        lines = [
+            "Your task is done. This is the announce step: what you answer now is posted to the chat of whoever asked.",
+            "Say the result in a few sentences, with what must be known to use it.",
+            f"Answer exactly {ANNOUNCE_SKIP} to post nothing.",
+        ]
+        body = MessageBody(internal=True, extra_system_prompt="\n".join(lines), trace=state.trace)
+        try:
+            await self._between.hand_in(state.child_ref, "Sub-agent announce step.", run_id, body, source="subagent")
+        except (SessionGone, Refusal):
+            return None
+        return await self._between.outcome(run_id, ANNOUNCE_S)
+
+    async def _stats(self, state: SpawnState) -> str:
+        """The line under a result: time, tokens, cost and where the transcript is."""
+        entry = await self._runtime.sessions.get(state.agent_id, state.child)
+        parts = [f"runtime {_runtime_text(state.run_ms)}"]
+        session_id, path = "n/a", "n/a"
+        if entry is not None:
+            session_id, ref = entry["sessionId"], transcript_ref(state.agent_id, entry)
+            path = self._runtime.transcripts.locate(ref) or self._runtime.transcripts.default_path(ref)
+        given, said = (entry or {}).get("inputTokens"), (entry or {}).get("outputTokens")
+        if given is None and said is None:
+            parts.append("tokens n/a")
+        else:
+            both = token_count((given or 0) + (said or 0))
+            parts.append(f"tokens {both} (in {token_count(given or 0)} / out {token_count(said or 0)})")
+        totals = await session_totals(self._runtime, state.child_ref, entry)
+        if totals.known and totals.total_cost:
+            parts.append(f"est {money(totals.total_cost)}")
+        parts += [f"sessionKey {state.child}", f"sessionId {session_id}", f"transcript {path}"]
+        return f"Stats: {' • '.join(parts)}"
+
+    async def _deliver(self, job: JobRow, state: SpawnState) -> None:
+        """Tells the result in the requester's chat, once. A requester that was deleted is not made again."""
+        requester = state.requester_ref
+        if await self._runtime.sessions.get(requester.agent_id, requester.key) is None:
+            log.warning("the result of sub-agent %s is kept: its requester %s is gone", state.child, requester.key)
+            return
+        if self._runtime.config.current.agents.defaults.subagents.announce_mode == "summarize":
+            body = MessageBody(provenance=provenance(state.child, "", "sessions_spawn"), trace=state.trace)
+            text = f"[The sub-agent {state.name} has ended. Tell the person what came of it.]\n{state.result}"
+            try:
+                await self._between.hand_in(
+                    requester, text, step_id(job.id, "deliver"), body, source="subagent", route=state.route
+                )
+            except (SessionGone, Refusal) as problem:
+                log.warning("the result of sub-agent %s is kept: %s", state.child, problem)
+                return
+        else:
+            await self._say(requester, step_id(job.id, "deliver"), state.result, state.route)
+        state.delivered = True
+        await self._save(job, state)
+
+    # Archiving
+
+    async def sweep(self) -> None:
+        """Archives the sessions of sub-agents that ended long enough ago. It runs until cancelled."""
+        while True:
+            try:
+                await self.archive_due()
+            except Exception:
+                log.exception("sessions of sub-agents could not be archived; trying again")
+            await self._runtime.clock.sleep(SWEEP_S)
+
+    async def archive_due(self) -> None:
+        now = self._runtime.clock.now_ms()
+        for job in await self._runtime.ledger.jobs(kind=KIND, ended=True):
+            state = state_of(job)
+            if not state.archived and state.archive_at and state.archive_at <= now:
+                await self._remove(state)
+                state.archived = True
+                await self._save(job, state)
+
+    async def _remove(self, state: SpawnState) -> None:
+        if state.child_ref.key != main_session_key(self._runtime.config.current, state.agent_id):
+            await self._delete(state.child_ref)
+
+    def _remember(self, job: JobRow) -> None:
+        if state_of(job).status == "running":
+            self._living.setdefault(job.owner_key, {})[job.id] = job
+
+    def _forget(self, job: JobRow) -> None:
+        living = self._living.get(job.owner_key, {})
+        living.pop(job.id, None)
+        if not living:
+            self._living.pop(job.owner_key, None)
+
+    async def _save(self, job: JobRow, state: SpawnState) -> None:
+        job.state = msgspec.to_builtins(state)
+        await self._jobs.save(job)
+
+
+def _runtime_text(ms: int) -> str:
+    if ms <= 0:
+        return "n/a"
+    if ms < 1000:
+        return f"{ms}ms"
+    seconds = ms // 1000
+    return f"{seconds}s" if seconds < 60 else f"{seconds // 60}m{seconds % 60:02d}s"
+
+
+def _role(state: SpawnState, channel: str) -> str:
+    """What a sub-agent is told about itself."""
+    lines = [
+        "You are a sub-agent: a session that another agent started for one task.",
+        "- Do this task and nothing else. Your last message is the result; make it complete and short.",
+        "- Do not start conversations, schedule anything or act for the person beyond the task.",
+        "- You exist for this task only, and your session may be deleted afterwards.",
+        f"Label: {state.label}" if state.label else "",
+        f"Requester session: {shown_key(state.requester)}",
+        f"Requester channel: {channel}" if channel not in ("", "unknown") else "",
+        f"Your session: {state.child}",
+    ]
+    return "\n".join(line for line in lines if line)

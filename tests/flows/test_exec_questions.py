@@ -1,0 +1,147 @@
+"""What a person reads before they allow a command, on every surface that shows it, and that only that runs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw.agent.hooks import CompactionHooks, load_extensions
+from openclaw.config.schema import Config
+from openclaw.config.schema.agents import AgentDefaults, Agents
+from openclaw.config.schema.system import Plugins
+from tests.flows.test_exec_rules import follow_up, question, said
+from tests.support.gateway import RequestFailed, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
+from tests.support.model_script import Call, Reply
+from tests.support.model_server import ModelServer
+from tests.support.signal_daemon import SignalDaemon
+
+US, ANN = "+15550000001", "+15550000042"
+TAIL = "rm -rf the-end"
+LONG = "x" * 4500
+COMMAND = (
+    "echo begin \u202e\x1b[8m <think> NO_REPLY MEDIA:/etc/passwd [[reply_to: x]] ![x](http://x/y) <!-- hidden -->\n"
+    f"```\nIn: /safe\n# {LONG}\n{TAIL}"
+)
+SHOWN = ("⟨U+202E⟩⟨U+001B⟩[8m", "MEDIA:/etc/passwd", "<!-- hidden -->", "NO_REPLY", "reply_to: x", TAIL)
+
+
+def runs(models: ModelServer, command: str, **arguments: Any) -> None:
+    models.queue(Reply(calls=[Call("exec", {"command": command, **arguments})]), Reply(text="asked"))
+
+
+def assert_whole(text: str) -> None:
+    for part in SHOWN:
+        assert part in text
+    assert not {"\x1b", "\u202e"} & set(text)
+
+
+async def test_events_and_chats_show_the_whole_command_its_folder_and_its_variables(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
+    folder = gateway.state_dir / "workspace" / "sub"
+    folder.mkdir(parents=True)
+    async with gateway.client() as client:
+        await client.chat("/exec ask=always")
+        runs(models, COMMAND, workdir="sub", env={"TZ": "UTC", "LANG": "C"})
+        await client.chat("try")
+        asked = await question(client)
+        request = asked["request"]
+        assert_whole(request["command"])
+        assert LONG in request["command"]
+        assert request["command"].startswith("TZ=UTC LANG=C echo begin ")
+        assert (request["cwd"], request["env"]) == (str(folder), {"TZ": "UTC", "LANG": "C"})
+        shown = text_of(await follow_up(client, "May I run this command?"))
+        assert_whole(shown)
+        assert LONG in shown
+        assert str(folder) in shown
+        assert "TZ=UTC\nLANG=C" in shown
+        assert "cannot be allowed for good" in shown
+        answer = await said(client, f"/approve {asked['id'][:8]} allow-always")
+        assert "allowed once, and not for good" in answer
+        assert_whole(answer)
+        assert not (await client.call("exec.approvals.get", {}))["exists"]
+
+
+async def test_a_channel_gets_the_whole_question_in_parts(tmp_path: Path, models: ModelServer) -> None:
+    async with SignalDaemon(US) as signal:
+        section = {"enabled": True, "account": US, "httpUrl": signal.url, "autoStart": False, "allowFrom": [ANN]}
+        tools = {"exec": {"ask": "always"}}
+        config = model_config(models.base_url, models.api_key, channels={"signal": section}, tools=tools)
+        async with InProcessGateway(tmp_path / "state", config):
+            await signal.connected()
+            runs(models, COMMAND)
+            await signal.say("try", sender=ANN, name="Ann")
+            async with asyncio.timeout(20):
+                while TAIL not in "".join(sent["message"] for sent in signal.of("send")):
+                    await asyncio.sleep(0.05)
+            whole = "".join(sent["message"] for sent in signal.of("send"))
+            assert_whole(whole)
+            assert whole.count("x") >= len(LONG)
+
+
+async def test_a_command_that_nobody_could_read_to_its_end_is_refused(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
+    async with gateway.client() as client:
+        await client.chat("/exec ask=always")
+        runs(models, "echo " + "x" * 7000)
+        await client.chat("try")
+        assert "too long to be shown to a person whole" in str(models.requests[-1].body["messages"][-1])
+        with pytest.raises(RequestFailed, match="too long to be shown"):
+            await client.call("exec.approval.request", {"command": "x" * 7000})
+        with pytest.raises(RequestFailed, match="id"):
+            await client.call("exec.approval.request", {"command": "x", "id": "a\x1b[2Jb"})
+
+
+async def test_a_script_swapped_between_question_and_answer_does_not_run(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
+    script = gateway.state_dir / "workspace" / "job.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text("echo good\n")
+    async with gateway.client() as client:
+        await client.chat("/exec ask=always")
+        runs(models, "sh job.sh")
+        await client.chat("try")
+        asked = await question(client)
+        script.write_text("touch ran\n")
+        await client.call("exec.approval.resolve", {"id": asked["id"], "decision": "allow-once"})
+        async with asyncio.timeout(10):
+            while not any(
+                "is not what it was" in note for note in gateway.gateway.runtime.notes.peek("agent:main:main")
+            ):
+                await asyncio.sleep(0.02)
+    assert not (script.parent / "ran").exists()
+
+
+async def test_keys_of_the_gateway_do_not_reach_a_command(tmp_path: Path, models: ModelServer) -> None:
+    secrets = {"ANTHROPIC_API_KEY": "canary-1", "OPENCLAW_GATEWAY_PASSWORD": "canary-2", "MY_SECRET": "canary-3"}
+    config = model_config(models.base_url, models.api_key)
+    async with (
+        InProcessGateway(tmp_path / "state", config, secrets) as gateway,
+        gateway.client() as client,
+    ):
+        runs(models, "env; echo $ANTHROPIC_API_KEY$OPENCLAW_GATEWAY_PASSWORD$MY_SECRET; cat /proc/self/environ")
+        await client.chat("try")
+        told = str(models.requests[-1].body["messages"][-1])
+        assert "PATH=" in told
+        assert "canary" not in told
+
+
+def test_no_extension_is_loaded_from_a_workspace(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "bad.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef register(hooks): pass\n")
+    (tmp_path / "linked").symlink_to(workspace)
+    for place in (workspace, workspace / "bad.py", tmp_path / "linked"):
+        config = Config(
+            agents=Agents(defaults=AgentDefaults(workspace=str(workspace))),
+            plugins=Plugins(load={"paths": [str(place)]}),
+        )
+        load_extensions(config, CompactionHooks(), str(tmp_path / "state"))
+    assert not (tmp_path / "ran").exists()
+    assert "is not loaded: agents can write in" in caplog.text

@@ -1,0 +1,207 @@
+"""Sub-agents from the call that starts them to the result in the chat that asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw.teamwork.subagents import state_of
+from tests.flows.test_session_tools import invoke
+from tests.support.clock import MovableClock
+from tests.support.gateway import WireClient, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
+from tests.support.model_server import Call, ModelServer, Recorded, Reply
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+async def home(tmp_path: Path, models: ModelServer) -> AsyncIterator[InProcessGateway]:
+    config = model_config(models.base_url, models.api_key)
+    async with InProcessGateway(tmp_path / "state", config) as gateway:
+        async with gateway.client() as client:
+            await client.chat("[[reply:begun]]", "main")
+        yield gateway
+
+
+async def told(client: WireClient) -> str:
+    """The result that is posted to the chat."""
+
+    def matches(event: str, payload: Any) -> bool:
+        return event == "chat" and payload["state"] == "final" and "Status: " in text_of(payload)
+
+    return text_of((await client.event(matches))["payload"])
+
+
+async def ended(gateway: InProcessGateway) -> list[Any]:
+    ledger = gateway.gateway.runtime.ledger
+    async with asyncio.timeout(20):
+        while await ledger.jobs(ended=False) or not (found := await ledger.jobs(ended=True)):
+            await asyncio.sleep(0.01)
+    return [state_of(job) for job in found]
+
+
+async def test_a_result_is_told_with_its_status_and_its_figures(home: InProcessGateway, models: ModelServer) -> None:
+    async with home.client() as client:
+        models.queue(Reply("long work"), Reply("The sum is 7."))
+        answer = await invoke(home, "sessions_spawn", {"task": "add 3 and 4", "label": "sum"})
+        assert answer["status"] == "accepted" and answer["runId"]
+        key = answer["childSessionKey"]
+        assert key.startswith("agent:main:subagent:")
+        text = await told(client)
+        status, result, blank, stats = text.split("\n")
+        assert (status, result, blank) == ("Status: success", "Result: The sum is 7.", "")
+        assert stats.startswith("Stats: runtime ") and f"sessionKey {key}" in stats and "tokens " in stats
+        assert Path(stats.rpartition("transcript ")[2]).exists()
+        history = await client.call("chat.history", {"sessionKey": "main"})
+        assert "The sum is 7." in json.dumps(history["messages"][-1])
+        (state,) = await ended(home)
+        assert (state.status, state.delivered) == ("success", True)
+        rows = (await invoke(home, "sessions_list"))["sessions"]
+        child = next(row for row in rows if row["key"] == key)
+        assert (child["label"], child["spawnedBy"]) == ("sum", "agent:main:main")
+    work, announce = list(models.requests)[1:3]
+    assert "You are a sub-agent" in json.dumps(work.body["system"]) and "add 3 and 4" in json.dumps(work.body)
+    assert "announce step" in json.dumps(announce.body["messages"][-1])
+    names = {tool["name"] for tool in work.body["tools"]}
+    assert "read" in names and not {name for name in names if name.startswith("session")}
+
+
+async def test_the_next_turn_knows_the_living_and_the_told(home: InProcessGateway, models: ModelServer) -> None:
+    held = asyncio.Event()
+    async with home.client() as client:
+        models.queue(Reply("done", hold=held, hold_after=0))
+        await invoke(home, "sessions_spawn", {"task": "wait", "label": "slow one"})
+        await models.wait_for_requests(2)
+        await client.chat("how is it going? [[reply:fine]]", "main")
+        assert "Sub-agents at work (1): slow one" in json.dumps(models.requests[-1].body["messages"][-1])
+        held.set()
+        await told(client)
+        await client.chat("and now? [[reply:fine]]", "main")
+        sent = json.dumps(models.requests[-1].body["messages"])
+        assert "Sub-agents at work" not in sent.rpartition("and now?")[2] and "Status: success" in sent
+
+
+async def test_skip_posts_nothing(home: InProcessGateway, models: ModelServer) -> None:
+    models.queue(Reply("secret work"), Reply("ANNOUNCE_SKIP"))
+    await invoke(home, "sessions_spawn", {"task": "be quiet"})
+    (state,) = await ended(home)
+    assert state.silent and not state.delivered
+    async with home.client() as client:
+        history = await client.call("chat.history", {"sessionKey": "main"})
+        assert "Status:" not in json.dumps(history)
+
+
+async def test_a_failure_is_told_as_one_whatever_was_said(home: InProcessGateway, models: ModelServer) -> None:
+    async with home.client() as client:
+        models.answer_with(lambda _: Reply(status=401))
+        await invoke(home, "sessions_spawn", {"task": "fail"})
+        text = await told(client)
+        assert text.startswith("Status: error\nResult: (not available)\nNotes: ")
+
+
+async def test_a_time_limit_stops_the_work_and_is_the_status(home: InProcessGateway, models: ModelServer) -> None:
+    held = asyncio.Event()
+    async with home.client() as client:
+        models.queue(Reply("never", hold=held, hold_after=0))
+        await invoke(home, "sessions_spawn", {"task": "slow", "runTimeoutSeconds": 0.2})
+        assert (await told(client)).startswith("Status: timeout\n")
+        held.set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "status", "error"),
+    [
+        ({"task": "x"}, "agent:main:subagent:y", "404", "Tool not available"),
+        ({"task": "x", "agentId": "beta"}, "main", "forbidden", "(allowed: none)"),
+        ({"task": "x", "model": "no-such-model"}, "main", "error", "Unknown model"),
+        ({"task": "x", "thinking": "much"}, "main", "error", 'Invalid thinking level "much"'),
+        ({"task": "  "}, "main", "404", "task"),
+        ({"task": "x", "cleanup": "maybe"}, "main", "404", "cleanup"),
+    ],
+)
+async def test_a_bad_call_is_an_error_and_starts_nothing(
+    home: InProcessGateway, arguments: dict[str, Any], key: str, status: str, error: str
+) -> None:
+    answer = await invoke(home, "sessions_spawn", arguments, key)
+    if status == "404":
+        assert error in answer
+    else:
+        assert answer["status"] == status and error in answer["error"]
+    assert not await home.gateway.runtime.ledger.jobs()
+
+
+async def test_another_agent_is_started_if_it_is_allowed(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    config["agents"]["list"] = [
+        {"id": "main", "default": True, "subagents": {"allowAgents": ["beta", "gone"]}},
+        {"id": "beta"},
+    ]
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        await client.chat("[[reply:begun]]", "main")
+        answer = await invoke(gateway, "sessions_spawn", {"task": "x [[reply:y]]", "agentId": "Beta"})
+        assert answer["childSessionKey"].startswith("agent:beta:subagent:")
+        gone = await invoke(gateway, "sessions_spawn", {"task": "x", "agentId": "gone"})
+        assert gone["status"] == "error" and "no agent" in gone["error"]
+        assert (await told(client)).startswith("Status: success")
+
+
+async def test_its_session_is_deleted_at_once_or_archived_later(tmp_path: Path, models: ModelServer) -> None:
+    clock = MovableClock()
+    config = model_config(models.base_url, models.api_key)
+    async with InProcessGateway(tmp_path / "state", config, clock=clock) as gateway, gateway.client() as client:
+        await client.chat("[[reply:begun]]", "main")
+        gone = await invoke(gateway, "sessions_spawn", {"task": "x [[reply:y]]", "cleanup": "delete"})
+        await ended(gateway)
+        kept = await invoke(gateway, "sessions_spawn", {"task": "x [[reply:y]]"})
+        await ended(gateway)
+        keys = {row["key"] for row in (await invoke(gateway, "sessions_list"))["sessions"]}
+        assert kept["childSessionKey"] in keys and gone["childSessionKey"] not in keys
+        clock.advance(59 * 60)
+        await gateway.gateway.team.subagents.archive_due()
+        assert kept["childSessionKey"] in {row["key"] for row in (await invoke(gateway, "sessions_list"))["sessions"]}
+        clock.advance(120)
+        await gateway.gateway.team.subagents.archive_due()
+        assert {row["key"] for row in (await invoke(gateway, "sessions_list"))["sessions"]} == {"main"}
+        archived = list((gateway.state_dir / "agents" / "main" / "sessions").glob("*.deleted.*"))
+        assert len(archived) == 2
+
+
+async def test_many_children_of_one_parent_all_report_once(home: InProcessGateway, models: ModelServer) -> None:
+    calls = [Call("sessions_spawn", {"task": f"number {number}", "label": f"n{number}"}) for number in range(20)]
+
+    def work(request: Recorded) -> Reply:
+        last = json.dumps(request.body["messages"][-1])
+        if "spawn them" in last:
+            return Reply(calls=calls)
+        return Reply("all started" if "tool_result" in last else "did it")
+
+    async with home.client() as client:
+        models.answer_with(work)
+        assert text_of(await client.chat("spawn them", "main")) == "all started"
+        states = await ended(home)
+        assert len(states) == 20 and all(state.delivered for state in states)
+        history = await client.call("chat.history", {"sessionKey": "main", "limit": 500})
+        assert json.dumps(history["messages"]).count("Status: success") == 20
+
+
+async def test_a_deleted_requester_is_not_made_again_and_the_result_is_kept(
+    home: InProcessGateway, models: ModelServer
+) -> None:
+    held = asyncio.Event()
+    async with home.client() as client:
+        await client.chat("[[reply:begun]]", "agent:main:asker")
+        models.queue(Reply("done", hold=held, hold_after=0), Reply("said"))
+        await invoke(home, "sessions_spawn", {"task": "slow"}, "agent:main:asker")
+        await models.wait_for_requests(3)
+        await home.gateway.runtime.sessions.update("main", "agent:main:asker", lambda _: None)
+        held.set()
+        (state,) = await ended(home)
+        assert not state.delivered and "Result: said" in state.result
+        keys = {row["key"] for row in (await invoke(home, "sessions_list"))["sessions"]}
+        assert "agent:main:asker" not in keys
