@@ -192,7 +192,7 @@ async def running_gateway(
         memories=unused,
     )
     gateway = build_gateway(runtime, Metrics(), LoopFairness(), environ)
-    gateway.heartbeats = cast(Any, SimpleNamespace(enabled=True))
+    gateway.heartbeats = cast(Any, SimpleNamespace(enabled=True, last=None))
     if services:
         await gateway.start_services()
     server = await serve(gateway, "localhost", 0, handshake_timeout_s=handshake_timeout_s)
