@@ -111,9 +111,8 @@ class Cron:
     async def start(self) -> None:
         """Goes on with what the last Gateway left, then waits for due moments."""
         await self._refresh()
-        if not self.enabled:
-            return
-        self._resume()
+        if self.enabled:
+            self._resume()
         self._loop = asyncio.create_task(self._keep_looking(), name="cron")
 
     async def stop(self) -> None:
@@ -158,7 +157,8 @@ class Cron:
                 log.exception("scheduled jobs were not looked at; the next look is in a minute")
             now = self._now()
             dues = [due for job in self._store.jobs.values() if (due := self._due_at(job)) is not None]
-            pause = min(LONGEST_SLEEP_S, max(0, min(dues, default=now + 60_000) - now) / 1000)
+            due = min(dues, default=now + 60_000) if self.enabled else now + 60_000
+            pause = min(LONGEST_SLEEP_S, max(0, due - now) / 1000)
             if await wait_within(self._changed, max(pause, 0.01), self._runtime.clock):
                 self._changed.clear()
 
@@ -170,6 +170,8 @@ class Cron:
         return int(due) if isinstance(due, int | float) else None
 
     async def _run_due(self) -> None:
+        if not self.enabled:
+            return
         await self._refresh()
         now = self._now()
         if now < self._last_look - JUMP_MS:
@@ -449,8 +451,8 @@ class Cron:
         self._publish({"jobId": job_id, "action": "removed"})
         return True
 
-    async def run(self, job_id: str, mode: Literal["force", "due"] = "force") -> dict[str, Any]:
-        """Runs a job now, or with ``due`` only if its moment has come. It answers when the run has ended."""
+    async def run(self, job_id: str, mode: Literal["force", "due"] = "force", *, wait: bool = True) -> dict[str, Any]:
+        """Runs a job now, or with ``due`` only if its moment has come. With ``wait`` it answers when that has ended."""
         await self._refresh()
         if (job := self._store.jobs.get(job_id)) is None:
             raise JobError(f"unknown cron job id: {job_id[:80]}")
@@ -463,7 +465,9 @@ class Cron:
             return {"ok": True, "ran": False, "reason": "not-due"}
         else:
             due, run_id = now, run_id_of(job_id, f"by hand {uuid.uuid4()}")
-        await asyncio.shield(self._begin(job_id, due, run_id))
+        task = self._begin(job_id, due, run_id)
+        if wait:
+            await asyncio.shield(task)
         return {"ok": True, "ran": True}
 
     def _tell(self, job: Job, action: str) -> None:
