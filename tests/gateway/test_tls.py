@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -140,6 +141,20 @@ async def test_clients_without_a_certificate_of_the_authority_are_kept_out(
         assert (await asyncio.to_thread(local_client(gateway, monkeypatch).call, "health"))["ok"]
         with pytest.raises(GatewayError):
             await asyncio.to_thread(local_client(gateway, monkeypatch).call, "nope")
+
+
+async def test_callers_that_never_finish_the_handshake_keep_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_module, "MAX_HANDSHAKES", 8)
+    async with InProcessGateway(tmp_path / "state", tls_config()) as gateway:
+        silent = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(20)]
+        assert (await asyncio.to_thread(local_client(gateway, monkeypatch).call, "health"))["ok"]
+        for reader, _ in silent[:12]:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b"", "the oldest were dropped"
+        for _, writer in silent:
+            writer.close()
 
 
 def nothing(_: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from openclaw.tools import images
-from openclaw.tools.images import MAX_JPEG_PIXELS, MAX_PIXELS, ImageProblem, fit_image, sniff_image
+from openclaw.tools.images import MAX_DECODED_BYTES, MAX_JPEG_PIXELS, ImageProblem, fit_image, sniff_image
 
 
 def png(width: int, height: int) -> bytes:
@@ -60,7 +60,7 @@ def jpeg(width: int, height: int, *, progressive: bool) -> bytes:
         ("WebP, lossless", webp(16_383, 16_383, "VP8L")),
         ("WebP, lossy", webp(16_383, 16_383, "VP8 ")),
         ("JPEG", jpeg(65_500, 65_500, progressive=False)),
-        ("JPEG, progressive", jpeg(6000, 6000, progressive=True)),
+        ("JPEG, progressive", jpeg(6001, 6000, progressive=True)),
     ],
 )
 def test_a_small_file_with_many_pixels_is_never_decoded(
@@ -79,7 +79,7 @@ def test_a_small_file_with_many_pixels_is_never_decoded(
 
 def test_photographs_of_phones_are_still_taken() -> None:
     """Two hundred megapixels are not, but what cameras make by default is: 12, 24 and 50."""
-    assert MAX_JPEG_PIXELS > 50_000_000 and MAX_PIXELS > 24_500_000
+    assert MAX_JPEG_PIXELS > 50_000_000 and MAX_DECODED_BYTES / 4 > 24_500_000
     buffer = io.BytesIO()
     Image.new("RGB", (8000, 6000), "red").save(buffer, "JPEG")
     fitted = fit_image(buffer.getvalue(), "image/jpeg")

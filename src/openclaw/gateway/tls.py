@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import ipaddress
 import logging
@@ -26,6 +27,12 @@ VALID_DAYS = 3650
 """Clients pin a certificate that was made here, so it is not replaced often."""
 RENEW_DAYS = 30
 WARN_DAYS = 14
+
+HANDSHAKE_S = 10.0
+ACCEPT_PAUSE_S = 1.0
+BACKLOG = 100
+MAX_HANDSHAKES = 256
+"""The most handshakes under way. A newer caller takes the place of the one that has taken longest."""
 
 log = logging.getLogger("openclaw.gateway.tls")
 
@@ -91,6 +98,13 @@ class ServerTls:
         except (OSError, ValueError, ssl.SSLError) as error:
             raise TlsProblem(f"the certificate {self._cert} with the key {self._key} cannot be used: {error}") from None
         self.fingerprint = hashlib.sha256(der).hexdigest()
+
+    def listen(self, address: str, port: int, behind: Callable[[], asyncio.Protocol]) -> TlsListener:
+        """Listens on one address. ``behind`` makes the protocol of a connection whose handshake is done."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listening = socket.create_server((address, port), family=family, backlog=BACKLOG)
+        listening.setblocking(False)
+        return TlsListener(listening, behind, self)
 
     async def refresh(self) -> None:
         """Takes over files that were replaced, and renews a certificate that was made here."""
@@ -182,6 +196,62 @@ class ServerTls:
         except OSError as error:
             raise TlsProblem(f"the key {self._key} cannot be written: {error}") from None
         return key
+
+
+class TlsListener:
+    """Accepts connections, makes their handshake, and hands them to the protocol behind it.
+
+    The event loop's own listener would keep any number of callers that never finish theirs.
+    """
+
+    def __init__(self, listening: socket.socket, behind: Callable[[], asyncio.Protocol], tls: ServerTls) -> None:
+        self.sockets = [listening]
+        self._behind = behind
+        self._tls = tls
+        self.under_way: dict[asyncio.Task[None], None] = {}
+        """The handshakes, in the order in which they began."""
+        self._accepting = asyncio.create_task(self._accept(listening), name="TLS listener")
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                log.error("no connection can be accepted: %s", error)
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            handshake = loop.create_task(self._secure(connection))
+            self.under_way[handshake] = None
+            handshake.add_done_callback(lambda done: self.under_way.pop(done, None))
+            if len(self.under_way) > MAX_HANDSHAKES:
+                oldest = next(iter(self.under_way))
+                del self.under_way[oldest]
+                oldest.cancel()
+
+    async def _secure(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                self._behind, connection, ssl=self._tls.context, ssl_handshake_timeout=HANDSHAKE_S
+            )
+        except (OSError, RuntimeError) as error:
+            log.debug("a TLS handshake failed: %s", error)
+        except asyncio.CancelledError:
+            # uvloop leaves the connection open. Its end makes the transport close it.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            raise
+
+    def close(self) -> None:
+        self._accepting.cancel()
+        for handshake in list(self.under_way):
+            handshake.cancel()
+        for listening in self.sockets:
+            listening.close()
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(self._accepting, *self.under_way, return_exceptions=True)
 
 
 def _no_password() -> str:

@@ -8,6 +8,7 @@ import io
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -21,13 +22,16 @@ MAX_SIDE = 2000
 MAX_BASE64_BYTES = int(4.5 * 1024 * 1024)
 """Providers refuse 5 MB of base64 text."""
 MAX_SOURCE_BYTES = 64 * 1024 * 1024
-MAX_PIXELS = 25_000_000
-"""The most pixels of a picture that is decoded whole: 100 MB of memory. A file of 90 KB can hold a hundred million."""
+MAX_DECODED_BYTES = 140_000_000
+"""The memory for one picture: 35 million plain pixels, or half as many with transparency. 90 KB can need more."""
 MAX_JPEG_PIXELS = 89_000_000
 """The most pixels of a JPEG that can be decoded at a fraction of its size, as cameras make them."""
-MOST_AT_ONCE = 2
-_at_once = threading.BoundedSemaphore(MOST_AT_ONCE)
-_threads = ThreadPoolExecutor(MOST_AT_ONCE, "pictures")
+_SMALL_PIXELS = 4_000_000
+_one_large = threading.Lock()
+"""Held while a large picture is decoded, so that many need no more memory than one."""
+_threads = ThreadPoolExecutor(2, "pictures")
+_WEBP_BYTES = 16
+"""The bytes that the library needs for each pixel of a WebP picture."""
 _ORIENTATION = 0x0112
 _LYING = (5, 6, 7, 8)
 """The orientations whose width is the height of the upright picture."""
@@ -74,12 +78,13 @@ def fit_image(data: bytes, mime_type: str, max_side: int = MAX_SIDE) -> FittedIm
     if len(data) > MAX_SOURCE_BYTES:
         raise ImageProblem(f"the file has {len(data)} bytes, more than the {MAX_SOURCE_BYTES} an image may have")
     if mime_type == "image/webp":
-        _check_pixels(*_webp_size(data), MAX_PIXELS)  # The library allocates memory when it opens such a file.
+        # The library allocates memory when it opens such a file.
+        _check_pixels(*_webp_size(data), MAX_DECODED_BYTES // _WEBP_BYTES)
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "GIF", "WEBP")) as opened:
             width, height = opened.size
-            _check_pixels(width, height, MAX_JPEG_PIXELS if _reads_scaled(opened) else MAX_PIXELS)
-            with _at_once:
+            _check_pixels(width, height, _most_pixels(opened))
+            with _one_large if width * height > _SMALL_PIXELS else nullcontext():
                 if max(width, height) <= max_side and _base64_length(len(data)) <= MAX_BASE64_BYTES:
                     # The picture is decoded to its end, because providers refuse a request with a truncated picture.
                     opened.load()
@@ -104,9 +109,14 @@ def _check_pixels(width: int, height: int, most: int) -> None:
         raise ImageProblem(f"{width}x{height} is more than {most} pixels")
 
 
-def _reads_scaled(image: Image) -> bool:
-    """Whether the picture can be decoded at a fraction of its size, without memory for the whole."""
-    return image.format == "JPEG" and not image.info.get("progressive")
+def _most_pixels(image: Image) -> int:
+    """How many pixels a picture of this kind may have."""
+    if image.format == "JPEG" and not image.info.get("progressive"):
+        return MAX_JPEG_PIXELS  # It is decoded at a fraction of its size, without memory for the whole.
+    if image.format == "WEBP":
+        return MAX_DECODED_BYTES // _WEBP_BYTES
+    plain = image.mode in ("RGB", "L", "1") and "transparency" not in image.info
+    return MAX_DECODED_BYTES // (4 if plain else 8)
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:

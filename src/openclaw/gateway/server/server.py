@@ -23,10 +23,10 @@ from openclaw.storage.disk_errors import in_words, is_disk_trouble, kind_of
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.tls import TlsListener
 
 STOP_LIMIT_S = 5.0
 CALLS_LIMIT_S = 1.0
-TLS_HANDSHAKE_S = 10.0
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -50,7 +50,7 @@ class Server:
         self.gateway = gateway
         self.port = 0
         self._handshake_timeout_s = handshake_timeout_s
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | TlsListener] = []
         self._web: web.Server | None = None
         self._stopping = False
 
@@ -76,17 +76,13 @@ class Server:
             log.info("the certificate's fingerprint is sha256 %s", self.gateway.tls.fingerprint)
         return self.port
 
-    async def _listen(self, address: str, port: int) -> asyncio.Server:
+    async def _listen(self, address: str, port: int) -> asyncio.Server | TlsListener:
         assert self._web is not None
-        tls = self.gateway.tls
-        listener = await asyncio.get_running_loop().create_server(
-            self._web,
-            address,
-            port,
-            reuse_address=True,
-            ssl=tls.context if tls else None,
-            ssl_handshake_timeout=TLS_HANDSHAKE_S if tls else None,
-        )
+        if self.gateway.tls is not None:
+            listener = self.gateway.tls.listen(address, port, self._web)
+        else:
+            loop = asyncio.get_running_loop()
+            listener = await loop.create_server(self._web, address, port, reuse_address=True)
         self._listeners.append(listener)
         return listener
 
