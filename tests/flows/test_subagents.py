@@ -205,3 +205,39 @@ async def test_a_deleted_requester_is_not_made_again_and_the_result_is_kept(
         assert not state.delivered and "Result: said" in state.result
         keys = {row["key"] for row in (await invoke(home, "sessions_list"))["sessions"]}
         assert "agent:main:asker" not in keys
+
+
+async def test_a_person_looks_at_them_speaks_to_one_and_stops_them(home: InProcessGateway, models: ModelServer) -> None:
+    held = asyncio.Event()
+    async with home.client() as client:
+        assert text_of(await client.chat("/subagents")) == "🧩 No sub-agents here."
+        models.queue(Reply("first done"), Reply("told first"))
+        await invoke(home, "sessions_spawn", {"task": "one", "label": "first"})
+        await ended(home)
+        models.queue(Reply("never", hold=held, hold_after=0))
+        answer = await invoke(home, "sessions_spawn", {"task": "two", "label": "second"})
+        await models.wait_for_requests(4)
+        listed = text_of(await client.chat("/subagents list"))
+        assert "1 at work" in listed and "1. first · success" in listed and "2. second · running" in listed
+        info = text_of(await client.chat(f"/subagents info {answer['runId'][:8]}"))
+        assert "Label: second" in info and "Status: running" in info
+        assert "first done" in text_of(await client.chat("/subagents log first"))
+        assert text_of(await client.chat("/subagents send 1 and now? [[reply:all is well]]")) == "all is well"
+        assert "There is no sub-agent" in text_of(await client.chat("/subagents stop 9"))
+        assert "second was stopped" in text_of(await client.chat("/subagents stop last"))
+        states = await ended(home)
+        assert [state.status for state in states] == ["success", "stopped"]
+        held.set()
+
+
+async def test_stop_ends_the_sub_agents_of_the_chat_too(home: InProcessGateway, models: ModelServer) -> None:
+    held = asyncio.Event()
+    async with home.client() as client:
+        models.queue(Reply("never", hold=held, hold_after=0))
+        await invoke(home, "sessions_spawn", {"task": "slow"})
+        await models.wait_for_requests(2)
+        stop = {"sessionKey": "main", "message": "/stop", "idempotencyKey": "s"}
+        assert (await client.call("chat.send", stop))["ok"]
+        (state,) = await ended(home)
+        assert state.status == "stopped" and not state.delivered
+        held.set()

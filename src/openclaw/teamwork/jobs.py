@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 from openclaw.clock import Clock
+from openclaw.storage import faults
 from openclaw.storage.base import JobRow, Ledger
 from openclaw.storage.disk_errors import until_written
 
@@ -57,7 +58,9 @@ class Jobs:
 
     async def save(self, job: JobRow) -> None:
         """Stores where the job is. A full disk is waited out."""
+        faults.point(f"job.{job.kind}.before")
         await until_written(lambda: self._ledger.job_put(job), self._clock.sleep)
+        faults.point(f"job.{job.kind}.after")
 
     async def end(self, job: JobRow) -> None:
         job.ended_at = self._clock.now_ms()
