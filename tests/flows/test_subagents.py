@@ -188,6 +188,17 @@ async def test_many_children_of_one_parent_all_report_once(home: InProcessGatewa
         assert len(states) == 20 and all(state.delivered for state in states)
         history = await client.call("chat.history", {"sessionKey": "main", "limit": 500})
         assert json.dumps(history["messages"]).count("Status: success") == 20
+        row = next(
+            row
+            for row in (await client.call("messages.list", {"limit": 200}))["messages"]
+            if row["sessionKey"] in ("main", "agent:main:main") and "spawn them" in json.dumps(row)
+        )
+        story = (await client.call("messages.why", {"ref": row["runId"]}))["story"]
+        started = [line for line in story if line.startswith("It started the sub-agent")]
+        assert len(started) == 20 and "success; its result was posted" in started[0]
+        child = started[0].rpartition("run ")[2].split(")")[0]
+        told = "\n".join((await client.call("messages.why", {"ref": child}))["story"])
+        assert "It came from the session agent:main:main by sessions_spawn." in told
 
 
 async def test_a_deleted_requester_is_not_made_again_and_the_result_is_kept(

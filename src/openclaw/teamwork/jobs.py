@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Awaitable, Callable
 
 from openclaw.clock import Clock
@@ -22,12 +21,6 @@ log = logging.getLogger("openclaw.teamwork.jobs")
 CarryOn = Callable[[JobRow], Awaitable[None]]
 PAUSES_S = (1.0, 10.0, 60.0)
 """The pauses after the first, second … failure of our own. After the last one the job is given up."""
-_NAMES = uuid.UUID("5f0c4f5e-6b7d-4f5a-9b0e-3a1d8c2e7f46")
-
-
-def step_id(job_id: str, step: str) -> str:
-    """The run id of one step of a job. It is the same after a restart."""
-    return str(uuid.uuid5(_NAMES, f"{job_id}/{step}"))
 
 
 class Jobs:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from openclaw.agent.runtime import Runtime
 from openclaw.outbound.preview import last_messages, preview_role, preview_text
 from openclaw.sessions.keys import SessionRef, channel_of
-from openclaw.storage.base import JobRow, MessageBody, SessionRow
+from openclaw.storage.base import JobRow, MessageBody, SessionRow, step_id
 from openclaw.teamwork.between import BetweenSessions, provenance
-from openclaw.teamwork.jobs import step_id
 from openclaw.teamwork.subagents import SpawnState, Subagents, state_of
 from openclaw.teamwork.visibility import Refusal
 from openclaw.text import age, shortened
