@@ -207,6 +207,14 @@ async def test_every_method_refuses_parameters_that_are_bombs(tmp_path: Path, ca
     assert not [record for record in caplog.records if record.getMessage().startswith("method ")]
 
 
+@pytest.mark.parametrize("field", ["limit", "offset", "activeMinutes"])
+async def test_numbers_that_no_counter_holds_are_refused(tmp_path: Path, field: str) -> None:
+    async with running_gateway(tmp_path) as running, running.client() as client:
+        for number in (2**63, 2**64, 10**40):
+            answer = await client.call("sessions.list", {field: number})
+            assert answer["error"]["code"] == "INVALID_REQUEST", answer
+
+
 @pytest.mark.parametrize(
     ("text", "deep"),
     [

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from openclaw.gateway.methods.session_patch import SessionsPatch, apply_patch, resolved_model
-from openclaw.gateway.server.params import NonEmpty, Params, Positive
+from openclaw.gateway.server.params import MAX_NUMBER, NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, target_of
 from openclaw.gateway.views import session_rows
 from openclaw.outbound.preview import (
@@ -44,7 +44,7 @@ PAGE = 100
 
 class SessionsList(Params):
     limit: Positive | None = None
-    offset: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)] | None = None
     """Asks for a page: rows from this number on, and how many there are in all. Without it the list is complete."""
     active_minutes: Positive | None = None
     include_global: bool | None = None

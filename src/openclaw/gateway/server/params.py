@@ -14,7 +14,9 @@ from openclaw.json_text import is_deep, may_be_deep
 from openclaw.text import clipped
 
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
+MAX_NUMBER = 2**53 - 1
+"""The largest whole number that every client can hold. Sizes and counts of ours fit into it, too."""
+Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
 
 
 class Params(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
