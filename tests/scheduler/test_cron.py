@@ -255,6 +255,26 @@ async def test_the_file_of_another_program_opens_as_it_is(
     assert json.loads(path.with_name("jobs.json.bak").read_text())["jobs"][0]["enabled"] is True
 
 
+async def test_a_file_that_cannot_be_read_is_not_written_over_and_a_broken_job_stops_no_other(
+    tmp_path: Path, model: ScriptedModel, clock: MovableClock
+) -> None:
+    path = tmp_path / "cron" / "jobs.json"
+    path.parent.mkdir()
+    path.write_text('{"version": 1, "jobs": [{"id": "half')
+    async with gateway_parts(tmp_path, model, clock=clock) as gateway:
+        await start_scheduler(gateway)
+        with pytest.raises(JobError, match="cannot be read"):
+            await gateway.cron.add({"schedule": MINUTE, "payload": TURN})
+        assert path.read_text().endswith('"half')
+        broken = {"id": "broken", "enabled": True, "state": {"nextRunAtMs": 1}}
+        path.write_text(json.dumps({"version": 1, "jobs": [broken]}))
+        job = await gateway.cron.add({"schedule": MINUTE, "payload": TURN, "delivery": {"mode": "none"}})
+        clock.advance(61)
+        await history(gateway, job["id"], 1)
+        with pytest.raises(JobError, match="has no schedule"):
+            await gateway.cron.run("broken")
+
+
 @pytest.mark.parametrize(
     ("job", "problem"),
     [
