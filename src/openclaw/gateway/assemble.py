@@ -89,8 +89,10 @@ from openclaw.storage.files.transcript import FileTranscriptStore
 from openclaw.storage.repairs import Repairs
 from openclaw.teamwork.session_tools import SessionViews
 from openclaw.teamwork.team import Team
+from openclaw.tools.base import Tool
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.process_registry import ProcessRegistry
+from openclaw.tools.web import WebFetchTool
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -266,7 +268,12 @@ def add_message_flow(gateway: Gateway) -> None:
 
     views = SessionViews(runtime, partial(read_history, public=False), status_card)
     team = gateway.team = Team(runtime, dispatcher, gateway.pipeline, notices, views)
-    runtime.team_tools, runtime.children = team.tools, team.subagents.lines
+    web_fetch = WebFetchTool(lambda: runtime.config.current.tools.web.fetch, runtime.clock)
+
+    def tools() -> list[Tool]:
+        return [*team.tools(), *([web_fetch] if runtime.config.current.tools.web.fetch.enabled else [])]
+
+    runtime.team_tools, runtime.children = tools, team.subagents.lines
 
 
 def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:

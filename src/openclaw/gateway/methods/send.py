@@ -11,7 +11,7 @@ import msgspec
 
 from openclaw.agent.run import entry_id
 from openclaw.channels.manager import RunningAccount
-from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
+from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import (
     MethodCall,
