@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "teamwork": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "skills": set(),
     "security": RECORDS | {"config", "storage", "tools"},
-    "cli": RECORDS | {"config", "models", "gateway", "storage", "security"},
+    "cli": RECORDS | {"config", "models", "gateway", "storage", "security", "tools"},
 }
 ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security"}
 

@@ -18,7 +18,7 @@ import threading
 import unicodedata
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias, TypeVar
+from typing import BinaryIO, Literal, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Kind: TypeAlias = Literal["file", "folder", "link"]
@@ -47,6 +47,17 @@ class _Changed(Exception):
     """A component became a link between check and opening, so the path must be walked again."""
 
 
+class Root(NamedTuple):
+    """A folder whose files a confined opener opens."""
+
+    folder: str
+    names: tuple[str, ...]
+    """The paths that mean the folder. In a sandbox the first is its path in there."""
+    writable: bool
+    foreign: bool = False
+    """The folder is the owner's. A hard link there was made by the owner too, and is read."""
+
+
 class PathOpener:
     """Opens files below the workspace, or anywhere if not confined. Its methods block: call them from a thread."""
 
@@ -59,8 +70,24 @@ class PathOpener:
         self.workspace = Path(os.path.normpath(workspace.absolute()))
         self.confine = confine
         self._links = links
+        self._base, self._home = str(self.workspace), str(Path.home())
         outside = (root for root in map(Path.absolute, extra_roots) if not root.is_relative_to(self.workspace))
-        self._extra_roots = [os.path.normpath(root) for root in outside]
+        extra = map(os.path.normpath, outside)
+        self._roots = [
+            Root(self._base, (self._base,), writable=True),
+            *(Root(root, (root,), writable=False, foreign=True) for root in extra),
+        ]
+
+    @classmethod
+    def in_sandbox(cls, roots: Sequence[Root]) -> PathOpener:
+        """Opens what a sandbox sees, under the paths of the sandbox. It follows no link.
+
+        The first root is the workspace. Of nested roots the inner one must come first, after the workspace.
+        """
+        opener = cls(Path(roots[0].folder), confine=True, links=False)
+        opener._base = opener._home = roots[0].names[0]
+        opener._roots = [*roots[1:], roots[0]]
+        return opener
 
     def resolve(self, path: str) -> str:
         """The absolute path for what the model wrote. Links are not resolved."""
@@ -71,8 +98,8 @@ class PathOpener:
         if "\0" in wanted:
             raise PathRefused("The path holds a NUL character")
         if wanted == "~" or wanted.startswith("~/"):
-            wanted = f"{Path.home()}{wanted[1:]}"
-        return os.path.normpath(self.workspace / wanted)
+            wanted = f"{self._home}{wanted[1:]}"
+        return os.path.normpath(Path(self._base) / wanted)
 
     def open_read(self, path: str) -> BinaryIO:
         """Opens a regular file for reading. Tries the path, then the spellings that macOS gives to names."""
@@ -169,7 +196,7 @@ class PathOpener:
         root, parts = self._split(resolved, writing, resolved)
         if writing:
             _make_directories(self.workspace)
-        trail = [os.open(root, _DIRECTORY)]
+        trail = [os.open(root.folder, _DIRECTORY)]
         pending, links = parts[::-1], 0
         try:
             while pending:
@@ -188,32 +215,32 @@ class PathOpener:
                         raise PathRefused(f"Too many symbolic links on the way to {resolved}")
                     if target.startswith("/"):
                         root, parts = self._split(target, writing, resolved)
-                        trail.append(os.open(root, _DIRECTORY))
+                        trail.append(os.open(root.folder, _DIRECTORY))
                         while len(trail) > 1:
                             os.close(trail.pop(0))
                     else:
                         parts = target.split("/")
                     pending.extend(parts[::-1])
                 elif not pending:
-                    return trail.pop(), part, root == str(self.workspace)
+                    return trail.pop(), part, not root.foreign
                 else:
                     if writing:
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(part, 0o700, dir_fd=trail[-1])
                     trail.append(_open_final(part, _DIRECTORY | os.O_NOFOLLOW, trail[-1]))
-            return trail.pop(), ".", root == str(self.workspace)
+            return trail.pop(), ".", not root.foreign
         finally:
             for fd in trail:
                 os.close(fd)
 
-    def _split(self, path: str, writing: bool, shown: str) -> tuple[str, list[str]]:
+    def _split(self, path: str, writing: bool, shown: str) -> tuple[Root, list[str]]:
         """The root that a path is in, and the components below it."""
-        for root in [str(self.workspace), *([] if writing else self._extra_roots)]:
-            for spelling in (root, os.path.realpath(root)):
-                if path == spelling:
-                    return root, []
-                if path.startswith(spelling.rstrip("/") + "/"):
-                    return root, path[len(spelling.rstrip("/")) + 1 :].split("/")
+        for root in self._roots:
+            for spelling in (*root.names, os.path.realpath(root.folder)):
+                if path == spelling or path.startswith(spelling.rstrip("/") + "/"):
+                    if writing and not root.writable:
+                        raise _leaves(shown) if root.foreign else PathRefused(f"{shown} can only be read")
+                    return root, path[len(spelling.rstrip("/")) + 1 :].split("/") if path != spelling else []
         raise _leaves(shown)
 
 

@@ -1,4 +1,4 @@
-"""Fetches what somebody else names by its address: a file of a request, a page for the agent. Private networks are shut.
+"""Fetches what others name by its address: a file of a request, a page for the agent. Private networks are shut.
 
 The resolver checks the IP addresses that the connection then uses, so a name that resolves differently between check
 and use gains nothing. Every redirect is checked in the same way.

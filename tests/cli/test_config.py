@@ -142,17 +142,17 @@ def test_set_warns_by_name_of_a_value_without_effect(cli: Cli, config: Path) -> 
 
 
 def test_a_value_that_promises_safety_is_told_everywhere_and_stops_the_start(cli: Cli, config: Path) -> None:
-    done = cli("config", "set", "agents.defaults.sandbox.mode", "all")
-    assert done.returncode == 0 and "agents.defaults.sandbox.mode" in done.stderr and "does not start" in done.stderr
+    done = cli("config", "set", "gateway.bind", "custom")
+    assert done.returncode == 0 and "gateway.bind" in done.stderr and "does not start" in done.stderr
     validated = cli("config", "validate")
-    assert (validated.returncode, "refused agents.defaults.sandbox.mode" in validated.stdout) == (1, True)
+    assert (validated.returncode, "refused gateway.bind" in validated.stdout) == (1, True)
     report = json.loads(cli("config", "validate", "--json").stdout)
-    assert not report["valid"] and report["refusals"][0]["path"] == "agents.defaults.sandbox.mode"
+    assert not report["valid"] and report["refusals"][0]["path"] == "gateway.bind"
     started = cli("gateway", "run")
     assert started.returncode == 1
-    assert "agents.defaults.sandbox.mode" in started.stderr and "do not run in containers" in started.stderr
+    assert "gateway.bind" in started.stderr
     assert "Traceback" not in started.stderr
-    assert cli("config", "unset", "agents.defaults.sandbox").returncode == 0
+    assert cli("config", "unset", "gateway.bind").returncode == 0
     assert cli("config", "validate").returncode == 0
 
 

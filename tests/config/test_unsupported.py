@@ -127,8 +127,6 @@ def test_switching_off_what_there_is_not_gives_no_warning(text: str) -> None:
 
 
 SAFETY_VALUES = [
-    ("{ agents: { defaults: { sandbox: { mode: 'all' } } } }", "agents.defaults.sandbox.mode"),
-    ("{ agents: { list: [{ id: 'a', sandbox: { mode: 'non-main' } }] } }", "agents.list[0].sandbox.mode"),
     ("{ gateway: { auth: { mode: 'none' } } }", "gateway.auth.mode"),
     ("{ gateway: { auth: { mode: 'trusted-proxy' } } }", "gateway.auth.mode"),
     ("{ gateway: { bind: 'custom' } }", "gateway.bind"),

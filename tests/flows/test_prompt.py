@@ -230,18 +230,6 @@ async def test_a_tag_that_quotes_a_message_is_read_by_nobody(gateway: InProcessG
         assert "reply_to" not in json.dumps([client.of_run("quoting"), history["messages"]])
 
 
-async def test_a_session_that_should_be_sandboxed_knows_that_it_is_not(tmp_path: Path, models: ModelServer) -> None:
-    config = model_config(models.base_url, models.api_key)
-    config["agents"]["defaults"]["sandbox"] = {"mode": "non-main", "workspaceAccess": "ro"}
-    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
-        await client.chat("hello")
-        assert "## Sandbox" not in system_blocks(models)[0]
-        await client.chat("hello", session_key="agent:main:other")
-        assert "## Sandbox\n" in system_blocks(models)[0]
-        shown = text_of(await client.chat("/context list", session_key="agent:main:other"))
-        assert "Sandbox: mode=non-main sandboxed=false" in shown
-
-
 async def test_a_picture_named_by_its_path_is_shown_to_a_model_that_sees(tmp_path: Path, models: ModelServer) -> None:
     config = model_config(models.base_url, models.api_key)
     provider = config["models"]["providers"]["mock"]

@@ -50,6 +50,10 @@ def signal(**settings: Any) -> dict[str, Any]:
     return {"channels": {"signal": {"account": "+15550001", **settings}}, "session": {"dmScope": "per-peer"}}
 
 
+def sandbox(**settings: Any) -> dict[str, Any]:
+    return {"agents": {"defaults": {"sandbox": settings}}}
+
+
 def gateway(**settings: Any) -> dict[str, Any]:
     return {"gateway": settings}
 
@@ -77,7 +81,11 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "browser.remote_cdp_http": ({"browser": {"cdpUrl": "http://browser.example:9222"}}, "warn"),
     "config.invalid": (gateway(port="many"), "critical"),
-    "config.refused": ({"agents": {"defaults": {"sandbox": {"mode": "all"}}}}, "critical"),
+    "config.refused": (signal(groups={"g": {"tools": {"deny": ["exec"]}}}), "critical"),
+    "sandbox.unavailable": (sandbox(mode="all", docker={"network": "bridge"}), "warn"),
+    "sandbox.docker_config_mode_off": (sandbox(docker={"memory": "1g"}), "warn"),
+    "sandbox.dangerous_network_mode": (sandbox(mode="all", docker={"network": "host"}), "warn"),
+    "sandbox.dangerous_bind_mount": (sandbox(mode="all", docker={"binds": ["/opt:/data:rw"]}), "critical"),
     "config.secrets.gateway_password_in_config": (
         gateway(auth={"mode": "password", "password": "a long password"}), "warn",
     ),

@@ -66,7 +66,7 @@ async def tools(tmp_path: Path) -> AsyncIterator[dict[str, Tool]]:
         workspace = workspace_dir(config, str(runtime.state_dir), "main")
         workspace.mkdir(parents=True, exist_ok=True)
         model = Model(id="m", provider="mock", api="openai-completions", base_url="http://127.0.0.1:9", tools=True)
-        yield {tool.spec.name: tool for tool in tools_for("main", model, workspace, config, runtime)}
+        yield {tool.spec.name: tool for tool in tools_for("main", model, workspace, config, runtime, sandbox=None)}
 
 
 @pytest.fixture

@@ -378,7 +378,8 @@ async def call_tool(
 
     tool = tools.get(call.name)
     if tool is None:
-        return refused(f"Tool {call.name} not found")
+        known = context.why_missing(call.name) if context.why_missing else None
+        return refused(known or f"Tool {call.name} not found")
     try:
         arguments = validate_arguments(tool.spec, call.arguments)
     except InvalidArguments as invalid:

@@ -13,8 +13,9 @@ import msgspec
 
 from openclaw.agent.prompt.report import PromptReport, stored_report
 from openclaw.agent.prompt.system_prompt import SystemPrompt, gather_facts, is_private, turn_facts
-from openclaw.agent.prompt.workspace_snapshot import Audience
+from openclaw.agent.prompt.workspace_snapshot import Audience, WorkspaceSnapshot
 from openclaw.agent.runtime import Runtime
+from openclaw.agent.sandbox import sandbox_of
 from openclaw.agent.skills.library import skill_folders
 from openclaw.agent.spend.budget import budget_of, is_limited
 from openclaw.agent.window.history_cleaner import HistoryCleaner, dm_history_limit
@@ -38,6 +39,8 @@ from openclaw.tools.base import Tool, ToolContext, ToolResult
 from openclaw.tools.exec.settings import ExecOverrides, ExecSettings
 from openclaw.tools.memory import memory_tools
 from openclaw.tools.policy import ToolFilter, ToolSettings, allowed_tools, built_in_tools, profile, subagent_filter
+from openclaw.tools.sandbox.boundary import Boundary
+from openclaw.tools.sandbox.rules import blocked_text, tools_inside
 
 _RETENTION = ("none", "short", "long")
 _OLD_RETENTION = {"5m": "short", "1h": "long"}
@@ -110,25 +113,42 @@ def _agent_settings(config: Config, agent_id: str, state_dir: str) -> AgentSetti
 
 
 def tools_for(
-    agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime, *, subagent: bool = False
+    agent_id: str,
+    model: Model,
+    workspace: Path,
+    config: Config,
+    runtime: Runtime,
+    *,
+    sandbox: Boundary | None,
+    subagent: bool = False,
 ) -> list[Tool]:
     """The agent's tools. The list is empty for a model that cannot call tools. Runs share it.
 
-    ``subagent``: for a session that was spawned. It has fewer tools.
+    ``sandbox`` is the session's, see ``sandbox_of``. ``subagent``: for a session that was spawned. It has fewer tools.
     """
     if not model.tools:
         return []
-    key = ("tools", agent_id, model.provider, model.id, subagent)
-    return runtime.derived.of(config, key, lambda: _make(agent_id, model, workspace, config, runtime, subagent))
+    key = ("tools", agent_id, model.provider, model.id, subagent, sandbox and sandbox.plan.key)
+    make = partial(_make, agent_id, model, workspace, config, runtime, subagent, sandbox)
+    return runtime.derived.of(config, key, make)
 
 
-def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime, subagent: bool) -> list[Tool]:
+def _make(
+    agent_id: str,
+    model: Model,
+    workspace: Path,
+    config: Config,
+    runtime: Runtime,
+    subagent: bool,
+    sandbox: Boundary | None,
+) -> list[Tool]:
     agent = agent_config(config, agent_id)
     own = agent.tools if agent else None
     policies = [*_policies(config.tools, model), *(_policies(own, model) if own else ())]
     if subagent:
         rules = config.tools.subagents.tools
         policies.append(subagent_filter(tuple(rules.allow), tuple(rules.deny)))
+    policies += sandbox.plan.filters if sandbox else ()
     fs = own.fs if own and own.fs else config.tools.fs
     exec_config = own.exec if own and own.exec else config.tools.exec
     # Unset keys keep the tool's own defaults.
@@ -144,6 +164,7 @@ def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime:
         processes=runtime.processes,
         rules=runtime.approval_rules,
         approvals=runtime.approvals,
+        sandbox=sandbox,
     )
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
     index = SearchIndex(str(runtime.state_dir), visible_text)
@@ -157,6 +178,8 @@ def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime:
     tools += memory_tools(notes, workspace, search, config.memory.citations, search_transcripts)
     tools += runtime.team_tools()
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))
+    if sandbox is not None:
+        names &= set(tools_inside(names, sandbox.plan.filters))
     return [tool for tool in tools if tool.spec.name in names]
 
 
@@ -183,6 +206,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The model with the cache retention of the configuration."""
     params: ModelParams
     agent: AgentSettings
+    sandbox: Boundary | None
+    """The session's sandbox."""
     tools: list[Tool]
     """Runs share it. Never mutate it."""
     thinking: ThinkingLevel
@@ -190,7 +215,13 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_settings_of(
-    agent_id: str, chosen: Model, config: Config, runtime: Runtime, *, subagent: bool = False
+    agent_id: str,
+    chosen: Model,
+    config: Config,
+    runtime: Runtime,
+    *,
+    sandbox: Boundary | None,
+    subagent: bool = False,
 ) -> RunSettings:
     """The settings of runs with this agent and model. They are kept until the configuration changes."""
 
@@ -204,11 +235,13 @@ def run_settings_of(
             model=model,
             params=params,
             agent=agent,
-            tools=tools_for(agent_id, model, agent.workspace, config, runtime, subagent=subagent),
+            sandbox=sandbox,
+            tools=tools_for(agent_id, model, agent.workspace, config, runtime, subagent=subagent, sandbox=sandbox),
             thinking=level_unless_set(model, config.agents.defaults.thinking_default),
         )
 
     key = ("run settings", agent_id, chosen.provider, chosen.id, chosen.auth_profile, subagent)
+    key += (sandbox and sandbox.plan.key,)
     known = runtime.derived.of(config, key, make)
     # The catalogue can change without the configuration, e.g. when a local server is found.
     return known if known.chosen is chosen or known.chosen == chosen else make()
@@ -236,6 +269,11 @@ class Prepared(msgspec.Struct, kw_only=True):
     model: Model
     thinking: ThinkingLevel
     workspace: Path
+    """Where its tools work: the agent's workspace, or the sandbox's."""
+    sandbox: Boundary | None
+    """The sandbox that the run's tools work in. ``AgentRun`` refuses a run whose sandbox cannot be had."""
+    snapshot: WorkspaceSnapshot
+    """The workspace files and skills that the prompt shows."""
     skill_env: Mapping[str, str]
     """Environment variables that the run's commands get in addition to the Gateway's."""
     prompt: SystemPrompt
@@ -329,7 +367,8 @@ async def prepare(
     entry = await runtime.sessions.get(agent_id, session_key) or SessionEntry(sessionId=session_id)
     chosen = chosen or choose_model(entry, config, agent_id, runtime, body.model, body.auth_profile)
     subagent = is_subagent(session_key)
-    settings = run_settings_of(agent_id, chosen, config, runtime, subagent=subagent)
+    sandbox = await sandbox_of(runtime, agent_id, session_key, entry)
+    settings = run_settings_of(agent_id, chosen, config, runtime, subagent=subagent, sandbox=sandbox)
     model, params, workspace = settings.model, settings.params, settings.agent.workspace
     thinking = _thinking(body, entry, settings)
     kind = kind_of(session_key, entry, main_key=settings.agent.main_key, scope=config.session.scope)
@@ -377,8 +416,10 @@ async def prepare(
         entry=entry,
         model=model,
         thinking=thinking,
-        workspace=workspace,
-        skill_env=snapshot.skill_env,
+        workspace=sandbox.plan.folder if sandbox else workspace,
+        sandbox=sandbox,
+        snapshot=snapshot,
+        skill_env={} if sandbox else snapshot.skill_env,
         prompt=prompt,
         turn_facts=told,
         report=PromptReport(own_report, prompt.report, warnings),
@@ -526,7 +567,24 @@ def tool_context(
         notify=notify,
         wake=partial(runtime.wake, run_id) if runtime.wake is not None else notify,
         exec_overrides=overrides,
+        why_missing=partial(_why_missing, prepared),
     )
+
+
+def _why_missing(prepared: Prepared, name: str) -> str | None:
+    if prepared.sandbox is None:
+        return None
+    plan = prepared.sandbox.plan
+    return blocked_text(name, plan.filters, agent_id=plan.agent_id, mode=plan.mode, access=plan.access)
+
+
+async def sandbox_refusal(prepared: Prepared) -> str | None:
+    """Makes the run's sandbox ready. Returns the sentence that refuses the run if it cannot be had."""
+    if prepared.sandbox is None:
+        return None
+    skills = prepared.snapshot.skills
+    folders = [str(Path(skill.path).parent) for skill in skills.skills]
+    return await prepared.sandbox.refusal(folders, skills)
 
 
 async def session_report(agent_id: str, session_key: str, runtime: Runtime) -> dict[str, Any]:

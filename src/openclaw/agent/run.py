@@ -24,7 +24,7 @@ from openclaw.agent.compaction.memory_flush import flush, is_due
 from openclaw.agent.compaction.summary import WAITED_FOR_S
 from openclaw.agent.hooks import CompactionReason
 from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox, is_failed, run_loop
-from openclaw.agent.prepare import UNSEEN_SOURCES, Prepared, choose_model, prepare, tool_context
+from openclaw.agent.prepare import UNSEEN_SOURCES, Prepared, choose_model, prepare, sandbox_refusal, tool_context
 from openclaw.agent.recorder import Recorder, RunResult, entry_id, open_transcript
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.billed_calls import BilledEmbeddings, PaidCalls, RunBill
@@ -145,6 +145,8 @@ class AgentRun:
             prepared = await self._prepare(await self._choose())
         except ModelError as problem:
             return await self._refuse(str(problem))
+        if (refusal := await sandbox_refusal(prepared)) is not None:
+            return await self._refuse(refusal)
         self._told = told_of(prepared.entry)
         if row.attempts == 0 and is_due(runtime, prepared):
             await flush(runtime, recorder.transcript, prepared, self._abort, self._bill)

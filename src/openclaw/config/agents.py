@@ -61,7 +61,8 @@ def sandbox_config(config: Config, agent_id: str) -> Sandbox:
 def wants_sandbox(config: Config, agent_id: str, session_key: str) -> bool:
     """Whether the configuration asks for this session's tools to run in a sandbox."""
     mode = sandbox_config(config, agent_id).mode
-    return mode == "all" or (mode == "non-main" and session_key != main_session_key(config, agent_id))
+    main = "global" if config.session.scope == "global" else main_session_key(config, agent_id)
+    return mode == "all" or (mode == "non-main" and session_key != main)
 
 
 def primary_model(config: Config, agent_id: str) -> str | None:

@@ -12,17 +12,12 @@ from typing import Any, NamedTuple
 
 from openclaw.config.keypath import KeyPath
 
-_NO_SANDBOX = "tools do not run in containers yet"
 _NO_BLOCKS = "replies are not sent in blocks yet"
 _NO_HEARTBEAT = "agents have no heartbeat yet"
 
 _PER_AGENT = {
-    "sandbox.scope": _NO_SANDBOX,
-    "sandbox.perSession": _NO_SANDBOX,
-    "sandbox.workspaceRoot": _NO_SANDBOX,
-    "sandbox.docker": _NO_SANDBOX,
-    "sandbox.browser": _NO_SANDBOX,
-    "sandbox.prune": _NO_SANDBOX,
+    "sandbox.docker.setupCommand": "a container lives for one command; do this when you build the image",
+    "sandbox.browser": "the browser does not run in a sandbox; sandboxed sessions have none",
     "heartbeat.activeHours": _NO_HEARTBEAT,
     "heartbeat.session": _NO_HEARTBEAT,
     "heartbeat.to": _NO_HEARTBEAT,
@@ -77,11 +72,9 @@ UNSUPPORTED: dict[str, str] = {
     **{f"agents.list[].{key}": reason for key, reason in _PER_AGENT.items()},
     "agents.list[].tools.exec.applyPatch": "there is no apply_patch tool",
     "agents.list[].tools.exec.notifyOnExitEmptySuccess": "a command that ends well without output is always reported",
-    "agents.list[].tools.sandbox": _NO_SANDBOX,
     "agents.list[].tools.loopDetection": "repeated tool calls are not looked for yet",
     "tools.exec.applyPatch": "there is no apply_patch tool",
     "tools.exec.notifyOnExitEmptySuccess": "a command that ends well without output is always reported",
-    "tools.sandbox": _NO_SANDBOX,
     "tools.message": "there is no message tool yet",
     "tools.web.search": "there is no web_search tool yet",
     "tools.web.fetch.firecrawl": "pages are fetched by the Gateway itself",
@@ -188,9 +181,8 @@ FILTERS = ("cut", "grep", "head", "sort", "tail", "tr", "uniq", "wc")
 """The programs that ``tools.exec.safeBins`` can name."""
 _EXEC = {
     "host": Rule(
-        "there are no sandboxes and no nodes: with sandbox, commands run directly as the Gateway's user, and with "
-        "node none runs",
-        _one_of("sandbox", "node"),
+        "there are no nodes, so no command runs",
+        _one_of("node"),
     ),
     "safeBins": Rule(
         f"only {', '.join(FILTERS)} are filters; others can read files, variables or the network, so they are asked "
@@ -217,15 +209,7 @@ _GROUP_TOOLS = Rule(
     _restricts,
     refused=True,
 )
-_SANDBOX_MODE = Rule(
-    'tools do not run in containers, so they could do what you can do; set it to "off" and keep tools away with '
-    "tools.deny",
-    _one_of("non-main", "all"),
-    refused=True,
-)
 SAFETY: dict[str, Rule] = {
-    "agents.defaults.sandbox.mode": _SANDBOX_MODE,
-    "agents.list[].sandbox.mode": _SANDBOX_MODE,
     "gateway.auth.mode": Rule(
         "only clients with a token or a password are let in; set it to token or password",
         _one_of("none", "trusted-proxy"),

@@ -8,11 +8,12 @@ import binascii
 import logging
 import mimetypes
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from openclaw.agent.sandbox import sandbox_of
 from openclaw.config.agents import workspace_dir
 from openclaw.inbound.message import Inbound, Media
 from openclaw.opener import PathOpener, PathRefused
@@ -20,6 +21,7 @@ from openclaw.tools.images import sniff_image
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
+    from openclaw.sessions.keys import SessionRef
     from openclaw.storage.base import BlobStore
 
 MAX_BYTES = 5_000_000
@@ -79,15 +81,23 @@ _UNSAFE = re.compile(r"[^\w.+-]+")
 log = logging.getLogger("openclaw.inbound")
 
 
-async def within_reach(runtime: Runtime, inbound: Inbound, agent_id: str) -> Inbound:
-    """Writes the files of a message into the agent's workspace and returns the message with their paths.
+async def within_reach(
+    runtime: Runtime, inbound: Inbound, session: SessionRef, entry: Mapping[str, Any] | None
+) -> Inbound:
+    """Writes the files of a message into the workspace of the session's tools. Returns the message with their paths.
 
     Pictures are not written: the model sees them.
     """
     if not any(_is_for_tools(media) for media in inbound.media):
         return inbound
-    workspace = workspace_dir(runtime.config.current, str(runtime.state_dir), agent_id)
-    media = [await _placed(runtime.blobs, one, workspace) if _is_for_tools(one) else one for one in inbound.media]
+    sandbox = await sandbox_of(runtime, session.agent_id, session.key, entry)
+    if sandbox is None:
+        workspace = workspace_dir(runtime.config.current, str(runtime.state_dir), session.agent_id)
+        # The opener refuses to follow a link that the agent may have put in the folder's place.
+        opener = PathOpener(workspace, confine=True)
+    else:
+        opener = sandbox.opener
+    media = [await _placed(runtime.blobs, one, opener) if _is_for_tools(one) else one for one in inbound.media]
     return msgspec.structs.replace(inbound, media=tuple(media))
 
 
@@ -95,22 +105,21 @@ def _is_for_tools(media: Media) -> bool:
     return bool(media.blob) and not media.path and not media.mime_type.startswith("image/")
 
 
-async def _placed(blobs: BlobStore, media: Media, workspace: Path) -> Media:
+async def _placed(blobs: BlobStore, media: Media, opener: PathOpener) -> Media:
     path = f"{FOLDER}/{_file_name(media)}"
     try:
         data = await blobs.get(media.blob or "")
         if data is None:
             return media
-        await asyncio.to_thread(_write, workspace, path, data)
+        await asyncio.to_thread(_write, opener, path, data)
     except (OSError, PathRefused) as error:
-        log.warning("a file that came with a message cannot be put into %s: %s", workspace, error)
+        log.warning("a file that came with a message cannot be put into %s: %s", opener.workspace, error)
         return media
     return msgspec.structs.replace(media, path=path)
 
 
-def _write(workspace: Path, path: str, data: bytes) -> None:
-    # The opener refuses to follow a link that the agent may have put in the folder's place.
-    with PathOpener(workspace, confine=True).open_write_atomic(path) as file:
+def _write(opener: PathOpener, path: str, data: bytes) -> None:
+    with opener.open_write_atomic(path) as file:
         file.write(data)
 
 

@@ -496,7 +496,7 @@ class Pipeline:
             changed = message.door == "chat" and disarmed(outcome.text) != outcome.text
             found["written"] = outcome.text if changed else ""
             return msgspec.structs.replace(body, prompt=prompt, internal=body.internal or outcome.greeting, **found)
-        inbound = await within_reach(self._runtime, message.inbound, message.facts.session.agent_id)
+        inbound = await within_reach(self._runtime, message.inbound, message.facts.session, entry)
         rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
         return msgspec.structs.replace(
             body,

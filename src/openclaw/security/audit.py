@@ -116,6 +116,10 @@ RULES: dict[str, Rule] = {
     "tools.exec.rules_unreadable": Rule("warn", "The rules for commands cannot be read"),
     "tools.sessions.visibility_wide": Rule("warn", "Other people's conversations reach yours"),
     "tools.fs.workspace_only_off": Rule("warn", "File tools leave the workspace"),
+    "sandbox.unavailable": Rule("warn", "Runs are refused, since their sandbox cannot be had"),
+    "sandbox.docker_config_mode_off": Rule("warn", "A sandbox is described and not used"),
+    "sandbox.dangerous_network_mode": Rule("warn", "The sandbox has this machine's network"),
+    "sandbox.dangerous_bind_mount": Rule("critical", "The sandbox sees folders of value"),
     "plugins.extensions_no_allowlist": Rule("warn", "Extensions are loaded without a list"),
     "plugins.code_perms": Rule("critical", "Other users can change code that the Gateway loads"),
     "models.legacy": Rule("warn", "An old model is used"),
@@ -177,9 +181,10 @@ def subject_of(config_path: str, state: str, environ: Mapping[str, str]) -> Subj
 
 def audit(subject: Subject, now_ms: int) -> Report:
     """Runs every check that needs no running Gateway. Blocking."""
-    from openclaw.security import access_checks, file_checks, gateway_checks, tool_checks
+    from openclaw.security import access_checks, file_checks, gateway_checks, sandbox_checks, tool_checks
 
-    checks = (*gateway_checks.CHECKS, *access_checks.CHECKS, *tool_checks.CHECKS, *file_checks.CHECKS)
+    modules = (gateway_checks, access_checks, tool_checks, sandbox_checks, file_checks)
+    checks = [check for module in modules for check in module.CHECKS]
     found = [one for check in checks for one in check(subject)]
     return Report(ts=now_ms, findings=by_severity(found))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from openclaw.config.agents import agent_config, agent_ids, fallback_models, image_models, primary_model
+from openclaw.config.agents import agent_config, agent_ids, fallback_models, image_models, primary_model, sandbox_config
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import ExecConfig
 from openclaw.security.audit import Finding, Subject, finding
@@ -27,7 +27,9 @@ _WEAK = re.compile(r"haiku|[-_](?:mini|nano|lite|tiny)\b|flash-lite|gpt-4|claude
 
 
 def risky_tools(config: Config, agent_id: str) -> list[str]:
-    """The tools of the agent with which one can change this machine."""
+    """The tools of the agent with which one can change this machine. None if all its sessions are sandboxed."""
+    if sandbox_config(config, agent_id).mode == "all":
+        return []
     return tools_among(RISKY_TOOLS, config, agent_id)
 
 
@@ -61,6 +63,7 @@ def exec_checks(subject: Subject) -> Iterator[Finding]:
         detail = f"agents {', '.join(free)}: commands run as you, without a sandbox and without a question; a poisoned "
         detail += "file, message or page that the model believes can run them too"
         fix = "openclaw config set tools.exec.host gateway (only what is allow-listed runs, the rest is asked)"
+        fix += ", or openclaw config set agents.defaults.sandbox.mode all (docs/sandbox.md)"
         yield finding("tools.exec.unrestricted", detail, f"{fix}, or openclaw config set tools.exec.ask always")
     named = {name for agent_id in agent_ids(config) for name in _exec_of(config, agent_id).safe_bins or ()}
     odd = sorted(name for name in named if name not in SAFE_USES)

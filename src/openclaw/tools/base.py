@@ -54,6 +54,9 @@ class ToolContext(msgspec.Struct, kw_only=True):
     exec_overrides: Callable[[], Awaitable[ExecOverrides | None]] | None = None
     """Returns the present ``/exec`` and ``/elevated`` settings. A change counts for a run that is under way, too."""
 
+    why_missing: Callable[[str], str | None] | None = None
+    """Says why a tool that the model called is not there, if there is more to say than that."""
+
     @property
     def process_scope(self) -> str:
         """Names whose background commands the call sees: those of its own session, also after a reset.

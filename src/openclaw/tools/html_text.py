@@ -54,7 +54,7 @@ class _Tag(NamedTuple):
 
 
 def read_page(source: str, url: str, mode: Mode = "markdown", *, main_part: bool = True) -> Page:
-    """The title and the text of a page. ``main_part``: without menus and footers, where the page says which they are."""
+    """The title and the text of a page. ``main_part``: without menus and footers, where the page marks them."""
     reader = _Reader(url, mode, main_part)
     for token in _tokens(source):
         reader.take(token)

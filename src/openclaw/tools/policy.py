@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,6 +18,9 @@ from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.files import EditTool, ReadTool, WriteTool
 from openclaw.tools.process import ProcessTool
 from openclaw.tools.process_registry import ProcessRegistry
+
+if TYPE_CHECKING:
+    from openclaw.tools.sandbox.boundary import Boundary
 
 ALIASES = {"bash": "exec", "apply-patch": "apply_patch"}
 _SESSION_TOOLS = ("sessions_list", "sessions_history", "sessions_send", "sessions_spawn", "session_status")
@@ -124,12 +128,17 @@ def built_in_tools(
     processes: ProcessRegistry,
     rules: ApprovalRules | None = None,
     approvals: Approvals | None = None,
+    sandbox: Boundary | None = None,
 ) -> list[Tool]:
-    opener = PathOpener(workspace, confine=settings.confine, extra_roots=settings.extra_roots)
+    """The tools for files and commands. With a ``sandbox``, all of them work in it."""
+    if sandbox is not None:
+        opener = sandbox.opener
+    else:
+        opener = PathOpener(workspace, confine=settings.confine, extra_roots=settings.extra_roots)
     return [
         ReadTool(opener),
         WriteTool(opener),
         EditTool(opener),
-        ExecTool(settings.exec, processes, rules, approvals),
+        ExecTool(settings.exec, processes, rules, approvals, sandbox),
         ProcessTool(processes),
     ]

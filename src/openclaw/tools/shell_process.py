@@ -57,6 +57,8 @@ class ShellCommand(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None
     binding: Binding | None = None
     """The files that it was allowed with. With a program in it, no shell reads the text."""
+    inside: tuple[str, ...] = ()
+    """The command line that runs the text in a sandbox. The text then never runs outside of it."""
 
 
 class Spawned(NamedTuple):
@@ -198,6 +200,8 @@ def spawn(command: ShellCommand) -> Spawned:
     if not shell or Path(shell).name in ("fish", "nologin", "false") or not os.access(shell, os.X_OK):
         shell = shutil.which("bash") or "/bin/sh"
     start = _spawn_on_terminal if command.use_pty else _spawn_on_pipes
+    if command.inside:
+        return start(Launch(argv=[*command.inside], cwd="/"), command.env)
     by_shell = [shell, "-c", command.text]
     if command.binding is None:
         return start(Launch(argv=by_shell, cwd=command.cwd), command.env)

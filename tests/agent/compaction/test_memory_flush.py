@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from openclaw.agent.compaction.memory_flush import AddingWrite, due, settled, texts, usable_tools, workspace_closed
+from openclaw.clock import SystemClock
 from openclaw.config.load import build
-from openclaw.config.schema.agents import MemoryFlush
+from openclaw.config.schema.agents import MemoryFlush, SandboxPrune
 from openclaw.messages import AssistantMessage, TextBlock, UserMessage
 from openclaw.opener import PathOpener
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import ToolContext
 from openclaw.tools.files import WriteTool
+from openclaw.tools.sandbox.boundary import Boundary
+from openclaw.tools.sandbox.plan import make_plan
 
 NOON_UTC = 1_794_830_400_000
 
@@ -63,22 +66,17 @@ def test_own_words_may_name_the_date_and_always_allow_silence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sandbox", "key", "closed"),
-    [
-        ({}, "agent:main:main", False),
-        ({"mode": "all", "workspaceAccess": "ro"}, "agent:main:main", True),
-        ({"mode": "all"}, "agent:main:main", True),
-        ({"mode": "all", "workspaceAccess": "rw"}, "agent:main:main", False),
-        ({"mode": "non-main", "workspaceAccess": "none"}, "agent:main:main", False),
-        ({"mode": "non-main", "workspaceAccess": "none"}, "agent:main:signal:group:1", True),
-    ],
+    ("access", "closed"),
+    [(None, False), ("ro", True), ("none", True), ("rw", False)],
 )
-def test_a_workspace_that_may_not_be_written_is_closed(
-    tmp_path: Path, sandbox: dict[str, Any], key: str, closed: bool
-) -> None:
-    config = build({"agents": {"defaults": {"sandbox": sandbox}}})
-    assert workspace_closed(config, "main", key, tmp_path) is closed
-    assert workspace_closed(config, "main", key, tmp_path / "absent") or sandbox.get("workspaceAccess") == "rw"
+def test_a_workspace_that_may_not_be_written_is_closed(tmp_path: Path, access: str | None, closed: bool) -> None:
+    sandbox = None
+    if access is not None:
+        config = build({"agents": {"defaults": {"sandbox": {"mode": "all", "workspaceAccess": access}}}})
+        plan = make_plan(config, tmp_path, "main", "agent:main:main", [("main", "agent:main:main")])
+        sandbox = Boundary(plan, [], SandboxPrune(), SystemClock())
+    assert workspace_closed(sandbox, tmp_path) is closed
+    assert workspace_closed(sandbox, tmp_path / "absent")
 
 
 def test_words_that_wait_for_an_answer_are_left_out() -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from openclaw.agent.prompt.sections import RequestedSandbox
+from openclaw.agent.prompt.sections import SandboxFacts
 from openclaw.agent.prompt.system_prompt import PromptFacts, build_system_prompt, turn_facts
 from openclaw.agent.prompt.workspace_snapshot import load_bootstrap
 from openclaw.agent.skills.library import SkillsPrompt
@@ -52,7 +52,7 @@ def headings(text: str) -> list[str]:
 ALL = ("read", "memory_search", "gateway", "message", "session_status")
 FULL = """
 ## Tooling|## Tool Call Style|## Safety|## OpenClaw CLI Quick Reference|## Skills (mandatory)|## Memory Recall
-|## OpenClaw Self-Update|## Model Aliases|## Workspace|## Documentation|## Sandbox|## User Identity
+|## OpenClaw Self-Update|## Model Aliases|## Workspace|## Sandbox|## User Identity
 |## Current Date & Time|## Workspace Files (injected)|## Reply Tags|## Messaging|### message tool
 |## Reasoning Format|# Project Context
 |## Silent Replies|## Heartbeats|## Runtime
@@ -75,7 +75,7 @@ def test_sections_stand_in_their_order(tmp_path: Path, mode: str, expected: str,
     given = facts(
         tmp_path, *ALL, mode=mode, extra="Be kind.", skills=SkillsPrompt(text="<available_skills/>"),
         aliases={"fast": "mock/m-1"}, owners=["+351900"], user_timezone="Europe/Lisbon",
-        sandbox=RequestedSandbox("non-main", "ro"), tagged_reasoning=True,
+        sandbox=SandboxFacts("/workspace", "ro", False), tagged_reasoning=True,
     )  # fmt: skip
     prompt = build_system_prompt(given)
     assert headings(prompt.text) == listed(expected)
@@ -97,12 +97,12 @@ def test_a_section_without_its_condition_is_left_out(tmp_path: Path, heading: st
 
 @pytest.mark.parametrize(
     ("access", "words"),
-    [("none", "leave everything else"), ("ro", "change nothing in it"), ("rw", "You may read and change")],
+    [("none", "is not there"), ("ro", "can be read at /agent"), ("rw", "is the agent's own workspace")],
 )
-def test_a_session_without_its_sandbox_is_told_so(tmp_path: Path, access: Any, words: str) -> None:
-    text = build_system_prompt(facts(tmp_path, sandbox=RequestedSandbox("all", access))).text
-    assert f"(mode all, workspace access {access})" in text and words in text
-    assert "commands run directly on the host" in text
+def test_a_sandboxed_session_is_told_what_it_sees(tmp_path: Path, access: Any, words: str) -> None:
+    text = build_system_prompt(facts(tmp_path, sandbox=SandboxFacts("/workspace", access, False))).text
+    assert "They see the folder /workspace" in text and words in text
+    assert "There is no network." in text and "## Documentation" not in text
 
 
 def test_skills_are_listed_only_to_agents_that_can_read_them(tmp_path: Path) -> None:

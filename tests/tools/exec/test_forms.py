@@ -189,7 +189,7 @@ async def test_a_filter_runs_without_environment_and_without_a_shell(
 ) -> None:
     tool = ExecTool(ExecSettings(host="gateway", ask="off"), processes)
     result = await tool.run({"command": "grep -c x", "background": True}, context)
-    session = processes.get("main", result.details["sessionId"])
+    session = processes.get(context.process_scope, result.details["sessionId"])
     assert session is not None
     assert Path(f"/proc/{session.pid}/environ").read_bytes() == b""
     assert Path(f"/proc/{session.pid}/cmdline").read_bytes().endswith(b"/grep\0-c\0x\0")

@@ -24,8 +24,6 @@ from openclaw.agent.recorder import stored_result
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.billed_calls import NO_BILL, BilledCalls, RunBill
 from openclaw.clock import named_zone
-from openclaw.config.agents import sandbox_config, wants_sandbox
-from openclaw.config.schema import Config
 from openclaw.config.schema.agents import MemoryFlush
 from openclaw.events import AssistantEnded, Event, ToolEnded
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage
@@ -37,6 +35,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Transcript, TranscriptRef
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 from openclaw.tools.files import WriteTool
+from openclaw.tools.sandbox.boundary import Boundary
 
 log = logging.getLogger("openclaw.agents.memory")
 
@@ -78,10 +77,10 @@ def flushed_this_cycle(entry: SessionEntry) -> bool:
     return entry.get("memoryFlushCompactionCount") == entry.get("compactionCount", 0)
 
 
-def workspace_closed(config: Config, agent_id: str, session_key: str, workspace: Path) -> bool:
+def workspace_closed(sandbox: Boundary | None, workspace: Path) -> bool:
     """Whether notes cannot be written: the sandbox may not write to the workspace, or the folder is not writable."""
-    if wants_sandbox(config, agent_id, session_key):
-        return sandbox_config(config, agent_id).workspace_access != "rw"
+    if sandbox is not None and sandbox.plan.access != "rw":
+        return True
     return not (workspace.is_dir() and os.access(workspace, os.W_OK | os.X_OK))
 
 
@@ -163,8 +162,8 @@ async def _flush(
     tools = usable_tools(prepared.prompt.tools)
     if not settings.enabled or "write" not in tools:
         return False
-    config, workspace = runtime.config.current, prepared.workspace
-    if await asyncio.to_thread(workspace_closed, config, prepared.agent_id, prepared.session_key, workspace):
+    config = runtime.config.current
+    if await asyncio.to_thread(workspace_closed, prepared.sandbox, prepared.workspace):
         return False
     said = settled(transcript.context().messages)
     if not said:

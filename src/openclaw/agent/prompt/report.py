@@ -45,7 +45,7 @@ def shared_report(facts: PromptFacts, prompt: SystemPrompt) -> dict[str, Any]:
         "model": facts.model.id,
         "workspaceDir": facts.workspace,
         "bootstrapMaxChars": facts.max_file_chars,
-        "sandbox": {"mode": facts.sandbox_mode, "sandboxed": False},
+        "sandbox": {"mode": facts.sandbox_mode, "sandboxed": facts.sandbox is not None},
         "systemPrompt": {
             "chars": prompt.chars,
             "projectContextChars": prompt.project_context_chars,

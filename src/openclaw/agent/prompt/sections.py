@@ -20,11 +20,12 @@ _RANK = {name: place for place, name in enumerate(TOOL_ORDER)}
 PROJECT_CONTEXT = "# Project Context"
 
 
-class RequestedSandbox(msgspec.Struct, frozen=True):
-    """The sandbox that the configuration wants for a session: its ``mode`` and ``workspaceAccess``."""
+class SandboxFacts(msgspec.Struct, frozen=True):
+    """What the prompt says about the session's sandbox."""
 
-    mode: str
+    workdir: str
     access: Literal["none", "ro", "rw"]
+    network: bool
 
 
 def tool_list(tools: Iterable[Tool]) -> str:
@@ -168,20 +169,23 @@ def workspace_files() -> str:
     )
 
 
-def sandbox(wanted: RequestedSandbox | None) -> str:
-    """Tells a session that the configuration wants a sandbox for it. This Gateway has none."""
-    if wanted is None:
+def sandbox(facts: SandboxFacts | None) -> str:
+    if facts is None:
         return ""
     access = {
-        "none": "Work in the working directory named above, and leave everything else on this machine alone.",
-        "ro": "The workspace is for reading here: change nothing in it.",
-        "rw": "You may read and change the workspace, and nothing else on this machine.",
-    }[wanted.access]
+        "none": "The agent's own workspace is not there; the folder began with copies of its instructions and skills.",
+        "ro": "The agent's own workspace can be read at /agent and not be changed. Write with exec.",
+        "rw": "That folder is the agent's own workspace. What you change there stays.",
+    }[facts.access]
+    network = "The network is this machine's own." if facts.network else "There is no network."
     return (
         "## Sandbox\n"
-        f"This session is meant to be sandboxed (mode {wanted.mode}, workspace access {wanted.access}), but no "
-        "container is at work: commands run directly on the host.\n"
-        f"{access}"
+        f"Your commands and file tools run in a sandbox. They see the folder {facts.workdir}, temporary folders such "
+        "as /tmp, and the system's programs, and nothing else of this machine. "
+        f"{access} {network}\n"
+        "Memory, processes and time are limited, and what a command starts ends with it: use background=true for what "
+        "must go on. elevated=true runs a command on the host, only if the owner allows that for the sender; otherwise "
+        "say what you need and why."
     )
 
 

@@ -17,12 +17,13 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from xml.sax.saxutils import escape, unescape
 
 import msgspec
 
 from openclaw.agent.prompt import sections
 from openclaw.agent.prompt.report import shared_report
-from openclaw.agent.prompt.sections import PROJECT_CONTEXT, RequestedSandbox
+from openclaw.agent.prompt.sections import PROJECT_CONTEXT, SandboxFacts
 from openclaw.agent.prompt.workspace_snapshot import (
     FIRST_RUN_FILE,
     BootstrapFile,
@@ -32,7 +33,7 @@ from openclaw.agent.prompt.workspace_snapshot import (
 from openclaw.agent.skills.library import SkillsPrompt
 from openclaw.agent.window.tokens import overhead_tokens
 from openclaw.clock import named_zone
-from openclaw.config.agents import agent_config, model_aliases, primary_model, sandbox_config, wants_sandbox
+from openclaw.config.agents import agent_config, model_aliases, primary_model
 from openclaw.config.schema import Config
 from openclaw.messages import ToolSpec
 from openclaw.models.base import Model
@@ -45,8 +46,10 @@ from openclaw.tools.base import Tool
 if TYPE_CHECKING:
     from openclaw.agent.prepare import RunSettings
     from openclaw.storage.base import MessageBody
+    from openclaw.tools.sandbox.boundary import Boundary
 
 DEFAULT_AGENT_NAME = "OpenClaw"
+_LOCATION = re.compile(r"(<location>)([^<]*)")
 _NO_CHANNEL = ("unknown", "internal")
 
 
@@ -70,7 +73,7 @@ class PromptFacts(msgspec.Struct, kw_only=True):
     owners: Sequence[str] = ()
     citations: bool = False
     heartbeat_prompt: str = ""
-    sandbox: RequestedSandbox | None = None
+    sandbox: SandboxFacts | None = None
     tagged_reasoning: bool = False
     """The model writes its reasoning into the answer and must separate the two by tags."""
     repo_root: str | None = None
@@ -79,7 +82,7 @@ class PromptFacts(msgspec.Struct, kw_only=True):
     max_file_chars: int = 0
     """The most characters of one workspace file in the prompt. Only the report uses it."""
     sandbox_mode: str = "off"
-    """The agent's ``sandbox.mode``. Only the report uses it."""
+    """The ``sandbox.mode`` that counts for the session. Only the report uses it."""
 
 
 def gather_facts(
@@ -123,11 +126,20 @@ def gather_facts(
     facts.heartbeat_prompt = (heartbeat.prompt or "").strip()
     facts.repo_root = snapshot.repo_root
     facts.default_model = primary_model(config, agent_id)
-    if facts.sandbox_mode != "off" and wants_sandbox(config, agent_id, key):
-        sandbox = sandbox_config(config, agent_id)
-        facts.sandbox = RequestedSandbox(sandbox.mode, sandbox.workspace_access)
     facts.tagged_reasoning = reasons_in_tags(model) is not False
+    if settings.sandbox is not None:
+        _as_seen_inside(facts, settings.sandbox)
     return facts
+
+
+def _as_seen_inside(facts: PromptFacts, sandbox: Boundary) -> None:
+    """Names every path as the session's tools see it in the sandbox."""
+    plan = sandbox.plan
+    facts.sandbox = SandboxFacts(sandbox.workdir, plan.access, plan.docker.network != "none")
+    facts.sandbox_mode, facts.workspace, facts.repo_root = plan.mode, sandbox.workdir, None
+    facts.files = [msgspec.structs.replace(file, path=sandbox.shown(file.path)) for file in facts.files]
+    text = _LOCATION.sub(lambda found: f"{found[1]}{escape(sandbox.shown(unescape(found[2])))}", facts.skills.text)
+    facts.skills = msgspec.structs.replace(facts.skills, text=text)
 
 
 def is_private(kind: SessionKind, session_key: str) -> bool:
@@ -298,7 +310,7 @@ def _full(facts: PromptFacts, names: frozenset[str], listed: str, skills: str, p
         sections.model_aliases(facts.aliases),
         _clock_hint(facts, names),
         sections.workspace(facts.workspace, first_run=first_run),
-        sections.documentation(_docs_dir()),
+        sections.documentation("" if facts.sandbox else _docs_dir()),
         sections.sandbox(facts.sandbox),
         sections.user_identity(facts.owners),
         sections.date_and_time(facts.user_timezone, FACTS_BEGIN),

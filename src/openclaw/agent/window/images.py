@@ -192,7 +192,7 @@ async def with_pictures(message: UserMessage, prepared: Prepared | None, source:
     read = prepared.prompt.tools.get("read")
     if not isinstance(read, ReadTool):
         return message
-    own = source in OPERATORS
+    own = source in OPERATORS and prepared.sandbox is None
     return await with_named_pictures(message, PathOpener(prepared.workspace, confine=False) if own else read.opener)
 
 

@@ -199,30 +199,77 @@ class ContextPruning(Record):
 
 class SandboxPrune(Record):
     idle_hours: Count = 24
-    """Remove a container idle for this long."""
+    """Remove a sandbox that was not used for this long; 0 is never. A folder that holds work is kept."""
     max_age_days: Count = 7
-    """Remove a container older than this."""
+    """Remove a sandbox older than this; 0 is never. A folder that holds work is kept."""
+
+
+class SandboxDocker(Record):
+    """What is inside the sandbox, and its limits. The name is the original's; most keys count for every backend."""
+
+    image: str = "openclaw-sandbox:bookworm-slim"
+    """Image of the container. Only for docker and podman."""
+    container_prefix: str = "openclaw-sbx-"
+    """Beginning of the containers' names. Only for docker and podman."""
+    workdir: str = "/workspace"
+    """Where the sandbox sees its workspace."""
+    read_only_root: bool = True
+    """Nothing outside the workspace and temporary folders can be written; always so with bubblewrap."""
+    tmpfs: list[str] | None = None
+    """Temporary folders of a container; unset means /tmp, /var/tmp and /run. Only for docker and podman."""
+    network: str = "none"
+    """none, or host for the network of this machine, the Gateway's port included; docker and podman know others."""
+    user: str | None = None
+    """User in the container. Only for docker and podman."""
+    cap_drop: list[str] | None = None
+    """Kernel capabilities taken away; unset means all, and bubblewrap always takes all."""
+    env: dict[str, str] = {}
+    """Variables of commands. Those of the Gateway are never handed on."""
+    setup_command: str | None = None
+    """Runs once in a new container, in other versions."""
+    pids_limit: Count = 256
+    """The most processes."""
+    memory: str | int = "2g"
+    """The most memory, e.g. 512m or 2g. Without control groups it counts for each process."""
+    memory_swap: str | int | None = None
+    """Memory and swap together. Only for docker and podman."""
+    cpus: float | None = None
+    """How many processors may be kept busy. With bubblewrap it needs control groups."""
+    ulimits: OpenMap = {}
+    """Limits of each process by name, e.g. nofile, fsize or cpu, as a number, soft:hard, or soft and hard."""
+    seccomp_profile: str | None = None
+    """Profile of allowed system calls. Only for docker and podman."""
+    apparmor_profile: str | None = None
+    """AppArmor profile. Only for docker and podman."""
+    dns: list[str] = []
+    """Name servers. Only for docker and podman."""
+    extra_hosts: list[str] = []
+    """Names and addresses, name:address. Only for docker and podman."""
+    binds: list[str] = []
+    """More folders of this machine, folder:place:ro or folder:place:rw."""
 
 
 class Sandbox(Record):
     mode: Literal["off", "non-main", "all"] = "off"
-    """Which sessions run their tools in a container."""
+    """Which sessions run their tools in a sandbox. One that cannot be had stops the run; see docs/sandbox.md."""
+    backend: Literal["bubblewrap", "docker", "podman"] = "bubblewrap"
+    """What makes the sandbox: bubblewrap (the Debian package of that name), or a container engine."""
     scope: Literal["session", "agent", "shared"] = "agent"
-    """What shares a container."""
+    """What shares a sandbox."""
     per_session: bool | None = None
     """Old form of scope: true is session, false is shared."""
     workspace_access: Literal["none", "ro", "rw"] = "none"
-    """What the container sees of the agent's workspace."""
+    """What the sandbox sees of the agent's workspace: nothing, /agent for reading, or the workspace itself."""
     workspace_root: str = "~/.openclaw/sandboxes"
-    """Where the containers' own workspaces live."""
+    """Where the sandboxes' own workspaces live; the default is in the state folder."""
     session_tools_visibility: Literal["spawned", "all"] = "spawned"
     """Sessions a sandboxed session can see: those it spawned, or all."""
-    docker: OpenMap = {}
-    """Container settings: image, network, memory, cpus, binds, setupCommand and others."""
+    docker: SandboxDocker = SandboxDocker()
+    """What is inside the sandbox, and its limits."""
     browser: OpenMap = {}
     """Browser in the sandbox."""
     prune: SandboxPrune = SandboxPrune()
-    """Removal of unused containers."""
+    """Removal of unused sandboxes."""
 
 
 class SubagentDefaults(Record):

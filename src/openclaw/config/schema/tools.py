@@ -37,7 +37,7 @@ class ApplyPatch(Record):
 
 class ExecConfig(Record):
     host: Literal["sandbox", "gateway", "node"] = "sandbox"
-    """Where commands run. "sandbox" is this machine itself, as the Gateway's user: there are no containers yet."""
+    """Where commands run. In a session without a sandbox, "sandbox" is this machine itself, as the Gateway's user."""
     security: Literal["deny", "allowlist", "full"] | None = None
     """What may run; unset means everything on host "sandbox", and the allowlist on host "gateway"."""
     ask: Literal["off", "on-miss", "always"] = "on-miss"
@@ -88,6 +88,18 @@ class NestedTools(Record):
     """Tools allowed there."""
 
 
+class SandboxToolPolicy(Record):
+    allow: list[str] | None = None
+    """Tools or groups allowed; unset means commands, files and the session tools, empty means all."""
+    deny: list[str] | None = None
+    """Tools or groups refused; unset means browser, canvas, nodes, cron, gateway and the channels' own."""
+
+
+class SandboxTools(Record):
+    tools: SandboxToolPolicy = SandboxToolPolicy()
+    """Tools allowed there."""
+
+
 class CrossContext(Record):
     allow_within_provider: bool = True
     """Send to another chat of the same channel."""
@@ -120,8 +132,8 @@ class AgentTools(LayeredToolPolicy):
     """The exec tool; keys left out are as at the top level."""
     fs: FsConfig | None = None
     """File tools; unset means as at the top level."""
-    sandbox: NestedTools | None = None
-    """Tools inside the sandbox."""
+    sandbox: SandboxTools | None = None
+    """Tools inside the sandbox; unset means as at the top level."""
     loop_detection: OpenMap = {}
     """Detection of repeated calls."""
 
@@ -167,7 +179,7 @@ class Tools(LayeredToolPolicy):
     """Sessions of other agents."""
     subagents: NestedTools = NestedTools()
     """Tools of sub-agents; the built-in refusals stay unless allowed here."""
-    sandbox: NestedTools = NestedTools()
+    sandbox: SandboxTools = SandboxTools()
     """Tools inside the sandbox."""
     message: MessageTool = MessageTool()
     """The message tool."""

@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 
 from openclaw.agent.prepare import choose_model, exec_overrides, tools_for
+from openclaw.agent.sandbox import sandbox_of
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import Refused, json_response, read_json, refusal_response
@@ -28,6 +29,7 @@ from openclaw.tools.arguments import InvalidArguments, validate_arguments
 from openclaw.tools.base import Tool, ToolContext, ToolError
 from openclaw.tools.exec.settings import ExecOverrides
 from openclaw.tools.policy import ToolFilter, allowed_tools, normalize_tool_name
+from openclaw.tools.sandbox.boundary import Boundary
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -57,9 +59,12 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
         return refused.response()
     except MethodError as error:
         return _failed(404, "not_found", str(error))
-    tool = await _tool(gateway, target, normalize_tool_name(body.tool or ""))
+    name, sandbox = normalize_tool_name(body.tool or ""), await _sandbox(gateway, target)
+    tool = await _tool(gateway, target, name, sandbox)
     if tool is None:
         return _failed(404, "not_found", f"Tool not available: {(body.tool or '')[:80]}")
+    if sandbox is not None and not body.dry_run and (refusal := await sandbox.refusal()) is not None:
+        return _failed(400, "tool_error", refusal)
     given = dict(body.args or {})
     if body.action and "action" in tool.spec.parameters.get("properties", {}):
         given.setdefault("action", body.action)
@@ -73,7 +78,11 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
     return await asyncio.shield(gateway.spawn(_run(gateway, target, tool, arguments)))
 
 
-async def _tool(gateway: Gateway, target: SessionRef, name: str) -> Tool | None:
+async def _sandbox(gateway: Gateway, target: SessionRef) -> Boundary | None:
+    return await sandbox_of(gateway.runtime, target.agent_id, target.key, await entry_of(gateway, target))
+
+
+async def _tool(gateway: Gateway, target: SessionRef, name: str, sandbox: Boundary | None) -> Tool | None:
     """The tool, if the session's agent may use it and it is offered over HTTP."""
     config = gateway.runtime.config.current
     entry = await entry_of(gateway, target) or SessionEntry(sessionId="")
@@ -87,7 +96,7 @@ async def _tool(gateway: Gateway, target: SessionRef, name: str) -> Tool | None:
     workspace = workspace_dir(config, gateway.runtime.state_dir, target.agent_id)
     await asyncio.to_thread(make_private_dir, str(workspace))
     subagent = is_subagent(target.key)
-    tools = tools_for(target.agent_id, model, workspace, config, gateway.runtime, subagent=subagent)
+    tools = tools_for(target.agent_id, model, workspace, config, gateway.runtime, subagent=subagent, sandbox=sandbox)
     offered = allowed_tools([tool.spec.name for tool in tools], [ToolFilter(deny=tuple(config.gateway.tools.deny))])
     return next((tool for tool in tools if tool.spec.name == name and name in offered), None)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.config.agents import agent_config
+from openclaw.config.agents import agent_config, wants_sandbox
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import Elevated
 from openclaw.inbound.access import normal_id
@@ -182,7 +182,8 @@ class _Reader:
             assert level.value is not None
             acks.append(_ACKS.get((kind, level.value), f"Thinking level set to {level.value}."))
             if kind == "elevated":
-                acks.append("⚙️ Runtime is direct; sandboxing does not apply.")
+                if not wants_sandbox(self.config, self.agent_id, self.facts.session.key):
+                    acks.append("⚙️ Runtime is direct; sandboxing does not apply.")
                 notes.append(f"Elevated mode is now {level.value}.")
             if kind == "reasoning":
                 notes.append(f"Reasoning visibility is now {level.value}.")

@@ -113,9 +113,20 @@ class CommandPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def command_policy(
-    settings: ExecSettings, overrides: ExecOverrides, rules: HostRules, arguments: Mapping[str, Any]
+    settings: ExecSettings,
+    overrides: ExecOverrides,
+    rules: HostRules,
+    arguments: Mapping[str, Any],
+    *,
+    sandboxed: bool = False,
 ) -> CommandPolicy:
-    """Raises ``ToolError`` when the command may not run at all."""
+    """Raises ``ToolError`` when the command may not run at all.
+
+    A sandboxed session runs everything in its sandbox. Only an elevated command leaves it, for the host ``gateway``.
+    """
+    if sandboxed:
+        settings = msgspec.structs.replace(settings, host="sandbox")
+        overrides = msgspec.structs.replace(overrides, host=None)
     mode = _elevated_mode(overrides, arguments.get("elevated"))
     host = _host(settings, overrides, arguments.get("host"), elevated=mode != "off")
     if overrides.security == "deny":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,6 +32,9 @@ from openclaw.tools.exec.settings import (
 )
 from openclaw.tools.process_registry import ProcessRegistry, ProcessSession
 from openclaw.tools.shell_process import ShellCommand
+
+if TYPE_CHECKING:
+    from openclaw.tools.sandbox.boundary import Boundary
 
 UPDATE_INTERVAL_S = 0.25
 LINGER_S = 0.5
@@ -106,31 +109,31 @@ class ExecTool:
         processes: ProcessRegistry,
         rules: ApprovalRules | None = None,
         approvals: Approvals | None = None,
+        sandbox: Boundary | None = None,
     ) -> None:
-        """Without ``approvals`` nobody can be asked, so a command that needs an approval is refused."""
+        """Without ``approvals`` nobody can be asked, so a command that needs an approval is refused.
+
+        With a ``sandbox``, every command runs in it, unless it is elevated.
+        """
         self._settings = settings
         self._processes = processes
         self._rules = rules
         self._approvals = approvals
+        self._sandbox = sandbox
         self._clock = processes.clock
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         text = required_text(arguments, "command")
         if "\0" in text:
             raise ToolError("The command holds a NUL character")
-        cwd, warning = working_directory(context.workspace, arguments.get("workdir"))
-        timeout = arguments.get("timeout")
-        if timeout is None or timeout <= 0:
-            timeout = self._settings.timeout_sec
-        sets = wanted_variables(arguments.get("env") or {})
-        wanted = ShellCommand(
-            text=text,
-            cwd=cwd,
-            env=command_environment(os.environ, context.env, sets, self._settings.path_prepend),
-            use_pty=bool(arguments.get("pty")),
-            timeout=min(timeout, MAX_TIMEOUT_S) or None,
+        rules = await self._rules.rules_for(context.agent_id) if self._rules else HostRules()
+        overrides = await context.exec_overrides() if context.exec_overrides else None
+        policy = command_policy(
+            self._settings, overrides or ExecOverrides(), rules, arguments, sandboxed=self._sandbox is not None
         )
-        checked = await self._check(wanted, sets, arguments, context)
+        sets = wanted_variables(arguments.get("env") or {})
+        wanted, warning = await self._wanted(text, sets, policy, arguments, context)
+        checked = await self._check(wanted, sets, policy, rules, context)
         if isinstance(checked, NeedsApproval):
             return await self._ask(checked, context, warning)
         session, complaint = await self._start(checked, context.process_scope)
@@ -147,13 +150,35 @@ class ExecTool:
         self._processes.move_to_background(session, notify)
         return still_running(session, warning)
 
+    async def _wanted(
+        self, text: str, sets: Mapping[str, str], policy: CommandPolicy, arguments: dict[str, Any], context: ToolContext
+    ) -> tuple[ShellCommand, str]:
+        """The command as the call wants it, in the sandbox if there is one, and a warning about its folder."""
+        timeout, pty, workdir = arguments.get("timeout"), bool(arguments.get("pty")), arguments.get("workdir")
+        if timeout is None or timeout <= 0:
+            timeout = self._settings.timeout_sec
+        if self._sandbox is not None and policy.host == "sandbox":
+            longest = min(timeout, self._settings.timeout_sec)
+            return await self._sandbox.command(text, workdir, sets, use_pty=pty, timeout=longest)
+        cwd, warning = working_directory(context.workspace, workdir)
+        command = ShellCommand(
+            text=text,
+            cwd=cwd,
+            env=command_environment(os.environ, context.env, sets, self._settings.path_prepend),
+            use_pty=pty,
+            timeout=min(timeout, MAX_TIMEOUT_S) or None,
+        )
+        return command, warning
+
     async def _check(
-        self, command: ShellCommand, sets: Mapping[str, str], arguments: Mapping[str, Any], context: ToolContext
+        self,
+        command: ShellCommand,
+        sets: Mapping[str, str],
+        policy: CommandPolicy,
+        rules: HostRules,
+        context: ToolContext,
     ) -> ShellCommand | NeedsApproval:
         """Returns the command to run, perhaps without a shell. Raises ``ToolError`` when it may not run here."""
-        rules = await self._rules.rules_for(context.agent_id) if self._rules else HostRules()
-        overrides = await context.exec_overrides() if context.exec_overrides else None
-        policy = command_policy(self._settings, overrides or ExecOverrides(), rules, arguments)
         if policy.security == "full" and policy.ask != "always":
             return command
         verdict = await asyncio.to_thread(

@@ -1,0 +1,48 @@
+"""Whether a session runs in a sandbox, and in which one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from openclaw.agent.runtime import Runtime
+from openclaw.agent.skills.library import skill_folders
+from openclaw.config.agents import default_agent_id, sandbox_config, wants_sandbox
+from openclaw.sessions.keys import agent_of
+from openclaw.tools.sandbox.boundary import Boundary
+from openclaw.tools.sandbox.plan import SandboxPlan, make_plan
+
+MOST_ANCESTORS = 8
+
+
+async def sandbox_of(
+    runtime: Runtime, agent_id: str, session_key: str, entry: Mapping[str, Any] | None
+) -> Boundary | None:
+    """The sandbox of a session, or None if it has none. ``entry`` is the session's."""
+    plan = await plan_of(runtime, agent_id, session_key, entry)
+    if plan is None:
+        return None
+    config = runtime.config.current
+
+    def make() -> Boundary:
+        folders = [place.folder for place in skill_folders(config, str(runtime.state_dir), agent_id)]
+        return Boundary(plan, folders, sandbox_config(config, plan.lineage[-1][0]).prune, runtime.clock)
+
+    return runtime.derived.of(config, ("sandbox", *plan.key), make)
+
+
+async def plan_of(
+    runtime: Runtime, agent_id: str, session_key: str, entry: Mapping[str, Any] | None
+) -> SandboxPlan | None:
+    """The plan of a session's sandbox. A session that a sandboxed one spawned is sandboxed, whatever its agent is."""
+    config = runtime.config.current
+    lineage = [(agent_id, session_key)] if wants_sandbox(config, agent_id, session_key) else []
+    spawned_by, seen = (entry or {}).get("spawnedBy"), {session_key}
+    while spawned_by and spawned_by not in seen and len(seen) <= MOST_ANCESTORS:
+        seen.add(spawned_by)
+        parent = agent_of(spawned_by, default_agent=default_agent_id(config))
+        if wants_sandbox(config, parent, spawned_by):
+            lineage.append((parent, spawned_by))
+        above = await runtime.sessions.get(parent, spawned_by)
+        spawned_by = above.get("spawnedBy") if above else None
+    return make_plan(config, runtime.state_dir, agent_id, session_key, lineage) if lineage else None

@@ -1,0 +1,248 @@
+"""``openclaw sandbox``: which sandbox a session has and why, the sandboxes that were used, and starting one anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openclaw import paths
+from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError
+from openclaw.cli.terminal import paint, print_json
+from openclaw.clock import SystemClock
+from openclaw.config.agents import agent_ids, default_agent_id, main_session_key, sandbox_config, wants_sandbox
+from openclaw.config.load import read_config
+from openclaw.config.schema import Config
+from openclaw.paths import normalize_agent_id
+from openclaw.printable import printable
+from openclaw.tools.sandbox.boundary import Boundary
+from openclaw.tools.sandbox.folder import SandboxRecord, list_sandboxes, remove_sandbox
+from openclaw.tools.sandbox.plan import SandboxPlan, make_plan, sandbox_root, scope_of
+from openclaw.tools.sandbox.rules import PLACES, tools_inside
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def _config() -> Config:
+    snapshot = read_config(paths.config_path(), os.environ)
+    if not snapshot.valid:
+        raise UserError(f"{snapshot.path} is not valid; `openclaw doctor` says what is wrong")
+    return snapshot.config
+
+
+def _state() -> Path:
+    return Path(paths.state_dir())
+
+
+def _session(config: Config, args: argparse.Namespace) -> tuple[str, str]:
+    """The agent and the key that the flags name."""
+    key: str = (args.session or "").strip()
+    agent_id = normalize_agent_id(args.agent) if args.agent else default_agent_id(config)
+    if key.startswith("agent:"):
+        agent_id = normalize_agent_id(key.split(":")[1])
+    if agent_id not in agent_ids(config):
+        raise UserError(f'there is no agent "{agent_id}"; there are {", ".join(agent_ids(config))}')
+    if not key or key == "main":
+        return agent_id, main_session_key(config, agent_id)
+    return agent_id, key if key.startswith("agent:") or key == "global" else f"agent:{agent_id}:{key}"
+
+
+def plan_for(config: Config, agent_id: str, key: str) -> SandboxPlan | None:
+    """The plan of a session, with the sessions that spawned it as the store on disk knows them."""
+    lineage: list[tuple[str, str]] = []
+    seen: set[str] = set()
+    agent, session = agent_id, key
+    while session and session not in seen and len(seen) < 8:
+        seen.add(session)
+        if wants_sandbox(config, agent, session):
+            lineage.append((agent, session))
+        above = _entry(agent, session).get("spawnedBy") or ""
+        agent, session = (above.split(":")[1] if above.startswith("agent:") else agent), above
+    return make_plan(config, _state(), agent_id, key, lineage) if lineage else None
+
+
+def _entry(agent_id: str, key: str) -> dict[str, Any]:
+    try:
+        store = json.loads((_state() / "agents" / agent_id / "sessions" / "sessions.json").read_bytes())
+        return dict(store.get(key) or {})
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def explain(args: argparse.Namespace) -> int:
+    config = _config()
+    agent_id, key = _session(config, args)
+    shown = explanation(config, agent_id, key)
+    if args.json:
+        print_json(shown)
+    else:
+        sys.stdout.write("\n".join(_explained(shown)) + "\n")
+    return EXIT_FAILURE if shown["sandbox"]["problem"] else 0
+
+
+def explanation(config: Config, agent_id: str, key: str) -> dict[str, Any]:
+    settings, plan = sandbox_config(config, agent_id), plan_for(config, agent_id, key)
+    elevated = config.tools.elevated
+    sandbox: dict[str, Any] = {
+        "mode": settings.mode,
+        "scope": plan.scope if plan else scope_of(settings),
+        "backend": plan.backend if plan else settings.backend,
+        "workspaceAccess": plan.access if plan else settings.workspace_access,
+        "workspaceRoot": str(sandbox_root(settings, _state())),
+        "sessionIsSandboxed": plan is not None,
+        "problem": None,
+    }
+    if plan is not None:
+        import asyncio
+
+        boundary = Boundary(plan, [_state() / "skills"], settings.prune, SystemClock())
+        sandbox |= {
+            "problem": asyncio.run(boundary.check()),
+            "inheritedFrom": next((session for _, session in plan.lineage if session != key), None),
+            "folder": str(plan.folder),
+            "workdir": boundary.workdir,
+            "network": plan.docker.network,
+            "limits": boundary.limits,
+            "mounts": [f"{one.folder}:{one.place}:{'rw' if one.writable else 'ro'}" for one in boundary.mounts],
+            "tools": {
+                "offered": tools_inside(PLACES, plan.filters),
+                "rules": [{"allow": list(rules.allow), "deny": list(rules.deny)} for rules in plan.filters],
+            },
+        }
+    return {
+        "agentId": agent_id,
+        "sessionKey": key,
+        "mainSessionKey": main_session_key(config, agent_id),
+        "sandbox": sandbox,
+        "elevated": {
+            "enabled": elevated.enabled,
+            "allowFrom": {channel: list(map(str, senders)) for channel, senders in elevated.allow_from.items()},
+        },
+        "fixIt": [
+            "agents.defaults.sandbox.mode (off, non-main, all); agents.list[].sandbox.mode",
+            "tools.sandbox.tools.allow, tools.sandbox.tools.deny; agents.list[].tools.sandbox.tools",
+            "tools.elevated.enabled, tools.elevated.allowFrom.<channel>",
+        ],
+    }
+
+
+def _explained(shown: dict[str, Any]) -> list[str]:
+    sandbox = shown["sandbox"]
+    lines = [paint(f"Session {printable(shown['sessionKey'])} of agent {printable(shown['agentId'])}", "bold")]
+    if not sandbox["sessionIsSandboxed"]:
+        lines.append(f"It runs on this machine directly (mode {sandbox['mode']}): its commands can do what you can do.")
+    else:
+        why = f"mode {sandbox['mode']}"
+        if sandbox["inheritedFrom"]:
+            why = f"it was spawned by {printable(sandbox['inheritedFrom'])}"
+        lines.append(f"It runs in a sandbox ({why}; backend {sandbox['backend']}, scope {sandbox['scope']}).")
+        if sandbox["problem"]:
+            lines.append(paint(f"Its runs are refused: {printable(sandbox['problem'])}", "red"))
+        lines += [
+            f"workspace: access {sandbox['workspaceAccess']}, {printable(sandbox['folder'])} as {sandbox['workdir']}",
+            f"network: {printable(sandbox['network'])}",
+            *(f"limit {name}: {value}" for name, value in sandbox["limits"].items()),
+            *(f"sees {printable(mount)}" for mount in sandbox["mounts"]),
+            f"tools: {', '.join(sandbox['tools']['offered'])}",
+        ]
+    elevated = shown["elevated"]
+    allowed = ", ".join(f"{channel}: {len(senders)}" for channel, senders in elevated["allowFrom"].items())
+    lines.append(f"elevated: {'enabled' if elevated['enabled'] else 'disabled'} ({printable(allowed) or 'no channel'})")
+    return [*lines, "These keys change it:", *(f"  {key}" for key in shown["fixIt"])]
+
+
+def _used(config: Config) -> list[SandboxRecord]:
+    roots = {sandbox_root(sandbox_config(config, agent), _state()) for agent in agent_ids(config)}
+    return [record for root in sorted(roots) for record in list_sandboxes(root)]
+
+
+def show_list(args: argparse.Namespace) -> int:
+    found, now = _used(_config()), time.time() * 1000
+    if args.json:
+        import msgspec
+
+        print_json({"sandboxes": msgspec.to_builtins(found), "count": len(found)})
+        return 0
+    lines = [
+        f"{printable(record.scope_key)}  {record.backend}  access {record.workspace_access}  "
+        f"used {_ago(now - record.last_used_at_ms)}  made {_ago(now - record.created_at_ms)}\n"
+        f"  {printable(record.folder)}"
+        for record in found
+    ]
+    sys.stdout.write("\n".join(lines or ["No sandbox was used yet."]) + "\n")
+    return 0
+
+
+def _ago(milliseconds: float) -> str:
+    minutes = max(0, int(milliseconds / 60_000))
+    if minutes < 60:
+        return f"{minutes} min ago"
+    return f"{minutes // 60} h ago" if minutes < 48 * 60 else f"{minutes // 1440} days ago"
+
+
+def recreate(args: argparse.Namespace) -> int:
+    if sum((bool(args.all), bool(args.session), bool(args.agent))) != 1:
+        raise UserError("name what to make anew: --all, --session KEY or --agent ID")
+    config = _config()
+    chosen = _used(config)
+    if args.session:
+        _, key = _session(config, args)
+        chosen = [record for record in chosen if record.scope_key == key]
+    elif args.agent:
+        agent = normalize_agent_id(args.agent)
+        chosen = [record for record in chosen if record.agent_id == agent and record.scope != "shared"]
+    if chosen and not args.force:
+        sys.stdout.write("These folders and all files in them are deleted:\n")
+        sys.stdout.write("".join(f"  {printable(record.folder)}\n" for record in chosen))
+        if not sys.stdin.isatty():
+            raise UserError("nothing was deleted; add --force to do it without a question")
+        sys.stdout.write("Delete them? [y/N] ")
+        sys.stdout.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            return EXIT_FAILURE
+    removed, failed = [], {}
+    for record in chosen:
+        try:
+            remove_sandbox(record)
+            removed.append(record.folder)
+        except OSError as error:
+            failed[record.folder] = error.strerror or str(error)
+    if args.json:
+        print_json({"removed": removed, "failed": failed})
+    else:
+        lines = [f"deleted {printable(folder)}" for folder in removed]
+        lines += [f"not deleted: {printable(folder)}: {printable(why)}" for folder, why in failed.items()]
+        sys.stdout.write("\n".join(lines or ["There is no such sandbox."]) + "\n")
+    return EXIT_FAILURE if failed else 0
+
+
+_WHICH = (Flag("--session KEY", "a session, e.g. main or agent:main:work"), Flag("--agent ID", "an agent"))
+COMMANDS = {
+    "sandbox": Group(
+        {
+            "explain": Action(
+                "Show whether a session runs in a sandbox, what it sees and does there, and which keys change that.\n\n"
+                "Exit code: 1 if the sandbox cannot be had.",
+                explain,
+                (*_WHICH, JSON),
+                example="openclaw sandbox explain\n  openclaw sandbox explain --session agent:main:work --json",
+            ),
+            "list": Action(
+                "List the sandboxes that were used, the last used one first.",
+                show_list,
+                (JSON,),
+                example="openclaw sandbox list",
+            ),
+            "recreate": Action(
+                "Delete the folder of a sandbox. The next run makes it anew, from the agent's workspace.",
+                recreate,
+                (Flag("--all", "all of them"), *_WHICH, Flag("--force", "do not ask"), JSON),
+                example="openclaw sandbox recreate --session agent:main:work",
+            ),
+        }
+    )
+}

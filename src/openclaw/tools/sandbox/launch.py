@@ -1,0 +1,241 @@
+"""How a command is started in a sandbox, and whether this machine can have one.
+
+Every command gets a sandbox of its own around the same folders: when its shell ends, everything that it started ends.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from openclaw.tools.sandbox.limits import ControlGroup, Limits, prlimit_argv
+from openclaw.tools.sandbox.plan import SandboxPlan, holds, slug_of
+
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+TEMPORARY_BYTES = 512 * 1024**2
+PROBE_S = 15
+PROBE_GOOD_S = 60.0
+_SYSTEM = ("/usr", "/nix/store")
+_MERGED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_CONFIG = (
+    *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/ssl/certs"),
+    *("/etc/ca-certificates", "/etc/localtime", "/etc/timezone", "/etc/nsswitch.conf", "/etc/mime.types"),
+    *("/etc/fonts", "/etc/terminfo", "/etc/python3", "/etc/java-17-openjdk", "/etc/debian_version", "/etc/os-release"),
+)
+_NETWORK_CONFIG = ("/etc/resolv.conf", "/etc/hosts", "/etc/services", "/etc/protocols", "/etc/gai.conf")
+_RESERVED = ("/proc", "/dev", "/sys", "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/tmp", "/skills", "/agent")
+_JOIN = 'for group in $1; do echo $$ > "$group" || exit 125; done; shift; exec "$@"'
+"""Joins the control groups, then becomes the command. A group that cannot be joined ends it."""
+
+
+class Mount(NamedTuple):
+    """A folder of this machine that the sandbox sees."""
+
+    folder: str
+    place: str
+    writable: bool
+
+
+class Parts(NamedTuple):
+    """What a launch is made of."""
+
+    plan: SandboxPlan
+    mounts: Sequence[Mount]
+    limits: Limits
+    group: ControlGroup
+
+
+def bind_mounts(plan: SandboxPlan) -> list[Mount]:
+    """The folders of ``docker.binds``. Raises ``ValueError`` with a sentence for the owner."""
+    found: list[Mount] = []
+    for bind in plan.docker.binds:
+        folder, _, rest = bind.partition(":")
+        place, _, mode = rest.partition(":")
+        folder = str(Path(folder).expanduser())
+        if not (folder.startswith("/") and place.startswith("/") and mode in ("", "ro", "rw")):
+            raise ValueError(f"sandbox.docker.binds: {bind!r} is not of the form /folder:/place:ro")
+        place = os.path.normpath(place)
+        if place == "/" or any(holds_name(one, place) for one in (*_RESERVED, plan.docker.workdir)):
+            raise ValueError(f"sandbox.docker.binds: {place} is used by the sandbox itself; choose another place")
+        if not Path(folder).exists():
+            raise ValueError(f"sandbox.docker.binds: {folder} does not exist")
+        if holds(plan.state_dir, folder) or Path(folder).is_socket():
+            raise ValueError(f"sandbox.docker.binds: {folder} would hand the Gateway's own files to the sandbox")
+        found.append(Mount(folder, place, mode == "rw"))
+    return found
+
+
+def holds_name(folder: str, path: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def closed_by(plan: SandboxPlan, mounts: Sequence[Mount]) -> str | None:
+    """Why the plan cannot be carried out, whatever is installed. None: it can."""
+    workdir = plan.docker.workdir
+    if not workdir.startswith("/") or workdir == "/" or any(holds_name(one, workdir) for one in _RESERVED):
+        return f"sandbox.docker.workdir cannot be {workdir}; use /workspace"
+    if plan.backend == "bubblewrap" and plan.docker.network not in ("none", "host"):
+        return (
+            f'sandbox.docker.network cannot be "{plan.docker.network}" with bubblewrap; set it to "none" or "host", or '
+            "set sandbox.backend to docker or podman"
+        )
+    for mount in (*mounts, *(Mount(folder, folder, False) for folder in _SYSTEM)):
+        if holds(mount.folder, plan.state_dir):
+            return f"{mount.folder} holds the Gateway's state folder, so a sandbox cannot have it; move one of the two"
+    return None
+
+
+# Bubblewrap
+
+
+def bubblewrap_argv(parts: Parts, program: Sequence[str], cwd: str) -> list[str]:
+    """The command line that runs ``program`` in the sandbox."""
+    bwrap = shutil.which("bwrap") or "/usr/bin/bwrap"
+    argv = [bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--cap-drop", "ALL"]
+    argv += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox"]
+    argv += ["--share-net"] if parts.plan.docker.network == "host" else []
+    for folder in _SYSTEM:
+        argv += ["--ro-bind-try", folder, folder]
+    for folder in _MERGED:
+        if Path(folder).is_symlink():
+            argv += ["--symlink", str(Path(folder).readlink()), folder]
+        elif Path(folder).is_dir():
+            argv += ["--ro-bind", folder, folder]
+    for file in (*_CONFIG, *(_NETWORK_CONFIG if parts.plan.docker.network == "host" else ())):
+        argv += ["--ro-bind-try", file, file]
+    for name in ("passwd", "group"):
+        argv += ["--ro-bind-try", str(parts.plan.root / ".etc" / name), f"/etc/{name}"]
+    # Root's own files in /proc/sys could be written otherwise, and with them the whole machine.
+    argv += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    for folder in ("/dev/shm", "/tmp", "/var/tmp", "/run"):
+        argv += ["--perms", "1777", "--size", str(TEMPORARY_BYTES), "--tmpfs", folder]
+    for mount in parts.mounts:
+        argv += ["--bind" if mount.writable else "--ro-bind", mount.folder, mount.place]
+    argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd, "--"]
+    argv += [*prlimit_argv(parts.limits), *program]
+    if parts.group.joins:
+        argv = ["/bin/sh", "-c", _JOIN, "sh", " ".join(parts.group.joins), *argv]
+    return argv
+
+
+def write_accounts(root: Path) -> None:
+    """Writes the names of the sandbox's user and group, which programs look up. Blocks."""
+    folder = root / ".etc"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    texts = {
+        "passwd": "root:x:0:0:root:/:/bin/sh\nsandbox:x:1000:1000:sandbox:/workspace:/bin/bash\n",
+        "group": "root:x:0:\nsandbox:x:1000:\n",
+    }
+    for name, text in texts.items():
+        path = folder / name
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+def shell_inside() -> str:
+    return "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
+
+
+# Docker and Podman
+
+
+def engine_argv(
+    parts: Parts, program: Sequence[str], cwd: str, env: Mapping[str, str], timeout: float, *, terminal: bool
+) -> list[str]:
+    """The command line that runs ``program`` in a new container, which is removed when it ends."""
+    plan, docker = parts.plan, parts.plan.docker
+    name = f"{docker.container_prefix}{slug_of(plan.scope_key)}-{secrets.token_hex(4)}"
+    argv = [plan.backend, "run", "--rm", "--init", "-i", "--name", name, "--hostname", "sandbox", "--pull", "never"]
+    argv += ["-t"] if terminal else []
+    argv += ["--label", f"openclaw.sandbox={plan.scope_key}", "--security-opt", "no-new-privileges"]
+    argv += ["--user", docker.user or f"{os.getuid()}:{os.getgid()}", "--network", docker.network, "--workdir", cwd]
+    argv += ["--read-only"] if docker.read_only_root else []
+    for folder in ("/tmp", "/var/tmp", "/run") if docker.tmpfs is None else docker.tmpfs:
+        argv += ["--tmpfs", folder]
+    for capability in ("ALL",) if docker.cap_drop is None else docker.cap_drop:
+        argv += ["--cap-drop", capability]
+    argv += ["--memory", str(parts.limits.memory)] if parts.limits.memory else []
+    argv += ["--memory-swap", str(docker.memory_swap)] if docker.memory_swap is not None else []
+    argv += ["--pids-limit", str(parts.limits.processes)] if parts.limits.processes else []
+    argv += ["--cpus", f"{parts.limits.cpus:g}"] if parts.limits.cpus else []
+    for limit, value in parts.limits.each.items():
+        argv += ["--ulimit", f"{limit}={value}"] if limit in ("core", "fsize", "nofile", "cpu") else []
+    for profile in (("seccomp", docker.seccomp_profile), ("apparmor", docker.apparmor_profile)):
+        argv += ["--security-opt", f"{profile[0]}={profile[1]}"] if profile[1] else []
+    for flag, values in (("--dns", docker.dns), ("--add-host", docker.extra_hosts)):
+        argv += [word for value in values for word in (flag, value)]
+    for mount in parts.mounts:
+        argv += ["-v", f"{mount.folder}:{mount.place}:{'rw' if mount.writable else 'ro'}"]
+    for variable, value in env.items():
+        argv += ["-e", f"{variable}={value}"]
+    # The container ends in time even if nobody is left to end it.
+    return [*argv, docker.image, "timeout", "-s", "KILL", f"{timeout:g}", *program]
+
+
+# Whether there can be one
+
+_good_until: dict[tuple[str, ...], float] = {}
+
+
+def missing(plan: SandboxPlan, parts: Parts) -> str | None:
+    """Why this machine cannot have the sandbox, with what to install. None: it can. Blocks for a moment.
+
+    A good answer is kept for a minute. A bad one is not kept, so that an installation counts at once.
+    """
+    key = (plan.backend, plan.docker.image, shutil.which("bwrap") or "", os.environ.get("PATH", ""))
+    if _good_until.get(key, 0) > time.monotonic():
+        return None
+    problem = _no_bubblewrap(parts) if plan.backend == "bubblewrap" else _no_engine(plan)
+    if problem is None:
+        _good_until.clear()
+        _good_until[key] = time.monotonic() + PROBE_GOOD_S
+    return problem
+
+
+def _no_bubblewrap(parts: Parts) -> str | None:
+    if shutil.which("bwrap") is None:
+        return (
+            "bubblewrap is not installed; install it (Debian and Ubuntu: sudo apt install bubblewrap), or set "
+            "agents.defaults.sandbox.backend to docker or podman"
+        )
+    bare = parts._replace(mounts=(), group=ControlGroup())
+    done = _tried(bubblewrap_argv(bare, ["/usr/bin/true"], "/"))
+    if done is None:
+        return None
+    if "nknown option" in done:
+        return f"this bubblewrap is too old ({done}); install version 0.8 or newer, which Debian 12 has"
+    return (
+        f"bubblewrap cannot make a sandbox here ({done}); this system must let users make user namespaces: see "
+        '"What this machine needs" in docs/sandbox.md'
+    )
+
+
+def _no_engine(plan: SandboxPlan) -> str | None:
+    name, image = plan.backend, plan.docker.image
+    if shutil.which(name) is None:
+        return f"{name} is not installed; install it, or set agents.defaults.sandbox.backend to bubblewrap"
+    if (done := _tried([name, "version", "--format", "{{.Server.Version}}"])) is not None:
+        return f"{name} does not answer ({done}); start it, or set agents.defaults.sandbox.backend to bubblewrap"
+    if _tried([name, "image", "inspect", image]) is not None:
+        return f"{name} has no image {image}; fetch or build it: {name} pull {image}"
+    return None
+
+
+def _tried(argv: Sequence[str]) -> str | None:
+    """None if the program ends well, otherwise the last line that it printed."""
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=PROBE_S, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{type(error).__name__}"
+    if done.returncode == 0:
+        return None
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1][:200] if lines else f"exit code {done.returncode}"
