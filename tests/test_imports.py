@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "runs": RECORDS | {"config", "storage", "sessions", "models", "agent", "outbound"},
     "inbound": RECORDS | {"config", "storage", "sessions", "models", "tools", "agent", "runs", "outbound", "routing"},
     "channels": RECORDS | {"config", "inbound", "outbound", "storage", "sessions"},
-    "scheduler": RECORDS | {"config", "storage", "sessions", "runs", "inbound", "agent"},
+    "scheduler": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "teamwork": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "skills": set(),
     "security": RECORDS | {"config", "storage", "tools"},

@@ -135,9 +135,9 @@ def test_models_set_refuses_what_is_no_model(cli: Cli, config: Path) -> None:
 
 def test_set_warns_by_name_of_a_value_without_effect(cli: Cli, config: Path) -> None:
     for _ in range(2):
-        done = cli("config", "set", "agents.defaults.heartbeat.every", "15m")
+        done = cli("config", "set", "agents.defaults.humanDelay.mode", "natural")
         assert done.returncode == 0
-        assert "Warning: agents.defaults.heartbeat" in done.stderr and "no heartbeat" in done.stderr
+        assert "Warning: agents.defaults.humanDelay" in done.stderr and "in blocks" in done.stderr
     assert "heartbeat" not in cli("config", "set", "gateway.port", "20002").stderr
 
 

@@ -77,9 +77,8 @@ def test_every_listed_path_is_one_of_the_schema() -> None:
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("{ hooks: { token: 'x', path: '/hooks' } }", "hooks"),
-        ("{ agents: { defaults: { heartbeat: { every: '15m', model: 'x/y' } } } }", "agents.defaults.heartbeat"),
-        ("{ cron: { maxConcurrentRuns: 2 } }", "cron"),
+        ("{ hooks: { internal: { enabled: true } } }", "hooks.internal"),
+        ("{ cron: { webhook: 'https://example.org/' } }", "cron.webhook"),
         ("{ models: { providers: { p: { api: 'bedrock-converse-stream' } } } }", "models.providers.p.api"),
         ("{ tools: { exec: { host: 'node' } } }", "tools.exec.host"),
         ("{ channels: { telegram: { botToken: 't' } } }", "channels.telegram"),

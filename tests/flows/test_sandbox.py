@@ -11,7 +11,10 @@ import pytest
 
 from openclaw.agent.prepare import tools_for
 from openclaw.agent.sandbox import sandbox_of
+from openclaw.inbound.attachments import within_reach
+from openclaw.inbound.message import Inbound, Media, Peer, Sender
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import SessionRef
 from openclaw.tools.sandbox.rules import PLACES
 from tests.support.gateway import TOKEN, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
@@ -204,3 +207,50 @@ async def test_every_tool_in_every_mode_runs_inside_is_denied_or_is_declared_har
             if tool.spec.name == "process":
                 continue  # It sees only commands that exec started for the same session.
             assert opener is sandbox.opener or held.get("_sandbox") is sandbox, tool.spec.name
+
+
+async def test_an_approved_command_runs_inside_too(tmp_path: Path, models: ModelServer) -> None:
+    needs_bubblewrap()
+    config = config_of(models, {"mode": "all"}, tools={"exec": {"ask": "always"}})
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        command = f"ls {gateway.state_dir}"
+        said = await called(client, models, "exec", {"command": command}, "main")
+        assert "Approval required (id " in said
+        asked = await client.event(lambda event, payload: event == "exec.approval.requested")
+        models.reply("the command has ended")
+        await client.chat(f"/approve {asked['payload']['id'][:8]} allow-once")
+        await client.event(
+            lambda event, payload: (
+                event == "chat" and payload["state"] == "final" and "the command has ended" in text_of(payload)
+            )
+        )
+        prompt = str(models.requests[-1].body["messages"])
+        assert "Exec finished" in prompt
+        assert "No such file or directory" in prompt and "openclaw.json" not in prompt
+
+
+async def test_files_that_come_with_a_message_are_put_where_the_sessions_tools_are(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    async with InProcessGateway(tmp_path / "state", config_of(models, {"mode": "non-main"})) as gateway:
+        runtime = gateway.gateway.runtime
+        blob = await runtime.blobs.put(b"words")
+        media = Media(mime_type="text/plain", file_name="a.txt", blob=blob)
+        inbound = Inbound(
+            channel="signal", peer=Peer(kind="group", id="g"), sender=Sender(id="+1"), to="g", media=(media,)
+        )
+        placed = await within_reach(runtime, inbound, SessionRef("main", OTHER), None)
+        (path,) = [one.path for one in placed.media]
+        sandbox = await sandbox_of(runtime, "main", OTHER, None)
+        assert sandbox is not None and path is not None
+        assert (sandbox.plan.folder / path).read_bytes() == b"words"
+        assert not (gateway.state_dir / "workspace" / path).exists()
+
+
+async def test_the_owner_is_not_told_that_a_sandboxed_session_runs_directly(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    config = config_of(models, {"mode": "non-main"})
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        assert "Runtime is direct" in text_of(await client.chat("/elevated off"))
+        assert "Runtime is direct" not in text_of(await client.chat("/elevated off", OTHER))

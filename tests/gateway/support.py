@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
@@ -22,7 +23,7 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.metrics import Metrics
 from openclaw.gateway.server.server import Server, serve
 from openclaw.rights import Right
-from openclaw.sessions.prompt_prefix import SessionNotes
+from openclaw.sessions.notes import SessionNotes
 from openclaw.storage.files.session_store import FileSessionStore
 
 TOKEN = "a-long-enough-test-token"
@@ -191,6 +192,7 @@ async def running_gateway(
         memories=unused,
     )
     gateway = build_gateway(runtime, Metrics(), LoopFairness(), environ)
+    gateway.heartbeats = cast(Any, SimpleNamespace(enabled=True, last=None))
     if services:
         await gateway.start_services()
     server = await serve(gateway, "localhost", 0, handshake_timeout_s=handshake_timeout_s)

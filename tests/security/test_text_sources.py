@@ -8,6 +8,7 @@ prompt fails ``test_every_place_that_makes_a_prompt_is_known``.
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
 import re
 import unicodedata
@@ -50,9 +51,12 @@ from openclaw.inbound.prompt_text import group_intro, sender_label
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import Model
 from openclaw.runs.queue import collected_prompt
+from openclaw.scheduler.hooks import AgentRun as HookRun
+from openclaw.scheduler.hooks import wrapped
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
-from openclaw.sessions.prompt_prefix import SessionNotes, is_internal, system_line
+from openclaw.sessions.notes import SessionNotes
+from openclaw.sessions.prompt_prefix import is_internal, system_line
 from tests.support.clock import HeldClock
 
 SOURCE = Path(__file__).parents[2] / "src" / "openclaw"
@@ -288,7 +292,7 @@ def _read(event: ReceiveEvent) -> str:
         case IncomingReaction(inbound=message):
             notes = SessionNotes(HeldClock())
             notes.add("k", message.text)
-            return "\n".join(notes.drain("k"))
+            return "\n".join(asyncio.run(notes.take("k", "run")))
         case _:
             return ""
 
@@ -323,7 +327,7 @@ def openai_prompt(*messages: ChatMessage) -> str:
 def note(text: str) -> str:
     notes = SessionNotes(HeldClock())
     notes.add("k", f"Exec completed (1234, code 0) :: {text}")
-    return "\n".join(notes.drain("k"))
+    return "\n".join(asyncio.run(notes.take("k", "run")))
 
 
 MODEL = Model(id="m", provider="p", api="anthropic-messages", context_window=100_000, max_tokens=1000)
@@ -375,6 +379,8 @@ OTHERS: dict[str, Callable[[str], str]] = {
     "a file's name": lambda text: _marked(text, "x", cut=False),
     "a note of the Gateway about a command": note,
     "a turn that a command began": lambda text: system_line(disarmed(f"Exec done :: {text}"), AT, None),
+    "a webhook's message": lambda text: wrapped(HookRun(message=text), "run", "now", "now"),
+    "a webhook's name": lambda text: wrapped(HookRun(message="x", name=text), "run", "now", "now"),
     "a tool's output": lambda text: sent(result(text)),
     "a tool's error": lambda text: sent(result(text, is_error=True)),
     "another session": lambda text: sent(UserMessage(content=text, provenance={"kind": "inter_session"})),
@@ -490,13 +496,16 @@ PROMPT_MAKERS = {
     },
     "Incoming": {
         "gateway/http/openai_run.py", "gateway/methods/agent.py", "gateway/methods/chat.py", "inbound/pipeline.py",
-        "teamwork/between.py",
+        "scheduler/turns.py", "teamwork/between.py",
     },
     "notes.add": {
         "agent/prepare.py", "gateway/gateway.py", "gateway/http/tools_invoke.py", "gateway/methods/system.py",
         "inbound/commands/context_command.py", "inbound/commands/settings.py", "inbound/pipeline.py",
     },
-    "system_line": {"inbound/pipeline.py", "sessions/prompt_prefix.py"},
+    "notes.put": {
+        "gateway/methods/cron.py", "scheduler/cron.py", "scheduler/hook_runs.py", "scheduler/tool.py",
+    },
+    "system_line": {"inbound/pipeline.py", "sessions/notes.py"},
 }  # fmt: skip
 """The files that put text into a prompt. Whoever adds one adds what it lets in to ``OTHERS`` above."""
 

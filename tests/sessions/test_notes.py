@@ -4,21 +4,22 @@ from datetime import UTC
 
 import pytest
 
-from openclaw.sessions.prompt_prefix import GREETING_MARK, MAX_PER_SESSION, SessionNotes, is_internal
+from openclaw.sessions.notes import MAX_PER_SESSION, SessionNotes
+from openclaw.sessions.prompt_prefix import GREETING_MARK, is_internal
 from tests.support.clock import HeldClock
 
 
-def test_notes_are_drained_once_as_dated_lines() -> None:
+async def test_notes_are_taken_by_one_run_as_dated_lines() -> None:
     notes = SessionNotes(HeldClock(), lambda: UTC)
     notes.add("k", "one")
     notes.add("k", "one")
     notes.add("k", "two\nlines")
     notes.add("other", "x")
-    assert notes.drain("k") == [
+    assert await notes.take("k", "one run") == [
         "System: [2026-11-15 18:22:19 UTC] one",
         "System: [2026-11-15 18:22:19 UTC] two lines",
     ]
-    assert notes.drain("k") == []
+    assert await notes.take("k", "another run") == []
     assert notes.peek("other") == ["x"]
 
 

@@ -567,6 +567,7 @@ def tool_context(
         notify=notify,
         wake=partial(runtime.wake, run_id) if runtime.wake is not None else notify,
         exec_overrides=overrides,
+        sandbox=prepared.sandbox,
         why_missing=partial(_why_missing, prepared),
     )
 

@@ -198,7 +198,7 @@ class Recorder:
         nothing_stored = self.step == 0
         if nothing_stored and (row.body.prompt or self._images):
             prompt = row.body.prompt or ""
-            notes = self._runtime.notes.drain(row.session_key)
+            notes = await self.kept(lambda: self._runtime.notes.take(row.session_key, row.run_id))
             text = "\n".join([*notes, "", prompt]) if notes else prompt
             blocks = [TextBlock(text=text), *self._images]
             source = INTERNAL if row.body.internal else row.body.provenance or None

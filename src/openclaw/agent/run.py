@@ -31,6 +31,7 @@ from openclaw.agent.spend.billed_calls import BilledEmbeddings, PaidCalls, RunBi
 from openclaw.agent.spend.budget import Payer
 from openclaw.agent.window.tokens import reported_prompt
 from openclaw.agent.window.window import DoesNotFit
+from openclaw.config.agents import heartbeat_config
 from openclaw.events import AssistantEnded, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.messages import AssistantMessage, ImageBlock, Message
 from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent
@@ -41,7 +42,7 @@ from openclaw.models.fallback import Candidates, NextStep, failed_model, models_
 from openclaw.outbound.usage_text import usage_footer
 from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.reset import touched
+from openclaw.sessions.reset import QUIET_SOURCES, touched
 from openclaw.storage import faults
 from openclaw.storage.base import Context, LedgerRow, Transcript
 from openclaw.storage.disk_errors import DiskWait
@@ -298,7 +299,9 @@ class AgentRun:
         recorder.start_loop(prepared, messages)
         speech = partial(SpeechStream, only_final=prepared.prompt.framing)
         if prepared.source == "heartbeat":
-            speech = partial(speech, ack_max_chars=runtime.config.current.agents.defaults.heartbeat.ack_max_chars)
+            speech = partial(
+                speech, ack_max_chars=heartbeat_config(runtime.config.current, prepared.agent_id).ack_max_chars
+            )
 
         async def after_failure(error: ModelError, attempt: int) -> NextStep:
             self._failure = error
@@ -398,8 +401,9 @@ class AgentRun:
         report = await runtime.reports.keep(prepared.report, runtime.blobs)
 
         def change(entry: SessionEntry | None) -> SessionEntry | None:
-            if entry is None:
-                return None  # The session was deleted during the run. It stays deleted.
+            if entry is None or row.source in QUIET_SOURCES:
+                # A session that was deleted during the run stays deleted, and a heartbeat changes nothing of the chat.
+                return entry
             entry["updatedAt"] = touched(entry, now, row.source)
             entry["systemSent"] = True
             entry["abortedLastRun"] = result.outcome == "aborted" and result.error in STOPPED_BY_HAND

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from openclaw.models.base import ModelRequest, OnEvent
     from openclaw.models.catalogue import Catalogue
     from openclaw.models.fallback import Failover
-    from openclaw.sessions.prompt_prefix import SessionNotes
+    from openclaw.sessions.notes import SessionNotes
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.base import Tool
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals

@@ -31,6 +31,8 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("agents", "agents", "List the configured agents"),
     ("models", "models", "List, choose or install models"),
     ("memory", "memory", "Show and search what the agent wrote down"),
+    ("cron", "cron", "Schedule jobs and reminders, and see how they went"),
+    ("system", "system", "Tell the agent something, and look after its heartbeats"),
     ("skills", "skills", "List the agent's skills and what they lack"),
     ("config", "config", "Read and change openclaw.json"),
     ("channels", "channels", "Show the chat platforms and whether they are connected"),

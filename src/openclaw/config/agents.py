@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import tzinfo
 from pathlib import Path
 
-from openclaw.clock import named_zone
+from openclaw.clock import duration_ms, named_zone
 from openclaw.config.schema import Config
-from openclaw.config.schema.agents import AgentConfig, ModelChoice, ModelSetting, Sandbox
+from openclaw.config.schema.agents import AgentConfig, Heartbeat, ModelChoice, ModelSetting, Sandbox
 from openclaw.paths import normalize_agent_id
 
 
@@ -56,6 +56,27 @@ def main_session_key(config: Config, agent_id: str) -> str:
 def sandbox_config(config: Config, agent_id: str) -> Sandbox:
     agent = agent_config(config, agent_id)
     return agent.sandbox if agent and agent.sandbox else config.agents.defaults.sandbox
+
+
+def heartbeat_config(config: Config, agent_id: str) -> Heartbeat:
+    agent = agent_config(config, agent_id)
+    return agent.heartbeat if agent and agent.heartbeat else config.agents.defaults.heartbeat
+
+
+def beating_agents(config: Config) -> list[str]:
+    """The agents that have heartbeats: those that configure one, else the default agent."""
+    own = [normalize_agent_id(agent.id) for agent in config.agents.list if agent.heartbeat is not None]
+    return list(dict.fromkeys(own)) or [default_agent_id(config)]
+
+
+def heartbeat_ms(config: Config, agent_id: str) -> int:
+    """The time between two heartbeats of an agent. 0: it has none."""
+    if agent_id not in beating_agents(config):
+        return 0
+    try:
+        return duration_ms(heartbeat_config(config, agent_id).every, "m")
+    except ValueError:
+        return 0
 
 
 def wants_sandbox(config: Config, agent_id: str, session_key: str) -> bool:

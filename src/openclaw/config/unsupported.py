@@ -13,18 +13,12 @@ from typing import Any, NamedTuple
 from openclaw.config.keypath import KeyPath
 
 _NO_BLOCKS = "replies are not sent in blocks yet"
-_NO_HEARTBEAT = "agents have no heartbeat yet"
 
 _PER_AGENT = {
     "sandbox.docker.setupCommand": "a container lives for one command; do this when you build the image",
     "sandbox.browser": "the browser does not run in a sandbox; sandboxed sessions have none",
-    "heartbeat.activeHours": _NO_HEARTBEAT,
-    "heartbeat.session": _NO_HEARTBEAT,
-    "heartbeat.to": _NO_HEARTBEAT,
-    "heartbeat.accountId": _NO_HEARTBEAT,
-    "heartbeat.includeReasoning": _NO_HEARTBEAT,
-    "heartbeat.suppressToolErrorWarnings": _NO_HEARTBEAT,
-    "heartbeat.directPolicy": _NO_HEARTBEAT,
+    "heartbeat.includeReasoning": "alerts are delivered without reasoning",
+    "heartbeat.suppressToolErrorWarnings": "tool errors are told to the model only",
     "humanDelay": _NO_BLOCKS,
     "memorySearch.remote.batch": "embeddings are not made in batch jobs",
     "memorySearch.local.modelCacheDir": "embedding models are not downloaded",
@@ -44,7 +38,6 @@ _PER_SIGNAL_ACCOUNT = {
     "markdown": "tables are always written as text",
     "responsePrefix": "replies get no prefix yet",
     "defaultTo": "messages are only sent to a recipient that is named",
-    "heartbeat": _NO_HEARTBEAT,
 }
 
 UNSUPPORTED: dict[str, str] = {
@@ -98,14 +91,11 @@ UNSUPPORTED: dict[str, str] = {
     "commands.bashForegroundMs": "there is no /bash command",
     "commands.debug": "there is no /debug command",
     "session.maintenance": "sessions are kept; `openclaw sessions archive` makes them small",
-    "cron.enabled": "there are no scheduled jobs yet",
-    "cron.store": "there are no scheduled jobs yet",
-    "cron.webhook": "there are no scheduled jobs yet",
-    "cron.webhookToken": "there are no scheduled jobs yet",
-    "cron.sessionRetention": "there are no scheduled jobs yet",
-    "hooks": "webhooks and internal hooks are not served yet",
+    "cron.webhook": "finished jobs are told to clients and channels only",
+    "cron.webhookToken": "finished jobs are told to clients and channels only",
+    "hooks.gmail": "mail is not fetched; let a program call /hooks/gmail with the preset gmail",
+    "hooks.internal": "there are no hooks inside the Gateway yet",
     "web": "there is no WhatsApp channel yet",
-    "channels.defaults.heartbeat": _NO_HEARTBEAT,
     **{f"channels.signal.{key}": reason for key, reason in _PER_SIGNAL_ACCOUNT.items()},
     **{f"channels.signal.accounts.*.{key}": reason for key, reason in _PER_SIGNAL_ACCOUNT.items()},
     "discovery": "the Gateway does not announce itself on the network",
@@ -191,9 +181,6 @@ _EXEC = {
     ),
 }
 UNSUPPORTED_VALUES: dict[str, Rule] = {
-    "agents.defaults.heartbeat": Rule(_NO_HEARTBEAT, _asks),
-    "agents.list[].heartbeat": Rule(_NO_HEARTBEAT, _asks),
-    "cron": Rule("there are no scheduled jobs yet", _asks),
     "models.providers.*.api": _UNSPOKEN,
     "models.providers.*.models[].api": _UNSPOKEN,
     **{f"tools.exec.{key}": rule for key, rule in _EXEC.items()},

@@ -34,13 +34,14 @@ from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.event_loop import LoopFairness, LoopLag
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import DiskCheck, Health, build_health
-from openclaw.gateway.http import monitoring, openai_chat, openai_responses, rpc, tools_invoke
+from openclaw.gateway.http import hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke
 from openclaw.gateway.methods import (
     agent,
     agents,
     channels,
     chat,
     context,
+    cron,
     devices,
     exec_approvals,
     memory,
@@ -73,14 +74,20 @@ from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.detect import find_models
 from openclaw.models.fallback import Failover
 from openclaw.models.keys import Keys
-from openclaw.outbound.reply import is_delivered
+from openclaw.outbound.reply import SendFailed, is_delivered
 from openclaw.outbound.visible import visible_text
 from openclaw.rights import OWNER
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import Observer, RunRecord
+from openclaw.scheduler.cron import Cron
+from openclaw.scheduler.heartbeat import Heartbeats
+from openclaw.scheduler.hook_runs import HookRuns
+from openclaw.scheduler.tool import CronTool
+from openclaw.scheduler.turns import Turns
 from openclaw.sessions.keys import SessionRef
-from openclaw.sessions.prompt_prefix import SessionNotes
+from openclaw.sessions.notes import SessionNotes
 from openclaw.sessions.search import SearchIndex
+from openclaw.storage.base import END_STATES, Ledger
 from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
@@ -102,6 +109,7 @@ METHOD_FAMILIES = (
     chat,
     config_methods,
     context,
+    cron,
     devices,
     system,
     exec_approvals,
@@ -115,7 +123,7 @@ METHOD_FAMILIES = (
     usage,
 )
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
-HTTP_MODULES = (monitoring, openai_chat, openai_responses, rpc, tools_invoke)
+HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke)
 
 
 async def open_gateway(
@@ -145,6 +153,7 @@ async def open_gateway(
         gateway.spawn(gateway.pipeline.wake(run_id, text, str(uuid.uuid4())))
 
     runtime.wake = wake
+    await runtime.notes.load(partial(has_ended, runtime.ledger))
     watch_approvals(gateway)
     watch_compactions(runtime)
     await asyncio.to_thread(load_extensions, config.current, runtime.hooks, str(state_dir))
@@ -185,7 +194,7 @@ async def open_runtime(
         blobs=FileBlobStore(state_dir),
         catalogue=catalogue,
         processes=ProcessRegistry(),
-        notes=SessionNotes(clock, lambda: user_zone(config.current)),
+        notes=SessionNotes(clock, lambda: user_zone(config.current), Path(state_dir)),
         call_model=model_calls.call,
         failover=Failover(model_calls.keys, lambda: config.current, catalogue, derived),
         snapshots=WorkspaceSnapshots(state_dir, clock),
@@ -268,12 +277,50 @@ def add_message_flow(gateway: Gateway) -> None:
 
     views = SessionViews(runtime, partial(read_history, public=False), status_card)
     team = gateway.team = Team(runtime, dispatcher, gateway.pipeline, notices, views)
+    runtime.children = team.subagents.lines
+    add_scheduler(gateway)
     web_fetch = WebFetchTool(lambda: runtime.config.current.tools.web.fetch, runtime.clock)
 
     def tools() -> list[Tool]:
-        return [*team.tools(), *([web_fetch] if runtime.config.current.tools.web.fetch.enabled else [])]
+        web = [web_fetch] if runtime.config.current.tools.web.fetch.enabled else []
+        return [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime), *web]
 
-    runtime.team_tools, runtime.children = tools, team.subagents.lines
+    runtime.team_tools = tools
+
+
+def add_scheduler(gateway: Gateway) -> None:
+    """Makes what runs without a message: heartbeats, scheduled jobs and the turns of webhooks."""
+
+    def reach(channel: str, to: str, account_id: str | None) -> str | None:
+        channels = gateway.channel_services.channels
+        if not channels.accounts(channel):
+            return f"channel {channel} is not configured"
+        running = channels.find(channel, account_id)
+        if running is None:
+            return f"channel {channel} has no account {account_id}"
+        try:
+            running.kind.peer(to)
+        except SendFailed as problem:
+            return str(problem)
+        return None
+
+    publish = partial(gateway.broadcaster.publish, drop_if_slow=True)
+    turns = Turns(gateway.runtime, gateway.dispatcher, gateway.pipeline, gateway.notices, reach)
+    gateway.heartbeats = Heartbeats(turns, partial(publish, "heartbeat"))
+    off = gateway.environ.get("OPENCLAW_SKIP_CRON") == "1"
+    gateway.cron = Cron(turns, gateway.heartbeats, partial(publish, "cron"), switched_off=off)
+    gateway.hook_runs = HookRuns(turns, gateway.heartbeats)
+
+
+async def start_scheduler(gateway: Gateway) -> None:
+    """Goes on with what the last Gateway left, then waits for what is due."""
+    for part in (gateway.heartbeats, gateway.hook_runs, gateway.cron):
+        await part.start()
+
+
+async def has_ended(ledger: Ledger, run_id: str) -> bool:
+    row = await ledger.by_run(run_id)
+    return row is None or row.state in END_STATES
 
 
 def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
@@ -338,6 +385,8 @@ async def _models_here(config: Config, environ: Mapping[str, str], state_dir: st
 
 async def close_gateway(gateway: Gateway) -> None:
     """Closes the parts in the order of the flow: runs first, because they still write to the stores."""
+    for part in (gateway.cron, gateway.hook_runs, gateway.heartbeats):
+        await part.stop()
     await gateway.pipeline.close()
     await gateway.team.close()
     await gateway.dispatcher.stop()

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from openclaw.inbound.pipeline import Pipeline
     from openclaw.models.calls import ModelCalls
     from openclaw.runs.dispatcher import Dispatcher
+    from openclaw.scheduler.cron import Cron
+    from openclaw.scheduler.heartbeat import Heartbeats
+    from openclaw.scheduler.hook_runs import HookRuns
     from openclaw.sessions.search import SearchIndex
     from openclaw.teamwork.team import Team
 
@@ -105,6 +108,11 @@ class Gateway:
     pipeline: Pipeline = field(init=False)
     team: Team = field(init=False)
     """The one way in for messages."""
+    heartbeats: Heartbeats = field(init=False)
+    cron: Cron = field(init=False)
+    """The scheduled jobs."""
+    hook_runs: HookRuns = field(init=False)
+    """The turns of webhooks."""
     folder_import: FolderImport | None = None
     """The import of another state folder that was begun last."""
     repairs: Repairs = field(default_factory=Repairs)

@@ -11,23 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openclaw.clock import Clock
-from openclaw.config.agents import agent_config, default_agent_id
+from openclaw.config.agents import agent_config, default_agent_id, heartbeat_config, heartbeat_ms
 from openclaw.gateway.views.channels import by_channel, summary_of
 from openclaw.gateway.views.session_rows import most_recent
+from openclaw.scheduler.heartbeat import PROMPT
 from openclaw.sessions.keys import shown_key
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import in_words
 
 if TYPE_CHECKING:
-    from openclaw.config.schema import Config
     from openclaw.gateway.gateway import Gateway
 
 MAX_AGE_MS = 60_000
 RECENT_SESSIONS = 5
-HEARTBEAT_PROMPT = (
-    "If the workspace has a HEARTBEAT.md, read it and do what it says, no more. "
-    "When nothing needs attention, answer HEARTBEAT_OK."
-)
 
 log = logging.getLogger("openclaw.gateway.health")
 
@@ -98,7 +94,7 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
         if listed is not None and listed.name:
             agent["name"] = listed.name
         agent["isDefault"] = agent_id == default
-        agent["heartbeat"] = heartbeat_summary(config, agent_id)
+        agent["heartbeat"] = heartbeat_summary(gateway, agent_id)
         agent["sessions"] = await session_summary(gateway, agent_id, now)
         agents.append(agent)
     sessions = next(agent["sessions"] for agent in agents if agent["isDefault"])
@@ -111,19 +107,20 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
         "channels": {name: summary_of(accounts) for name, accounts in channels.items()},
         "channelOrder": list(channels),
         "channelLabels": {name: accounts[0].kind.label for name, accounts in channels.items()},
-        "heartbeatSeconds": 0,
+        "heartbeatSeconds": heartbeat_ms(config, default) // 1000,
         "defaultAgentId": default,
         "agents": agents,
         "sessions": sessions,
     }
 
 
-def heartbeat_summary(config: Config, agent_id: str) -> dict[str, Any]:
-    """The configured heartbeat. ``enabled`` is false because this version runs no heartbeats."""
-    listed = agent_config(config, agent_id)
-    beat = (listed.heartbeat if listed else None) or config.agents.defaults.heartbeat
-    summary: dict[str, Any] = {"enabled": False, "every": str(beat.every), "everyMs": None}
-    summary |= {"prompt": beat.prompt or HEARTBEAT_PROMPT, "target": beat.target}
+def heartbeat_summary(gateway: Gateway, agent_id: str) -> dict[str, Any]:
+    """The agent's heartbeat, and whether there is one."""
+    config = gateway.runtime.config.current
+    beat, every = heartbeat_config(config, agent_id), heartbeat_ms(config, agent_id)
+    enabled = bool(every) and gateway.heartbeats.enabled
+    summary: dict[str, Any] = {"enabled": enabled, "every": str(beat.every) if every else "disabled"}
+    summary |= {"everyMs": every or None, "prompt": beat.prompt or PROMPT, "target": beat.target}
     if beat.model:
         summary["model"] = beat.model
     return {**summary, "ackMaxChars": beat.ack_max_chars}

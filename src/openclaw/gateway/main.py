@@ -27,7 +27,7 @@ from openclaw.clock import Clock, SystemClock
 from openclaw.config.load import read_config
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigInvalid, ConfigStore
-from openclaw.gateway.assemble import close_gateway, open_gateway
+from openclaw.gateway.assemble import close_gateway, open_gateway, start_scheduler
 from openclaw.gateway.auth.shared_auth import SharedSecret, shared_secret
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.logs import Logs
@@ -213,6 +213,7 @@ async def serving(
         await gateway.team.start()
         await gateway.tell_repairs()
         await gateway.channel_services.start()
+        await start_scheduler(gateway)
         yield gateway, server
         restart = gateway.restart.requested.is_set()
         await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)

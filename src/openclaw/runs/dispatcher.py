@@ -126,7 +126,7 @@ class ConcurrencyLimits:
 def run_kind(session_key: str) -> RunKind:
     if is_subagent(session_key):
         return "subagent"
-    return "cron" if kind_of(session_key) == "cron" else "main"
+    return "cron" if kind_of(session_key) in ("cron", "hook") else "main"
 
 
 log = logging.getLogger("openclaw.runs")

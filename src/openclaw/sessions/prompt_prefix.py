@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Callable
 from datetime import datetime, tzinfo
 
-from openclaw.clock import Clock
-from openclaw.foreign_text import disarmed
 from openclaw.messages import UserMessage
 
 STAMPED = re.compile(r"^\[[^\]]*\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}[^\]]*\]")
@@ -54,38 +50,6 @@ def without_wrappers(text: str) -> str:
     plain = _MESSAGE_ID_LINE.sub("", text) if "[message_id: " in text else text
     match = STAMPED.match(plain)
     return (plain[match.end() :].lstrip() if match else plain).rstrip("\n")
-
-
-MAX_PER_SESSION = 20
-MAX_SESSIONS = 1000
-MAX_TEXT = 4000
-
-
-class SessionNotes:
-    """The waiting notes of every session. They live in memory only."""
-
-    def __init__(self, clock: Clock, zone: Callable[[], tzinfo | None] = lambda: None) -> None:
-        self._clock = clock
-        self._zone = zone
-        self._queues: dict[str, deque[tuple[int, str]]] = {}
-
-    def add(self, session_key: str, text: str) -> None:
-        """Queues a note. A note equal to the one before it is ignored; a full queue loses its oldest note."""
-        text = disarmed(" ".join(text.split())[:MAX_TEXT])
-        queue = self._queues.setdefault(session_key, deque(maxlen=MAX_PER_SESSION))
-        if not text or (queue and queue[-1][1] == text):
-            return
-        queue.append((self._clock.now_ms(), text))
-        while len(self._queues) > MAX_SESSIONS:
-            del self._queues[next(iter(self._queues))]
-
-    def peek(self, session_key: str) -> list[str]:
-        """Returns the waiting notes of a session and keeps them."""
-        return [text for _, text in self._queues.get(session_key, ())]
-
-    def drain(self, session_key: str) -> list[str]:
-        """Removes the waiting notes of a session and returns them as lines for the prompt."""
-        return [system_line(text, at, self._zone()) for at, text in self._queues.pop(session_key, ())]
 
 
 def system_line(text: str, at_ms: int, zone: tzinfo | None) -> str:

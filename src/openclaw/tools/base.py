@@ -13,6 +13,7 @@ from openclaw.messages import TextBlock, ToolSpec, UserBlock
 
 if TYPE_CHECKING:
     from openclaw.tools.exec.settings import ExecOverrides
+    from openclaw.tools.sandbox.boundary import Boundary
 
 
 class ToolResult(msgspec.Struct, kw_only=True):
@@ -54,6 +55,8 @@ class ToolContext(msgspec.Struct, kw_only=True):
     exec_overrides: Callable[[], Awaitable[ExecOverrides | None]] | None = None
     """Returns the present ``/exec`` and ``/elevated`` settings. A change counts for a run that is under way, too."""
 
+    sandbox: Boundary | None = None
+    """The session's sandbox. A tool that opens a file which the call names opens it with the sandbox's opener."""
     why_missing: Callable[[str], str | None] | None = None
     """Says why a tool that the model called is not there, if there is more to say than that."""
 

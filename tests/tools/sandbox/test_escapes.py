@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -246,6 +247,28 @@ async def test_a_command_in_the_background_goes_on_and_is_killed_with_all_it_sta
             break
         await asyncio.sleep(0.02)
     assert not _running("4322.5") and not _running("4323.5")
+
+
+async def test_a_command_dies_with_a_gateway_that_is_killed(state: Path) -> None:
+    program = f"""
+import asyncio
+from pathlib import Path
+from tests.tools.sandbox.support import Inside
+asyncio.run(Inside(Path({str(state)!r})).run("setsid sleep 4324.5"))
+"""
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", program, cwd=Path(__file__).parents[3])
+    for _ in range(1000):
+        if _running("4324.5"):
+            break
+        await asyncio.sleep(0.02)
+    assert _running("4324.5")
+    child.kill()
+    await child.wait()
+    for _ in range(500):
+        if not _running("4324.5"):
+            break
+        await asyncio.sleep(0.02)
+    assert not _running("4324.5")
 
 
 def _running(argument: str) -> bool:

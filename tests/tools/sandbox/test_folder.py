@@ -11,7 +11,7 @@ from openclaw.config.schema.agents import SandboxPrune
 from openclaw.tools.sandbox.boundary import Boundary
 from openclaw.tools.sandbox.folder import copy_skills, list_sandboxes, prune, remove_sandbox, use_folder
 from openclaw.tools.sandbox.launch import bind_mounts, engine_argv
-from openclaw.tools.sandbox.limits import BadLimit, limits_of
+from openclaw.tools.sandbox.limits import BadLimit, control_group, limits_of
 from openclaw.tools.sandbox.plan import SandboxPlan, make_plan
 
 from .support import KEY, config_with
@@ -157,3 +157,19 @@ def test_limits_are_read_as_the_original_writes_them() -> None:
     assert (limits.memory, limits.each["nofile"], limits.each["cpu"]) == (1610612736, "10:20", "5")
     with pytest.raises(BadLimit):
         limits_of(config_with({"docker": {"cpus": 0}}).agents.defaults.sandbox.docker)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_control_groups_are_made_where_that_is_possible(tmp_path: Path, version: int) -> None:
+    docker = config_with({"docker": {"memory": "1g", "pidsLimit": 7, "cpus": 0.5}}).agents.defaults.sandbox.docker
+    limits = limits_of(docker)
+    if version == 2:
+        (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
+    group = control_group("name", limits, tmp_path)
+    assert group.counts == {"memory", "pids", "cpu"}
+    written = {path.name: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert written["pids.max"] == "7" and str(1024**3) in written.values()
+    assert "50000 100000" in written.values() or written["cpu.cfs_quota_us"] == "50000"
+    assert all(Path(join).parent.name == "name" for join in group.joins) and group.joins
+    (tmp_path / "blocked").write_text("not a folder")
+    assert not control_group("name", limits, tmp_path / "blocked").counts

@@ -33,7 +33,7 @@ from openclaw.agent.prompt.workspace_snapshot import (
 from openclaw.agent.skills.library import SkillsPrompt
 from openclaw.agent.window.tokens import overhead_tokens
 from openclaw.clock import named_zone
-from openclaw.config.agents import agent_config, model_aliases, primary_model
+from openclaw.config.agents import agent_config, heartbeat_config, model_aliases, primary_model
 from openclaw.config.schema import Config
 from openclaw.messages import ToolSpec
 from openclaw.models.base import Model
@@ -122,8 +122,7 @@ def gather_facts(
     # In a group everybody could ask the model for the owner's numbers.
     facts.owners = [str(owner) for owner in config.commands.owner_allow_from if str(owner) != "*"] if private else []
     facts.citations = config.memory.citations == "on" or (config.memory.citations == "auto" and private)
-    heartbeat = agent.heartbeat if agent and agent.heartbeat else defaults.heartbeat
-    facts.heartbeat_prompt = (heartbeat.prompt or "").strip()
+    facts.heartbeat_prompt = (heartbeat_config(config, agent_id).prompt or "").strip()
     facts.repo_root = snapshot.repo_root
     facts.default_model = primary_model(config, agent_id)
     facts.tagged_reasoning = reasons_in_tags(model) is not False

@@ -75,7 +75,7 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
     if body.dry_run:
         return json_response({"ok": True, "result": {"content": [], "details": {"dryRun": True, "args": arguments}}})
     # The tool goes on when the caller hangs up.
-    return await asyncio.shield(gateway.spawn(_run(gateway, target, tool, arguments)))
+    return await asyncio.shield(gateway.spawn(_run(gateway, target, tool, arguments, sandbox)))
 
 
 async def _sandbox(gateway: Gateway, target: SessionRef) -> Boundary | None:
@@ -101,7 +101,9 @@ async def _tool(gateway: Gateway, target: SessionRef, name: str, sandbox: Bounda
     return next((tool for tool in tools if tool.spec.name == name and name in offered), None)
 
 
-async def _run(gateway: Gateway, target: SessionRef, tool: Tool, arguments: dict[str, Any]) -> web.Response:
+async def _run(
+    gateway: Gateway, target: SessionRef, tool: Tool, arguments: dict[str, Any], sandbox: Boundary | None
+) -> web.Response:
     run_id = f"invoke-{uuid.uuid4()}"
 
     async def wish() -> ExecOverrides | None:
@@ -118,6 +120,7 @@ async def _run(gateway: Gateway, target: SessionRef, tool: Tool, arguments: dict
         call_id=run_id,
         notify=lambda text: gateway.runtime.notes.add(target.key, text),
         exec_overrides=wish,
+        sandbox=sandbox,
     )
     try:
         result = await tool.run(arguments, context)

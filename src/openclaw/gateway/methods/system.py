@@ -45,7 +45,7 @@ async def status(call: MethodCall) -> Any:
     everything: list[dict[str, Any]] = []
     count = 0
     for agent_id in gateway.agent_ids():
-        beat = heartbeat_summary(config, agent_id)
+        beat = heartbeat_summary(gateway, agent_id)
         agents.append({"agentId": agent_id, **{name: beat[name] for name in ("enabled", "every", "everyMs")}})
         listed = await most_recent(gateway, agent_id, RECENT_ROWS)
         defaults = model_defaults(gateway, agent_id)
@@ -146,14 +146,9 @@ async def system_event(call: MethodCall) -> Any:
     facts = {name: value for name, value in msgspec.to_builtins(params).items() if name not in ("text", "sessionKey")}
     if not gateway.presence.announce(text, facts):
         gateway.runtime.notes.add(gateway.canonical_key(params.session_key), text)
+        await gateway.runtime.notes.synced()
     gateway.publish_presence()
     return {"ok": True}
-
-
-@methods.add("last-heartbeat", NoParams)
-async def last_heartbeat(call: MethodCall) -> Any:
-    """Always null, because this version runs no heartbeats."""
-    return None
 
 
 class LogsTail(Params):

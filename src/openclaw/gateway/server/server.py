@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from aiohttp import web
 
+from openclaw.config.schema import Config
 from openclaw.gateway.auth.origin import PeerAddress, peer_of, site_refusal
 from openclaw.gateway.auth.shared_auth import start_problem
 from openclaw.gateway.http.common import HttpRefusal, caller_refusal
@@ -32,11 +33,21 @@ log = logging.getLogger("openclaw.gateway")
 
 HttpHandler = Callable[[web.BaseRequest, "Gateway", PeerAddress], Awaitable[web.StreamResponse]]
 Refuse = Callable[[HttpRefusal], web.Response]
-Route = tuple[str, str, HttpHandler, Refuse | Literal["open"]]
+Path = str | Callable[[Config], str | None]
+Route = tuple[str, Path, HttpHandler, Refuse | Literal["open", "own"]]
 """Verb, path, handler, and how a caller without the secret is refused.
 
-A path that ends in ``*`` stands for everything below it. ``open`` needs no secret.
+A path that ends in ``*`` stands for everything below it. A path that the configuration chooses is a function; it stands
+for itself and everything below it, and for nothing while it is None. The verb ``*`` is every verb. ``open`` needs no
+secret; with ``own`` the handler asks for a secret of its own.
 """
+
+
+def _is_at(path: Path, asked: str, config: Config) -> bool:
+    if isinstance(path, str):
+        return path == asked or (path.endswith("*") and asked.startswith(path[:-1]))
+    base = path(config)
+    return base is not None and (asked == base or asked.startswith(f"{base}/"))
 
 
 class StartRefused(Exception):
@@ -107,9 +118,9 @@ class Server:
         settings = self.gateway.runtime.config.current.gateway
         allowed: list[str] = []
         for verb, path, handler, refuse in self.gateway.routes:
-            if path == request.path or (path.endswith("*") and request.path.startswith(path[:-1])):
-                if verb == request.method:
-                    if refuse != "open":
+            if _is_at(path, request.path, self.gateway.runtime.config.current):
+                if verb in (request.method, "*"):
+                    if refuse not in ("open", "own"):
                         if refused := caller_refusal(self.gateway, request, peer):
                             return refuse(refused)
                     elif foreign := site_refusal(peer, settings.control_ui.allowed_origins):

@@ -15,8 +15,9 @@ Place: TypeAlias = Literal["inside", "host"]
 PLACES: dict[str, Place] = {
     # These see and change only what the sandbox sees.
     **dict.fromkeys(("read", "write", "edit", "apply_patch", "exec", "process", "image"), "inside"),
-    # These are carried out by the Gateway. They open no file and start no program that the call names: sessions are
-    # guarded by teamwork/visibility.py, and the rest have rules of their own. Most are not offered by default.
+    # These are carried out by the Gateway. They start no program that the call names, and open a file that it names
+    # only with the opener of ``ToolContext.sandbox``. Sessions are guarded by teamwork/visibility.py, and the rest have
+    # rules of their own. Most are not offered by default.
     **dict.fromkeys(GROUPS["group:sessions"], "host"),
     **dict.fromkeys(("agents_list", "subagents", "memory_search", "memory_get", "memory_pins"), "host"),
     **dict.fromkeys(("message", "web_search", "web_fetch"), "host"),

@@ -1,0 +1,97 @@
+"""``openclaw system``: events for the agent, its heartbeats, and who is connected."""
+
+from __future__ import annotations
+
+import time
+
+from openclaw.cli.command import CLIENT, EXIT_USAGE, Action, Flag, Group, UserError, query
+from openclaw.text import age, clipped
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+    from typing import Any
+
+
+def _show_heartbeat(event: dict[str, Any] | None, args: argparse.Namespace) -> Iterator[str]:
+    if args.what != "last":
+        yield f"Heartbeats are {args.what}d."
+    elif not event:
+        yield "There was no heartbeat yet."
+    else:
+        told = [str(event.get("status"))]
+        told += [str(event[name]) for name in ("reason", "channel", "to") if event.get(name)]
+        yield f"{age(time.time() * 1000 - float(event.get('ts') or 0))}: {', '.join(told)}"
+        if event.get("preview"):
+            yield f"  {clipped(' '.join(str(event['preview']).split()), 200)}"
+
+
+def _heartbeat(args: argparse.Namespace) -> int:
+    from openclaw.cli.client import from_args
+    from openclaw.cli.terminal import print_json, printable
+
+    client = from_args(args)
+    if args.what == "last":
+        answer = client.call("last-heartbeat", {})
+    else:
+        answer = client.call("set-heartbeats", {"enabled": args.what == "enable"})
+    if args.json:
+        print_json(answer)
+    else:
+        for line in _show_heartbeat(answer, args):
+            print(printable(line))
+    return 0
+
+
+def _event(args: argparse.Namespace) -> dict[str, Any]:
+    if not args.text.strip():
+        raise UserError("--text must say something", EXIT_USAGE)
+    return {"text": args.text, "mode": args.mode}
+
+
+def _show_presence(listed: list[dict[str, Any]], args: argparse.Namespace) -> Iterator[str]:
+    for entry in listed:
+        seen = age(time.time() * 1000 - float(entry.get("ts") or 0))
+        facts = [str(entry[name]) for name in ("ip", "platform", "mode", "version") if entry.get(name)]
+        yield f"{entry.get('host') or entry.get('text') or '?'}  {' · '.join(facts)}  {seen}"
+    if not listed:
+        yield "Nobody is connected."
+
+
+_ACTIONS = {
+    "event": query(
+        "Tell the agent's main session something",
+        "wake",
+        (
+            Flag("--text TEXT", "what to tell it", required=True),
+            Flag(
+                "--mode MODE",
+                "now wakes the agent; with next-heartbeat (the default) it hears of it at its next turn",
+                choices=("now", "next-heartbeat"),
+                default="next-heartbeat",
+            ),
+        ),
+        params=_event,
+        show=lambda answer, args: ["ok"],
+        example='openclaw system event --text "The backup is done" --mode now',
+    ),
+    "heartbeat": Action(
+        "Show the last heartbeat, or switch heartbeats on or off",
+        _heartbeat,
+        (
+            Flag(
+                "what WHAT", "last, enable or disable", nargs="?", choices=("last", "enable", "disable"), default="last"
+            ),
+            *CLIENT,
+        ),
+        example="openclaw system heartbeat last",
+    ),
+    "presence": query(
+        "List who is connected to the Gateway",
+        "system-presence",
+        show=_show_presence,
+        example="openclaw system presence",
+    ),
+}
+COMMANDS = {"system": Group(_ACTIONS)}

@@ -1,0 +1,121 @@
+"""``POST /hooks/…``: programs tell the agent something or let it run a turn, with a secret of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from aiohttp import web
+
+from openclaw.config.schema import Config
+from openclaw.gateway.auth.origin import PeerAddress, caller_key
+from openclaw.gateway.auth.shared_auth import SecretCheck
+from openclaw.gateway.http.common import BodyRefused, json_response, read_body
+from openclaw.gateway.server.params import NotJson, decode_any
+from openclaw.scheduler.hook_runs import TooManyRuns
+from openclaw.scheduler.hooks import Call, HookRefused, NoSuchHook, Wake, action_of, run_ids
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.server.server import Route
+
+QUERY_TOKEN = "Hook token must be provided via Authorization: Bearer <token> or X-OpenClaw-Token header"
+
+
+def base_path(config: Config) -> str | None:
+    """The path that webhooks are below. None: there are none, because they are off or have no token."""
+    hooks = config.hooks
+    path = "/" + hooks.path.strip("/ ")
+    return path if hooks.enabled and (hooks.token or "").strip() and path != "/" else None
+
+
+async def call_hook(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
+    config = gateway.runtime.config.current
+    base = base_path(config)
+    if base is None:
+        return web.Response(status=404, text="Not Found")
+    if "token" in request.query:
+        return web.Response(status=400, text=QUERY_TOKEN)
+    if refused := _unauthorised(request, gateway, peer):
+        return refused
+    if request.method != "POST":
+        return web.Response(status=405, text="Method Not Allowed", headers={"Allow": "POST"})
+    path = request.path[len(base) :].strip("/")
+    if not path:
+        return web.Response(status=404, text="Not Found")
+    try:
+        payload = await _payload(request, config.hooks.max_body_bytes)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        for secret in ("authorization", "x-openclaw-token"):
+            headers.pop(secret, None)  # A template must not bring the token into a prompt.
+        call = Call(path=path, payload=payload, headers=headers, query=dict(request.query))
+        return await _act(gateway, call)
+    except BodyRefused as refused:
+        answer = {"ok": False, "error": str(refused)}
+        return json_response(answer, status=refused.status, headers={"Connection": "close"})
+    except HookRefused as problem:
+        return json_response({"ok": False, "error": str(problem)}, status=400)
+    except NoSuchHook:
+        return web.Response(status=404, text="Not Found")
+    except TooManyRuns:
+        answer = {"ok": False, "error": "too many turns of webhooks are under way; try again later"}
+        return json_response(answer, status=503, headers={"Retry-After": "30"})
+
+
+async def _act(gateway: Gateway, call: Call) -> web.Response:
+    """Does what the call asks for. Whoever gets the answer knows that it is on disk."""
+    runtime = gateway.runtime
+    config_dir, now = Path(runtime.config.path).parent, runtime.clock.now_ms()
+    action = await asyncio.to_thread(action_of, call, runtime.config.current.hooks, config_dir, now)
+    ids = run_ids(call, now)
+    if action is None:
+        return web.Response(status=204)
+    if isinstance(action, Wake):
+        # The answer is not lost to a caller that hangs up.
+        await asyncio.shield(gateway.spawn(gateway.hook_runs.wake(action, ids)))
+        return json_response({"ok": True, "mode": action.mode})
+    run_id = await asyncio.shield(gateway.spawn(gateway.hook_runs.run(action, ids)))
+    return json_response({"ok": True, "runId": run_id}, status=202)
+
+
+def _unauthorised(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.Response | None:
+    """The refusal of a caller without the token. Wrong tokens are slowed down like wrong secrets of the Gateway."""
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    given = bearer.strip() if scheme.lower() == "bearer" else ""
+    given = given or request.headers.get("x-openclaw-token", "").strip()
+    wanted = (gateway.runtime.config.current.hooks.token or "").strip()
+
+    def check() -> SecretCheck:
+        if not given:
+            return SecretCheck(False, "missing")
+        right = hmac.compare_digest(given.encode(), wanted.encode())
+        return SecretCheck(True) if right else SecretCheck(False, "mismatch")
+
+    limiter = gateway.auth_limiter
+    gently = peer.is_local and peer.origin is None and limiter.is_gentle_to_local()
+    verdict = limiter.guard(f"hooks {caller_key(peer)}", check, gently=gently)
+    if verdict.ok:
+        return None
+    if verdict.reason == "limited":
+        seconds = verdict.wait_ms // 1000 + 1
+        text = f"Too Many Requests: too many wrong tokens; try again in {seconds} s"
+        return web.Response(status=429, text=text, headers={"Retry-After": str(seconds)})
+    return web.Response(status=401, text="Unauthorized", headers={"WWW-Authenticate": "Bearer"})
+
+
+async def _payload(request: web.BaseRequest, limit: int) -> dict[str, Any]:
+    raw = await read_body(request, limit)
+    if not raw.strip():
+        return {}
+    try:
+        payload = decode_any(raw)
+    except (NotJson, RecursionError):
+        raise HookRefused("the body must be valid JSON") from None
+    if not isinstance(payload, dict):
+        raise HookRefused("the body must be a JSON object")
+    return cast("dict[str, Any]", payload)
+
+
+ROUTES: list[Route] = [("*", base_path, call_hook, "own")]

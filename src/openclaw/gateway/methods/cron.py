@@ -1,0 +1,128 @@
+"""``cron.*``: scheduled jobs. ``wake``, ``last-heartbeat`` and ``set-heartbeats``: the agent's heartbeats."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from openclaw.config.agents import default_agent_id
+from openclaw.gateway.server.params import NonEmpty, NoParams, Params
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.scheduler.jobs import JobError
+from openclaw.scheduler.schedule import BadSchedule
+
+methods = MethodTable()
+
+
+class ListParams(Params):
+    include_disabled: bool = False
+
+
+class JobParams(Params):
+    """A job by its id, which older clients call ``jobId``."""
+
+    id: NonEmpty | None = None
+    job_id: NonEmpty | None = None
+
+
+class UpdateParams(JobParams, kw_only=True):
+    patch: dict[str, Any]
+
+
+class RunParams(JobParams):
+    mode: Literal["force", "due"] = "force"
+
+
+class RunsParams(JobParams):
+    limit: Annotated[int, msgspec.Meta(ge=1, le=5000)] = 200
+
+
+class WakeParams(Params):
+    mode: Literal["now", "next-heartbeat"]
+    text: NonEmpty
+
+
+class SetHeartbeats(Params):
+    enabled: bool
+
+
+def _job_id(call: MethodCall) -> str:
+    params: JobParams = call.params
+    if not (job_id := params.id or params.job_id):
+        raise MethodError(f"invalid {call.method} params: missing id")
+    return job_id
+
+
+@methods.add("cron.list", ListParams)
+async def list_jobs(call: MethodCall) -> Any:
+    return {"jobs": await call.gateway.cron.jobs(disabled=call.params.include_disabled)}
+
+
+@methods.add("cron.status", NoParams)
+async def status(call: MethodCall) -> Any:
+    return await call.gateway.cron.status()
+
+
+@methods.add("cron.add", dict[str, Any])
+async def add(call: MethodCall) -> Any:
+    try:
+        return await call.gateway.cron.add(call.params)
+    except JobError as problem:
+        raise MethodError(f"invalid cron.add params: {problem}") from None
+    except BadSchedule as problem:
+        raise MethodError(str(problem)) from None
+
+
+@methods.add("cron.update", UpdateParams)
+async def update(call: MethodCall) -> Any:
+    try:
+        return await call.gateway.cron.update(_job_id(call), call.params.patch)
+    except JobError as problem:
+        raise MethodError(f"invalid cron.update params: {problem}") from None
+    except BadSchedule as problem:
+        raise MethodError(str(problem)) from None
+
+
+@methods.add("cron.remove", JobParams)
+async def remove(call: MethodCall) -> Any:
+    return {"ok": True, "removed": await call.gateway.cron.remove(_job_id(call))}
+
+
+@methods.add("cron.run", RunParams)
+async def run(call: MethodCall) -> Any:
+    try:
+        return await call.gateway.cron.run(_job_id(call), call.params.mode)
+    except JobError as problem:
+        raise MethodError(str(problem)) from None
+
+
+@methods.add("cron.runs", RunsParams)
+async def runs(call: MethodCall) -> Any:
+    return {"entries": await call.gateway.cron.history.entries(_job_id(call), call.params.limit)}
+
+
+@methods.add("wake", WakeParams)
+async def wake(call: MethodCall) -> Any:
+    """Tells the main session something. It is on disk when this answers; with ``now`` the agent hears of it soon."""
+    params: WakeParams = call.params
+    if not params.text.strip():
+        raise MethodError("text required")
+    gateway = call.gateway
+    now = params.mode == "now"
+    gateway.runtime.notes.put(gateway.main_session_key(), params.text, wake=now)
+    await gateway.runtime.notes.synced()
+    if now:
+        gateway.heartbeats.request(default_agent_id(gateway.runtime.config.current), "wake")
+    return {"ok": True}
+
+
+@methods.add("last-heartbeat", NoParams)
+async def last_heartbeat(call: MethodCall) -> Any:
+    return call.gateway.heartbeats.last
+
+
+@methods.add("set-heartbeats", SetHeartbeats)
+async def set_heartbeats(call: MethodCall) -> Any:
+    await call.gateway.heartbeats.enable(call.params.enabled)
+    return {"ok": True, "enabled": call.params.enabled}

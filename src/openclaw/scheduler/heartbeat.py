@@ -1,0 +1,436 @@
+"""Heartbeats: turns in which an agent looks after what HEARTBEAT.md lists, and speaks only when something needs it.
+
+A heartbeat runs in the agent's main session and leaves the settings and the activity of that session alone. Its prompt
+is the Gateway's own, so no client shows it. What is under way stands in ``heartbeat.json``; a Gateway that dies goes on
+with it, and an alert is delivered once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+
+from openclaw.clock import named_zone, wait_within
+from openclaw.config.agents import (
+    agent_ids,
+    beating_agents,
+    heartbeat_config,
+    heartbeat_ms,
+    user_zone,
+    workspace_dir,
+)
+from openclaw.config.schema import Config
+from openclaw.config.schema.agents import ActiveHours, Heartbeat
+from openclaw.config.schema.channels import HeartbeatVisibility
+from openclaw.config.store import write_private
+from openclaw.scheduler.turns import Outcome, Target, Turn, Turns, said_nothing
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import SessionRef, account_named, canonical_key
+from openclaw.storage import faults
+from openclaw.storage.base import ReasonCode
+from openclaw.text import clipped
+
+log = logging.getLogger("openclaw.heartbeat")
+
+FILE_NAME = "heartbeat.json"
+PROMPT = (
+    "If the workspace has a HEARTBEAT.md, read it and do what it says, no more. "
+    "When nothing needs attention, answer HEARTBEAT_OK."
+)
+EVENT_PROMPT = (
+    "The system messages above report what has just happened or what was to be remembered now. Tell the person what "
+    "concerns them, in a friendly sentence or two. When nothing concerns them, answer HEARTBEAT_OK."
+)
+NOTHING_NEW = "💓 Nothing needs attention."
+"""What ``showOk`` delivers."""
+COALESCE_S = 0.25
+BUSY_S = 1.0
+"""A heartbeat that found its session busy is tried again after this long."""
+PATIENCE_S = 120.0
+"""A scheduled job waits this long for a busy session."""
+LONGEST_SLEEP_S = 60.0
+DAY_MS = 86_400_000
+LONGEST_PREVIEW = 200
+MAX_FILE = 1_000_000
+_EMPTY_LINE = re.compile(r"\s*(?:#+(?:\s.*)?|[-*+]\s*(?:\[[ xX]?\]\s*)?|<!--.*-->)?\s*")
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """What became of one heartbeat."""
+
+    status: Literal["ran", "skipped", "failed"]
+    reason: str = ""
+
+
+class UnderWay(msgspec.Struct, kw_only=True, rename="camel"):
+    run_id: str
+    agent_id: str
+    reason: str
+    started_at: int
+
+
+class _State(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    enabled: bool = True
+    last: dict[str, Any] | None = None
+    """The last event."""
+    last_at: dict[str, int] = {}
+    """When the last regular heartbeat of each agent was."""
+    under_way: dict[str, UnderWay] = {}
+    """The heartbeats that have begun and whose answer is not dealt with, by run id."""
+
+
+class Heartbeats:
+    def __init__(self, turns: Turns, publish: Callable[[dict[str, Any]], None]) -> None:
+        self._turns = turns
+        self._publish = publish
+        self._runtime = turns.runtime
+        self._path = self._runtime.state_dir / FILE_NAME
+        self._state = _State()
+        self._lock = asyncio.Lock()
+        self._requested: dict[str, str] = {}
+        """Agents that are to be woken soon, each with the reason."""
+        self._beating: set[str] = set()
+        """Agents whose heartbeat is under way."""
+        self._woken = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._started_at = self._runtime.clock.now_ms()
+
+    # Its life
+
+    async def load(self) -> None:
+        try:
+            self._state = msgspec.json.decode(await asyncio.to_thread(self._path.read_bytes), type=_State)
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.MsgspecError) as problem:
+            log.warning("%s cannot be read, so heartbeats begin anew: %s", self._path, problem)
+
+    async def start(self) -> None:
+        await self.load()
+        self._started_at = self._runtime.clock.now_ms()
+        for beat in list(self._state.under_way.values()):
+            self._spawn(self._resume(beat), f"heartbeat {beat.run_id}")
+        for key in self._runtime.notes.waking():
+            for agent_id in agent_ids(self._turns.config):
+                if self.session(agent_id).key == key:
+                    self.request(agent_id, "wake")
+        self._spawn(self._keep_beating(), "heartbeat")
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _spawn(self, work: Any, name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _resume(self, beat: UnderWay) -> None:
+        if await self._runtime.ledger.by_run(beat.run_id) is None:
+            await self._forget(beat)  # It was never accepted, so nothing has happened.
+            return
+        await self._finish(beat, await self._turns.ended(beat.run_id))
+
+    async def _keep_beating(self) -> None:
+        while True:
+            waiting = [agent_id for agent_id in self.agents() if agent_id not in self._beating]
+            pause = min([LONGEST_SLEEP_S, *map(self._until_due, waiting)])
+            if await wait_within(self._woken, max(pause, 0.01), self._runtime.clock):
+                # Several events that come together wake the agent once.
+                await self._runtime.clock.sleep(COALESCE_S)
+            self._woken.clear()
+            due = {agent_id: "interval" for agent_id in self.agents() if self._until_due(agent_id) <= 0}
+            for agent_id, reason in {**due, **self._requested}.items():
+                if agent_id not in self._beating:
+                    self._requested.pop(agent_id, None)
+                    self._beating.add(agent_id)
+                    self._spawn(self._beat(agent_id, reason), f"heartbeat of {agent_id}")
+
+    async def _beat(self, agent_id: str, reason: str) -> None:
+        """Runs one heartbeat that is due or was asked for. One that finds its session busy comes again soon."""
+        try:
+            beat = await self.run(agent_id, reason)
+            if beat.reason == "requests-in-flight":
+                await self._runtime.clock.sleep(BUSY_S)
+                self._requested.setdefault(agent_id, reason)
+        except Exception:
+            log.exception("the heartbeat of %s failed inside the Gateway", agent_id)
+        finally:
+            self._beating.discard(agent_id)
+            self._woken.set()
+
+    def _until_due(self, agent_id: str) -> float:
+        """The seconds until the agent's next regular heartbeat."""
+        every, now = self.every_ms(agent_id), self._runtime.clock.now_ms()
+        if not every or not self._state.enabled:
+            return LONGEST_SLEEP_S
+        last = self._state.last_at.get(agent_id, self._started_at)
+        if last > now:  # The clock was set back.
+            last = self._state.last_at[agent_id] = now
+        return (last + every - now) / 1000
+
+    # What the configuration says
+
+    def agents(self) -> list[str]:
+        return beating_agents(self._turns.config)
+
+    def settings(self, agent_id: str) -> Heartbeat:
+        return heartbeat_config(self._turns.config, agent_id)
+
+    def every_ms(self, agent_id: str) -> int:
+        return heartbeat_ms(self._turns.config, agent_id)
+
+    def session(self, agent_id: str) -> SessionRef:
+        """The session in which the agent's heartbeats run."""
+        config, wanted = self._turns.config, self.settings(agent_id).session.strip().lower()
+        if wanted in ("", "main", "global"):
+            return self._turns.main_session(agent_id)
+        key = canonical_key(
+            wanted, default_agent=agent_id, main_key=config.session.main_key, scope=config.session.scope
+        )
+        return SessionRef(agent_id, key)
+
+    # What clients ask for
+
+    @property
+    def enabled(self) -> bool:
+        return self._state.enabled
+
+    @property
+    def last(self) -> dict[str, Any] | None:
+        return self._state.last
+
+    async def enable(self, enabled: bool) -> None:
+        self._state.enabled = enabled
+        await self._save()
+        self._woken.set()
+
+    def request(self, agent_id: str, reason: str) -> None:
+        """Asks for a heartbeat soon. Requests that come together are one."""
+        self._requested[agent_id] = reason
+        self._woken.set()
+
+    # One heartbeat
+
+    async def run_when_idle(self, agent_id: str, reason: str, run_id: str) -> Beat:
+        """Runs a heartbeat as soon as the session is idle. ``run_id`` is that of whoever asks, for whom it runs once.
+
+        A session that stays busy is woken later, and the caller need not wait for it.
+        """
+        own = str(uuid.uuid5(uuid.UUID(run_id), "heartbeat"))
+        if await self._runtime.ledger.by_run(own) is not None:
+            return await self._follow(own, agent_id, reason)
+        deadline = self._runtime.clock.monotonic() + PATIENCE_S
+        while True:
+            beat = await self.run(agent_id, reason, own)
+            if beat.reason != "requests-in-flight":
+                return beat
+            if self._runtime.clock.monotonic() >= deadline:
+                self.request(agent_id, reason)
+                return Beat("ran")
+            await self._runtime.clock.sleep(COALESCE_S)
+
+    async def _follow(self, run_id: str, agent_id: str, reason: str) -> Beat:
+        """Waits for a heartbeat that an earlier process began. Its answer is dealt with by ``_resume``."""
+        outcome = await self._turns.ended(run_id)
+        return Beat("failed", outcome.error) if outcome.status == "error" else Beat("ran")
+
+    async def run(self, agent_id: str, reason: str, run_id: str | None = None) -> Beat:
+        """Runs a heartbeat now, unless something speaks against it."""
+        skipped = await self._skip_reason(agent_id, reason)
+        if reason == "interval" and skipped != "requests-in-flight":
+            self._state.last_at[agent_id] = self._runtime.clock.now_ms()
+            await self._save()
+        if skipped:
+            if skipped not in ("requests-in-flight", "disabled"):
+                await self._tell("skipped", reason=skipped)
+            return Beat("skipped", skipped)
+        settings, session = self.settings(agent_id), self.session(agent_id)
+        now = self._runtime.clock.now_ms()
+        beat = UnderWay(run_id=run_id or str(uuid.uuid4()), agent_id=agent_id, reason=reason, started_at=now)
+        self._state.under_way[beat.run_id] = beat
+        await self._save()
+        faults.point("heartbeat.marked")
+        prompt = settings.prompt or PROMPT
+        if reason != "interval" and self._runtime.notes.peek(session.key):
+            prompt = f"{EVENT_PROMPT}\n\n{prompt}" if settings.prompt else EVENT_PROMPT
+        turn = Turn(
+            run_id=beat.run_id,
+            session=session,
+            source="heartbeat",
+            prompt=f"{prompt}\n{self._turns.current_time()}",
+            fresh=False,
+            internal=True,
+            model=settings.model or None,
+        )
+        if (refused := await self._turns.begin(turn)) is not None:
+            await self._forget(beat)
+            await self._tell("skipped", reason=refused.error)
+            return Beat("skipped", refused.error)
+        return await self._finish(beat, await self._turns.ended(beat.run_id))
+
+    async def _skip_reason(self, agent_id: str, reason: str) -> str:
+        """Why there is no heartbeat now, in the order in which the reasons count. Empty: nothing speaks against it."""
+        config = self._turns.config
+        settings = self.settings(agent_id)
+        if not self._state.enabled or agent_id not in self.agents() or not self.every_ms(agent_id):
+            return "disabled"
+        if not within_hours(settings.active_hours, config, self._runtime.clock.now_ms()):
+            return "quiet-hours"
+        if self._turns.dispatcher.occupied(self.session(agent_id).key):
+            return "requests-in-flight"
+        if reason == "interval" and not self._runtime.notes.peek(self.session(agent_id).key):
+            path = workspace_dir(config, self._runtime.state_dir, agent_id) / "HEARTBEAT.md"
+            if await asyncio.to_thread(is_empty_file, path):
+                return "empty-heartbeat-file"
+        target = await self._target(agent_id)
+        shown = visibility(config, str(target.route.get("channel") or ""), target.route.get("accountId"))
+        if not (shown.show_ok or shown.show_alerts or shown.use_indicator):
+            return "alerts-disabled"
+        return ""
+
+    async def _target(self, agent_id: str) -> Target:
+        settings = self.settings(agent_id)
+        if settings.target.strip().lower() == "none":
+            return Target(problem="target-none")
+        return await self._turns.target(agent_id, settings.target, settings.to, settings.account_id)
+
+    async def _finish(self, beat: UnderWay, outcome: Outcome) -> Beat:
+        """Decides what is delivered of a heartbeat's answer, delivers it, and tells everybody."""
+        faults.point("heartbeat.ended")
+        config, session = self._turns.config, self.session(beat.agent_id)
+        target = await self._target(beat.agent_id)
+        route = target.route
+        shown = visibility(config, str(route.get("channel") or ""), route.get("accountId"))
+        facts: dict[str, Any] = {"durationMs": max(0, self._runtime.clock.now_ms() - beat.started_at)}
+        if route:
+            facts |= {
+                "channel": route["channel"],
+                **({"accountId": route["accountId"]} if "accountId" in route else {}),
+            }
+        told: dict[str, Any]
+        if outcome.status == "error":
+            status, told = "failed", {"reason": outcome.error, "indicatorType": "error"}
+        elif said_nothing(outcome):
+            empty = outcome.row is not None and outcome.row.reason.code is ReasonCode.NO_WORDS
+            status, told = "ok-empty" if empty else "ok-token", {"reason": beat.reason, "indicatorType": "ok"}
+            told["silent"] = not (shown.show_ok and route)
+            if shown.show_ok and route:
+                await self._deliver(beat, session, outcome, route, NOTHING_NEW)
+        else:
+            status, told = await self._alert(beat, session, outcome, target, shown)
+        if not shown.use_indicator:
+            told.pop("indicatorType", None)
+        await self._forget(beat)
+        await self._tell(status, **told, **facts)
+        return Beat("failed", outcome.error) if status == "failed" else Beat("ran")
+
+    async def _alert(
+        self, beat: UnderWay, session: SessionRef, outcome: Outcome, target: Target, shown: HeartbeatVisibility
+    ) -> tuple[str, dict[str, Any]]:
+        text, route = outcome.text, target.route
+        told: dict[str, Any] = {"preview": clipped(text, LONGEST_PREVIEW), "indicatorType": "alert"}
+        main = self._turns.main_session(beat.agent_id)
+        entry: dict[str, Any] = dict(await self._runtime.sessions.get(main.agent_id, main.key) or {})
+        sent_at = entry.get("lastHeartbeatSentAt")
+        mine = entry.get("lastHeartbeatRun") == beat.run_id
+        recent = isinstance(sent_at, int | float) and beat.started_at - sent_at < DAY_MS
+        if entry.get("lastHeartbeatText") == text and recent and not mine:
+            return "skipped", {**told, "reason": "duplicate"}
+        if not route:
+            reason = "target-none" if target.problem == "target-none" else "no-target"
+            return "skipped", {**told, "reason": reason}
+        if not shown.show_alerts:
+            return "skipped", {**told, "reason": "alerts-disabled"}
+        direct = str(entry.get("chatType") or "direct") == "direct"
+        if direct and self.settings(beat.agent_id).direct_policy == "block":
+            return "skipped", {**told, "reason": "dm-blocked"}
+        await self._deliver(beat, session, outcome, route, text)
+
+        def remember(current: SessionEntry | None) -> SessionEntry | None:
+            if current is None:
+                return None
+            noted = {"lastHeartbeatText": text, "lastHeartbeatSentAt": beat.started_at, "lastHeartbeatRun": beat.run_id}
+            return cast("SessionEntry", {**current, **noted})
+
+        await self._runtime.sessions.update(main.agent_id, main.key, remember)
+        return "sent", {**told, "to": route.get("to"), "reason": beat.reason}
+
+    async def _deliver(
+        self, beat: UnderWay, session: SessionRef, outcome: Outcome, route: dict[str, Any], text: str
+    ) -> None:
+        await self._turns.announce(beat.run_id, "deliver", session, outcome.session_id, route, text, "heartbeat")
+
+    async def _tell(self, status: str, **facts: Any) -> None:
+        event = {"ts": self._runtime.clock.now_ms(), "status": status}
+        event |= {name: value for name, value in facts.items() if value is not None and value != ""}
+        self._state.last = event
+        await self._save()
+        self._publish(event)
+
+    async def _forget(self, beat: UnderWay) -> None:
+        self._state.under_way.pop(beat.run_id, None)
+        await self._save()
+
+    async def _save(self) -> None:
+        async with self._lock:
+            text = msgspec.json.encode(self._state).decode()
+            try:
+                await asyncio.to_thread(write_private, str(self._path), text)
+            except OSError as problem:
+                log.error("%s cannot be written: %s", self._path, problem)
+
+
+def within_hours(hours: ActiveHours, config: Config, now_ms: int) -> bool:
+    """Whether the time of day is within the active hours. The start belongs to them, the end does not."""
+    start, end = _minutes(hours.start), _minutes(hours.end)
+    if start is None or end is None or start == end:
+        return True
+    wanted = (hours.timezone or "user").strip()
+    zone = user_zone(config) if wanted.lower() == "user" else None if wanted.lower() == "local" else named_zone(wanted)
+    moment = datetime.fromtimestamp(now_ms / 1000, zone).astimezone(zone)
+    minute = moment.hour * 60 + moment.minute
+    return start <= minute < end if start < end else minute >= start or minute < end
+
+
+def _minutes(text: str | None) -> int | None:
+    found = re.fullmatch(r"(\d\d):(\d\d)", (text or "").strip())
+    return int(found[1]) * 60 + int(found[2]) if found else None
+
+
+def visibility(config: Config, channel: str, account_id: str | None) -> HeartbeatVisibility:
+    """How heartbeats show on a channel: as its account says, else the channel, else all channels."""
+    channels = config.channels
+    if channel == "signal" and channels.signal is not None:
+        account = account_named(channels.signal.accounts, account_id)
+        found = account.heartbeat if account is not None else None
+        return found or channels.signal.heartbeat or channels.defaults.heartbeat
+    section = channels.others.get(channel)
+    if isinstance(section, dict) and isinstance(section.get("heartbeat"), dict):
+        try:
+            return msgspec.convert(section["heartbeat"], HeartbeatVisibility)
+        except msgspec.ValidationError:
+            pass
+    return channels.defaults.heartbeat
+
+
+def is_empty_file(path: Path) -> bool:
+    """Whether HEARTBEAT.md lists nothing to do: only blank lines, headings and empty items. No file is not empty."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open(encoding="utf-8", errors="replace") as file:
+            text = file.read(MAX_FILE)
+    except OSError:
+        return False
+    return all(_EMPTY_LINE.fullmatch(line) for line in re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL).splitlines())

@@ -1,0 +1,184 @@
+"""Turns of webhooks under way: each event is accepted once, followed to its end and told to whom it concerns.
+
+``hook-runs.json`` names the turns whose result is not dealt with yet, so that a Gateway that dies goes on with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+
+import msgspec
+
+from openclaw.clock import iso_utc
+from openclaw.config.store import write_private
+from openclaw.foreign_text import disarmed
+from openclaw.models.thinking import parse_level
+from openclaw.scheduler.heartbeat import Heartbeats
+from openclaw.scheduler.hooks import AgentRun, Wake, wrapped
+from openclaw.scheduler.turns import Outcome, Turn, Turns, said_nothing
+from openclaw.sessions.keys import SessionRef, canonical_key, kind_of
+from openclaw.storage import faults
+from openclaw.storage.disk_errors import until_written
+
+log = logging.getLogger("openclaw.hooks")
+
+FILE_NAME = "hook-runs.json"
+MOST_UNDER_WAY = 100
+
+
+class TooManyRuns(Exception):
+    """As many turns of webhooks are under way as there may be."""
+
+
+class UnderWay(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """A turn whose result is to be told."""
+
+    name: str
+    agent_id: str
+    session_key: str
+    deliver: bool = True
+    channel: str = "last"
+    to: str | None = None
+    wake_mode: str = "now"
+
+
+class HookRuns:
+    def __init__(self, turns: Turns, heartbeats: Heartbeats) -> None:
+        self._turns = turns
+        self._heartbeats = heartbeats
+        self._runtime = turns.runtime
+        self._path = self._runtime.state_dir / FILE_NAME
+        self._under_way: dict[str, UnderWay] = {}
+        self._saving = asyncio.Lock()
+        self._accepting = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        try:
+            content = await asyncio.to_thread(self._path.read_bytes)
+            self._under_way = msgspec.json.decode(content, type=dict[str, UnderWay])
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.MsgspecError) as problem:
+            log.warning("%s cannot be read, so results of webhooks may not be told: %s", self._path, problem)
+        for run_id in list(self._under_way):
+            self._follow(run_id)
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def wake(self, wake: Wake, run_ids: list[str]) -> None:
+        """Tells the main session of the default agent, once for each event. It is on disk when this returns."""
+        agent_id = self._turns.agent(None)
+        notes, key = self._runtime.notes, self._turns.main_session(agent_id).key
+        if not any(map(notes.knows, run_ids)) and notes.put(key, wake.text, id=run_ids[0], wake=wake.mode == "now"):
+            await notes.synced()
+            if wake.mode == "now":
+                self._heartbeats.request(agent_id, "hook:wake")
+
+    async def run(self, run: AgentRun, run_ids: list[str]) -> str:
+        """Accepts a turn and returns its run id, that of the first call when the event has come before.
+
+        Raises ``TooManyRuns``, and ``OSError`` when it cannot be kept.
+        """
+        async with self._accepting:
+            for known in run_ids:
+                if await self._runtime.ledger.by_run(known) is not None:
+                    return known
+            if len(self._under_way) >= MOST_UNDER_WAY:
+                raise TooManyRuns
+            run_id, session = run_ids[0], self._session(run, run_ids[0])
+            self._under_way[run_id] = UnderWay(
+                name=disarmed(run.name),
+                agent_id=session.agent_id,
+                session_key=session.key,
+                deliver=run.deliver,
+                channel=run.channel,
+                to=run.to,
+                wake_mode=run.wake_mode,
+            )
+            try:
+                await self._save()
+                faults.point("hook.marked")
+                refused = await self._turns.begin(self._turn(run, run_id, session))
+            except OSError:
+                del self._under_way[run_id]
+                raise
+        if refused is not None:
+            await self._told(run_id, refused)
+        else:
+            self._follow(run_id)
+        return run_id
+
+    def _session(self, run: AgentRun, run_id: str) -> SessionRef:
+        agent_id, session = self._turns.agent(run.agent_id), self._turns.config.session
+        wanted = run.session_key or f"hook:{uuid.uuid5(uuid.UUID(run_id), 'session key')}"
+        key = canonical_key(wanted, default_agent=agent_id, main_key=session.main_key, scope=session.scope)
+        return SessionRef(key.split(":")[1] if key.startswith("agent:") else agent_id, key)
+
+    def _turn(self, run: AgentRun, run_id: str, session: SessionRef) -> Turn:
+        received = iso_utc(self._runtime.clock.now_ms())
+        return Turn(
+            run_id=run_id,
+            session=session,
+            source="hook",
+            prompt=wrapped(run, run_id, received, self._turns.current_time()),
+            label=f"Hook: {disarmed(run.name)}"[:64],
+            # A session that the configuration shares with a chat goes on; those of webhooks begin anew.
+            fresh=kind_of(session.key) == "hook",
+            model=run.model,
+            thinking=parse_level(run.thinking) if run.thinking else None,
+            timeout_seconds=run.timeout_seconds,
+        )
+
+    def _follow(self, run_id: str) -> None:
+        async def follow() -> None:
+            if await self._runtime.ledger.by_run(run_id) is None:
+                await self._forget(run_id)  # It was never accepted, and its sender knows that.
+                return
+            await self._told(run_id, await self._turns.ended(run_id))
+
+        task = asyncio.create_task(follow(), name=f"hook {run_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _told(self, run_id: str, outcome: Outcome) -> None:
+        """Delivers the answer, and tells the agent's main session in one line."""
+        run = self._under_way.get(run_id)
+        if run is None:
+            return
+        faults.point("hook.ended")
+        error = outcome.error
+        if run.deliver and outcome.status == "ok" and not said_nothing(outcome):
+            target = await self._turns.target(run.agent_id, run.channel, run.to)
+            if target.problem:
+                log.info("the answer to webhook %s is not delivered: %s", run_id, target.problem)
+            elif not await self._turns.already_sent(outcome.row, target.route):
+                session = SessionRef(run.agent_id, run.session_key)
+                await self._turns.announce(
+                    run_id, "announce", session, outcome.session_id, target.route, outcome.text, "hook"
+                )
+        main = self._turns.main_session(run.agent_id)
+        if outcome.text or error:
+            text = f"Hook {run.name} (error): {error}" if error else f"Hook {run.name}: {outcome.summary}"
+            notes, now = self._runtime.notes, run.wake_mode == "now"
+            new = notes.put(main.key, text, id=str(uuid.uuid5(uuid.UUID(run_id), "told")), wake=now)
+            await until_written(notes.synced, self._runtime.clock.sleep)
+            faults.point("hook.told")
+            if new and now:
+                self._heartbeats.request(run.agent_id, f"hook:{run_id}")
+        await self._forget(run_id)
+
+    async def _forget(self, run_id: str) -> None:
+        self._under_way.pop(run_id, None)
+        await until_written(self._save, self._runtime.clock.sleep)
+
+    async def _save(self) -> None:
+        async with self._saving:
+            text = msgspec.json.encode(self._under_way).decode()
+            await asyncio.to_thread(write_private, str(self._path), text)

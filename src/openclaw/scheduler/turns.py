@@ -1,0 +1,256 @@
+"""Turns that nobody in a chat asked for: of a scheduled job, a webhook or a heartbeat. They begin and end here.
+
+Every step has a run id that is made from the run id before it. So a step that is repeated after a crash finds what it
+had done: the ledger takes each id once.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Literal, cast
+
+import msgspec
+
+from openclaw.agent.runtime import Runtime
+from openclaw.config.agents import agent_ids, default_agent_id, user_zone
+from openclaw.config.schema import Config
+from openclaw.inbound.incoming import Facts, Incoming
+from openclaw.inbound.notices import Notices
+from openclaw.inbound.pipeline import Blocked, Pipeline
+from openclaw.outbound.reply import is_delivered
+from openclaw.paths import normalize_agent_id
+from openclaw.runs.dispatcher import Dispatcher
+from openclaw.runs.queue import QueueWish
+from openclaw.runs.why_text import reason_text
+from openclaw.sessions.entry import SessionEntry, normalize_channel, normalize_route
+from openclaw.sessions.keys import SessionRef, main_session_key
+from openclaw.sessions.reset import rotated_entry
+from openclaw.storage import faults
+from openclaw.storage.base import END_STATES, Accept, LedgerRow, MessageBody, ReasonCode
+from openclaw.text import clipped
+
+INTERNAL_ROUTE = {"channel": "internal"}
+LONGEST_SUMMARY = 2000
+LONGEST_WAIT_S = 3600.0
+"""A wait for a run is begun anew after this long."""
+_KEPT_SETTINGS = (
+    *("thinkingLevel", "verboseLevel", "reasoningLevel", "providerOverride", "modelOverride", "authProfileOverride"),
+    *("modelProvider", "model", "contextTokens"),
+)
+"""What the next run of a job takes over from the session of the last one."""
+
+Status = Literal["ok", "error", "skipped"]
+Reach = Callable[[str, str, str | None], str | None]
+"""Says why nobody can be reached at this address of this channel and account, or None."""
+
+
+class Turn(msgspec.Struct, kw_only=True):
+    """One turn in a session of its own, or in one that the configuration names."""
+
+    run_id: str
+    session: SessionRef
+    source: Literal["cron", "hook", "heartbeat"]
+    prompt: str
+    label: str = ""
+    fresh: bool = True
+    """The session key gets a new session for this run."""
+    internal: bool = False
+    """The Gateway wrote the prompt, and no client shows it."""
+    model: str | None = None
+    thinking: str | None = None
+    timeout_seconds: int | float | None = None
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    status: Status
+    error: str = ""
+    text: str = ""
+    """What the agent said. Empty when it said nothing."""
+    session_id: str = ""
+    session_key: str = ""
+    row: LedgerRow | None = None
+
+    @property
+    def summary(self) -> str:
+        return clipped(self.text, LONGEST_SUMMARY)
+
+
+class Target(msgspec.Struct, kw_only=True):
+    """Where an answer is announced, or the problem that there is nowhere."""
+
+    route: dict[str, Any] = {}
+    problem: str = ""
+
+
+class Turns:
+    """Runs such turns to their end and announces what came of them. Heartbeats, jobs and webhooks share it."""
+
+    def __init__(
+        self, runtime: Runtime, dispatcher: Dispatcher, pipeline: Pipeline, notices: Notices, reach: Reach
+    ) -> None:
+        self.runtime = runtime
+        self.dispatcher = dispatcher
+        self._pipeline = pipeline
+        self._notices = notices
+        self._reach = reach
+
+    @property
+    def config(self) -> Config:
+        return self.runtime.config.current
+
+    def agent(self, agent_id: str | None) -> str:
+        """The agent that is meant. An unknown one is the default one."""
+        wanted = normalize_agent_id(agent_id) if agent_id else ""
+        return wanted if wanted in agent_ids(self.config) else default_agent_id(self.config)
+
+    def main_session(self, agent_id: str) -> SessionRef:
+        session = self.config.session
+        return SessionRef(agent_id, main_session_key(agent_id, main_key=session.main_key, scope=session.scope))
+
+    # A turn
+
+    async def begin(self, turn: Turn) -> Outcome | None:
+        """Accepts the turn. Returns an outcome only when it is not run. A turn that was accepted before goes on."""
+        if await self.runtime.ledger.by_run(turn.run_id) is not None:
+            return None
+        session = turn.session
+        if turn.fresh:
+            await self._fresh_session(turn)
+        message = Incoming(
+            facts=Facts(session=session, channel="internal"),
+            text=turn.prompt,
+            door="program",
+            run_id=turn.run_id,
+            source=turn.source,
+            route=INTERNAL_ROUTE,
+            reads_commands=False,
+            body=MessageBody(
+                internal=turn.internal,
+                model=turn.model,
+                thinking=turn.thinking,
+                timeout_seconds=turn.timeout_seconds,
+            ),
+            queue=QueueWish(mode="followup"),
+            entry_fields={"label": turn.label} if turn.label else {},
+        )
+        if isinstance(await self._pipeline.process(message), Blocked):
+            return Outcome(status="skipped", error="send blocked by session policy", session_key=session.key)
+        faults.point(f"{turn.source}.accepted")
+        return None
+
+    async def ended(self, run_id: str) -> Outcome:
+        """Waits for the end of a turn that was accepted."""
+        while (row := await self.runtime.ledger.by_run(run_id)) is not None and row.state not in END_STATES:
+            await self.dispatcher.wait(run_id, LONGEST_WAIT_S)
+        if row is None:
+            return Outcome(status="error", error="the run is not known any more")
+        result = row.result or {}
+        outcome = Outcome(
+            status="ok" if row.state in ("answered", "silent") else "error",
+            text=str(result.get("text") or ""),
+            session_id=str(result.get("sessionId") or row.session_id),
+            session_key=row.session_key,
+            row=row,
+        )
+        if outcome.status == "error":
+            outcome.error = reason_text(row.reason) or row.state
+        return outcome
+
+    async def run(self, turn: Turn) -> Outcome:
+        return await self.begin(turn) or await self.ended(turn.run_id)
+
+    async def _fresh_session(self, turn: Turn) -> None:
+        """Gives the key a new session whose id follows from the run, so that a repeated step makes the same one."""
+        session, made = turn.session, str(uuid.uuid5(uuid.UUID(turn.run_id), "session"))
+        now = self.runtime.clock.now_ms()
+
+        def change(current: SessionEntry | None) -> SessionEntry:
+            if current is not None and current["sessionId"] == made:
+                return current
+            entry: dict[str, Any] = dict(rotated_entry(current, now, "cron"))
+            entry |= {name: current[name] for name in _KEPT_SETTINGS if name in current} if current else {}
+            entry["sessionId"] = made
+            if turn.label:
+                entry["label"] = turn.label
+            return cast("SessionEntry", entry)
+
+        entry = await self.runtime.sessions.update(session.agent_id, session.key, change)
+        if turn.source == "cron" and entry is not None:
+            alias = f"{session.key}:run:{made}"
+            whole: dict[str, Any] = dict(entry)
+            copied = {name: whole[name] for name in ("sessionId", "updatedAt", "label") if name in whole}
+            await self.runtime.sessions.update(
+                session.agent_id, alias, lambda _: cast("SessionEntry", copied), durable=False
+            )
+
+    # What comes of it
+
+    async def target(self, agent_id: str, channel: str | None, to: str | None, account: str | None = None) -> Target:
+        """Where an answer goes: to the address given, else where the agent's main session was last written from."""
+        main = self.main_session(agent_id)
+        entry = await self.runtime.sessions.get(main.agent_id, main.key)
+        last = normalize_route((entry or {}).get("deliveryContext"))
+        named = normalize_channel(channel) or "last"
+        if named == "last":
+            named = str(last.get("channel") or "")
+        if named == last.get("channel") and (not to or to.strip() == last.get("to")):
+            route = {**last, **({"accountId": account} if account else {})}
+        else:
+            route = {"channel": named, "to": (to or "").strip(), **({"accountId": account} if account else {})}
+        if not is_delivered(route):
+            return Target(
+                problem="delivery target is missing: no chat is known to send to; name a channel and a recipient"
+            )
+        if problem := self._reach(named, route["to"], route.get("accountId")):
+            return Target(problem=problem)
+        return Target(route=route)
+
+    async def announce(
+        self,
+        run_id: str,
+        step: str,
+        session: SessionRef,
+        session_id: str,
+        route: dict[str, Any],
+        text: str,
+        source: str,
+    ) -> bool:
+        """Hands a text to the outbox, exactly once for this step of this run. Returns whether this call did it."""
+        accept = Accept(
+            run_id=str(uuid.uuid5(uuid.UUID(run_id), step)),
+            dedupe_key="",
+            agent_id=session.agent_id,
+            session_key=session.key,
+            session_id=session_id,
+            source=source,
+            route=route,
+            body=MessageBody(text=text),
+        )
+        _, new = await self._notices.post(accept, [text], result={"text": text})
+        faults.point(f"{source}.announced")
+        return new
+
+    async def already_sent(self, row: LedgerRow | None, route: dict[str, Any]) -> bool:
+        """Whether the run itself has sent something to the same place with the ``message`` tool."""
+        for call in await self.runtime.ledger.tool_calls(row.id) if row is not None else []:
+            if call.name != "message" or not call.ok:
+                continue
+            given = msgspec.json.decode(call.arguments)
+            to = str(given.get("to") or given.get("target") or "") if isinstance(given, dict) else ""
+            if not to or to == route.get("to"):
+                return True
+        return False
+
+    def current_time(self) -> str:
+        """The line that tells a turn without a person's message what time it is."""
+        zone = user_zone(self.config)
+        moment = datetime.fromtimestamp(self.runtime.clock.now_ms() / 1000, zone).astimezone(zone)
+        return f"Current time: {moment:%A, %B %d, %Y, %H:%M} ({moment:%Z})"
+
+
+def said_nothing(outcome: Outcome) -> bool:
+    """Whether the agent had nothing to tell: it was silent, or ended without a word."""
+    row = outcome.row
+    return not outcome.text or (row is not None and row.reason.code is ReasonCode.NO_WORDS)
