@@ -109,6 +109,8 @@ _LINE_START = re.compile(r"[^\w\n]{0,24}\Z")
 _SENDER = re.compile(
     r"^[^\n:]{1,80}\((?:\+\d{4,15}|(?:uuid:)?[0-9a-f]{8}-[0-9a-f-]{27})\)(:)", re.MULTILINE | re.IGNORECASE
 )
+_ANSWER_MARK = re.compile(r"[\s*_]{0,8}(?:reply[\W_]{0,8}to|audio[\W_]{0,8}as)", re.IGNORECASE)
+_ANSWER_TAG = re.compile(r"<<{0,2}[\s/]{0,8}(?:final|think|thinking|thought|antthinking)\b", re.IGNORECASE)
 _SENTINELS = ("NO_REPLY", "HEARTBEAT_OK", "REPLY_SKIP", "ANNOUNCE_SKIP")
 _SENTINEL = re.compile(rf"(?<![A-Za-z0-9])(?<![A-Za-z0-9]_)(?:{'|'.join(_SENTINELS)})(?!_?[A-Za-z0-9])")
 _QUEUED = re.compile(r"^[^\w\n]{0,24}queued (#)\d", re.MULTILINE | re.IGNORECASE)
@@ -119,21 +121,25 @@ _Edit: TypeAlias = tuple[int, int, str]
 """From where to where the text is replaced, and by what."""
 
 
-def disarmed(text: str) -> str:
-    """The text without anything that could be taken for a mark of the Gateway. Ordinary text is returned as it is."""
+def disarmed(text: str, *, of_owner: bool = False) -> str:
+    """The text without anything that could be taken for a mark of the Gateway. Ordinary text is returned as it is.
+
+    ``of_owner``: the owner wrote it in a chat of the Gateway. There the words that only a model's answer obeys
+    (``NO_REPLY``, ``[[reply_to:5]]``, ``<think>``, ``MEDIA:``) stay, so that the owner can speak about them.
+    """
     seen = text if text.isascii() else text.replace("\ufe0f", "").replace("\u200d", "")  # They are in most emoji.
     if (_PLAIN_SUSPECT if text.isascii() else _SUSPECT).search(seen) is None:
         lowered = seen.lower()
         if not any(word in lowered for word in _WORDS):
             return text
-    return _disarmed(text)
+    return _disarmed(text, of_owner)
 
 
-def _disarmed(text: str) -> str:
+def _disarmed(text: str, of_owner: bool) -> str:
     if _UNPRINTED.search(text) is not None:
         text = _UNPRINTED.sub("", _HIDDEN.sub("\ufffd", _ANSI.sub("", text)))
     folded = _folded(text)
-    edits = _edits(folded)
+    edits = _edits(folded, of_owner)
     if not edits:
         return text
     places = None
@@ -167,25 +173,27 @@ def _look(found: re.Match[str]) -> str:
     return found[0].translate(_fold())
 
 
-def _edits(folded: str) -> list[_Edit]:
+def _edits(folded: str, of_owner: bool) -> list[_Edit]:
     edits: list[_Edit] = []
     lowered = folded.lower()
     if "[" in folded and any(hint in lowered for hint in _BRACKET_HINTS):
         for found in _BRACKET.finditer(folded):
-            if _MARK.match(found[1]):
+            if _MARK.match(found[1]) and not (of_owner and _ANSWER_MARK.match(found[1])):
                 edits += _in_parentheses((found.start(), found.start(1)), found.span(2))
         edits += _headings(folded)
     if "<" in folded:
         for found in _TAG.finditer(folded):
+            if of_owner and _ANSWER_TAG.match(found[0]):
+                continue
             opening = found.start() + len(found[0]) - len(found[0].lstrip("<"))
             edits += _in_parentheses((found.start(), opening), found.span(1))
         for found in _TAG_LINE.finditer(folded):
             edits += _in_parentheses(found.span(1), found.span(2))
     if "system" in lowered or "media:" in lowered:
-        edits += _speakers(folded)
+        edits += _speakers(folded, of_owner)
     if "):" in folded:
         edits += [(found.start(1), found.start(1), UNTRUSTED) for found in _SENDER.finditer(folded)]
-    if any(word in folded for word in _SENTINELS):
+    if not of_owner and any(word in folded for word in _SENTINELS):
         for found in _SENTINEL.finditer(folded):
             place = folded.index("_", found.start())
             edits.append((place, place + 1, "-"))
@@ -219,7 +227,7 @@ def _headings(folded: str) -> list[_Edit]:
     return edits
 
 
-def _speakers(folded: str) -> list[_Edit]:
+def _speakers(folded: str, of_owner: bool) -> list[_Edit]:
     """Marks ``System:`` and ``MEDIA:`` at the beginning of a line, and ``System: [`` anywhere."""
     edits: list[_Edit] = []
     for found in _SPEAKER.finditer(folded):
@@ -227,7 +235,7 @@ def _speakers(folded: str) -> list[_Edit]:
         line = folded.rfind("\n", floor, found.start()) + 1 or floor
         begins = _LINE_START.match(folded, line, found.start()) is not None
         if found[2]:
-            begins = begins and found[0].isupper()
+            begins = begins and found[0].isupper() and not of_owner
         elif folded[found.end() : found.end() + 16].lstrip(" \t*_`")[:1] == "[":
             begins = True
         if begins:

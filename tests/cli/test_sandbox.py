@@ -65,7 +65,7 @@ def test_list_and_recreate(state: Path, capsys: pytest.CaptureFixture[str]) -> N
                   "workspaceAccess": "none", "createdAtMs": 1}  # fmt: skip
         (root / f"{name}.json").write_text(json.dumps(record))
     _, text = said(capsys, "list", "--json")
-    assert {one["scopeKey"] for one in json.loads(text)["sandboxes"]} == {"agent:main", "agent:main:work"}
+    assert {one["sessionKey"] for one in json.loads(text)["containers"]} == {"agent:main", "agent:main:work"}
     assert "agent:main:work  bubblewrap  access none" in said(capsys, "list")[1]
     assert main(["sandbox", "recreate"]) != 0
     code, text = said(capsys, "recreate", "--session", "agent:main:work")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ async def test_non_main_sessions_run_inside_and_the_main_one_does_not(tmp_path: 
         assert "## Sandbox\nYour commands and file tools run in a sandbox." in system
         assert "Your working directory is: /workspace" in system or "/workspace" in system
         assert str(gateway.state_dir) not in system
+        assert "Runtime: direct" in text_of(await client.chat("/status"))
+        assert "Runtime: bubblewrap/non-main" in text_of(await client.chat("/status", OTHER))
         shown = text_of(await client.chat("/context list", OTHER))
         assert "Sandbox: mode=non-main sandboxed=true" in shown
 
@@ -127,6 +130,27 @@ async def test_a_child_of_a_sandboxed_session_is_sandboxed_whatever_its_agent_is
         said = await called(client, models, "exec", look, child)
         assert "/workspace\\n" in said and "No such file" in said
         assert await called(client, models, "exec", {"command": "pwd"}, orphan) != "/workspace"
+
+
+async def test_a_sub_agent_that_a_sandboxed_session_starts_is_told_of_its_sandbox(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    needs_bubblewrap()
+    config = config_of(models, {"mode": "off"})
+    strict = {"id": "strict", "sandbox": {"mode": "all"}, "subagents": {"allowAgents": ["*"]}}
+    config["agents"]["list"] = [{"id": "main", "default": True}, strict]
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        said = await called(
+            client, models, "sessions_spawn", {"task": "count the birds", "agentId": "main"}, "agent:strict:main"
+        )
+        child = json.loads(said)["childSessionKey"]
+        assert child.startswith("agent:main:subagent:")
+        async with asyncio.timeout(30):
+            while not (
+                theirs := [one for one in models.requests if "count the birds" in str(one.body["messages"][:1])]
+            ):
+                await asyncio.sleep(0.02)
+        assert "run in a sandbox" in str(theirs[0].body["system"])
 
 
 async def test_tools_that_the_sandbox_keeps_away_are_named_with_the_keys_that_change_it(

@@ -188,6 +188,17 @@ async def test_many_children_of_one_parent_all_report_once(home: InProcessGatewa
         assert len(states) == 20 and all(state.delivered for state in states)
         history = await client.call("chat.history", {"sessionKey": "main", "limit": 500})
         assert json.dumps(history["messages"]).count("Status: success") == 20
+        row = next(
+            row
+            for row in (await client.call("messages.list", {"limit": 200}))["messages"]
+            if row["sessionKey"] in ("main", "agent:main:main") and "spawn them" in json.dumps(row)
+        )
+        story = (await client.call("messages.why", {"ref": row["runId"]}))["story"]
+        started = [line for line in story if line.startswith("It started the sub-agent")]
+        assert len(started) == 20 and "success; its result was posted" in started[0]
+        child = started[0].rpartition("run ")[2].split(")")[0]
+        told = "\n".join((await client.call("messages.why", {"ref": child}))["story"])
+        assert "It came from the session agent:main:main by sessions_spawn." in told
 
 
 async def test_a_deleted_requester_is_not_made_again_and_the_result_is_kept(
@@ -205,3 +216,39 @@ async def test_a_deleted_requester_is_not_made_again_and_the_result_is_kept(
         assert not state.delivered and "Result: said" in state.result
         keys = {row["key"] for row in (await invoke(home, "sessions_list"))["sessions"]}
         assert "agent:main:asker" not in keys
+
+
+async def test_a_person_looks_at_them_speaks_to_one_and_stops_them(home: InProcessGateway, models: ModelServer) -> None:
+    held = asyncio.Event()
+    async with home.client() as client:
+        assert text_of(await client.chat("/subagents")) == "🧩 No sub-agents here."
+        models.queue(Reply("first done"), Reply("told first"))
+        await invoke(home, "sessions_spawn", {"task": "one", "label": "first"})
+        await ended(home)
+        models.queue(Reply("never", hold=held, hold_after=0))
+        answer = await invoke(home, "sessions_spawn", {"task": "two", "label": "second"})
+        await models.wait_for_requests(4)
+        listed = text_of(await client.chat("/subagents list"))
+        assert "1 at work" in listed and "1. first · success" in listed and "2. second · running" in listed
+        info = text_of(await client.chat(f"/subagents info {answer['runId'][:8]}"))
+        assert "Label: second" in info and "Status: running" in info
+        assert "first done" in text_of(await client.chat("/subagents log first"))
+        assert text_of(await client.chat("/subagents send 1 and now? [[reply:all is well]]")) == "all is well"
+        assert "There is no sub-agent" in text_of(await client.chat("/subagents stop 9"))
+        assert "second was stopped" in text_of(await client.chat("/subagents stop last"))
+        states = await ended(home)
+        assert [state.status for state in states] == ["success", "stopped"]
+        held.set()
+
+
+async def test_stop_ends_the_sub_agents_of_the_chat_too(home: InProcessGateway, models: ModelServer) -> None:
+    held = asyncio.Event()
+    async with home.client() as client:
+        models.queue(Reply("never", hold=held, hold_after=0))
+        await invoke(home, "sessions_spawn", {"task": "slow"})
+        await models.wait_for_requests(2)
+        stop = {"sessionKey": "main", "message": "/stop", "idempotencyKey": "s"}
+        assert (await client.call("chat.send", stop))["ok"]
+        (state,) = await ended(home)
+        assert state.status == "stopped" and not state.delivered
+        held.set()

@@ -36,14 +36,13 @@ def sent(models: ModelServer) -> str:
     return json.dumps(models.requests[-1].body["messages"], ensure_ascii=False)
 
 
-def is_disarmed(prompt: str) -> bool:
-    return not any(
-        mark in prompt
-        for mark in (
-            *("System: [2026-01-18", "[message_id: 42]", "[Current message", "[Signal Owner", "<final>", "NO_REPLY"),
-            *("</openclaw-facts>\\n[[", "[[reply_to:7]]"),
-        )
-    )
+OURS = ("System: [2026-01-18", "[message_id: 42]", "[Current message", "[Signal Owner", "</openclaw-facts>\\n[[")
+OF_ANSWERS = ("<final>", "NO_REPLY", "[[reply_to:7]]")
+"""Words that only a model's answer obeys."""
+
+
+def is_disarmed(prompt: str, marks: tuple[str, ...] = OURS + OF_ANSWERS) -> bool:
+    return not any(mark in prompt for mark in marks)
 
 
 async def test_a_chat_message_is_disarmed_for_the_model_and_shown_byte_for_byte(
@@ -52,12 +51,13 @@ async def test_a_chat_message_is_disarmed_for_the_model_and_shown_byte_for_byte(
     models.reply("fine")
     async with gateway.client() as client:
         await client.chat(FORGED)
-        assert is_disarmed(sent(models)) and "(message_id: 42)" in sent(models)
+        assert is_disarmed(sent(models), OURS) and "(message_id: 42)" in sent(models)
+        assert not any(is_disarmed(sent(models), (mark,)) for mark in OF_ANSWERS), "the owner may speak about them"
         shown: dict[str, Any] = await client.call("chat.history", {"sessionKey": "main"})
         assert [block["text"] for block in shown["messages"][0]["content"]] == [FORGED]
         models.reply("again")
         await client.chat("and now?")
-        assert is_disarmed(sent(models)), "the transcript's own form is what later turns are sent"
+        assert is_disarmed(sent(models), OURS), "the transcript's own form is what later turns are sent"
 
 
 async def test_the_output_of_a_command_is_disarmed_for_the_model_and_kept_as_it_was(

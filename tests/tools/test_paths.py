@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import threading
@@ -186,10 +187,12 @@ async def test_swapping_a_link_in_never_opens_anything_outside(
 
     def flip() -> None:
         nonlocal swaps
-        while not done.is_set():
+        for turn in itertools.count():
+            if done.is_set():
+                return
             # A tool that writes may have made the folder anew in between.
             with contextlib.suppress(OSError):
-                victim.rename(workspace / f"aside{swaps}")
+                victim.rename(workspace / f"aside{turn}")
                 victim.symlink_to(target)
                 swaps += 1
                 victim.unlink()

@@ -109,8 +109,9 @@ def explanation(config: Config, agent_id: str, key: str) -> dict[str, Any]:
             "limits": boundary.limits,
             "mounts": [f"{one.folder}:{one.place}:{'rw' if one.writable else 'ro'}" for one in boundary.mounts],
             "tools": {
+                "allow": list(plan.filters[0].allow),
+                "deny": sorted({name for rules in plan.filters for name in rules.deny}),
                 "offered": tools_inside(PLACES, plan.filters),
-                "rules": [{"allow": list(rules.allow), "deny": list(rules.deny)} for rules in plan.filters],
             },
         }
     return {
@@ -161,11 +162,16 @@ def _used(config: Config) -> list[SandboxRecord]:
 
 
 def show_list(args: argparse.Namespace) -> int:
-    found, now = _used(_config()), time.time() * 1000
+    found, now = [] if args.browser else _used(_config()), time.time() * 1000
     if args.json:
         import msgspec
 
-        print_json({"sandboxes": msgspec.to_builtins(found), "count": len(found)})
+        # The names are those of the original, whose scripts read them. Its containers are our sandboxes.
+        rows = [
+            {**msgspec.to_builtins(record), "containerName": Path(record.folder).name, "sessionKey": record.scope_key}
+            for record in found
+        ]
+        print_json({"containers": rows, "browsers": []})
         return 0
     lines = [
         f"{printable(record.scope_key)}  {record.backend}  access {record.workspace_access}  "
@@ -234,7 +240,7 @@ COMMANDS = {
             "list": Action(
                 "List the sandboxes that were used, the last used one first.",
                 show_list,
-                (JSON,),
+                (Flag("--browser", "only sandboxes of browsers; there are none"), JSON),
                 example="openclaw sandbox list",
             ),
             "recreate": Action(

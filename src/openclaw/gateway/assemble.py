@@ -268,6 +268,8 @@ def add_message_flow(gateway: Gateway) -> None:
         notices=notices,
         restart=gateway.restart.schedule,
         environ=gateway.environ,
+        subagents=lambda session, args, message_id: gateway.team.command.answer(session, args, message_id),
+        stop_subagents=lambda key: gateway.team.subagents.stop_all(key),
     )
     gateway.dispatcher, gateway.notices = dispatcher, notices
     gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn)

@@ -72,6 +72,10 @@ class CommandContext(msgspec.Struct, frozen=True, kw_only=True):
     restart: Callable[[str], object]
     """Schedules a restart of the Gateway. It takes the reason."""
     environ: Mapping[str, str]
+    subagents: Callable[[SessionRef, str, str], Awaitable[str]]
+    """Answers ``/subagents``. It takes the session, the words after the command and an id of the message."""
+    stop_subagents: Callable[[str], Awaitable[int]]
+    """Stops the sub-agents of a session. Returns how many were at work."""
 
     @property
     def config(self) -> Config:
@@ -128,7 +132,7 @@ Door: TypeAlias = Literal["channel", "chat", "program"]
 """
 
 
-class SessionGone(Exception):
+class SessionGone(LookupError):
     """The session of a message that must exist does not exist (any more)."""
 
 

@@ -493,7 +493,7 @@ class Pipeline:
         )
         if message.inbound is None:
             prompt = self._prompt(message, outcome, entry)
-            changed = message.door == "chat" and disarmed(outcome.text) != outcome.text
+            changed = message.door == "chat" and disarmed(outcome.text, of_owner=True) != outcome.text
             found["written"] = outcome.text if changed else ""
             return msgspec.structs.replace(body, prompt=prompt, internal=body.internal or outcome.greeting, **found)
         inbound = await within_reach(self._runtime, message.inbound, message.facts.session, entry)
@@ -519,7 +519,7 @@ class Pipeline:
         if message.door == "program" or outcome.greeting:
             return outcome.text
         zone = self._runtime.config.current.agents.defaults.user_timezone
-        base = stamped(disarmed(outcome.text), self._runtime.clock.now_ms(), zone)
+        base = stamped(disarmed(outcome.text, of_owner=True), self._runtime.clock.now_ms(), zone)
         return assemble_prompt(PromptParts(base=base, message_id=message.message_id, abort_note=_abort_note(entry)))
 
     def _channel_prompt(

@@ -14,10 +14,12 @@ from openclaw.config.agents import user_zone
 from openclaw.models.errors import failure_words
 from openclaw.models.fallback import ModelFailure
 from openclaw.outbound.reply import is_delivered
+from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import (
     END_STATES,
     AbortReason,
     DeliveryCode,
+    JobRow,
     LedgerRow,
     OutboxRow,
     Reason,
@@ -25,6 +27,7 @@ from openclaw.storage.base import (
     StateChange,
     ToolCallRow,
     TurnedAway,
+    step_id,
 )
 from openclaw.storage.disk_errors import DiskWait
 from openclaw.text import duration, shortened
@@ -527,20 +530,23 @@ class Life(msgspec.Struct, frozen=True):
     outbox: list[OutboxRow]
     turned_away: list[TurnedAway] = []
     """Deliveries of the same message that were not taken in."""
+    jobs: list[JobRow] = []
+    """What the message led to in other sessions."""
 
 
 async def life_of(runtime: Runtime, row: LedgerRow) -> Life:
     ledger = runtime.ledger
     # Queries that are asked together share one trip to the ledger's thread.
-    story, calls, outbox, turned_away = await asyncio.gather(
+    story, calls, outbox, turned_away, jobs = await asyncio.gather(
         ledger.story(row.id),
         ledger.tool_calls(row.id),
         ledger.outbox_of(row.id),
         ledger.turned_away([row.run_id, *row.body.message_ids]),
+        ledger.jobs(run_id=row.run_id),
     )
     # Two channels may use the same ids.
     own = [note for note in turned_away if note.channel in (row.source, row.route.get("channel"))]
-    return Life(row, story, calls, outbox, own)
+    return Life(row, story, calls, outbox, own, jobs)
 
 
 def story_of(runtime: Runtime, dispatcher: Dispatcher, life: Life) -> list[str]:
@@ -548,4 +554,24 @@ def story_of(runtime: Runtime, dispatcher: Dispatcher, life: Life) -> list[str]:
     now, zone = runtime.clock.now_ms(), user_zone(runtime.config.current)
     record = dispatcher.find(life.row.run_id)
     disk = record.disk if record is not None and life.row.ended_at is None else None
-    return tell(life.row, life.changes, life.tool_calls, life.outbox, now, zone, disk, life.turned_away)
+    told = tell(life.row, life.changes, life.tool_calls, life.outbox, now, zone, disk, life.turned_away)
+    return [*_origin(life.row), *told, *(_job_text(job) for job in life.jobs)]
+
+
+def _origin(row: LedgerRow) -> list[str]:
+    """Says which session wrote the message, if another one did."""
+    source = row.body.provenance.get("sourceSessionKey")
+    tool = row.body.provenance.get("sourceTool")
+    return [f"It came from the session {shown_key(str(source))} by {tool}."] if source else []
+
+
+def _job_text(job: JobRow) -> str:
+    """What a message led to in another session. ``why`` of its run tells more."""
+    state, run_id = job.state, step_id(job.id, "work" if job.kind == "spawn" else "ask")
+    if job.kind == "spawn":
+        told = "its result was posted" if state.get("delivered") else "its result was not posted"
+        ended = f"{state.get('status')}; {told}" if job.ended_at is not None else "at work"
+        name = shortened(str(state.get("label") or state.get("task")), 60)
+        return f"It started the sub-agent “{name}” ({state.get('child')}, run {run_id}): {ended}."
+    way = "has ended" if job.ended_at is not None else "goes on"
+    return f"It wrote to the session {shown_key(str(state.get('target')))} (run {run_id}); that conversation {way}."

@@ -6,6 +6,7 @@ that a database can implement them too.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias
@@ -553,6 +554,14 @@ class HeldMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The message as its channel handed it in, as JSON."""
     attempts: int = 0
     """How often a Gateway has tried after its start to hand it on."""
+
+
+_JOBS = uuid.UUID("5f0c4f5e-6b7d-4f5a-9b0e-3a1d8c2e7f46")
+
+
+def step_id(job_id: str, step: str) -> str:
+    """The run id of one step of a job. It is the same after a restart."""
+    return str(uuid.uuid5(_JOBS, f"{job_id}/{step}"))
 
 
 class JobRow(msgspec.Struct, kw_only=True):

@@ -48,9 +48,7 @@ class Descriptors:
         self._enough_until = 0.0
 
     def check(self) -> None:
-        """Raises ``OSError`` when hardly any are left. A good answer holds for a moment."""
-        if self._clock.monotonic() < self._enough_until:
-            return
+        """Raises ``OSError`` when hardly any are left."""
         lowest_free = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         os.close(lowest_free)
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -59,8 +57,12 @@ class Descriptors:
         self._enough_until = self._clock.monotonic() + LOOK_AGAIN_S
 
     async def enough(self) -> None:
-        """``check`` in the form of a write, so that a run can wait for it as it waits for the disk."""
-        self.check()
+        """``check`` in the form of a write, so that a run can wait for it as it waits for the disk.
+
+        A check that was made a moment ago, when the message of the run was accepted, is not made again.
+        """
+        if self._clock.monotonic() >= self._enough_until:
+            self.check()
 
 
 def in_words(error: OSError) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Awaitable, Callable
 
 from openclaw.clock import Clock
+from openclaw.storage import faults
 from openclaw.storage.base import JobRow, Ledger
 from openclaw.storage.disk_errors import until_written
 
@@ -21,12 +21,6 @@ log = logging.getLogger("openclaw.teamwork.jobs")
 CarryOn = Callable[[JobRow], Awaitable[None]]
 PAUSES_S = (1.0, 10.0, 60.0)
 """The pauses after the first, second … failure of our own. After the last one the job is given up."""
-_NAMES = uuid.UUID("5f0c4f5e-6b7d-4f5a-9b0e-3a1d8c2e7f46")
-
-
-def step_id(job_id: str, step: str) -> str:
-    """The run id of one step of a job. It is the same after a restart."""
-    return str(uuid.uuid5(_NAMES, f"{job_id}/{step}"))
 
 
 class Jobs:
@@ -57,7 +51,9 @@ class Jobs:
 
     async def save(self, job: JobRow) -> None:
         """Stores where the job is. A full disk is waited out."""
+        faults.point(f"job.{job.kind}.before")
         await until_written(lambda: self._ledger.job_put(job), self._clock.sleep)
+        faults.point(f"job.{job.kind}.after")
 
     async def end(self, job: JobRow) -> None:
         job.ended_at = self._clock.now_ms()

@@ -22,9 +22,9 @@ from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.silence import ANNOUNCE_SKIP, REPLY_SKIP
 from openclaw.sessions.entry import SessionEntry, normalize_route
 from openclaw.sessions.keys import SessionRef, channel_of, rest_of, shown_key
-from openclaw.storage.base import JobRow, MessageBody, SessionRow, Trace
+from openclaw.storage.base import JobRow, MessageBody, SessionRow, Trace, step_id
 from openclaw.teamwork.between import BetweenSessions, Outcome, provenance
-from openclaw.teamwork.jobs import Jobs, step_id
+from openclaw.teamwork.jobs import Jobs
 from openclaw.teamwork.session_tools import SessionViews, answer, refused
 from openclaw.teamwork.visibility import Refusal
 from openclaw.tools.arguments import required_text

@@ -28,9 +28,9 @@ from openclaw.outbound.usage_text import money, token_count
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.keys import SessionRef, channel_of, is_subagent, shown_key
 from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.base import AbortReason, JobRow, MessageBody, Trace
+from openclaw.storage.base import AbortReason, JobRow, MessageBody, Trace, step_id
 from openclaw.teamwork.between import BetweenSessions, Outcome, provenance
-from openclaw.teamwork.jobs import Jobs, step_id
+from openclaw.teamwork.jobs import Jobs
 from openclaw.teamwork.send import Say
 from openclaw.teamwork.session_tools import SessionViews, answer, refused, spawnable
 from openclaw.teamwork.visibility import Refusal

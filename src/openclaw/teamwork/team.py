@@ -23,6 +23,7 @@ from openclaw.teamwork.session_tools import (
     SessionViews,
 )
 from openclaw.teamwork.subagents import SessionsSpawnTool, Subagents
+from openclaw.teamwork.subagents_command import SubagentsCommand
 from openclaw.tools.base import Tool
 
 
@@ -41,6 +42,7 @@ class Team:
         self.subagents = Subagents(
             runtime, between, self.jobs, say=self._say, delete=self._delete, stop=self._stop_session
         )
+        self.command = SubagentsCommand(runtime, self.subagents, between)
         self._tools: list[Tool] = [
             SessionsListTool(views),
             SessionsHistoryTool(views),

@@ -23,6 +23,7 @@ from openclaw.sessions.keys import (
     canonical_key,
     is_subagent,
     key_problem,
+    kind_of,
     shown_key,
 )
 from openclaw.storage.base import SessionRow, SessionStore
@@ -81,7 +82,9 @@ class Visibility:
             self._rules = ALLOWED["sandboxed"]
         else:
             self._rules = ALLOWED["sub-agent" if is_subagent(requester.key) else "open"]
-        self._reach = _REACHES[config.tools.sessions.visibility or "all"]
+        # In a group everybody could have the agent read the owner's conversations.
+        group = kind_of(requester.key) == "group"
+        self._reach = _REACHES[config.tools.sessions.visibility or ("tree" if group else "all")]
 
     def allows(self, row: SessionRow, action: Action) -> bool:
         return self._refusal(row, action) is None

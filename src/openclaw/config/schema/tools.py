@@ -120,7 +120,7 @@ class MessageTool(Record):
 
 class SessionsTools(Record):
     visibility: Literal["self", "tree", "agent", "all"] | None = None
-    """Which sessions the session tools can see."""
+    """Which sessions the session tools can see; unset means all, in groups only its own and those it spawned."""
 
 
 class AgentTools(LayeredToolPolicy):

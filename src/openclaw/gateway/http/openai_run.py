@@ -507,7 +507,7 @@ def _wrapped(said: Sequence[Said]) -> str:
         return ""
     *earlier, current = said
     if not earlier:
-        return disarmed(current.text)
+        return disarmed(current.text, of_owner=True)
     history = "\n".join(_labelled(one) for one in earlier)
     return with_history(history, _labelled(current))
 

@@ -34,6 +34,7 @@ HANDLERS: Mapping[str, Handler] = {
     "resume": session.resume,
     "why": session.why,
     "queue": queue.queue,
+    "subagents": session.subagents,
     "models": models.models,
     "help": status.help_text,
     "commands": status.command_list,

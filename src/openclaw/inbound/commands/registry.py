@@ -139,6 +139,15 @@ COMMANDS: tuple[Command, ...] = (
         help="The models you can choose from.",
     ),
     Command(
+        name="subagents",
+        right="read",
+        words={"send": "write", "stop": "write"},
+        usage="[list|log|info|send|stop] [which]",
+        category="Session",
+        slow=True,
+        help="The sub-agents of this chat.",
+    ),
+    Command(
         name="why",
         right="read",
         usage="[message]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,7 +31,13 @@ async def stop(context: CommandContext, facts: Facts, _: str = "") -> Handled:
     stopped = await context.dispatcher.abort(facts.session.key, reason=AbortReason.STOP)
     if stopped and await context.entry(facts.session) is not None:
         await set_entry_fields(context.runtime, facts.session, {"abortedLastRun": True})
-    return Handled(reply="⚙️ Agent was aborted.", stopped=stopped)
+    workers = await context.stop_subagents(facts.session.key)
+    also = f" {workers} sub-agent(s) too." if workers else ""
+    return Handled(reply=f"⚙️ Agent was aborted.{also}", stopped=stopped)
+
+
+async def subagents(context: CommandContext, facts: Facts, args: str) -> str:
+    return await context.subagents(facts.session, args, str(uuid.uuid4()))
 
 
 async def send(context: CommandContext, facts: Facts, args: str) -> str:

@@ -157,7 +157,7 @@ class _Reader:
             current = effective_levels(self.config, self.facts, self.entry, model)[kind]
             raise Refused(f"Current {_NAMES[kind]} level: {current}.\nOptions: {', '.join(options)}.")
         if kind == "elevated" and level.value != "off" and (gates := closed_gates(self.config, self.facts)):
-            raise Refused(elevated_refusal(gates))
+            raise Refused(elevated_refusal(gates, self.config, self.facts))
         field = ENTRY_FIELD[kind]
         unset = level_unless_set(model, self.config.agents.defaults.thinking_default) if kind == "think" else "off"
         self.fields[field] = stored(field, level.value, unset)
@@ -301,9 +301,10 @@ def _closed(path: str, settings: Elevated, facts: Facts, *, list_required: bool)
     return [] if allowed else [f"{path}.allowFrom.{facts.channel}"]
 
 
-def elevated_refusal(gates: list[str]) -> str:
+def elevated_refusal(gates: list[str], config: Config, facts: Facts) -> str:
+    inside = wants_sandbox(config, facts.session.agent_id, facts.session.key)
     return (
-        "elevated is not available right now (runtime=direct).\n"
+        f"elevated is not available right now (runtime={'sandboxed' if inside else 'direct'}).\n"
         f"Closed by: {', '.join(gates)}. Change these keys of the configuration to allow it."
     )
 
@@ -339,7 +340,7 @@ async def settings_for_run(
         profile = None
     level = directives.elevated.value if directives.elevated else None
     if level not in (None, "off") and (gates := closed_gates(context.config, facts)):
-        complaints.append(elevated_refusal(gates))
+        complaints.append(elevated_refusal(gates, context.config, facts))
         level = None
     if directives.exec is not None and directives.exec.invalid:
         complaints.append(invalid_exec(directives.exec))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openclaw import __version__
+from openclaw.agent.sandbox import plan_of
 from openclaw.agent.spend.report import cost_text, session_totals
 from openclaw.inbound.commands.models import current_model, key_label
 from openclaw.inbound.commands.queue import running_and_waiting
@@ -19,6 +20,7 @@ from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
 from openclaw.text import age, duration
+from openclaw.tools.sandbox.plan import SandboxPlan
 
 
 async def status(context: CommandContext, facts: Facts, _: str) -> str:
@@ -42,7 +44,8 @@ async def status(context: CommandContext, facts: Facts, _: str) -> str:
     updated = entry.get("updatedAt")
     activity = f"updated {age(context.runtime.clock.now_ms() - updated)}" if updated is not None else "not begun"
     lines.append(f"🧵 Session: {shown_key(session.key)} • {activity}")
-    lines.append(_settings_line(effective_levels(config, facts, stored, model)))
+    sandbox = await plan_of(context.runtime, session.agent_id, session.key, stored)
+    lines.append(_settings_line(effective_levels(config, facts, stored, model), sandbox))
     activation = f"👥 Activation: {entry.get('groupActivation', 'mention')} · " if facts.group else ""
     mode = queue_settings(config.messages.queue, entry, facts.channel).mode
     running, waiting = running_and_waiting(context, facts)
@@ -81,8 +84,9 @@ async def _token_lines(context: CommandContext, facts: Facts, entry: SessionEntr
     return lines
 
 
-def _settings_line(levels: dict[LevelKind, str]) -> str:
-    parts = ["⚙️ Runtime: direct", f"Think: {levels['think']}"]
+def _settings_line(levels: dict[LevelKind, str], sandbox: SandboxPlan | None) -> str:
+    where = f"{sandbox.backend}/{sandbox.mode}" if sandbox else "direct"
+    parts = [f"⚙️ Runtime: {where}", f"Think: {levels['think']}"]
     if levels["verbose"] != "off":
         parts.append("verbose" if levels["verbose"] == "on" else f"verbose:{levels['verbose']}")
     if levels["reasoning"] != "off":

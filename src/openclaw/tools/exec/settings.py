@@ -127,7 +127,7 @@ def command_policy(
     if sandboxed:
         settings = msgspec.structs.replace(settings, host="sandbox")
         overrides = msgspec.structs.replace(overrides, host=None)
-    mode = _elevated_mode(overrides, arguments.get("elevated"))
+    mode = _elevated_mode(overrides, arguments.get("elevated"), "sandboxed" if sandboxed else "direct")
     host = _host(settings, overrides, arguments.get("host"), elevated=mode != "off")
     if overrides.security == "deny":
         raise ToolError("exec is denied (security=deny) in this session; the owner can change that with /exec")
@@ -141,7 +141,7 @@ def command_policy(
     return CommandPolicy(host=host, security=security, ask=ask)
 
 
-def _elevated_mode(overrides: ExecOverrides, requested: bool | None) -> Literal["off", "ask", "full"]:
+def _elevated_mode(overrides: ExecOverrides, requested: bool | None, runtime: str) -> Literal["off", "ask", "full"]:
     if requested is False or (requested is None and not overrides.elevated_allowed):
         return "off"
     if requested is None:
@@ -150,7 +150,7 @@ def _elevated_mode(overrides: ExecOverrides, requested: bool | None) -> Literal[
     if not overrides.elevated_allowed or overrides.elevated == "off":
         closed = "the level, which /elevated set to off" if overrides.elevated_allowed else "the sender"
         raise ToolError(
-            f"elevated is not available right now (runtime=direct). Closed by: {closed}. It needs "
+            f"elevated is not available right now (runtime={runtime}). Closed by: {closed}. It needs "
             "tools.elevated.enabled, the sender in tools.elevated.allowFrom.<channel>, and a level other than off. "
             "Leave elevated out to run the command without it."
         )
