@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
 RECORDS = {
     *("clock", "events", "foreign_text", "json_text", "messages", "net", "opener", "paths", "patterns", "printable"),
-    *("redact", "rights", "text", "url_text"),
+    *("public_fetch", "redact", "rights", "text", "url_text"),
 }
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,

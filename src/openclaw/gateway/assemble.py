@@ -96,8 +96,10 @@ from openclaw.storage.files.transcript import FileTranscriptStore
 from openclaw.storage.repairs import Repairs
 from openclaw.teamwork.session_tools import SessionViews
 from openclaw.teamwork.team import Team
+from openclaw.tools.base import Tool
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.process_registry import ProcessRegistry
+from openclaw.tools.web import WebFetchTool
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -279,7 +281,13 @@ def add_message_flow(gateway: Gateway) -> None:
     team = gateway.team = Team(runtime, dispatcher, gateway.pipeline, notices, views)
     runtime.children = team.subagents.lines
     add_scheduler(gateway)
-    runtime.team_tools = lambda: [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime)]
+    web_fetch = WebFetchTool(lambda: runtime.config.current.tools.web.fetch, runtime.clock)
+
+    def tools() -> list[Tool]:
+        web = [web_fetch] if runtime.config.current.tools.web.fetch.enabled else []
+        return [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime), *web]
+
+    runtime.team_tools = tools
 
 
 def add_scheduler(gateway: Gateway) -> None:

@@ -138,6 +138,36 @@ class AgentTools(LayeredToolPolicy):
     """Detection of repeated calls."""
 
 
+class WebFetch(Record):
+    enabled: bool = True
+    """Offer the web_fetch tool."""
+    max_chars: Positive = 50_000
+    """Characters of a page that are returned; longer ones are cut."""
+    max_chars_cap: Positive = 50_000
+    """The most characters that the agent can ask for."""
+    max_response_bytes: Positive = 2_000_000
+    """Bytes of a page that are read; the rest is left."""
+    timeout_seconds: Positive = 30
+    """A page that takes longer is given up."""
+    cache_ttl_minutes: Count = 15
+    """How long a page is remembered; 0 is never."""
+    max_redirects: Count = 3
+    """Redirects that are followed; each is checked like the first address."""
+    user_agent: str | None = None
+    """What the web sees as the browser."""
+    readability: bool = True
+    """Leave out menus, footers and what else stands around the main part."""
+    firecrawl: OpenMap = {}
+    """A service that fetches pages."""
+
+
+class WebTools(Record):
+    search: OpenMap = {}
+    """The web_search tool."""
+    fetch: WebFetch = WebFetch()
+    """The web_fetch tool."""
+
+
 class Tools(LayeredToolPolicy):
     exec: ExecConfig = ExecConfig()
     """Running commands."""
@@ -155,8 +185,8 @@ class Tools(LayeredToolPolicy):
     """The message tool."""
     sessions: SessionsTools = SessionsTools()
     """The session tools."""
-    web: OpenMap = {}
-    """Web search and fetch: search, fetch."""
+    web: WebTools = WebTools()
+    """Web search and fetch."""
     media: OpenMap = {}
     """Understanding of images, audio and video."""
     links: OpenMap = {}

@@ -12,8 +12,8 @@ import msgspec
 from openclaw.config.schema.gateway import ResponseFiles, ResponseImages
 from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.common import Refused
-from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.inbound.attachments import Image
+from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
 from openclaw.tools.images import ImageProblem, fit_image, off_loop, sniff_image
 
 MAX_IMAGES = 20

@@ -11,7 +11,6 @@ import msgspec
 
 from openclaw.agent.run import entry_id
 from openclaw.channels.manager import RunningAccount
-from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import (
     MethodCall,
@@ -24,6 +23,7 @@ from openclaw.gateway.server.registry import (
 from openclaw.inbound.message import Inbound, Route, Sender
 from openclaw.inbound.notices import injected_message
 from openclaw.outbound.reply import MediaRef, SendFailed
+from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
 from openclaw.routing import resolve_route
 from openclaw.runs.why_text import delivery_text
 from openclaw.sessions.entry import SessionEntry, normalize_channel

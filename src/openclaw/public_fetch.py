@@ -1,4 +1,4 @@
-"""Fetches a file that a request names by its address. The request cannot reach private networks.
+"""Fetches what others name by its address: a file of a request, a page for the agent. Private networks are shut.
 
 The resolver checks the IP addresses that the connection then uses, so a name that resolves differently between check
 and use gains nothing. Every redirect is checked in the same way.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -18,6 +19,8 @@ from yarl import URL
 
 _CHUNK = 64 * 1024
 _HEADERS = {"Accept": "*/*", "Accept-Encoding": "identity"}
+_PACKED = {"gzip": zlib.MAX_WBITS | 32, "x-gzip": zlib.MAX_WBITS | 32, "deflate": zlib.MAX_WBITS | 32}
+"""How a body may be packed although the server was asked not to → the form for ``zlib``."""
 
 
 class FetchRefused(Exception):
@@ -30,6 +33,17 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 10.0
     hosts: tuple[str, ...] | None = None
     """The allowed hosts. ``*.example.org`` allows every host below it. None allows any public host."""
+    cut: bool = False
+    """Whether the first ``max_bytes`` of a larger file are taken. Otherwise it is refused."""
+
+
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    body: bytes
+    url: str
+    """Where it was found after all redirects."""
+    status: int
+    content_type: str
+    cut: bool = False
 
 
 def is_public(address: str) -> bool:
@@ -75,13 +89,23 @@ class PublicResolver(AbstractResolver):
 
 async def fetch(address: str, limits: FetchLimits, public: Callable[[str], bool] = is_public) -> bytes:
     """Returns the bytes of the file. Raises ``FetchRefused``."""
+    return (await fetch_page(address, limits, public)).body
+
+
+async def fetch_page(
+    address: str,
+    limits: FetchLimits,
+    public: Callable[[str], bool] = is_public,
+    headers: Mapping[str, str] = _HEADERS,
+) -> Fetched:
+    """Returns what is at the address, and where it was found. Raises ``FetchRefused``."""
     resolver = PublicResolver(aiohttp.ThreadedResolver(), public)
     connector = aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False, limit=1)
     timeout = aiohttp.ClientTimeout(total=limits.timeout_s)
     options: dict[str, Any] = {"connector": connector, "timeout": timeout, "trust_env": False, "auto_decompress": False}
     try:
         async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), **options) as session:
-            return await _follow(session, address, limits, public)
+            return await _follow(session, address, limits, public, {**_HEADERS, **headers})
     except TimeoutError:
         raise FetchRefused(f"it did not arrive within {limits.timeout_s:g} s") from None
     except aiohttp.ClientError as error:
@@ -92,18 +116,24 @@ async def fetch(address: str, limits: FetchLimits, public: Callable[[str], bool]
 
 
 async def _follow(
-    session: aiohttp.ClientSession, address: str, limits: FetchLimits, public: Callable[[str], bool]
-) -> bytes:
+    session: aiohttp.ClientSession,
+    address: str,
+    limits: FetchLimits,
+    public: Callable[[str], bool],
+    headers: Mapping[str, str],
+) -> Fetched:
     base: URL | None = None
     for _ in range(limits.max_redirects + 1):
         base = url = checked_url(address, limits, public, base)
-        async with session.get(url, allow_redirects=False, headers=_HEADERS) as response:
+        async with session.get(url, allow_redirects=False, headers=headers) as response:
             if response.status in (301, 302, 303, 307, 308) and (place := response.headers.get("location")):
                 address = place
                 continue
-            if response.status != 200:
+            if not 200 <= response.status < 300:
                 raise FetchRefused(f"the server answered {response.status}")
-            return await _read(response, limits.max_bytes)
+            body, cut = await _read(response, limits)
+            kind = response.headers.get("content-type", "")
+            return Fetched(body=body, url=str(url), status=response.status, content_type=kind, cut=cut)
     raise FetchRefused(f"it redirects more than {limits.max_redirects} times")
 
 
@@ -129,16 +159,27 @@ def checked_url(
     return url
 
 
-async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise FetchRefused("the server sent it packed, though it was asked not to")
-    if response.content_length is not None and response.content_length > limit:
+async def _read(response: aiohttp.ClientResponse, limits: FetchLimits) -> tuple[bytes, bool]:
+    """Returns the body, unpacked, and whether it was cut. No more is unpacked than the limit allows."""
+    packed = response.headers.get("content-encoding", "identity").strip().lower()
+    if packed not in ("", "identity") and packed not in _PACKED:
+        raise FetchRefused("the server sent it packed in an unknown way, though it was asked not to")
+    unpack = zlib.decompressobj(_PACKED[packed]) if packed in _PACKED else None
+    limit = limits.max_bytes
+    if not limits.cut and response.content_length is not None and response.content_length > limit:
         raise FetchRefused(f"it is larger than {limit} bytes")
     parts: list[bytes] = []
     size = 0
     async for chunk in response.content.iter_chunked(_CHUNK):
+        if unpack is not None:
+            try:
+                chunk = unpack.decompress(chunk, limit - size + 1)
+            except zlib.error:
+                raise FetchRefused("it cannot be unpacked") from None
         size += len(chunk)
-        if size > limit:
-            raise FetchRefused(f"it is larger than {limit} bytes")
         parts.append(chunk)
-    return b"".join(parts)
+        if size > limit:
+            if not limits.cut:
+                raise FetchRefused(f"it is larger than {limit} bytes")
+            return b"".join(parts)[:limit], True
+    return b"".join(parts), False

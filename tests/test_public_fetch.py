@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from openclaw.gateway.http.remote_file import (
+from openclaw.public_fetch import (
     FetchLimits,
     FetchRefused,
     PublicResolver,
