@@ -61,6 +61,10 @@ MADE_AT_RUN_TIME = {
     ("storage/files/ledger_db.py", "pattern"): "iterates over constants, for sentences of our own ledger",
     ("models/errors.py", "'|'.join((f'(?:{pattern})' for pattern in patterns))"): "constants of this file",
     ("tools/policy.py", "'.*'.join(map(re.escape, entry.split('*')))"): "an owner's tool names, for a tool's name",
+    (
+        "teamwork/visibility.py",
+        "'.*'.join(map(re.escape, pattern.strip().split('*')))",
+    ): "an owner's agent ids, for an id",
     ("inbound/directives.py", "f'{_SLASH}({names}){_END}(?:{_BLANK}:)?'"): "escaped names of models",
     ("patterns.py", "pattern"): "the place that checks expressions of owners",
     ("patterns.py", "_CATEGORIES[value]"): "constants of this file",

@@ -68,7 +68,7 @@ _PLAIN_SIGN = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
 _SHORT = 2000
 
 _ANSI = re.compile(
-    "(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]|(?:\x1b\\]|\x9d)[^\x07\x1b\x9c]{0,2000}(?:\x07|\x1b\\\\|\x9c)"
+    "(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]|(?:\x1b\\]|\x9d)[^\x07\x1b\x9c\x9d]{0,2000}(?:\x07|\x1b\\\\|\x9c)"
 )
 _HIDDEN = re.compile(f"[{_TAG_CHARACTERS}]+")
 _UNPRINTED = re.compile(f"[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f{_TAG_CHARACTERS}]")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import WireClient, model_config, text_of
+from tests.support.gateway import FEW_TOOLS, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Recorded, Reply
 
@@ -175,6 +175,7 @@ def condensing(models: ModelServer, **defaults: Any) -> dict[str, Any]:
     config = model_config(models.base_url, models.api_key)
     config["models"]["providers"]["mock"]["models"][0]["cost"] = {"input": 10, "output": 100}
     config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 100}
+    config["tools"] = FEW_TOOLS
     config["agents"]["defaults"] |= {"compaction": {"reserveTokensFloor": 0, "memoryFlush": {"enabled": False}}}
     config["agents"]["defaults"] |= defaults
     return config

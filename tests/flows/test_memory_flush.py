@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.gateway import WireClient, model_config, text_of
+from tests.support.gateway import FEW_TOOLS, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
@@ -27,6 +27,7 @@ def small(tmp_path: Path, models: ModelServer) -> MakeGateway:
     def make(defaults: dict[str, Any] | None = None, **flush: Any) -> InProcessGateway:
         config: dict[str, Any] = model_config(models.base_url, models.api_key)
         config["models"]["providers"]["mock"]["models"][0]["contextWindow"] = 60_000
+        config["tools"] = FEW_TOOLS
         config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 1000}
         settings = {"softThresholdTokens": 15_000, **flush}
         config["agents"]["defaults"]["compaction"] = {"reserveTokensFloor": 20_000, "memoryFlush": settings}

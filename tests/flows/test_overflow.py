@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.gateway import WireClient, model_config, text_of
+from tests.support.gateway import FEW_TOOLS, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Recorded, Reply
 
@@ -42,6 +42,7 @@ def make(tmp_path: Path, models: ModelServer) -> MakeGateway:
             provider["baseUrl"] += "/v1"
         provider["models"][0] |= {"contextWindow": window, "maxTokens": max_tokens, "reasoning": reasoning}
         config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 1000}
+        config["tools"] = FEW_TOOLS
         config["agents"]["defaults"]["compaction"] = {"reserveTokensFloor": 0, "memoryFlush": {"enabled": False}}
         return InProcessGateway(tmp_path / "state", config)
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import aiohttp
 
+FEW_TOOLS = {"allow": ["read", "write", "edit", "exec", "process", "memory_search", "memory_get"]}
+"""For tests that depend on the size of the prompt. It must not change when the product gets another tool."""
 TOKEN = "test-token-0123456789abcdef0123456789abcdef"
 START_S = 30
 

@@ -25,7 +25,7 @@ _INHERITED = re.compile(
 """What a command gets of the Gateway's own environment."""
 _SETTABLE = re.compile(rf"{_LOCALE}|TERM|COLORTERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR(_FORCE)?|CI|LOG_LEVEL")
 """What a call may set."""
-_VALUE = re.compile(r"(?![/:.])(?!.*\.\.)[\w.,:@+=/ -]{0,200}", re.ASCII)
+_VALUE = re.compile(r"(?![/:.])[\w.,:@+=/ -]{0,200}", re.ASCII)
 """A value of such a variable. A path could name a file to load."""
 
 
@@ -53,7 +53,7 @@ def wanted_variables(given: Mapping[str, Any]) -> dict[str, str]:
                 "TZ, TERM, COLUMNS, LINES, NO_COLOR, FORCE_COLOR, CI, LOG_LEVEL. Write others into the command itself, "
                 "where the person who allows it sees them"
             )
-        if not _VALUE.fullmatch(str(value)):
+        if ".." in str(value) or not _VALUE.fullmatch(str(value)):
             raise ToolError(f"env: the value of {name} may have letters, digits and simple marks only, and no path")
     return {name: str(value) for name, value in given.items()}
 

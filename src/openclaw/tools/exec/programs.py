@@ -45,7 +45,8 @@ _RUNS_OTHERS = names("""
     flatpak openclaw
 """)
 
-_ENDING = re.compile(r"(?:[-.]?\d[\d.]*|\.[a-z]+)+$")
+_ENDING = re.compile(r"(?:[-.]?\d[\d.]{0,40}|\.[a-z]{1,40})$")
+_MOST_ENDINGS = 8
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -86,4 +87,10 @@ def runs_others(program: Program) -> bool:
 
 def _is_one_of(program: Program, names: frozenset[str]) -> bool:
     """Also with a version or an ending: ``perl5.36``, ``vim.basic``, ``gcc-12``."""
-    return any(name in names or _ENDING.sub("", name) in names for name in program.names)
+    return any(name in names or _without_endings(name) in names for name in program.names)
+
+
+def _without_endings(name: str) -> str:
+    for _ in range(_MOST_ENDINGS):
+        name = _ENDING.sub("", name)
+    return name

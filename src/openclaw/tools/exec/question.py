@@ -16,7 +16,7 @@ _INVISIBLE = frozenset(
 )
 """Letters, marks and selectors without a picture. Their Unicode category does not tell them."""
 _SWALLOWED = re.compile(
-    r"<(?=\s*/?\s*(?:think|thought|antthinking|reasoning|final)\b)|\[\[(?=\s*(?:reply|audio))", re.I
+    r"<(?=\s{0,8}/?\s{0,8}(?:think|thought|antthinking|reasoning|final)\b)|\[\[(?=\s{0,8}(?:reply|audio))", re.I
 )
 """Beginnings of marks that chat clients take out of a text together with what follows them."""
 
