@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import shutil
 import socket
 import sys
@@ -286,6 +287,15 @@ async def test_a_call_cannot_take_longer_than_the_configuration_says(inside: Ins
     exec_tool = inside.tools["exec"]
     exec_tool._settings.timeout_sec = 0.3  # type: ignore[attr-defined]
     assert "timed out after 0.3 seconds" in await inside.run("sleep 60", timeout=3600)
+
+
+@pytest.mark.parametrize(("call", "arguments"), [(250, "0, -3, 0"), (425, "1, 0"), (321, "0, 0, 0"), (298, "0, 0, 0")])
+async def test_doors_of_the_kernel_that_no_program_needs_are_shut(inside: Inside, call: int, arguments: str) -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("the numbers are those of x86_64")
+    program = f"import ctypes; c = ctypes.CDLL(None, use_errno=True); c.syscall({call}, {arguments}); "
+    said = await inside.run(f"python3 -c '{program} print(ctypes.get_errno())'; grep Seccomp: /proc/self/status")
+    assert said.split() == ["1", "Seccomp:", "2"]
 
 
 async def test_the_environment_is_clean(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from openclaw.config.schema.agents import SandboxPrune
 from openclaw.opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import make_private_dir
-from openclaw.tools.sandbox.launch import write_accounts
+from openclaw.tools.sandbox.launch import write_common_files
 from openclaw.tools.sandbox.limits import remove_control_group
 from openclaw.tools.sandbox.plan import SandboxPlan, group_name
 
@@ -48,7 +48,7 @@ class SandboxRecord(msgspec.Struct, rename="camel", kw_only=True):
 def use_folder(plan: SandboxPlan, opener: PathOpener, now_ms: int) -> None:
     """Makes the sandbox's folder, fills a new one, and notes its use. Blocks."""
     make_private_dir(str(plan.root))
-    write_accounts(plan.root)
+    write_common_files(plan.root)
     make_private_dir(str(plan.folder))
     record = _record_path(plan.own_folder)
     if not record.exists():

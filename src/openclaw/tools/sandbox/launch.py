@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from openclaw.tools.sandbox.limits import ControlGroup, Limits, prlimit_argv
 from openclaw.tools.sandbox.plan import SandboxPlan, holds, slug_of
+from openclaw.tools.sandbox.seccomp import filter_program
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TEMPORARY_BYTES = 512 * 1024**2
@@ -30,8 +31,8 @@ _CONFIG = (
 )
 _NETWORK_CONFIG = ("/etc/resolv.conf", "/etc/hosts", "/etc/services", "/etc/protocols", "/etc/gai.conf")
 _RESERVED = ("/proc", "/dev", "/sys", "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/tmp", "/skills", "/agent")
-_JOIN = 'for group in $1; do echo $$ > "$group" || exit 125; done; shift; exec "$@"'
-"""Joins the control groups, then becomes the command. A group that cannot be joined ends it."""
+_BEGIN = 'for group in $1; do echo $$ > "$group" || exit 125; done; exec 9<"$2" || exit 125; shift 2; exec "$@"'
+"""Joins the control groups, opens the filter of system calls, and becomes the command. A failure ends it."""
 
 
 class Mount(NamedTuple):
@@ -99,6 +100,9 @@ def bubblewrap_argv(parts: Parts, program: Sequence[str], cwd: str) -> list[str]
     bwrap = shutil.which("bwrap") or "/usr/bin/bwrap"
     argv = [bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--cap-drop", "ALL"]
     argv += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox"]
+    filter_file = parts.plan.root / ".etc" / "seccomp"
+    filtered = filter_file.exists()
+    argv += ["--seccomp", "9"] if filtered else []
     argv += ["--share-net"] if parts.plan.docker.network == "host" else []
     for folder in _SYSTEM:
         argv += ["--ro-bind-try", folder, folder]
@@ -119,23 +123,25 @@ def bubblewrap_argv(parts: Parts, program: Sequence[str], cwd: str) -> list[str]
         argv += ["--bind" if mount.writable else "--ro-bind", mount.folder, mount.place]
     argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd, "--"]
     argv += [*prlimit_argv(parts.limits), *program]
-    if parts.group.joins:
-        argv = ["/bin/sh", "-c", _JOIN, "sh", " ".join(parts.group.joins), *argv]
-    return argv
+    begin = ["/bin/sh", "-c", _BEGIN, "sh", " ".join(parts.group.joins)]
+    return [*begin, str(filter_file) if filtered else "/dev/null", *argv]
 
 
-def write_accounts(root: Path) -> None:
-    """Writes the names of the sandbox's user and group, which programs look up. Blocks."""
+def write_common_files(root: Path) -> None:
+    """Writes the names of the sandbox's user and group, which programs look up, and the filter. Blocks."""
     folder = root / ".etc"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    texts = {
-        "passwd": "root:x:0:0:root:/:/bin/sh\nsandbox:x:1000:1000:sandbox:/workspace:/bin/bash\n",
-        "group": "root:x:0:\nsandbox:x:1000:\n",
+    contents = {
+        "passwd": b"root:x:0:0:root:/:/bin/sh\nsandbox:x:1000:1000:sandbox:/workspace:/bin/bash\n",
+        "group": b"root:x:0:\nsandbox:x:1000:\n",
+        "seccomp": filter_program(),
     }
-    for name, text in texts.items():
+    for name, content in contents.items():
         path = folder / name
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+        if content and (not path.exists() or path.read_bytes() != content):
+            fresh = path.with_name(f"{name}.{secrets.token_hex(4)}")
+            fresh.write_bytes(content)
+            fresh.replace(path)
 
 
 def shell_inside() -> str:
