@@ -259,7 +259,8 @@ async def test_a_sub_agent_names_its_target_and_has_no_more_rights_than_the_chat
 
 async def test_an_announce_step_has_no_message_tool(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
-        await client.chat("[[reply:begun]]", "agent:main:work")
+        for key in ("main", "agent:main:work"):
+            await client.chat("[[reply:begun]]", key)
     models.queue(Reply("forty-two"), Reply("REPLY_SKIP"), Reply("ANNOUNCE_SKIP"))
     await invoke(gateway, "sessions_send", {"sessionKey": "agent:main:work", "message": "the answer?"})
     async with asyncio.timeout(10):

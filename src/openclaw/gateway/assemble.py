@@ -99,7 +99,7 @@ from openclaw.teamwork.session_tools import SessionViews
 from openclaw.teamwork.team import Team
 from openclaw.tools.base import Tool
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
-from openclaw.tools.message import MessageTool
+from openclaw.tools.message import MessagingTool
 from openclaw.tools.process_registry import ProcessRegistry
 from openclaw.tools.web import WebFetchTool
 
@@ -283,7 +283,7 @@ def add_message_flow(gateway: Gateway) -> None:
     team = gateway.team = Team(runtime, dispatcher, gateway.pipeline, notices, views)
     runtime.children = team.subagents.lines
     add_scheduler(gateway)
-    message = MessageTool(Messenger(gateway, team.jobs))
+    message = MessagingTool(Messenger(gateway, team.jobs))
     web_fetch = WebFetchTool(lambda: runtime.config.current.tools.web.fetch, runtime.clock)
 
     def tools() -> list[Tool]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from openclaw.config.schema.tools import MessageTool as Rules
+from openclaw.config.schema.tools import MessageTool
 from openclaw.messages import ToolSpec
 from openclaw.opener import PathOpener, PathRefused
 from openclaw.tools.base import ToolContext, ToolResult, text_result
@@ -80,7 +80,7 @@ class Messenger(Protocol):
         ...
 
 
-class MessageTool:
+class MessagingTool:
     summary = "Send messages to people on channels; reply, react, edit and delete there"
     spec = ToolSpec(
         name="message",
@@ -185,7 +185,7 @@ def _attachment(arguments: dict[str, Any], context: ToolContext) -> Attachment |
     return Attachment(data, name, mime)
 
 
-def marks_for(rules: Rules, action: Action, here: Place | None, there: Place, *, same: bool) -> tuple[str, str]:
+def marks_for(rules: MessageTool, action: Action, here: Place | None, there: Place, *, same: bool) -> tuple[str, str]:
     """What is put before and behind a text that leaves its conversation. Raises ``MessageRefused`` if it may not.
 
     ``here`` is None for a run that belongs to no conversation on a channel, such as one of the web client.
