@@ -18,6 +18,7 @@ from openclaw.tools.base import ToolContext
 from openclaw.tools.message import MessageRefused, Place, marks_for
 from tests.flows.test_session_tools import invoke
 from tests.flows.test_signal import ANN, BOB, GROUP, Killable, Start, in_group, signal, start, start_process
+from tests.support.clock import until
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
@@ -75,6 +76,7 @@ async def test_the_model_sends_elsewhere_and_says_nothing_more(
     (sent,) = await signal.called("send")
     assert (sent["message"], sent["recipient"]) == ("[from signal] hi Bob", [BOB])
     await until_said(gateway, f"agent:main:signal:direct:{BOB}", "[from signal] hi Bob")
+    await until(lambda: len(models.requests) == 2)
     result = json.dumps(models.requests[-1].body["messages"][-1])
     assert "delivered" in result and "sessionKey" in result
     assert "- message: Send messages to people" in json.dumps(models.requests[-1].body["system"])
