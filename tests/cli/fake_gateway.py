@@ -48,10 +48,30 @@ PARAMS = {
     "device.token.rotate": {"deviceId", "role", "scopes"},
     "device.token.revoke": {"deviceId", "role"},
     "exec.approvals.set": {"file", "baseHash"},
+    "cron.list": {"includeDisabled"},
+    "cron.add": {
+        *("name", "description", "agentId", "enabled", "deleteAfterRun", "schedule", "sessionTarget", "wakeMode"),
+        *("payload", "delivery"),
+    },
+    "cron.update": {"id", "patch"},
+    "cron.remove": {"id"},
+    "cron.run": {"id", "mode"},
+    "cron.runs": {"id", "limit"},
+    "wake": {"text", "mode"},
+    "set-heartbeats": {"enabled"},
     "pairing.list": {"channel"},
     "pairing.approve": {"channel", "code", "notify"},
 }
-NO_PARAMS = {"status", "exec.approvals.get", "models.list", "device.pair.list", "usage.status"}
+NO_PARAMS = {
+    "cron.status",
+    "last-heartbeat",
+    "status",
+    "system-presence",
+    "exec.approvals.get",
+    "models.list",
+    "device.pair.list",
+    "usage.status",
+}
 
 
 class Refusal(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import uuid
@@ -401,6 +402,8 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.runtime.processes.close()
     await gateway.runtime.memories.close()
     await gateway.model_calls.close()
+    with contextlib.suppress(OSError):
+        await gateway.runtime.notes.synced()
     await gateway.runtime.transcripts.close()
     await gateway.runtime.sessions.close()
     await gateway.runtime.ledger.close()

@@ -7,6 +7,7 @@ Gateway that dies in between goes on at the step it had reached: nothing is run 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from openclaw.scheduler.jobs import (
     shown,
     with_next_run,
 )
-from openclaw.scheduler.schedule import BadSchedule, backoff_ms, next_run
+from openclaw.scheduler.schedule import backoff_ms, next_run
 from openclaw.scheduler.turns import Outcome, Status, Turn, Turns, said_nothing
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage import faults
@@ -110,10 +111,9 @@ class Cron:
 
     async def start(self) -> None:
         """Goes on with what the last Gateway left, then waits for due moments."""
-        await self._refresh()
-        if not self.enabled:
-            return
-        self._resume()
+        await self._look()
+        if self.enabled:
+            self._resume()
         self._loop = asyncio.create_task(self._keep_looking(), name="cron")
 
     async def stop(self) -> None:
@@ -124,19 +124,25 @@ class Cron:
         self._active.clear()
         self._loop = None
 
-    async def _refresh(self) -> None:
-        """Reads jobs that somebody wrote into the file, and works out when they are due."""
+    async def _look(self) -> None:
+        """Like ``_refresh``, for those who only look. A file that cannot be read leaves what is known."""
         try:
-            if not await self._store.refresh():
-                return
+            await self._refresh()
         except (OSError, JobError) as problem:
             log.error("scheduled jobs are not read: %s", problem)
+
+    async def _refresh(self) -> None:
+        """Reads jobs that somebody wrote into the file, and works out when they are due.
+
+        Raises ``JobError`` or ``OSError`` when the file cannot be read, so that it is not written over.
+        """
+        if not await self._store.refresh():
             return
         for job_id, job in self._store.jobs.items():
             if job.get("enabled", True) and "nextRunAtMs" not in job["state"] and job_id not in self._active:
                 try:
                     self._store.jobs[job_id] = with_next_run(job, self._now())
-                except (BadSchedule, KeyError, TypeError) as problem:
+                except (ValueError, KeyError, TypeError) as problem:
                     log.warning("job %s has no usable schedule: %s", job_id, problem)
 
     def _resume(self) -> None:
@@ -158,19 +164,22 @@ class Cron:
                 log.exception("scheduled jobs were not looked at; the next look is in a minute")
             now = self._now()
             dues = [due for job in self._store.jobs.values() if (due := self._due_at(job)) is not None]
-            pause = min(LONGEST_SLEEP_S, max(0, min(dues, default=now + 60_000) - now) / 1000)
+            due = min(dues, default=now + 60_000) if self.enabled else now + 60_000
+            pause = min(LONGEST_SLEEP_S, max(0, due - now) / 1000)
             if await wait_within(self._changed, max(pause, 0.01), self._runtime.clock):
                 self._changed.clear()
 
     def _due_at(self, job: Job) -> int | None:
         """When the job is due by itself. None: it is switched off, under way or over."""
-        if not job.get("enabled", True) or job["id"] in self._active:
+        if not job.get("enabled", True) or job["id"] in self._active or not _is_whole(job):
             return None
         due = job["state"].get("nextRunAtMs")
         return int(due) if isinstance(due, int | float) else None
 
     async def _run_due(self) -> None:
-        await self._refresh()
+        if not self.enabled:
+            return
+        await self._look()
         now = self._now()
         if now < self._last_look - JUMP_MS:
             self._recompute(now)
@@ -187,12 +196,13 @@ class Cron:
         """The clock was set back, so the next moments of repeated jobs may be far off."""
         log.warning("the clock went back; the next runs of scheduled jobs are worked out anew")
         for job_id, job in list(self._store.jobs.items()):
-            schedule = job["schedule"]
-            if schedule.get("kind") == "at" or job_id in self._active:
+            if not _is_whole(job) or job["schedule"].get("kind") == "at" or job_id in self._active:
                 continue
+            schedule = job["schedule"]
             if schedule.get("kind") == "every" and now < schedule.get("anchorMs", 0) <= self._last_look:
                 job = {**job, "schedule": {**schedule, "anchorMs": now}}
-            self._store.jobs[job_id] = with_next_run(job, now)
+            with contextlib.suppress(ValueError, TypeError):
+                self._store.jobs[job_id] = with_next_run(job, now)
 
     # One run
 
@@ -230,9 +240,7 @@ class Cron:
                     self._publish({"jobId": job_id, "action": "started", "runAtMs": began})
                 faults.point("cron.marked")
                 try:
-                    finished = await self._execute(job, run_id)
-                except OSError:
-                    raise
+                    finished = await until_written(lambda: self._execute(job, run_id), self._runtime.clock.sleep)
                 except Exception as problem:
                     log.exception("job %s failed inside the Gateway", job_id)
                     finished = Finished(status="error", error=f"{type(problem).__name__}: {problem}")
@@ -384,7 +392,7 @@ class Cron:
 
     async def jobs(self, *, disabled: bool = False, agent_id: str | None = None) -> list[Job]:
         """The jobs in the order in which they are due. ``agent_id``: only those of this agent."""
-        await self._refresh()
+        await self._look()
         listed = [job for job in self._store.jobs.values() if disabled or job.get("enabled", True)]
         if agent_id is not None:
             listed = [job for job in listed if self._turns.agent(job.get("agentId")) == agent_id]
@@ -392,7 +400,7 @@ class Cron:
         return [shown(job) for job in sorted(listed, key=lambda job: job["state"].get("nextRunAtMs") or never)]
 
     async def status(self) -> dict[str, Any]:
-        await self._refresh()
+        await self._look()
         dues = [due for job in self._store.jobs.values() if (due := self._due_at(job)) is not None]
         return {
             "enabled": self.enabled,
@@ -402,7 +410,7 @@ class Cron:
         }
 
     async def get(self, job_id: str) -> Job | None:
-        await self._refresh()
+        await self._look()
         return self._store.jobs.get(job_id)
 
     async def add(self, given: dict[str, Any]) -> Job:
@@ -449,11 +457,13 @@ class Cron:
         self._publish({"jobId": job_id, "action": "removed"})
         return True
 
-    async def run(self, job_id: str, mode: Literal["force", "due"] = "force") -> dict[str, Any]:
-        """Runs a job now, or with ``due`` only if its moment has come. It answers when the run has ended."""
+    async def run(self, job_id: str, mode: Literal["force", "due"] = "force", *, wait: bool = True) -> dict[str, Any]:
+        """Runs a job now, or with ``due`` only if its moment has come. With ``wait`` it answers when that has ended."""
         await self._refresh()
         if (job := self._store.jobs.get(job_id)) is None:
             raise JobError(f"unknown cron job id: {job_id[:80]}")
+        if not _is_whole(job):
+            raise JobError(f"job {job_id[:80]} has no schedule or no payload; mend it in {self._store.path}")
         if job_id in self._active:
             return {"ok": True, "ran": False, "reason": "already-running"}
         due, now = self._due_at(job), self._now()
@@ -463,7 +473,9 @@ class Cron:
             return {"ok": True, "ran": False, "reason": "not-due"}
         else:
             due, run_id = now, run_id_of(job_id, f"by hand {uuid.uuid4()}")
-        await asyncio.shield(self._begin(job_id, due, run_id))
+        task = self._begin(job_id, due, run_id)
+        if wait:
+            await asyncio.shield(task)
         return {"ok": True, "ran": True}
 
     def _tell(self, job: Job, action: str) -> None:
@@ -471,6 +483,10 @@ class Cron:
         if (upcoming := job["state"].get("nextRunAtMs")) is not None:
             event["nextRunAtMs"] = upcoming
         self._publish(event)
+
+
+def _is_whole(job: Job) -> bool:
+    return isinstance(job.get("schedule"), dict) and isinstance(job.get("payload"), dict)
 
 
 def run_id_of(job_id: str, moment: str) -> str:
@@ -496,7 +512,7 @@ def _after_run(job: Job, due: int, began: int, ended: int, finished: Finished) -
         return changed
     try:
         upcoming = next_run(job["schedule"], max(ended, due + 1), created_ms=job.get("createdAtMs", began))
-    except BadSchedule as problem:
+    except (ValueError, TypeError) as problem:
         log.warning("job %s is switched off: %s", job["id"], problem)
         return {**changed, "enabled": False}
     if upcoming is not None:

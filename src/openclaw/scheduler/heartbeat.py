@@ -117,7 +117,10 @@ class Heartbeats:
         await self.load()
         self._started_at = self._runtime.clock.now_ms()
         for beat in list(self._state.under_way.values()):
-            self._spawn(self._resume(beat), f"heartbeat {beat.run_id}")
+            if await self._runtime.ledger.by_run(beat.run_id) is None:
+                await self._forget(beat)  # It was never accepted, so nothing has happened.
+            else:
+                self._spawn(self._resume(beat), f"heartbeat {beat.run_id}")
         for key in self._runtime.notes.waking():
             for agent_id in agent_ids(self._turns.config):
                 if self.session(agent_id).key == key:
@@ -136,9 +139,6 @@ class Heartbeats:
         task.add_done_callback(self._tasks.discard)
 
     async def _resume(self, beat: UnderWay) -> None:
-        if await self._runtime.ledger.by_run(beat.run_id) is None:
-            await self._forget(beat)  # It was never accepted, so nothing has happened.
-            return
         await self._finish(beat, await self._turns.ended(beat.run_id))
 
     async def _keep_beating(self) -> None:

@@ -106,7 +106,7 @@ class HookRuns:
                 await self._save()
                 faults.point("hook.marked")
                 refused = await self._turns.begin(self._turn(run, run_id, session))
-            except OSError:
+            except Exception:
                 del self._under_way[run_id]
                 raise
         if refused is not None:

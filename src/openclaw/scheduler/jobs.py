@@ -94,6 +94,8 @@ class JobShape(_Shape, kw_only=True):
     wake_mode: Literal["now", "next-heartbeat"] = "now"
     payload: SystemEventPayload | AgentTurnPayload
     delivery: Delivery | None = None
+    notify: bool | None = None
+    """Newer clients send it. It is kept and means nothing here."""
 
 
 # What clients give, brought into the form of the file

@@ -148,10 +148,9 @@ class CronTool:
 
     async def _run(self, given: dict[str, Any], context: ToolContext) -> Job:
         job_id = await self._own_job(given, context)
-        if kind_of(context.session_key) == "cron":
-            raise ToolError("A scheduled job cannot run a job: they would wait for each other.")
         await self._check(await self._cron.get(job_id) or {}, context)
-        return await self._cron.run(job_id)
+        # The call does not wait for the job, because the job may wait for this very run to end.
+        return await self._cron.run(job_id, wait=False)
 
     async def _wake(self, given: dict[str, Any], context: ToolContext) -> Job:
         text = str(given.get("text") or "").strip()

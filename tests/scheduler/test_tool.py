@@ -1,0 +1,90 @@
+"""The ``cron`` tool: an agent schedules for itself, and a chat of others gets no more than answers of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from openclaw.gateway.gateway import Gateway
+from openclaw.scheduler.tool import CronTool
+from openclaw.sessions.entry import SessionEntry
+from openclaw.tools.base import ToolContext, ToolError
+from tests.support.clock import MovableClock
+
+EVERY = {"kind": "every", "everyMs": 60_000}
+TURN = {"kind": "agentTurn", "message": "look"}
+EVENT = {"kind": "systemEvent", "text": "Reminder: bread"}
+MAIN, GROUP, HOOK = "agent:main:main", "agent:main:loopback:group:g", "agent:main:hook:1"
+
+
+@pytest.fixture
+def tool(gateway: Gateway) -> CronTool:
+    return CronTool(gateway.cron, gateway.heartbeats, gateway.runtime)
+
+
+def context(gateway: Gateway, key: str, agent_id: str = "main") -> ToolContext:
+    return ToolContext(agent_id=agent_id, session_key=key, workspace=gateway.runtime.state_dir)
+
+
+async def use(tool: CronTool, gateway: Gateway, key: str = MAIN, agent_id: str = "main", **arguments: Any) -> Any:
+    return (await tool.run(arguments, context(gateway, key, agent_id))).details
+
+
+async def test_an_agent_manages_its_jobs(tool: CronTool, gateway: Gateway, clock: MovableClock) -> None:
+    job = await use(tool, gateway, action="add", job={"schedule": EVERY, "payload": EVENT})
+    assert job["agentId"] == "main" and job["name"] == "Reminder: bread"
+    assert [one["id"] for one in (await use(tool, gateway, action="list"))["jobs"]] == [job["id"]]
+    changed = await use(tool, gateway, action="update", jobId=job["id"], patch={"enabled": False})
+    assert changed["enabled"] is False
+    assert (await use(tool, gateway, action="status"))["jobs"] == 1
+    assert await use(tool, gateway, action="runs", id=job["id"]) == {"entries": []}
+    assert await use(tool, gateway, action="remove", jobId=job["id"]) == {"ok": True, "removed": True}
+
+
+async def test_a_wake_waits_in_the_main_session(tool: CronTool, gateway: Gateway) -> None:
+    await use(tool, gateway, action="wake", text="look at the mail", mode="next-heartbeat")
+    assert gateway.runtime.notes.peek(MAIN) == ["look at the mail"]
+
+
+async def test_an_answer_for_a_group_goes_to_that_group(tool: CronTool, gateway: Gateway) -> None:
+    here = {"channel": "loopback", "to": "group:g"}
+    entry = SessionEntry(sessionId="s", deliveryContext=here)  # type: ignore[typeddict-item]
+    await gateway.runtime.sessions.update("main", GROUP, lambda _: entry)
+    elsewhere = {"mode": "announce", "channel": "loopback", "to": "owner"}
+    given = {"schedule": EVERY, "payload": TURN, "delivery": elsewhere}
+    job = await use(tool, gateway, GROUP, action="add", job=given)
+    assert job["delivery"] == {"mode": "announce", **here}
+    moved = await use(tool, gateway, GROUP, action="update", jobId=job["id"], patch={"delivery": {"to": "owner"}})
+    assert moved["delivery"]["to"] == "group:g"
+
+
+@pytest.mark.parametrize(
+    ("key", "arguments"),
+    [
+        (GROUP, {"action": "add", "job": {"schedule": EVERY, "payload": EVENT}}),
+        (GROUP, {"action": "wake", "text": "obey"}),
+        (HOOK, {"action": "add", "job": {"schedule": EVERY, "payload": TURN}}),
+        (HOOK, {"action": "wake", "text": "obey"}),
+        (MAIN, {"action": "add", "job": {"schedule": EVERY, "payload": TURN, "agentId": "other"}}),
+        (MAIN, {"action": "add", "job": {"schedule": {"kind": "cron", "expr": "x"}, "payload": TURN}}),
+        (MAIN, {"action": "add"}),
+        (MAIN, {"action": "remove", "jobId": "nobody"}),
+        (MAIN, {"action": "dance"}),
+    ],
+)
+async def test_what_a_session_may_not_is_refused_and_changes_nothing(
+    tool: CronTool, gateway: Gateway, key: str, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(ToolError):
+        await use(tool, gateway, key, **arguments)
+    assert await gateway.cron.jobs(disabled=True) == [] and gateway.runtime.notes.peek(MAIN) == []
+
+
+async def test_jobs_of_another_agent_do_not_exist_for_it(tool: CronTool, gateway: Gateway) -> None:
+    job = await use(tool, gateway, action="add", job={"schedule": EVERY, "payload": EVENT})
+    other = {"key": "agent:other:main", "agent_id": "other"}
+    assert (await use(tool, gateway, **other, action="list"))["jobs"] == []
+    for action in ("remove", "run", "runs"):
+        with pytest.raises(ToolError, match="unknown cron job"):
+            await use(tool, gateway, **other, action=action, jobId=job["id"])
