@@ -40,6 +40,8 @@ RULES = {
     "sessions_list": {"kinds": NO_PATH},
     "sessions_send": dict.fromkeys(("sessionKey", "label", "agentId", "message"), NO_PATH),
     "sessions_spawn": dict.fromkeys(("task", "label", "agentId", "model", "thinking", "cleanup"), NO_PATH),
+    "cron": dict.fromkeys(("action", "id", "jobId", "text", "mode", "gatewayUrl", "gatewayToken"), NO_PATH),
+    "web_fetch": dict.fromkeys(("url", "extractMode"), NO_PATH),
     "exec": {
         "command": SHOWN,
         "workdir": SHOWN,

@@ -10,13 +10,15 @@ from collections.abc import Callable, Container
 
 from openclaw.clock import Clock, SystemClock
 from openclaw.tools.base import ToolError
-from openclaw.tools.shell_process import CommandOutput, ShellCommand, ShellProcess
+from openclaw.tools.shell_process import CommandOutput, ShellCommand, ShellProcess, survivors
 
 log = logging.getLogger("openclaw.tools.processes")
 
 MAX_RUNNING = 64
 MAX_FINISHED = 64
 NOTIFY_TAIL_CHARS = 400
+COUNT_EVERY_S = 0.2
+"""How often the processes of a command are counted whose number the kernel does not limit."""
 
 
 class ProcessSession:
@@ -31,6 +33,8 @@ class ProcessSession:
         self.ended_at: int | None = None
         self.backgrounded = False
         self.timed_out = False
+        self.too_many = False
+        """It was ended because it had too many processes."""
         self.killed = False
         """True if the command was ended on request, so that nobody needs to be told."""
         self.notify: Callable[[str], None] | None = None
@@ -137,12 +141,14 @@ class ProcessRegistry:
 
     async def _supervise(self, session: ProcessSession) -> None:
         timeout = session.command.timeout
-        timer = asyncio.create_task(self._expire(session, timeout)) if timeout else None
+        guards = [asyncio.create_task(self._expire(session, timeout))] if timeout else []
+        if session.command.most_processes:
+            guards.append(asyncio.create_task(self._count(session)))
         try:
             await session.process.finished.wait()
         finally:
-            if timer is not None:
-                timer.cancel()
+            for guard in guards:
+                guard.cancel()
             session.ended_at = self.clock.now_ms()
             self._running.pop(session.id, None)
             session.ended.set()
@@ -153,6 +159,12 @@ class ProcessRegistry:
     async def _expire(self, session: ProcessSession, timeout: float) -> None:
         await self.clock.sleep(timeout)
         session.timed_out = True
+        await session.process.stop()
+
+    async def _count(self, session: ProcessSession) -> None:
+        while len(await asyncio.to_thread(survivors, session.pid)) <= session.command.most_processes:
+            await self.clock.sleep(COUNT_EVERY_S)
+        session.too_many = True
         await session.process.stop()
 
     def _announce(self, session: ProcessSession) -> None:

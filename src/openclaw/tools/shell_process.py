@@ -59,6 +59,8 @@ class ShellCommand(msgspec.Struct, frozen=True, kw_only=True):
     """The files that it was allowed with. With a program in it, no shell reads the text."""
     inside: tuple[str, ...] = ()
     """The command line that runs the text in a sandbox. The text then never runs outside of it."""
+    most_processes: int = 0
+    """The registry ends a command with more processes than this. 0: the kernel counts them, or nobody does."""
 
 
 class Spawned(NamedTuple):

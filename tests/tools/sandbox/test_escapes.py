@@ -17,6 +17,7 @@ import pytest
 from openclaw.messages import TextBlock
 from openclaw.opener import PathRefused
 from openclaw.tools.base import ToolError
+from openclaw.tools.sandbox.limits import ControlGroup
 
 from .support import Inside, needs_bubblewrap
 
@@ -215,6 +216,18 @@ print("made", made)
     said = await inside.run("python3 bomb.py", timeout=60)
     assert said.startswith("made ") and 0 < int(said.split()[1]) <= 40
     assert inside.boundary.limits["processes"] == "40"
+    assert await inside.run("echo fine") == "fine"
+
+
+async def test_a_fork_bomb_ends_where_nobody_can_make_control_groups(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openclaw.tools.sandbox.boundary.control_group", lambda *_: ControlGroup())
+    inside = Inside(state, {"docker": {"pidsLimit": 40}})
+    bomb = "import os, time\nfor _ in range(200):\n    os.fork() or time.sleep(4325.5)\ntime.sleep(60)\n"
+    await inside.call("write", path="bomb.py", content=bomb)
+    said = await inside.run("python3 bomb.py", timeout=50)
+    assert "more than 40 processes" in said or "Resource temporarily unavailable" in said
     assert await inside.run("echo fine") == "fine"
 
 

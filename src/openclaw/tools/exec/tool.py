@@ -379,6 +379,8 @@ def failure(session: ProcessSession) -> str | None:
     """A sentence that says why the command failed, or None if it did not."""
     if session.timed_out:
         return f"Command timed out after {session.command.timeout:g} seconds"
+    if session.too_many:
+        return f"Command was ended: it had more than {session.command.most_processes} processes"
     if session.exit_signal:
         return f"Command aborted by signal {session.exit_signal}"
     if session.process.exit_code is None:

@@ -23,7 +23,7 @@ from openclaw.tools.sandbox.launch import (
     missing,
     shell_inside,
 )
-from openclaw.tools.sandbox.limits import BadLimit, ControlGroup, Limits, control_group, in_force, limits_of
+from openclaw.tools.sandbox.limits import BadLimit, ControlGroup, Limits, control_group, in_force, limits_of, uncounted
 from openclaw.tools.sandbox.plan import SandboxPlan
 from openclaw.tools.shell_process import ShellCommand
 
@@ -142,7 +142,15 @@ class Boundary:
             argv = engine_argv(self.parts, program, cwd, own, timeout, terminal=use_pty)
             # The engine's client finds its server with the variables of the Gateway.
             host_env = dict(os.environ)
-        command = ShellCommand(text=text, cwd=cwd, env=host_env, use_pty=use_pty, timeout=timeout, inside=tuple(argv))
+        command = ShellCommand(
+            text=text,
+            cwd=cwd,
+            env=host_env,
+            use_pty=use_pty,
+            timeout=timeout,
+            inside=tuple(argv),
+            most_processes=uncounted(self._limits, self._group) if self.plan.backend == "bubblewrap" else 0,
+        )
         return command, warning
 
     def _folder_to_run_in(self, wanted: str | None) -> tuple[str, str]:

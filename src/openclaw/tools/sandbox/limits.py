@@ -149,16 +149,20 @@ def remove_control_group(name: str, where: Path = CGROUPS) -> None:
             (where / controller / GROUP_NAME / name).rmdir()
 
 
+def uncounted(limits: Limits, group: ControlGroup) -> int:
+    """The most processes, if the kernel does not count them: it counts none of root's without control groups."""
+    return limits.processes if os.geteuid() == 0 and "pids" not in group.counts else 0
+
+
 def in_force(limits: Limits, group: ControlGroup) -> dict[str, str]:
     """What each limit really is on this machine, for people."""
-    root = os.geteuid() == 0
     shown: dict[str, str] = {}
     if limits.memory:
         each = "in all" if "memory" in group.counts else "for each process"
         shown["memory"] = f"{limits.memory // 1024**2} MiB {each}"
     if limits.processes:
-        counted = "pids" in group.counts or not root
-        shown["processes"] = str(limits.processes) if counted else "not limited: root needs control groups for that"
+        how = ", counted by the Gateway five times a second" if uncounted(limits, group) else ""
+        shown["processes"] = f"{limits.processes}{how}"
     if limits.cpus:
         shown["cpus"] = f"{limits.cpus:g}" if "cpu" in group.counts else "not limited: it needs control groups"
     for name in ("cpu", "fsize", "nofile"):
