@@ -332,6 +332,12 @@ class SignalDaemon:
             raise Refusal(USER_ERROR, "emoji and target timestamp are required")
         return {"timestamp": self._clock, "results": []}
 
+    def _do_remoteDelete(self, params: dict[str, Any]) -> Any:
+        self._targets(params)
+        if not isinstance(params.get("targetTimestamp"), int):
+            raise Refusal(USER_ERROR, "a target timestamp is required")
+        return {"timestamp": self._clock, "results": []}
+
     def _do_getAttachment(self, params: dict[str, Any]) -> Any:
         if not (params.get("groupId") or params.get("recipient")):
             raise Refusal(USER_ERROR, "No recipient or group given")
@@ -377,7 +383,8 @@ class SignalDaemon:
 _TARGET = {"recipient", "groupId", "username"}
 PARAMETERS: dict[str, set[str]] = {
     "version": set(),
-    "send": {*_TARGET, "message", "attachments", "textStyle", "quoteTimestamp", "quoteAuthor", "quoteMessage"},
+    "send": {*_TARGET, "message", "attachments", "textStyle", "quoteTimestamp", "quoteAuthor", "editTimestamp"},
+    "remoteDelete": {*_TARGET, "targetTimestamp"},
     "sendTyping": {"recipient", "groupId", "stop"},
     "sendReceipt": {"recipient", "targetTimestamp", "type"},
     "sendReaction": {*_TARGET, "emoji", "targetAuthor", "targetTimestamp", "remove"},

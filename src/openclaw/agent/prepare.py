@@ -462,14 +462,14 @@ def _cleaner(runtime: Runtime, model: Model, session_key: str, session_id: str, 
 def beside_client_tools(body: MessageBody, tools: list[Tool]) -> list[Tool]:
     """The agent's tools that the model gets in addition to the caller's.
 
-    A tool with the same name as one of the caller's is left out. There are none at all if the caller forces a choice,
-    because that choice is among the caller's tools.
+    A tool with the same name as one of the caller's is left out, and so is one that the run must not have. There are
+    none at all if the caller forces a choice, because that choice is among the caller's tools.
     """
     if body.tool_choice is not None:
         return []
-    if not body.client_tools:
+    if not body.client_tools and not body.without_tools:
         return tools
-    taken = {spec.name for spec in body.client_tools}
+    taken = {*body.without_tools, *(spec.name for spec in body.client_tools)}
     return [tool for tool in tools if tool.spec.name not in taken]
 
 

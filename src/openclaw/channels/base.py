@@ -34,6 +34,11 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     threads: bool = False
     mentions: bool = False
     """The platform says who is mentioned in a message."""
+    reply: bool = False
+    """A message can quote an earlier one."""
+    edit: bool = False
+    unsend: bool = False
+    """A message that was sent can be deleted for everybody."""
     idempotent: bool = False
     """The platform drops a second message with the same key."""
 
@@ -83,7 +88,10 @@ class Channel(Protocol):
         ...
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
-        """Sends one message. ``key`` is the same for every attempt. Raises ``SendFailed``."""
+        """Sends one message, or does its ``act`` to an earlier one, where ``Capabilities`` say that the platform can.
+
+        ``key`` is the same for every attempt. Raises ``SendFailed``.
+        """
         ...
 
     async def typing(self, route: Route, on: bool) -> None:

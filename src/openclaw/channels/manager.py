@@ -218,7 +218,7 @@ class ChannelManager:
             where = msgspec.convert(route, Route)
         except msgspec.ValidationError as error:
             raise SendFailed(f"the route cannot be read: {error}", permanent=True) from None
-        if message.possibly_duplicate:
+        if message.possibly_duplicate and message.act == "send":
             message = msgspec.structs.replace(message, text=f"{REPEAT_MARK} {message.text}".strip())
         try:
             sent = await running.channel.send(where, message, key)

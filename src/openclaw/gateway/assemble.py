@@ -36,6 +36,7 @@ from openclaw.gateway.event_loop import LoopFairness, LoopLag
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import DiskCheck, Health, build_health
 from openclaw.gateway.http import hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke
+from openclaw.gateway.messenger import Messenger
 from openclaw.gateway.methods import (
     agent,
     agents,
@@ -99,6 +100,7 @@ from openclaw.teamwork.session_tools import SessionViews
 from openclaw.teamwork.team import Team
 from openclaw.tools.base import Tool
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
+from openclaw.tools.message import MessagingTool
 from openclaw.tools.process_registry import ProcessRegistry
 from openclaw.tools.web import WebFetchTool
 
@@ -282,11 +284,12 @@ def add_message_flow(gateway: Gateway) -> None:
     team = gateway.team = Team(runtime, dispatcher, gateway.pipeline, notices, views)
     runtime.children = team.subagents.lines
     add_scheduler(gateway)
+    message = MessagingTool(Messenger(gateway, team.jobs))
     web_fetch = WebFetchTool(lambda: runtime.config.current.tools.web.fetch, runtime.clock)
 
     def tools() -> list[Tool]:
         web = [web_fetch] if runtime.config.current.tools.web.fetch.enabled else []
-        return [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime), *web]
+        return [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime), message, *web]
 
     runtime.team_tools = tools
 

@@ -13,7 +13,7 @@ from openclaw.agent.runtime import Runtime
 from openclaw.inbound.incoming import Incoming
 from openclaw.messages import AssistantMessage, TextBlock
 from openclaw.outbound.limits import limits_for
-from openclaw.outbound.reply import MediaRef, is_delivered, parts_for
+from openclaw.outbound.reply import MediaRef, OutgoingMessage, is_delivered, parts_for
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import RunRecord
 from openclaw.sessions.keys import SessionRef, shown_key
@@ -178,21 +178,35 @@ class Notices:
         self._tell(session.key, f"session-{session_id}-{at}", message, seq=0)
 
     async def post(
-        self, accept: Accept, texts: Sequence[str], media: Sequence[MediaRef] = (), **end: Any
+        self,
+        accept: Accept,
+        texts: Sequence[str],
+        media: Sequence[MediaRef] = (),
+        *,
+        reply_to: str = "",
+        act: OutgoingMessage | None = None,
+        **end: Any,
     ) -> tuple[LedgerRow, bool]:
-        """Writes a message that needs no run to the ledger, with the parts that its channel delivers."""
-        parts = self._parts(accept.route, texts, media)
+        """Writes a message that needs no run to the ledger, with the parts that its channel delivers.
+
+        ``act`` is done in place of sending something.
+        """
+        parts = self._parts(accept.route, texts, media, reply_to)
+        if act is not None:
+            parts = [OutboxPart(part=0, channel=str(accept.route["channel"]), payload=msgspec.to_builtins(act))]
         row, new = await self._runtime.ledger.post(accept, parts, **end)
         if parts:
             self._wake_delivery()
         return row, new
 
-    def _parts(self, route: dict[str, Any], texts: Sequence[str], media: Sequence[MediaRef] = ()) -> list[OutboxPart]:
+    def _parts(
+        self, route: dict[str, Any], texts: Sequence[str], media: Sequence[MediaRef] = (), reply_to: str = ""
+    ) -> list[OutboxPart]:
         """Returns what the channel delivers. It is nothing for the web client."""
         if not is_delivered(route):
             return []
         limits = limits_for(self._runtime.config.current, route["channel"], route.get("accountId"))
-        return parts_for(route, texts, limits, media)
+        return parts_for(route, texts, limits, media, reply_to)
 
     def show(self, session: SessionRef, run_id: str, text: str) -> None:
         """Shows a text in open chats at once and writes it to the transcript as soon as no run writes there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -28,8 +28,20 @@ class MediaRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     file_name: str | None = None
 
 
+Act: TypeAlias = Literal["send", "react", "edit", "delete"]
+
+
 class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One message on a channel. It is the payload of an outbox row."""
+    """One message on a channel, or what is done to an earlier one. It is the payload of an outbox row."""
+
+    act: Act = "send"
+    """Everything but ``send`` is done to the message ``target_id``, and doing it twice changes nothing."""
+    target_id: str = ""
+    target_author: str = ""
+    """Who wrote that message. Empty if the id or the chat tells."""
+    emoji: str = ""
+    remove: bool = False
+    """Takes the reaction back."""
 
     text: str = ""
     media: tuple[MediaRef, ...] = ()

@@ -430,6 +430,8 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     extra_system_prompt: str = ""
     client_tools: list[ToolSpec] = []
     """The tools that the caller runs itself."""
+    without_tools: list[str] = []
+    """The agent's tools that this run does not get."""
     tool_outputs: list[ToolResultMessage] = []
     """The results of earlier calls to those tools. They come before the prompt, which may be empty then."""
     tool_choice: Any = None

@@ -263,7 +263,9 @@ class Conversations:
             f"Latest reply: {disarmed(state.latest) or 'not available'}",
             f"Your answer is posted to the target's channel. Answer exactly {ANNOUNCE_SKIP} to stay silent.",
         ]
-        body = MessageBody(internal=True, extra_system_prompt=_block(lines), trace=state.trace)
+        body = MessageBody(
+            internal=True, extra_system_prompt=_block(lines), trace=state.trace, without_tools=["message"]
+        )
         await self._between.hand_in(target, "Agent-to-agent announce step.", run_id, body)
         said = (await self._between.outcome(run_id)).reply.strip()
         entry = await self._runtime.sessions.get(target.agent_id, target.key)

@@ -398,7 +398,9 @@ class Subagents:
             "Say the result in a few sentences, with what must be known to use it.",
             f"Answer exactly {ANNOUNCE_SKIP} to post nothing.",
         ]
-        body = MessageBody(internal=True, extra_system_prompt="\n".join(lines), trace=state.trace)
+        body = MessageBody(
+            internal=True, extra_system_prompt="\n".join(lines), trace=state.trace, without_tools=["message"]
+        )
         try:
             await self._between.hand_in(state.child_ref, "Sub-agent announce step.", run_id, body, source="subagent")
         except (SessionGone, Refusal):

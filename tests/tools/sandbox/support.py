@@ -23,6 +23,8 @@ from openclaw.tools.sandbox.launch import missing
 from openclaw.tools.sandbox.plan import make_plan
 
 KEY = "agent:main:main"
+MADE: list[str] = []
+"""The control groups of the sandboxes that a test made."""
 
 
 def config_with(sandbox: dict[str, Any], tools: dict[str, Any] | None = None) -> Config:
@@ -54,6 +56,7 @@ class Inside:
         self.state = state
         self.config = config_with(sandbox or {})
         self.plan = make_plan(self.config, state, "main", key, [("main", key)])
+        MADE.append(self.plan.group_name)
         self.plan.workspace.mkdir(parents=True, exist_ok=True)
         self.boundary = Boundary(self.plan, [state / "skills"], SandboxPrune(), SystemClock())
         self.processes = ProcessRegistry()

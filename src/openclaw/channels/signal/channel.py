@@ -186,12 +186,36 @@ class SignalChannel:
     # Sending
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
+        if message.act != "send":
+            return await self._change(route, message)
         params: dict[str, Any] = {"message": message.text, **self._account(), **recipient_params(route.to or "")}
         if message.media:
             params["attachments"] = await self._outgoing_media(message)
         elif not message.text:
             raise SendFailed("there is nothing to send", permanent=True)
         return sent_of(await self._ask("send", {**params, **quote_params(route, message)}, SEND_TIMEOUT_S))
+
+    async def _change(self, route: Route, message: OutgoingMessage) -> SendReceipt:
+        """Edits or deletes an earlier message of ours, or reacts to one of anybody."""
+        stamp, _, author = message.target_id.partition(":")
+        if not (stamp.isascii() and stamp.isdigit()):
+            raise SendFailed(f"{message.target_id!r} is no id of a Signal message", permanent=True)
+        where = {**self._account(), **recipient_params(route.to or "")}
+        match message.act:
+            case "edit":
+                call, params = "send", {"message": message.text, "editTimestamp": int(stamp)}
+            case "delete":
+                call, params = "remoteDelete", {"targetTimestamp": int(stamp)}
+            case _:
+                if message.emoji and not self._settings.actions.reactions:
+                    raise SendFailed("channels.signal.actions.reactions is off", permanent=True)
+                people = recipient_params(message.target_author or author or route.to or "").get("recipient")
+                if not people:
+                    raise SendFailed("in a group the author of the message must be named", permanent=True)
+                params = {"emoji": message.emoji, "targetAuthor": people[0], "targetTimestamp": int(stamp)}
+                call, params = "sendReaction", {**params, **({"remove": True} if message.remove else {})}
+        receipt = sent_of(await self._ask(call, {**params, **where}, SEND_TIMEOUT_S))
+        return receipt if message.act == "edit" else SendReceipt(message_id=message.target_id)
 
     async def _outgoing_media(self, message: OutgoingMessage) -> list[str]:
         uris: list[str] = []

@@ -17,7 +17,15 @@ class SignalKind:
     id = "signal"
     label = "Signal"
     capabilities = Capabilities(
-        chat_types=("direct", "group"), media=True, reactions=True, typing=True, mentions=True, idempotent=False
+        chat_types=("direct", "group"),
+        media=True,
+        reactions=True,
+        typing=True,
+        mentions=True,
+        reply=True,
+        edit=True,
+        unsend=True,
+        idempotent=False,
     )
 
     def accounts(self, config: Config) -> list[Account]:
