@@ -133,6 +133,15 @@ async def test_a_busy_session_is_not_disturbed(
     await phone.got(1)
 
 
+async def test_an_agent_that_nobody_uses_costs_nothing(
+    gateway: Gateway, model: ScriptedModel, clock: MovableClock, tmp_path: Path
+) -> None:
+    (tmp_path / "workspace" / "HEARTBEAT.md").unlink()
+    clock.advance(30 * 60)
+    assert (await last_event(gateway, "skipped"))["reason"] == "empty-heartbeat-file"
+    assert model.requests == []
+
+
 async def test_a_heartbeat_file_that_lists_nothing_costs_nothing(
     gateway: Gateway, model: ScriptedModel, clock: MovableClock, tmp_path: Path
 ) -> None:

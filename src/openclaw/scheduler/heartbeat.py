@@ -291,13 +291,19 @@ class Heartbeats:
             return "requests-in-flight"
         if reason == "interval" and not self._runtime.notes.peek(self.session(agent_id).key):
             path = workspace_dir(config, self._runtime.state_dir, agent_id) / "HEARTBEAT.md"
-            if await asyncio.to_thread(is_empty_file, path):
+            if await asyncio.to_thread(is_empty_file, path) or await self._is_unused(agent_id, settings, path):
                 return "empty-heartbeat-file"
         target = await self._target(agent_id)
         shown = visibility(config, str(target.route.get("channel") or ""), target.route.get("accountId"))
         if not (shown.show_ok or shown.show_alerts or shown.use_indicator):
             return "alerts-disabled"
         return ""
+
+    async def _is_unused(self, agent_id: str, settings: Heartbeat, path: Path) -> bool:
+        """Whether nobody has talked to the agent, listed anything or configured heartbeats. Then none is paid for."""
+        session = self.session(agent_id)
+        talked = await self._runtime.sessions.get(session.agent_id, session.key) is not None
+        return not talked and settings == Heartbeat() and not await asyncio.to_thread(path.exists)
 
     async def _target(self, agent_id: str) -> Target:
         settings = self.settings(agent_id)
