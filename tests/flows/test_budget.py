@@ -19,7 +19,7 @@ CALL = 6000
 
 
 async def test_a_used_up_budget_stops_every_call_until_an_owner_lifts_it(tmp_path: Path, models: ModelServer) -> None:
-    config = model_config(models.base_url, models.api_key)
+    config = model_config(models.base_url, models.api_key, tools=FEW_TOOLS)
     config["agents"]["defaults"]["budget"] = {"sessionTokens": CALL}
     async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         assert text_of(await client.chat("/budget")) == "💰 Budget\nsessionTokens: 0 of 6.0k"
@@ -40,7 +40,7 @@ async def test_a_used_up_budget_stops_every_call_until_an_owner_lifts_it(tmp_pat
 
 
 async def test_a_run_stops_between_its_calls(tmp_path: Path, models: ModelServer) -> None:
-    config = model_config(models.base_url, models.api_key)
+    config = model_config(models.base_url, models.api_key, tools=FEW_TOOLS)
     config["agents"]["defaults"]["budget"] = {"runTokens": CALL}
     async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         ended = await client.chat('look [[tool:read {"path":"AGENTS.md"}]][[next]][[reply:Never.]]')
@@ -51,7 +51,7 @@ async def test_a_run_stops_between_its_calls(tmp_path: Path, models: ModelServer
 
 def priced(models: ModelServer, **budget: float) -> dict[str, Any]:
     """The mock model costs $10 per million tokens of the prompt and $100 per million of the answer."""
-    config = model_config(models.base_url, models.api_key)
+    config = model_config(models.base_url, models.api_key, tools=FEW_TOOLS)
     config["models"]["providers"]["mock"]["models"][0]["cost"] = {"input": 10, "output": 100}
     config["agents"]["defaults"]["budget"] = budget
     return config
@@ -150,7 +150,7 @@ async def run(client: WireClient, text: str, key: str, **more: Any) -> dict[str,
 
 
 async def test_sub_agents_share_the_limits_of_the_session_that_sent_them(tmp_path: Path, models: ModelServer) -> None:
-    config = model_config(models.base_url, models.api_key)
+    config = model_config(models.base_url, models.api_key, tools=FEW_TOOLS)
     config["agents"]["defaults"]["budget"] = {"sessionTokens": 10_000}
     child = "agent:main:subagent:11111111-2222-4333-8444-555555555555"
     async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
@@ -172,10 +172,9 @@ SUMMARY = "## Goal\nBuild the shed.\n## Progress\n### Done\n- [x] the plan\n## N
 
 
 def condensing(models: ModelServer, **defaults: Any) -> dict[str, Any]:
-    config = model_config(models.base_url, models.api_key)
+    config = model_config(models.base_url, models.api_key, tools=FEW_TOOLS)
     config["models"]["providers"]["mock"]["models"][0]["cost"] = {"input": 10, "output": 100}
     config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 100}
-    config["tools"] = FEW_TOOLS
     config["agents"]["defaults"] |= {"compaction": {"reserveTokensFloor": 0, "memoryFlush": {"enabled": False}}}
     config["agents"]["defaults"] |= defaults
     return config

@@ -21,6 +21,7 @@ from openclaw.gateway.auth.authorise import METHOD_RIGHTS
 from openclaw.gateway.event_loop import LoopFairness
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.metrics import Metrics
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.server.server import Server, serve
 from openclaw.rights import Right
 from openclaw.sessions.notes import SessionNotes
@@ -144,6 +145,13 @@ def connect_params(
     return {**params, **more}
 
 
+class NoCron:
+    """Stands in the place of the scheduler, which needs runs."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise MethodError("this Gateway has no scheduler", code="UNAVAILABLE")
+
+
 @asynccontextmanager
 async def running_gateway(
     state: Path,
@@ -193,6 +201,7 @@ async def running_gateway(
     )
     gateway = build_gateway(runtime, Metrics(), LoopFairness(), environ)
     gateway.heartbeats = cast(Any, SimpleNamespace(enabled=True, last=None))
+    gateway.cron = cast(Any, NoCron())
     if services:
         await gateway.start_services()
     server = await serve(gateway, "localhost", 0, handshake_timeout_s=handshake_timeout_s)

@@ -34,7 +34,8 @@ async def gone(gateway: InProcessGateway, row: LedgerRow) -> None:
 
 async def test_a_gateway_forgets_messages_that_ended_long_ago_after_its_start_and_every_day(tmp_path: Path) -> None:
     clock = MovableClock()
-    async with InProcessGateway(tmp_path, clock=clock) as first:
+    config = {"agents": {"defaults": {"heartbeat": {"every": "0m"}}}}
+    async with InProcessGateway(tmp_path, config, clock=clock) as first:
         ledger = first.gateway.runtime.ledger
         unfinished, _ = await ledger.accept(message("unfinished"), step="queued")
         old, _ = await ledger.post(message("old"), [])
@@ -49,6 +50,6 @@ async def test_a_gateway_forgets_messages_that_ended_long_ago_after_its_start_an
         assert kept == ["recent", "unfinished"]
         await ledger.finish(unfinished.id, "answered")
     clock.advance(LEDGER_DAYS * DAY_S)
-    async with InProcessGateway(tmp_path, clock=clock) as second:
+    async with InProcessGateway(tmp_path, config, clock=clock) as second:
         clock.advance(FIRST_CLEANUP_S)
         await gone(second, recent)

@@ -28,6 +28,7 @@ from tests.support.scripted_model import ScriptedModel
 RACES = int(os.environ.get("OPENCLAW_RACES", "60"))
 CANARY = "canary-outside-77"
 OPENER, NO_PATH, SHOWN = "opener", "no path", "shown to the person and bound"
+BY_MESSENGER = "the workspace's opener; tests/flows/test_message_tool.py tries it"
 RULES = {
     "read": {"path": OPENER},
     "write": {"path": OPENER, "content": NO_PATH},
@@ -41,6 +42,11 @@ RULES = {
     "sessions_send": dict.fromkeys(("sessionKey", "label", "agentId", "message"), NO_PATH),
     "sessions_spawn": dict.fromkeys(("task", "label", "agentId", "model", "thinking", "cleanup"), NO_PATH),
     "cron": dict.fromkeys(("action", "id", "jobId", "text", "mode", "gatewayUrl", "gatewayToken"), NO_PATH),
+    "message": {
+        **dict.fromkeys(("action", "channel", "target", "to", "accountId", "message", "media", "buffer"), NO_PATH),
+        **dict.fromkeys(("filename", "contentType", "replyTo", "messageId", "emoji", "targetAuthor"), NO_PATH),
+        "path": BY_MESSENGER,
+    },
     "web_fetch": dict.fromkeys(("url", "extractMode"), NO_PATH),
     "exec": {
         "command": SHOWN,

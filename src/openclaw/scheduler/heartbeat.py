@@ -60,7 +60,7 @@ LONGEST_SLEEP_S = 60.0
 DAY_MS = 86_400_000
 LONGEST_PREVIEW = 200
 MAX_FILE = 1_000_000
-_EMPTY_LINE = re.compile(r"\s*(?:#+(?:\s.*)?|[-*+]\s*(?:\[[ xX]?\]\s*)?|<!--.*-->)?\s*")
+_EMPTY_LINE = re.compile(r"(?:#+(?:\s.*)?|[-*+](?:\s*\[[ xX]?\])?|<!--.*-->)?")
 
 
 class Beat(msgspec.Struct, frozen=True):
@@ -439,4 +439,6 @@ def is_empty_file(path: Path) -> bool:
             text = file.read(MAX_FILE)
     except OSError:
         return False
-    return all(_EMPTY_LINE.fullmatch(line) for line in re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL).splitlines())
+    return all(
+        _EMPTY_LINE.fullmatch(line.strip()) for line in re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL).splitlines()
+    )

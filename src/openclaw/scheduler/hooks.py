@@ -51,7 +51,7 @@ PRESETS: Mapping[str, HookMapping] = {
     )
 }
 CHANNELS = ("telegram", "whatsapp", "discord", "irc", "slack", "signal", "imessage", "matrix", "googlechat", "msteams")
-_FIELD = re.compile(r"\{\{\s*([^{}]{1,200}?)\s*\}\}")
+_FIELD = re.compile(r"\{\{([^{}]{1,240})\}\}")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d{1,6})\]")
 
 
@@ -253,7 +253,7 @@ def rendered(template: str, call: Call, now_ms: int) -> str:
     """The template with each ``{{…}}`` replaced by what the call says there. What is missing becomes nothing."""
 
     def value(found: re.Match[str]) -> str:
-        expression = found[1]
+        expression = found[1].strip()
         if expression == "path":
             return call.path
         if expression == "now":

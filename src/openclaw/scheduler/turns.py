@@ -238,6 +238,8 @@ class Turns:
             if call.name != "message" or not call.ok:
                 continue
             given = msgspec.json.decode(call.arguments)
+            if isinstance(given, dict) and given.get("action") not in (None, "send", "reply"):
+                continue
             to = str(given.get("to") or given.get("target") or "") if isinstance(given, dict) else ""
             if not to or to == route.get("to"):
                 return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from typing import Any, Literal
@@ -53,6 +54,8 @@ class BetweenSessions:
         self._runtime = runtime
         self._pipeline = pipeline
         self._dispatcher = dispatcher
+        self.counting = asyncio.Lock()
+        """Held from ``next_trace`` until the job is stored, so that each job counts before the next is begun."""
         self._told: set[str] = set()
         """The traces of which the log says that they are used up."""
 

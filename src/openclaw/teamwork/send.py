@@ -101,16 +101,17 @@ class SessionsSendTool:
         text = required_text(arguments, "message")
         job_id = step_id(f"{context.run_id}/{context.call_id}", KIND)
         run_id = step_id(job_id, "ask")
+        wait_s = _wait(arguments.get("timeoutSeconds"))
         try:
             row, shown = await self._target(arguments, context)
-            trace = await self._between.next_trace(context, row.key)
+            async with self._between.counting:
+                trace = await self._between.next_trace(context, row.key)
+                if row.key in (context.session_key, *trace.visited):
+                    wait_s = 0.0  # It cannot answer while it waits for us.
+                job = await self._job(job_id, context, row, text, trace, waits=wait_s > 0)
+                await self._jobs.save(job)
         except Refusal as refusal:
             return refused(refusal, runId=run_id)
-        wait_s = _wait(arguments.get("timeoutSeconds"))
-        if row.key in (context.session_key, *trace.visited):
-            wait_s = 0.0  # It cannot answer while it waits for us.
-        job = await self._job(job_id, context, row, text, trace, waits=wait_s > 0)
-        await self._jobs.save(job)
         try:
             await self._conversations.ask(job, run_id)
         except (Refusal, SessionGone) as problem:

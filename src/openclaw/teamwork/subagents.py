@@ -134,8 +134,9 @@ class SessionsSpawnTool:
         task = required_text(arguments, "task").strip()
         job_id = step_id(f"{context.run_id}/{context.call_id}", KIND)
         try:
-            job, more = await self._job(job_id, arguments, context, task)
-            await self._subagents.begin(job)
+            async with self._between.counting:
+                job, more = await self._job(job_id, arguments, context, task)
+                await self._subagents.begin(job)
         except Refusal as refusal:
             return refused(refusal)
         state = state_of(job)

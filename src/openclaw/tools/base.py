@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from openclaw.tools.sandbox.boundary import Boundary
 
 
+FAILED = ("error", "failed", "timeout", "forbidden")
+
+
 class ToolResult(msgspec.Struct, kw_only=True):
     content: list[UserBlock]
     details: Any = msgspec.UNSET
-    """Facts for UIs and logs, as JSON values. A ``details["status"]`` of ``error`` or ``timeout`` marks a failure."""
+    """Facts for UIs and logs, as JSON values. A ``details["status"]`` of ``FAILED`` marks a failure."""
 
     @property
     def failed(self) -> bool:
-        return isinstance(self.details, dict) and self.details.get("status") in ("error", "failed", "timeout")
+        return isinstance(self.details, dict) and self.details.get("status") in FAILED
 
 
 class ToolError(Exception):
