@@ -10,12 +10,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import WireClient, model_config, text_of
+from tests.support import gateway as support
+from tests.support.gateway import WireClient, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Recorded, Reply
 
 CALL = 6000
 """More tokens than the prompt of a short conversation and a short answer have."""
+
+
+def model_config(base_url: str, api_key: str) -> dict[str, Any]:
+    """The usual configuration with the first tools only, so that the size of a prompt does not grow with new ones."""
+    tools = {"allow": ["group:fs", "group:runtime", "group:memory"]}
+    return support.model_config(base_url, api_key, tools=tools)
 
 
 async def test_a_used_up_budget_stops_every_call_until_an_owner_lifts_it(tmp_path: Path, models: ModelServer) -> None:
