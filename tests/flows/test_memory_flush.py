@@ -25,7 +25,10 @@ def small(tmp_path: Path, models: ModelServer) -> MakeGateway:
     """A window of 60,000 tokens; notes are due at 25,000, compaction at 40,000."""
 
     def make(defaults: dict[str, Any] | None = None, **flush: Any) -> InProcessGateway:
-        config: dict[str, Any] = model_config(models.base_url, models.api_key)
+        tools = {
+            "allow": ["group:fs", "group:runtime", "group:memory"]
+        }  # The size of a prompt must not grow with new ones.
+        config: dict[str, Any] = model_config(models.base_url, models.api_key, tools=tools)
         config["models"]["providers"]["mock"]["models"][0]["contextWindow"] = 60_000
         config["tools"] = FEW_TOOLS
         config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 1000}
