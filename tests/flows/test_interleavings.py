@@ -300,7 +300,8 @@ def check_order(own: dict[int, list[Row]], said: dict[str, list[str]]) -> None:
 def check_routes(story: Story, own: dict[int, list[Row]]) -> None:
     answers: dict[int, int] = {}
     for call in story.signal.of("send"):
-        for found in re.findall(r"^re (\d+)\.$", call["message"]):
+        # A reply that was on its way when the Gateway was killed may come only with the mark.
+        for found in re.findall(r"^(?:\(possibly sent twice\) )?re (\d+)\.$", call["message"]):
             answers[int(found)] = answers.get(int(found), 0) + 1
             person, place = story.places[int(found)]
             to = (call.get("groupId"), call.get("recipient"))
