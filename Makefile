@@ -56,7 +56,7 @@ bench: setup-dev
 lock:
 	$(BIN)/uv pip compile pyproject.toml --extra local --group build --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --output-file requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --extra local --extra memory --group build --group dev --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group build --group dev --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --output-file requirements-dev.lock
 
 clean:
