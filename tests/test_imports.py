@@ -9,8 +9,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
 RECORDS = {
-    *("clock", "events", "foreign_text", "json_text", "messages", "net", "opener", "paths", "patterns", "printable"),
-    *("public_fetch", "redact", "rights", "text", "url_text"),
+    *("clock", "device_keys", "events", "foreign_text", "json_text", "messages", "net", "opener", "paths", "patterns"),
+    *("printable", "public_fetch", "redact", "rights", "text", "url_text"),
 }
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,
@@ -26,11 +26,12 @@ ALLOWED: dict[str, set[str]] = {
     "channels": RECORDS | {"config", "inbound", "outbound", "storage", "sessions"},
     "scheduler": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "teamwork": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
+    "node": RECORDS | {"config", "storage", "tools"},
     "skills": set(),
     "security": RECORDS | {"config", "storage", "tools"},
-    "cli": RECORDS | {"config", "models", "gateway", "storage", "security", "tools"},
+    "cli": RECORDS | {"config", "models", "gateway", "storage", "security", "tools", "node"},
 }
-ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security"}
+ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security", "node"}
 
 
 def imported_packages(path: Path) -> set[str]:

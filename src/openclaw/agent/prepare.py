@@ -37,7 +37,9 @@ from openclaw.sessions.search import SearchIndex
 from openclaw.storage.base import BlobStore, MessageBody
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 from openclaw.tools.exec.settings import ExecOverrides, ExecSettings
+from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.memory import memory_tools
+from openclaw.tools.nodes import NodesTool
 from openclaw.tools.policy import ToolFilter, ToolSettings, allowed_tools, built_in_tools, profile, subagent_filter
 from openclaw.tools.sandbox.boundary import Boundary
 from openclaw.tools.sandbox.rules import blocked_text, tools_inside
@@ -128,7 +130,7 @@ def tools_for(
     """
     if not model.tools:
         return []
-    key = ("tools", agent_id, model.provider, model.id, subagent, sandbox and sandbox.plan.key)
+    key = ("tools", agent_id, model.provider, model.id, subagent, sandbox and sandbox.plan.key, runtime.has_nodes())
     make = partial(_make, agent_id, model, workspace, config, runtime, subagent, sandbox)
     return runtime.derived.of(config, key, make)
 
@@ -165,6 +167,7 @@ def _make(
         rules=runtime.approval_rules,
         approvals=runtime.approvals,
         sandbox=sandbox,
+        nodes=runtime.nodes,
     )
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
     index = SearchIndex(str(runtime.state_dir), visible_text)
@@ -177,6 +180,10 @@ def _make(
     notes = runtime.memories.of(agent_id, workspace, search, config)
     tools += memory_tools(notes, workspace, search, config.memory.citations, search_transcripts)
     tools += runtime.team_tools()
+    if runtime.nodes is not None and runtime.has_nodes():
+        # Commands on nodes are commands. A sandboxed session has its sandbox for them.
+        runs = sandbox is None and bool(allowed_tools(["exec"], policies))
+        tools.append(NodesTool(runtime.nodes, next((t for t in tools if runs and isinstance(t, ExecTool)), None)))
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))
     if sandbox is not None:
         names &= set(tools_inside(names, sandbox.plan.filters))
@@ -241,7 +248,7 @@ def run_settings_of(
         )
 
     key = ("run settings", agent_id, chosen.provider, chosen.id, chosen.auth_profile, subagent)
-    key += (sandbox and sandbox.plan.key,)
+    key += (sandbox and sandbox.plan.key, runtime.has_nodes())
     known = runtime.derived.of(config, key, make)
     # The catalogue can change without the configuration, e.g. when a local server is found.
     return known if known.chosen is chosen or known.chosen == chosen else make()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.base import Tool
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
+    from openclaw.tools.node_calls import NodeCalls
     from openclaw.tools.process_registry import ProcessRegistry
 
 
@@ -58,6 +59,10 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Takes a run id and a text. Starts a turn in that run's session; its answer goes where that run's went."""
     team_tools: Callable[[], list[Tool]] = list
     """Makes the tools that need the whole Gateway, such as those that look at other sessions."""
+    nodes: NodeCalls | None = None
+    """The nodes that are connected to the Gateway."""
+    has_nodes: Callable[[], bool] = lambda: False
+    """Whether there is a node at all. The agents' tools depend on it."""
     children: Callable[[str], list[str]] = lambda _: []
     """Tells in words which sub-agents of a session are at work. Empty if there are none."""
     memories: AgentMemories

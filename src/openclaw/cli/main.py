@@ -37,6 +37,8 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("config", "config", "Read and change openclaw.json"),
     ("channels", "channels", "Show the chat platforms and whether they are connected"),
     ("devices", "pairing", "Approve, reject, revoke or remove paired devices"),
+    ("nodes", "nodes", "Show nodes, let them in and run commands on them"),
+    ("node", "node", "Run this machine as a node of a Gateway"),
     ("pairing", "pairing", "Let people in who wrote on a channel"),
     ("approvals", "approvals", "Show and edit which commands may run without a question"),
     ("sandbox", "sandbox", "Show the sandboxes of sessions, and make one anew"),
