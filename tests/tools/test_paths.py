@@ -53,8 +53,13 @@ RULES = {
         "workdir": SHOWN,
         "env": NO_PATH,
         "host": NO_PATH,
+        "node": NO_PATH,
         "security": NO_PATH,
         "ask": NO_PATH,
+    },
+    "nodes": {
+        **dict.fromkeys(("action", "node", "title", "body", "env", "facing", "deviceId", "desiredAccuracy"), NO_PATH),
+        **dict.fromkeys(("command", "cwd"), SHOWN),
     },
     "process": {
         **dict.fromkeys(("action", "sessionId", "data", "literal", "text"), NO_PATH),
@@ -73,6 +78,7 @@ CALLS: dict[str, Callable[[str], dict[str, Any]]] = {
 async def tools(tmp_path: Path) -> AsyncIterator[dict[str, Tool]]:
     async with gateway_parts(tmp_path / "state", ScriptedModel()) as gateway:
         runtime = gateway.runtime
+        runtime.has_nodes = lambda: True
         config = runtime.config.current
         workspace = workspace_dir(config, str(runtime.state_dir), "main")
         workspace.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,6 @@ class SystemRun(msgspec.Struct, kw_only=True, rename="camel"):
     approval_decision: str | None = None
     security: str | None = None
     """How strict the Gateway is. The stricter of this and the node's own rules counts."""
-    ask: str | None = None
 
 
 class SystemWhich(msgspec.Struct, kw_only=True):
@@ -77,7 +76,6 @@ class NodeCommands:
     """Carries out commands. ``close`` ends those that still run."""
 
     def __init__(self, state_dir: str, settings: ExecSettings, clock: Clock, environ: Mapping[str, str]) -> None:
-        # Nobody has set an allowlist for the commands of other machines, so the usual level is the strict one.
         self._settings = msgspec.structs.replace(settings, host="gateway", max_output_chars=MAX_OUTPUT_CHARS)
         self._rules = ApprovalRules(state_dir, clock)
         self._processes = ProcessRegistry(clock=clock)
@@ -134,9 +132,10 @@ class NodeCommands:
     async def _checked(self, wanted: SystemRun, text: str, agent_id: str) -> ShellCommand:
         """The command, if it may run. Raises ``CommandFailed`` and ``ToolError``."""
         rules = await self._rules.rules_for(agent_id)
-        stricter = {"security": wanted.security, "ask": wanted.ask}
+        # What the rules file says is this machine's own will. Without it the level is ``allowlist``, with a question.
+        own = ExecOverrides(security=self._settings.security or rules.security, ask=rules.ask)
         try:
-            policy = command_policy(self._settings, ExecOverrides(), rules, stricter)
+            policy = command_policy(self._settings, own, rules, {"security": wanted.security})
         except ToolError as denied:
             raise CommandFailed("UNAVAILABLE", f"SYSTEM_RUN_DISABLED: {denied}", "security=deny") from None
         sets = wanted_variables(wanted.env or {})

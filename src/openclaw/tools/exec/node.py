@@ -52,9 +52,8 @@ class NodeCommand(msgspec.Struct, frozen=True, kw_only=True):
             "agentId": self.agent_id,
             "sessionKey": self.session_key,
             "runId": self.run_id,
-            # A node of ours takes the stricter of these and its own. Others know their own only.
+            # A node of ours takes the stricter of this and its own. Others know their own only.
             "security": self.policy.security,
-            "ask": self.policy.ask,
         }
         return {**params, "approved": True, "approvalDecision": decision} if decision else params
 

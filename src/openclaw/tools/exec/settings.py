@@ -39,7 +39,7 @@ class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
     host: Host = "sandbox"
     """Without an active sandbox, ``sandbox`` runs commands directly, as the Gateway's user."""
     security: Security | None = None
-    """None means ``full`` on host ``sandbox`` and ``allowlist`` on the others."""
+    """None means ``allowlist`` on host ``gateway``, ``full`` on ``sandbox``, and on ``node`` that its rules decide."""
     ask: Ask = "on-miss"
     node: str | None = None
     path_prepend: list[str] = []
@@ -135,7 +135,7 @@ def command_policy(
         raise ToolError("exec is denied (security=deny) in this session; the owner can change that with /exec")
     if mode == "full":
         return CommandPolicy(host=host, security="full", ask="off")
-    configured = overrides.security or settings.security or ("full" if host == "sandbox" else "allowlist")
+    configured = overrides.security or settings.security or ("allowlist" if host == "gateway" else "full")
     security: Security = strictest(SECURITY_LEVELS, configured, arguments.get("security"), rules.security)
     if security == "deny":
         raise ToolError("exec is denied (security=deny)")
