@@ -307,6 +307,18 @@ class Pipeline:
             resolved = resolve_route(self._runtime.config.current, inbound)
             self._runtime.notes.add(resolved.session_key, inbound.text)
 
+    async def edited(self, inbound: Inbound) -> None:
+        """Takes in that a person changed an earlier message."""
+        await self.notice(
+            msgspec.structs.replace(inbound, text=f"message {inbound.message_id} was changed to: {inbound.text}")
+        )
+
+    async def deleted(self, inbound: Inbound) -> None:
+        """Takes in that a person took a message back."""
+        await self.notice(
+            msgspec.structs.replace(inbound, text=f"message {inbound.message_id} was taken back by its sender")
+        )
+
     async def recover(self) -> int:
         """Ends the commands that the last Gateway left, and hands on what waited for more words when it ended.
 
