@@ -34,7 +34,6 @@ _PER_SIGNAL_ACCOUNT = {
     "blockStreaming": _NO_BLOCKS,
     "blockStreamingCoalesce": _NO_BLOCKS,
     "reactionLevel": "the agent reacts with emoji as often as it is told to",
-    "markdown": "tables are always written as text",
     "responsePrefix": "replies get no prefix yet",
     "defaultTo": "messages are only sent to a recipient that is named",
 }
