@@ -34,7 +34,6 @@ _PER_CHANNEL_ACCOUNT = {
     "blockStreaming": _NO_BLOCKS,
     "blockStreamingCoalesce": _NO_BLOCKS,
     "reactionLevel": "the agent reacts with emoji as often as it is told to",
-    "markdown": "tables are always written as text",
     "responsePrefix": "replies get no prefix yet",
     "replyToMode": "replies quote what the agent asks to quote",
     "ackReaction": "messages are not acknowledged with a reaction yet",
@@ -70,7 +69,6 @@ UNSUPPORTED: dict[str, str] = {
     "tools.exec.applyPatch": "there is no apply_patch tool",
     "tools.exec.notifyOnExitEmptySuccess": "a command that ends well without output is always reported",
     "tools.message.broadcast": "the message tool writes to one target per call",
-    "tools.web.search": "there is no web_search tool yet",
     "tools.web.fetch.firecrawl": "pages are fetched by the Gateway itself",
     "tools.media": "media are not described before the model sees them",
     "tools.links": "links are not read before the model sees them",
@@ -197,6 +195,9 @@ UNSUPPORTED_VALUES: dict[str, Rule] = {
     "models.providers.*.models[].api": _UNSPOKEN,
     **{f"tools.exec.{key}": rule for key, rule in _EXEC.items()},
     **{f"agents.list[].tools.exec.{key}": rule for key, rule in _EXEC.items()},
+    "tools.web.search.provider": Rule(
+        "this service is not asked; use brave, perplexity or searxng", _one_of("grok", "gemini", "kimi")
+    ),
     "logging.consoleStyle": Rule("lines on the console have one form beside json", _one_of("compact")),
     "channels.*": Rule("this channel is not connected: so far there is Signal only", _asks),
 }

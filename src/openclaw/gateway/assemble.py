@@ -105,6 +105,7 @@ from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approv
 from openclaw.tools.message import MessagingTool
 from openclaw.tools.process_registry import ProcessRegistry
 from openclaw.tools.web import WebFetchTool
+from openclaw.tools.web_search import WebSearchTool
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -293,8 +294,14 @@ def add_message_flow(gateway: Gateway) -> None:
     message = MessagingTool(Messenger(gateway, team.jobs))
     web_fetch = WebFetchTool(lambda: runtime.config.current.tools.web.fetch, runtime.clock)
 
+    web_search = WebSearchTool(lambda: runtime.config.current.tools.web.search, gateway.environ, runtime.clock)
+
     def tools() -> list[Tool]:
-        web = [web_fetch] if runtime.config.current.tools.web.fetch.enabled else []
+        rules = runtime.config.current.tools.web
+        web: list[Tool] = [
+            *([web_search] if rules.search.enabled else []),
+            *([web_fetch] if rules.fetch.enabled else []),
+        ]
         return [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime), message, *web]
 
     runtime.team_tools = tools

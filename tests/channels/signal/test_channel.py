@@ -222,6 +222,17 @@ async def test_attachments_are_left_alone_when_told_so(tmp_path: Path) -> None:
         assert setup.receiver.messages[0].media == () and setup.daemon.calls == []
 
 
+async def test_markdown_goes_out_as_text_with_styles(tmp_path: Path) -> None:
+    table = "| Name | Age |\n| - | - |\n| Ann | 30 |"
+    async with running(tmp_path, markdown={"tables": "code"}) as setup:
+        await setup.send("😀 **hi** [docs](https://e.org)")
+        await setup.send(table)
+        first, second = setup.daemon.of("send")
+        assert (first["message"], first["textStyle"]) == ("😀 hi docs (https://e.org)", ["3:2:BOLD"])
+        assert second["message"] == "| Name | Age |\n| ---- | --- |\n| Ann  | 30  |"
+        assert second["textStyle"] == ["0:44:MONOSPACE"]
+
+
 async def test_files_go_out_inside_the_request(tmp_path: Path) -> None:
     async with running(tmp_path) as setup:
         blob = await setup.blobs.put(b"chart")
