@@ -32,7 +32,7 @@ READ = names("""
     health logs.tail channels.status status usage.status usage.cost tts.status tts.providers models.list agents.list
     agent.identity.get skills.status voicewake.get sessions.list sessions.preview cron.list cron.status cron.runs
     system-presence last-heartbeat node.list node.describe chat.history sessions.archived sessions.tree sessions.search
-    sessions.export messages.list messages.get messages.why memory.status memory.search events.replay
+    sessions.export messages.list messages.get messages.why memory.status memory.search events.replay outbox.list
 """)
 WRITE = names("""
     send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set node.invoke
