@@ -37,9 +37,10 @@ from openclaw.channels.signal.incoming import (
     with_learned_uuid,
 )
 from openclaw.channels.signal.kind import normalize_number, recipient_params
-from openclaw.config.schema.channels import SignalAccount
+from openclaw.config.schema.channels.signal import SignalAccount
 from openclaw.inbound.message import Inbound, Route
 from openclaw.outbound.backoff import Backoff
+from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 
 RECONNECT = Backoff(initial_s=1.0, max_s=10.0)
@@ -188,7 +189,7 @@ class SignalChannel:
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
         if message.act != "send":
             return await self._change(route, message)
-        params: dict[str, Any] = {"message": message.text, **self._account(), **recipient_params(route.to or "")}
+        params: dict[str, Any] = {**self._styled(message), **self._account(), **recipient_params(route.to or "")}
         if message.media:
             params["attachments"] = await self._outgoing_media(message)
         elif not message.text:
@@ -203,7 +204,7 @@ class SignalChannel:
         where = {**self._account(), **recipient_params(route.to or "")}
         match message.act:
             case "edit":
-                call, params = "send", {"message": message.text, "editTimestamp": int(stamp)}
+                call, params = "send", {**self._styled(message), "editTimestamp": int(stamp)}
             case "delete":
                 call, params = "remoteDelete", {"targetTimestamp": int(stamp)}
             case _:
@@ -216,6 +217,11 @@ class SignalChannel:
                 call, params = "sendReaction", {**params, **({"remove": True} if message.remove else {})}
         receipt = sent_of(await self._ask(call, {**params, **where}, SEND_TIMEOUT_S))
         return receipt if message.act == "edit" else SendReceipt(message_id=message.target_id)
+
+    def _styled(self, message: OutgoingMessage) -> dict[str, Any]:
+        rendered = render(message.text, "signal", tables=self._settings.markdown.tables)
+        styles = [str(one) for one in rendered.ranges]
+        return {"message": rendered.text, **({"textStyle": styles} if styles else {})}
 
     async def _outgoing_media(self, message: OutgoingMessage) -> list[str]:
         uris: list[str] = []
