@@ -41,6 +41,8 @@ MOST_ATTEMPTS = 5
 STABLE_S = 60.0
 """A server that was ready for so long and then dies is started again as if it had never failed."""
 REST_S = 60.0
+LISTEN_S = 5.0
+"""How long a server may take to say that it will tell of changes."""
 CLOSE_S = 10.0
 MAX_SSE_BYTES = 16 * 1024 * 1024
 MAX_PAGES = 20
@@ -197,9 +199,10 @@ class ServerConnection:
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(self.settings.connection_timeout_ms / 1000):
                 client = await stack.enter_async_context(await self._make_client())
+                # Changes are heard before the list is read, so that none is missed between the two.
+                await stack.enter_async_context(self._hearing_changes(client))
                 await self._list(client)
             stack.callback(self._disconnected)
-            await stack.enter_async_context(self._hearing_changes(client))
             self._client = client
             self._become("ready")
             log.info("the MCP server %s is ready: %d tools", self.name, len(self.tools))
@@ -283,16 +286,22 @@ class ServerConnection:
             yield
             return
 
+        settled = asyncio.Event()
+
         async def listen() -> None:
             try:
                 async with client.listen(tools_list_changed=True) as changes:
+                    settled.set()
                     async for _ in changes:
                         self._tools_changed()
             except Exception as error:  # The server does not tell of changes, or has ended.
                 log.debug("changes of the MCP server %s are not heard: %r", self.name, error)
+            finally:
+                settled.set()
 
         task = asyncio.create_task(listen(), name=f"mcp changes {self.name}")
         try:
+            await wait_within(settled, LISTEN_S, self._clock)
             yield
         finally:
             task.cancel()
@@ -324,14 +333,16 @@ class ServerConnection:
         """One line about an error, without secrets."""
         leaf = _leaf(error)
         if isinstance(leaf, ServerProblem | CannotStartServer | SecretUnavailable):
-            return self._one_line(str(leaf))
+            return clipped(redact(str(leaf)), LONGEST_PROBLEM)
         if self._lost:
             return self._lost
         process = self._process
         if process is not None and (process.problem or process.last_words) and self._client is None:
             return self._end_words()
-        text = str(leaf).strip()
-        return self._one_line(text or type(leaf).__name__)
+        text = str(leaf).strip() or type(leaf).__name__
+        if self.settings.url and _leaf_is_network(leaf):
+            text = f"no connection to {self.settings.url} ({text})"
+        return self._one_line(text)
 
     @staticmethod
     def _one_line(text: str) -> str:

@@ -65,12 +65,12 @@ class ListedTool(msgspec.Struct, frozen=True):
 
 
 def server_part(name: str) -> str:
-    """The beginning of the names of a server's tools. It holds no ``__`` and ends with a letter, a digit or ``-``.
+    """The beginning of the names of a server's tools. It holds no ``__`` and begins and ends with a letter or a digit.
 
     So the first ``__`` of a tool's name always ends the server's part, and two servers never share a name.
     """
     lowered = name.strip().lower()
-    part = re.sub("_{2,}", "_", _UNFIT.sub("_", lowered)).strip("_")
+    part = re.sub("_{2,}", "_", _UNFIT.sub("_", lowered)).strip("_-")
     if part and part == lowered and len(part) <= LONGEST_SERVER:
         return part
     return f"{part[: LONGEST_SERVER - 7].rstrip('_') or 'server'}-{_digest(name)[:6]}"
