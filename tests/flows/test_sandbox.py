@@ -145,7 +145,7 @@ async def test_a_sub_agent_that_a_sandboxed_session_starts_is_told_of_its_sandbo
         )
         child = json.loads(said)["childSessionKey"]
         assert child.startswith("agent:main:subagent:")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (
                 theirs := [one for one in models.requests if "count the birds" in str(one.body["messages"][:1])]
             ):

@@ -66,7 +66,7 @@ async def exchange(running: Running, request: bytes, endless: bytes = b"") -> tu
     """Sends the request, then ``endless`` again and again until there is an answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             writer.write(request)
             answering = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
             while endless and not answering.done():

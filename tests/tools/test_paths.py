@@ -47,6 +47,7 @@ RULES = {
         **dict.fromkeys(("filename", "contentType", "replyTo", "messageId", "emoji", "targetAuthor"), NO_PATH),
         "path": BY_MESSENGER,
     },
+    "web_search": dict.fromkeys(("query", "country", "search_lang", "ui_lang", "freshness"), NO_PATH),
     "web_fetch": dict.fromkeys(("url", "extractMode"), NO_PATH),
     "exec": {
         "command": SHOWN,

@@ -379,7 +379,7 @@ def _cleaner(runtime: Runtime, model: Model, session_key: str, session_id: str, 
         model,
         session_id,
         now_ms,
-        history_limit=dm_history_limit(config.channels, session_key),
+        history_limit=dm_history_limit(config, session_key),
         max_image_side=config.agents.defaults.image_max_dimension_px,
     )
 

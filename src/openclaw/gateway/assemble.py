@@ -23,7 +23,8 @@ from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.history_cleaner import Hygiene
 from openclaw.agent.window.tokens import TokenMeasures
-from openclaw.channels.manager import channel_kinds
+from openclaw.channels.base import NativeCommand
+from openclaw.channels.kind import ChannelKinds
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
 from openclaw.config.schema import Config
@@ -64,6 +65,7 @@ from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.views.history import read_history
+from openclaw.inbound.commands.registry import listed
 from openclaw.inbound.commands.status import status
 from openclaw.inbound.incoming import CommandContext, client_facts
 from openclaw.inbound.notices import Notices
@@ -105,6 +107,7 @@ from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approv
 from openclaw.tools.message import MessagingTool
 from openclaw.tools.process_registry import ProcessRegistry
 from openclaw.tools.web import WebFetchTool
+from openclaw.tools.web_search import WebSearchTool
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -252,9 +255,13 @@ def build_gateway(
     )
     gateway.channel_services = ChannelServices(
         runtime,
-        channel_kinds(),
+        ChannelKinds(environ),
         receive=lambda inbound: gateway.pipeline.receive(inbound),
         notice=lambda inbound: gateway.pipeline.notice(inbound),
+        edited=lambda inbound: gateway.pipeline.edited(inbound),
+        deleted=lambda inbound: gateway.pipeline.deleted(inbound),
+        commands=lambda: native_commands(runtime.config.current),
+        environ=environ,
     )
     return gateway
 
@@ -292,8 +299,14 @@ def add_message_flow(gateway: Gateway) -> None:
     message = MessagingTool(Messenger(gateway, team.jobs))
     web_fetch = WebFetchTool(lambda: runtime.config.current.tools.web.fetch, runtime.clock)
 
+    web_search = WebSearchTool(lambda: runtime.config.current.tools.web.search, gateway.environ, runtime.clock)
+
     def tools() -> list[Tool]:
-        web = [web_fetch] if runtime.config.current.tools.web.fetch.enabled else []
+        rules = runtime.config.current.tools.web
+        web: list[Tool] = [
+            *([web_search] if rules.search.enabled else []),
+            *([web_fetch] if rules.fetch.enabled else []),
+        ]
         return [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime), message, *web]
 
     runtime.team_tools = tools
@@ -327,6 +340,16 @@ async def start_scheduler(gateway: Gateway) -> None:
     """Goes on with what the last Gateway left, then waits for what is due."""
     for part in (gateway.heartbeats, gateway.hook_runs, gateway.cron):
         await part.start()
+
+
+def native_commands(config: Config) -> list[NativeCommand]:
+    """The commands for the menus of platforms."""
+    if config.commands.native is False:
+        return []
+    return [
+        NativeCommand(name=command.name, description=command.help, takes_text=bool(command.usage))
+        for command in listed(config)
+    ]
 
 
 async def has_ended(ledger: Ledger, run_id: str) -> bool:

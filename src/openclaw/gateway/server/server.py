@@ -16,6 +16,7 @@ from aiohttp import web
 from openclaw.config.schema import Config
 from openclaw.gateway.auth.origin import PeerAddress, peer_of, site_refusal
 from openclaw.gateway.auth.shared_auth import start_problem
+from openclaw.gateway.http.channel_webhooks import serve_webhook
 from openclaw.gateway.http.common import HttpRefusal, caller_refusal
 from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
 from openclaw.gateway.server.sockets import GuardedServer
@@ -116,6 +117,10 @@ class Server:
 
     async def _handle_http(self, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
         settings = self.gateway.runtime.config.current.gateway
+        if self.gateway.channel_services.channels.webhook(request.path):
+            if foreign := site_refusal(peer, settings.control_ui.allowed_origins):
+                return web.Response(status=403, text=foreign)
+            return await self._answer(serve_webhook, request, peer)
         allowed: list[str] = []
         for verb, path, handler, refuse in self.gateway.routes:
             if _is_at(path, request.path, self.gateway.runtime.config.current):
