@@ -215,10 +215,11 @@ class TranscriptStore(Protocol):
         """
         ...
 
-    async def tail(self, ref: TranscriptRef, limit: int) -> list[Entry]:
+    async def tail(self, ref: TranscriptRef, limit: int, before: str | None = None) -> list[Entry]:
         """Returns the last entries of the active branch that people see, oldest first.
 
         These are messages, compactions and markers. If the transcript is not open, only the end of its file is read.
+        ``before`` is the id of an entry of the branch: only entries before it are returned, and none if it is unknown.
         """
         ...
 
