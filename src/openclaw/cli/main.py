@@ -39,6 +39,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("devices", "pairing", "Approve, reject, revoke or remove paired devices"),
     ("pairing", "pairing", "Let people in who wrote on a channel"),
     ("approvals", "approvals", "Show and edit which commands may run without a question"),
+    ("browser", "browser", "Look at and drive the browser that the agent uses"),
     ("sandbox", "sandbox", "Show the sandboxes of sessions, and make one anew"),
     ("logs", "logs", "Show the Gateway's log"),
     ("dashboard", "status", "Print the address and the token for a Control UI that you host"),

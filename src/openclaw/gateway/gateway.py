@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from openclaw.scheduler.hook_runs import HookRuns
     from openclaw.sessions.search import SearchIndex
     from openclaw.teamwork.team import Team
+    from openclaw.tools.browser.browsers import Browsers
+    from openclaw.tools.browser.tool import BrowserTool
 
 T = TypeVar("T")
 HEALTH_INTERVAL_S = 60.0
@@ -113,6 +115,9 @@ class Gateway:
     """The scheduled jobs."""
     hook_runs: HookRuns = field(init=False)
     """The turns of webhooks."""
+    browsers: Browsers = field(init=False)
+    """The browsers that agents drive."""
+    browser_tool: BrowserTool = field(init=False)
     folder_import: FolderImport | None = None
     """The import of another state folder that was begun last."""
     repairs: Repairs = field(default_factory=Repairs)
