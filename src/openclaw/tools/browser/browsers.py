@@ -78,7 +78,7 @@ class RunningBrowser:
         """Learns of the tabs that there are. Raises ``CdpError``."""
         self.connection = CdpConnection(transport, self._event)
         self.product = str((await self.connection.call("Browser.getVersion", timeout=START_S)).get("product") or "")
-        attach = {"autoAttach": True, "waitForDebuggerOnStart": False, "flatten": True, "filter": _PAGES}
+        attach = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True, "filter": _PAGES}
         await self.connection.call("Target.setAutoAttach", attach)
         if self.process is not None:
             await self.connection.call("Browser.setDownloadBehavior", {"behavior": "deny"})
@@ -352,7 +352,8 @@ class Browsers:
             await browser.end()
             words = browser.process.last_words().splitlines()
             log.warning("the browser did not start (%s): %s", error, " | ".join(words[-5:]))
-            said = f"; it said: {words[-1][:300]}" if words else ""
+            worst = next((line for line in words if "FATAL" in line), words[-1] if words else "")
+            said = f"; it said: {worst[-300:]}" if worst else ""
             raise ToolError(f"{settings.launch.executable} did not start{said}") from None
         except BaseException:
             await browser.end()
@@ -404,6 +405,8 @@ class Browsers:
                 same = False
             if not same:
                 await self.stop(name)
+        if self._proxy is not None:
+            self._proxy.recheck()
 
     async def _end(self, browser: RunningBrowser) -> None:
         self._running.pop(browser.settings.name, None)

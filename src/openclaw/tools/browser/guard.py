@@ -155,7 +155,8 @@ class GuardProxy:
         self._rules = rules
         self._resolve = resolve
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: dict[asyncio.Task[None], tuple[str, Sequence[str]]] = {}
+        """The connections, with the host that each leads to and its addresses."""
         self.port = 0
         self.refused: deque[Refused] = deque(maxlen=MOST_REFUSALS)
         self.refusals = 0
@@ -173,6 +174,17 @@ class GuardProxy:
         await asyncio.gather(*self._open, return_exceptions=True)
         self._server = None
 
+    def recheck(self) -> None:
+        """Ends the connections that the rules no longer allow. The browser would go on using them."""
+        rules = self._rules()
+        for task, (host, addresses) in list(self._open.items()):
+            try:
+                check_host(host, rules)
+                if not rules.may_be_private(host) and not all(map(is_public, addresses)):
+                    raise _private(host)
+            except AddressRefused:
+                task.cancel()
+
     def refused_since(self, count: int) -> list[Refused]:
         fresh = min(self.refusals - count, len(self.refused))
         return list(self.refused)[len(self.refused) - fresh :]
@@ -182,7 +194,7 @@ class GuardProxy:
         if task is None or len(self._open) >= MOST_CONNECTIONS:
             writer.close()
             return
-        self._open.add(task)
+        self._open[task] = "", ()
         try:
             await self._serve(reader, writer)
         except (OSError, EOFError, TimeoutError):
@@ -190,7 +202,7 @@ class GuardProxy:
         except asyncio.CancelledError:
             pass  # The proxy stops.
         finally:
-            self._open.discard(task)
+            self._open.pop(task, None)
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -221,6 +233,8 @@ class GuardProxy:
             return
         writer.write(_reply(_OK))
         far_reader, far_writer = connection
+        if (task := asyncio.current_task()) is not None:
+            self._open[task] = host.rstrip("."), addresses
         try:
             await _both_ways((reader, writer), (far_reader, far_writer))
         finally:

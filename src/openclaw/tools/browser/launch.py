@@ -21,7 +21,18 @@ from openclaw.tools.shell_process import signal_tree, survivors
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "brave-browser", "microsoft-edge")
 END_S = 5.0
 _LAST_LINES = 20
-_KEPT = ("PATH", "LANG", "LANGUAGE", "LC_ALL", "TZ", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR")
+_KEPT = (
+    "PATH",
+    "LANG",
+    "LANGUAGE",
+    "LC_ALL",
+    "TZ",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+    "XDG_RUNTIME_DIR",
+    "TMPDIR",
+)
 """What the browser gets of the Gateway's environment. Keys of the Gateway are not among it."""
 _ARGUMENTS = (
     "--remote-debugging-pipe",
@@ -123,7 +134,7 @@ class BrowserProcess:
             )
         await asyncio.to_thread(_prepare, folder)
         environment = {name: environ[name] for name in _KEPT if name in environ}
-        environment |= {"HOME": str(folder), "TMPDIR": str(folder / "tmp")}
+        environment["HOME"] = str(folder)
         arguments = [
             *_ARGUMENTS,
             f"--user-data-dir={folder / 'data'}",
@@ -186,7 +197,7 @@ class BrowserProcess:
 
 
 def _prepare(folder: Path) -> None:
-    for part in (folder, folder / "data", folder / "tmp"):
+    for part in (folder, folder / "data"):
         make_private_dir(str(part))
     preferences = folder / "data" / "Default" / "Preferences"
     if not preferences.exists():

@@ -23,8 +23,11 @@ INTERACTIVE = frozenset(
     {
         *("button", "checkbox", "combobox", "link", "listbox", "menuitem", "menuitemcheckbox", "menuitemradio"),
         *("option", "radio", "searchbox", "slider", "spinbutton", "switch", "tab", "textbox", "treeitem"),
+        *("date", "datetime", "inputtime", "colorwell"),
     }
 )
+_WHOLE = frozenset({"date", "datetime", "inputtime"})
+"""Fields of several parts. A value is given to the whole."""
 CONTENT = frozenset(
     {
         *("article", "cell", "columnheader", "gridcell", "heading", "iframe", "img", "listitem", "main"),
@@ -160,7 +163,7 @@ class AccessibilityTree:
             line = None if node.ignored else _line(node, depth, refs, options)
             if line is not None:
                 lines.append(line)
-                if node.role in INTERACTIVE and not _has_interactive(self._nodes, node):
+                if node.role in _WHOLE or (node.role in INTERACTIVE and not _has_interactive(self._nodes, node)):
                     continue  # The name already says what stands below.
             below = depth if line is None or options.interactive else depth + 1
             if below <= min(options.depth, MOST_DEPTH):

@@ -89,9 +89,11 @@ class Tab:
         await self.call("Page.setLifecycleEventsEnabled", {"enabled": True})
         frame = (await self.call("Page.getFrameTree"))["frameTree"]["frame"]
         self._main_frame = frame["id"]
-        for method in ("Runtime.enable", "Log.enable", "DOM.enable", "Accessibility.enable"):
+        for method in ("Runtime.enable", "Log.enable", "DOM.enable"):
             await self.call(method)
         await self.call("Page.setInterceptFileChooserDialog", {"enabled": True})
+        # A window that a page opened stands still until now, and the page with it.
+        await self.call("Runtime.runIfWaitingForDebugger")
         self.ready.set()
 
     # What the browser tells
@@ -313,14 +315,24 @@ class Tab:
         except CdpClosed:
             raise
         except CdpError:
-            raise ToolError("the element is no longer on the page; take a new snapshot") from None
+            raise _taken_off() from None
         given = [{"value": argument} for argument in arguments]
+        # An element that was taken off the page still has its object.
+        whole = f"function(...given) {{ return this.isConnected ? [({function}).apply(this, given)] : []; }}"
+        if own_world:
+            value = await self._called(whole, {"objectId": object_id, "arguments": given})
+            if not value:
+                raise _taken_off()
+            return value[0]
+        if not await self._called("function() { return this.isConnected; }", {"objectId": object_id}):
+            raise _taken_off()
         return await self._called(function, {"objectId": object_id, "arguments": given})
 
     async def run(self, function: str, *arguments: Any, own_world: bool = True) -> Any:
         """Calls a function in the page and returns its value."""
         given = ", ".join(msgspec.json.encode(argument).decode() for argument in arguments)
         params: dict[str, Any] = {"expression": f"({function})({given})", "returnByValue": True, "awaitPromise": True}
+        params["userGesture"] = True
         if own_world:
             params["contextId"] = await self._world(self._main_frame)
         return _returned(await self.call("Runtime.evaluate", params))
@@ -348,7 +360,7 @@ class Tab:
         except CdpError as error:
             if "does not have a layout object" in str(error) or "Could not compute" in str(error):
                 raise ToolError("the element cannot be seen, so it cannot be acted on") from None
-            raise ToolError("the element is no longer on the page; take a new snapshot") from None
+            raise _taken_off() from None
         for quad in quads:
             across, down = quad[0::2], quad[1::2]
             left, top, width, height = min(across), min(down), max(across) - min(across), max(down) - min(down)
@@ -376,6 +388,10 @@ class Tab:
         if len(data) > MOST_PDF_BYTES * 4 // 3:
             raise ToolError(f"the PDF is larger than {MOST_PDF_BYTES} bytes")
         return base64.b64decode(data)
+
+
+def _taken_off() -> ToolError:
+    return ToolError("the element is no longer on the page; take a new snapshot")
 
 
 def _clip(left: float, top: float, width: float, height: float) -> dict[str, Any]:
