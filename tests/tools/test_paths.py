@@ -52,7 +52,8 @@ RULES = {
     "browser": {
         **dict.fromkeys(("action", "target", "profile", "targetUrl", "targetId", "snapshotFormat", "mode"), NO_PATH),
         **dict.fromkeys(("refs", "selector", "frame", "ref", "element", "type", "level", "inputRef"), NO_PATH),
-        **{"promptText": NO_PATH, "paths": BY_BROWSER},
+        "promptText": NO_PATH,
+        "paths": BY_BROWSER,
     },
     "web_search": dict.fromkeys(("query", "country", "search_lang", "ui_lang", "freshness"), NO_PATH),
     "web_fetch": dict.fromkeys(("url", "extractMode"), NO_PATH),

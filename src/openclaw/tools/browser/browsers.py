@@ -10,12 +10,12 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
 from openclaw.clock import Clock
 from openclaw.config.schema.system import Browser, BrowserProfile
-from openclaw.sessions.keys import safe_file_name
 from openclaw.tools.base import ToolError
 from openclaw.tools.browser.cdp import CdpClosed, CdpConnection, CdpError, Transport, WebSocketTransport
 from openclaw.tools.browser.guard import (
@@ -290,6 +290,9 @@ class Browsers:
         except BrowserUnavailable as problem:
             raise ToolError(str(problem)) from None
 
+    def _profile_folder(self, name: str) -> Path:
+        return self._folder / quote(name, safe="").replace(".", "%2E")
+
     def running(self, name: str) -> RunningBrowser | None:
         found = self._running.get(name)
         return found if found is not None and found.alive else None
@@ -334,7 +337,7 @@ class Browsers:
             return browser
 
     async def _begin(self, settings: ProfileSettings) -> RunningBrowser:
-        folder = self._folder / safe_file_name(settings.name)
+        folder = self._profile_folder(settings.name)
         if settings.launch is None:
             return await self._attach(settings, folder)
         if self._proxy is None:
@@ -440,7 +443,7 @@ class Browsers:
             return {**told, "cdpUrl": redact_urls(settings.cdp_url), "attachOnly": config.attach_only}
         launch = settings.launch
         told |= {"chosenBrowser": Path(launch.executable).name, "detectedExecutablePath": launch.executable}
-        told["userDataDir"] = str(self._folder / safe_file_name(name) / "data")
+        told["userDataDir"] = str(self._profile_folder(name) / "data")
         told |= {"headless": launch.headless, "noSandbox": launch.no_sandbox, "attachOnly": False}
         return told
 

@@ -184,6 +184,8 @@ class BrowserTool:
         if not self._browsers.config.allow_in_groups and await self._of_group(context):
             raise ToolError("the browser is not for group chats; the owner can allow it with browser.allowInGroups")
         profile = str(arguments.get("profile") or "")
+        if action in ("open", "navigate"):
+            arguments = {**arguments, "targetUrl": self._checked(arguments)}
         try:
             async with asyncio.timeout(ACTION_S):
                 match action:
@@ -214,17 +216,15 @@ class BrowserTool:
         if action == "tabs":
             return Performed(_disarm({"running": True, "tabs": await browser.list_tabs()}), foreign=True)
         if action == "open":
-            url = self._checked(arguments)
             tab = await browser.open_tab(context.session_key)
         else:
             request = arguments.get("request")
             named = request.get("targetId") if isinstance(request, dict) else None
             tab = await browser.tab(str(arguments.get("targetId") or named or ""), context.session_key)
-            url = self._checked(arguments) if action == "navigate" else ""
         async with tab.lock:
             if action in ("open", "navigate"):
                 try:
-                    return await self._navigate(tab, url, arguments)
+                    return await self._navigate(tab, arguments["targetUrl"], arguments)
                 except ToolError:
                     if action == "open":
                         await browser.close_tab(tab)
