@@ -48,7 +48,7 @@ def plan(gateway: ForkedGateway, *faults: dict[str, Any]) -> None:
 
 async def died(gateway: ForkedGateway) -> None:
     assert gateway._process is not None
-    await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 20)
+    await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 60)
 
 
 async def begin(gateway: ForkedGateway, signal: SignalDaemon, text: str, *faults: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ async def live_again(gateway: ForkedGateway, signal: SignalDaemon, *faults: dict
 
 async def settled(client: WireClient) -> tuple[list[dict[str, Any]], str]:
     """The deliveries of the only message and its story, once every part has come to an end."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             for row in (await client.call("messages.list", {}))["messages"]:
                 facts = await client.call("messages.get", {"id": row["id"]})

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 from openclaw.channels.base import Account, Capabilities, ChannelContext, default_account_id
+from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Media, Peer, Route, Sender
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
-from openclaw.sessions.keys import DEFAULT_ACCOUNT
 
 
 class Delivered:

@@ -24,7 +24,8 @@ from openclaw.agent.sandbox import comes_from_group
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.history_cleaner import Hygiene
 from openclaw.agent.window.tokens import TokenMeasures
-from openclaw.channels.manager import channel_kinds
+from openclaw.channels.base import NativeCommand
+from openclaw.channels.kind import ChannelKinds
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
 from openclaw.config.schema import Config
@@ -36,7 +37,7 @@ from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.event_loop import LoopFairness, LoopLag
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import DiskCheck, Health, build_health
-from openclaw.gateway.http import hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke
+from openclaw.gateway.http import control_ui, hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke
 from openclaw.gateway.messenger import Messenger
 from openclaw.gateway.methods import (
     agent,
@@ -48,6 +49,7 @@ from openclaw.gateway.methods import (
     cron,
     devices,
     exec_approvals,
+    mcp,
     memory,
     messages,
     send,
@@ -65,11 +67,13 @@ from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.views.history import read_history
+from openclaw.inbound.commands.registry import listed
 from openclaw.inbound.commands.status import status
 from openclaw.inbound.incoming import CommandContext, client_facts
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
+from openclaw.mcp.servers import McpServers
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import AgentMemories
 from openclaw.models.base import Model, ModelError
@@ -122,6 +126,7 @@ METHOD_FAMILIES = (
     devices,
     system,
     exec_approvals,
+    mcp,
     memory,
     messages,
     channels,
@@ -132,7 +137,8 @@ METHOD_FAMILIES = (
     usage,
 )
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
-HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke)
+HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke, control_ui)
+"""The first route that fits answers. The Control UI fits every path, so it is the last."""
 
 
 async def open_gateway(
@@ -157,6 +163,8 @@ async def open_gateway(
     runtime = await open_runtime(state_dir, config, clock, environ, model_calls, memories, repairs)
     gateway = build_gateway(runtime, metrics, loop_fairness, environ)
     gateway.model_calls, gateway.repairs = model_calls, repairs
+    gateway.mcp = McpServers(lambda: config.current, clock, environ, runtime.approvals)
+    runtime.foreign_tools = gateway.mcp
 
     def wake(run_id: str, text: str) -> None:
         gateway.spawn(gateway.pipeline.wake(run_id, text, str(uuid.uuid4())))
@@ -253,9 +261,13 @@ def build_gateway(
     )
     gateway.channel_services = ChannelServices(
         runtime,
-        channel_kinds(),
+        ChannelKinds(environ),
         receive=lambda inbound: gateway.pipeline.receive(inbound),
         notice=lambda inbound: gateway.pipeline.notice(inbound),
+        edited=lambda inbound: gateway.pipeline.edited(inbound),
+        deleted=lambda inbound: gateway.pipeline.deleted(inbound),
+        commands=lambda: native_commands(runtime.config.current),
+        environ=environ,
     )
     return gateway
 
@@ -358,6 +370,16 @@ async def start_scheduler(gateway: Gateway) -> None:
         await part.start()
 
 
+def native_commands(config: Config) -> list[NativeCommand]:
+    """The commands for the menus of platforms."""
+    if config.commands.native is False:
+        return []
+    return [
+        NativeCommand(name=command.name, description=command.help, takes_text=bool(command.usage))
+        for command in listed(config)
+    ]
+
+
 async def has_ended(ledger: Ledger, run_id: str) -> bool:
     row = await ledger.by_run(run_id)
     return row is None or row.state in END_STATES
@@ -433,6 +455,7 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.channel_services.stop()
     await gateway.stop()
     await gateway.runtime.approvals.close()
+    await gateway.mcp.close()
     await gateway.runtime.processes.close()
     await gateway.browsers.close()
     await gateway.runtime.memories.close()
