@@ -36,6 +36,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("skills", "skills", "List the agent's skills and what they lack"),
     ("config", "config", "Read and change openclaw.json"),
     ("channels", "channels", "Show the chat platforms and whether they are connected"),
+    ("outbox", "outbox", "Show replies that wait for their delivery, try them again or drop them"),
     ("devices", "pairing", "Approve, reject, revoke or remove paired devices"),
     ("pairing", "pairing", "Let people in who wrote on a channel"),
     ("approvals", "approvals", "Show and edit which commands may run without a question"),
