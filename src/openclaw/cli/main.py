@@ -40,6 +40,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("devices", "pairing", "Approve, reject, revoke or remove paired devices"),
     ("pairing", "pairing", "Let people in who wrote on a channel"),
     ("approvals", "approvals", "Show and edit which commands may run without a question"),
+    ("browser", "browser", "Look at and drive the browser that the agent uses"),
     ("sandbox", "sandbox", "Show the sandboxes of sessions, and make one anew"),
     ("mcp", "mcp", "Show the MCP servers whose tools the agents use, or be one for other agents"),
     ("logs", "logs", "Show the Gateway's log"),
