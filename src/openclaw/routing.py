@@ -7,11 +7,12 @@ from collections.abc import Callable
 import msgspec
 
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
+from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import BindingMatch
 from openclaw.inbound.message import Inbound, Peer, Route
 from openclaw.paths import normalize_agent_id
-from openclaw.sessions.keys import DEFAULT_ACCOUNT, main_session_key, normalize_account_id
+from openclaw.sessions.keys import main_session_key
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):

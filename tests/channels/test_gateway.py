@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from openclaw.channels.manager import channel_kinds
+from openclaw.channels.kind import ChannelKinds
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
@@ -68,7 +68,7 @@ async def house(
     gateway = await open_gateway(str(state), config, clock, {})
     gateway.channel_services = ChannelServices(
         gateway.runtime,
-        {**channel_kinds(), world.id: world},
+        ChannelKinds({}, {world.id: world}),
         receive=lambda inbound: take(gateway, inbound),
     )
     http = await serve(gateway, "127.0.0.1", 0)

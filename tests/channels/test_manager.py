@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from openclaw.channels.base import NotConfigured, default_account_id
+from openclaw.channels.kind import ChannelKinds
 from openclaw.channels.manager import ChannelManager
 from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound, Media
@@ -37,7 +38,7 @@ class SleepyClock(HeldClock):
         await super().sleep(seconds)
 
     async def until_nap(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(self.naps) < count:
                 self._asleep.clear()
                 await self._asleep.wait()
@@ -56,7 +57,7 @@ class Stage:
         self.config = config({"loopback": {}})
         self.received: list[Inbound] = []
         self.channels = ChannelManager(
-            kinds={self.world.id: self.world},
+            kinds=ChannelKinds({}, {self.world.id: self.world}),
             config=lambda: self.config,
             clock=self.clock,
             state_dir=str(state),

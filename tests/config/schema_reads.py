@@ -19,7 +19,7 @@ from openclaw.config.schema import Config
 from openclaw.config.shape import record_in, shape_of
 
 ROOT = Path(openclaw.__file__).parent
-READERS_IN_CONFIG = ("agents.py", "secrets.py", "store.py")
+READERS_IN_CONFIG = ("agents.py", "channels.py", "secrets.py", "store.py")
 """The other modules of ``config/`` only check and carry values."""
 
 ALIASES = {"ModelSetting": "ModelChoice", "Secret": "SecretRef"}
@@ -57,6 +57,7 @@ class Schema:
             owner = declaring[-1]
             for base in record.__mro__[: record.__mro__.index(owner) + 1]:
                 self.owners[base.__name__, field.name] = owner.__name__
+                self.fields[base.__name__].setdefault(field.name, inner.__name__ if inner else "")
             fields = (*above, (owner.__name__, field.name))
             if inner is None:
                 yield Key(path, fields)

@@ -55,7 +55,7 @@ def test_an_existing_configuration_opens_with_no_word_but_of_what_has_no_effect_
     assert snapshot.issues == [] and others == snapshot.refusals == []
     assert snapshot.config.agents.defaults.sandbox.mode == "non-main"
     config = snapshot.config
-    assert config.channels.others["telegram"]["botToken"] == "123:telegram-secret"
+    assert config.channels.telegram and config.channels.telegram.bot_token == "123:telegram-secret"
     assert config.broadcast.peers == {"120363@g.us": ["main", "work"]}
     assert config.env.inline == {"OPENROUTER_API_KEY": "sk-or-1"}
     assert config.channels.signal and config.channels.signal.allow_from == ["+1555", "uuid:abc", 491234]

@@ -20,7 +20,7 @@ async def wait(client: WireClient, key: str) -> dict[str, Any]:
 
 async def died(gateway: ForkedGateway) -> None:
     assert gateway._process is not None
-    assert await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 20) == -9
+    assert await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 60) == -9
 
 
 async def lives_to_the_end(gateway: ForkedGateway, *keys: str) -> bool:

@@ -70,7 +70,7 @@ async def test_a_command_that_was_allowed_and_running_is_told_as_interrupted(
         async with asking.client() as client:
             id = await asked(client, models, f"echo once >> {effects}; sleep 30")
             await client.call("exec.approval.resolve", {"id": id, "decision": "allow-once"})
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not effects.exists():
                     await asyncio.sleep(0.02)
         models.queue(Reply("I shall look"))
@@ -88,7 +88,7 @@ async def test_what_was_decided_is_not_told_again(asking: ForkedGateway, models:
         async with asking.client() as client:
             id = await asked(client, models, "true")
             await client.call("exec.approval.resolve", {"id": id, "decision": "deny"})
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while id in (asking.state_dir / "exec-pending.json").read_text():
                     await asyncio.sleep(0.02)
         asking.kill()

@@ -58,7 +58,7 @@ def stored_job(gateway: ForkedGateway) -> dict[str, Any]:
 
 
 async def settled(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.02)
 
@@ -74,6 +74,12 @@ def done(gateway: ForkedGateway) -> bool:
 
 def got(signal: SignalDaemon) -> list[str]:
     return [call["message"] for call in signal.of("send")]
+
+
+def told_once(signal: SignalDaemon, text: str) -> bool:
+    """One message. A second one is allowed with the mark, since the Gateway may have died while the first was sent."""
+    marked = f"(possibly sent twice) {text}"
+    return got(signal) in ([text], [marked], [text, marked])
 
 
 JOB_STEPS = ["cron.due", "cron.marked", "accept.before", "cron.accepted", "run.start", "model.call", "user.after"]
@@ -97,7 +103,7 @@ async def test_dying_at_each_step_of_a_due_job_runs_and_delivers_it_once(
     state = stored_job(gateway)["state"]
     assert [(entry["status"], entry["summary"]) for entry in ran(gateway)] == [("ok", "Two meetings")]
     assert state["lastStatus"] == "ok" and "runningAtMs" not in state and state["nextRunAtMs"] > TEN_DAYS
-    assert got(signal) in (["Two meetings"], ["(possibly sent twice) Two meetings"])
+    assert told_once(signal, "Two meetings")
     assert len(models.requests) == 1
 
 
@@ -119,7 +125,7 @@ async def test_dying_at_each_step_of_a_reminder_tells_the_person_once(
     await gateway.start()
     await settled(lambda: done(gateway) and bool(got(signal)))
     assert [entry["status"] for entry in ran(gateway)] == ["ok"]
-    assert got(signal) in (["Call Bob now!"], ["(possibly sent twice) Call Bob now!"])
+    assert told_once(signal, "Call Bob now!")
     assert len(models.requests) == 1
     asked = json.dumps(models.requests[0].body)
     assert asked.count("Reminder: call Bob") == 1
@@ -155,7 +161,7 @@ async def test_dying_at_each_step_of_a_webhook_runs_it_once_however_often_it_is_
     under_way = gateway.state_dir / "hook-runs.json"
     await settled(lambda: bool(got(signal)) and json.loads(under_way.read_text()) == {})
     assert await call() == run_id
-    assert got(signal) in (["The build is red"], ["(possibly sent twice) The build is red"])
+    assert told_once(signal, "The build is red")
     assert len(models.requests) == 1
     notes = json.loads((gateway.state_dir / "system-events.json").read_text())["events"]
     assert [note["text"] for note in notes] == ["Hook CI: The build is red"]

@@ -247,7 +247,7 @@ async def test_what_was_deleted_comes_back_and_the_owner_is_told(process: Forked
             }
             for run in ("a", "b"):
                 assert (await client.call("messages.get", {"runId": run}))["state"] == "answered"
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(texts := await shown(client)) < 3:
                     await asyncio.sleep(0.05)
             assert texts[:2] == ["one [[reply:first]]", "first"]

@@ -109,7 +109,7 @@ async def test_a_disk_that_fills_up_during_the_run_makes_the_caller_wait_and_los
     url = door.gateway.url + path
     asked = body(path, "hi [[reply:done]]", stream=stream)
     asking = asyncio.ensure_future(door.http.post(url, json=asked, headers=BEARER))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (running := (await door.rpc("messages.list", {"state": "running"}))["messages"]):
             await asyncio.sleep(0.02)
     waiting = await door.rpc("agent.wait", {"runId": running[0]["runId"], "timeoutMs": 200})

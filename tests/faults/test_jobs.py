@@ -41,7 +41,7 @@ async def texts(client: WireClient, key: str) -> str:
 
 
 async def until_settled(gateway: ForkedGateway, client: WireClient, enough: Any) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await enough(client):
             await asyncio.sleep(0.05)
 
@@ -60,7 +60,7 @@ async def die_at(gateway: ForkedGateway, step: str, tool: str, args: dict[str, A
         await client.chat("begin", WORK)
     await tell(gateway, tool, args)
     assert gateway._process is not None
-    await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 20)
+    await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 60)
     gateway.env |= {"OPENCLAW_FAULT_PLAN": "[]"}
     await gateway.start()
 

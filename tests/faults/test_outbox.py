@@ -48,7 +48,7 @@ def plan(gateway: ForkedGateway, *faults: dict[str, Any]) -> None:
 
 async def died(gateway: ForkedGateway) -> None:
     assert gateway._process is not None
-    await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 20)
+    await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 60)
 
 
 async def begin(gateway: ForkedGateway, signal: SignalDaemon, text: str, *faults: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ async def live_again(gateway: ForkedGateway, signal: SignalDaemon, *faults: dict
 
 async def settled(client: WireClient) -> tuple[list[dict[str, Any]], str]:
     """The deliveries of the only message and its story, once every part has come to an end."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             for row in (await client.call("messages.list", {}))["messages"]:
                 facts = await client.call("messages.get", {"id": row["id"]})
@@ -219,3 +219,20 @@ async def test_a_reply_that_is_a_day_old_is_not_sent_any_more(
     assert got(signal) == ["Still here"]
     assert part["state"] == "dead"
     assert "The reply was not delivered to signal: expired: the channel was not there in time." in story
+
+
+async def test_what_was_given_up_is_listed_tried_again_and_dropped(
+    gateway: ForkedGateway, signal: SignalDaemon, models: ModelServer
+) -> None:
+    signal.refuse_next("send", -1, "Unregistered user")
+    await begin(gateway, signal, "hello [[reply:Hi Ann]]")
+    async with gateway.client() as client:
+        (part,), _ = await settled(client)
+        assert part["state"] == "dead"
+        (listed,) = (await client.call("outbox.list", {}))["parts"]
+        assert (listed["state"], listed["text"], listed["to"]) == ("dead", "Hi Ann", f"signal:{ANN}")
+        assert (await client.call("outbox.retry", {"ids": [listed["id"]]}))["retried"] == 1
+        async with asyncio.timeout(60):
+            while (await client.call("outbox.list", {}))["parts"]:
+                await asyncio.sleep(0.02)
+    assert got(signal)[-1] == "Hi Ann" and len(models.requests) == 1

@@ -40,7 +40,7 @@ async def test_a_folder_that_may_not_be_written_to_is_waited_for_and_nothing_is_
         gateway.sessions_dir().chmod(0o500)
         params = {"sessionKey": "other", "message": "b [[reply:done b]]", "idempotencyKey": "b"}
         await client.call("chat.send", params)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "It waits for the disk now: Permission denied" not in await why(client, "b"):
                 await asyncio.sleep(0.05)
         gateway.sessions_dir().chmod(0o700)

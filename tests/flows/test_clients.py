@@ -77,7 +77,7 @@ QUICK = [
 async def until_final(socket: aiohttp.ClientWebSocketResponse, run_id: str, *, answers_pings: bool) -> list[str]:
     """What the client reads of the run, up to its answer."""
     kinds: list[str] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "final" not in kinds:
             message = await socket.receive()
             if message.type is aiohttp.WSMsgType.PING:

@@ -75,7 +75,7 @@ async def test_a_channel_gets_the_whole_question_in_parts(tmp_path: Path, models
             await signal.connected()
             runs(models, COMMAND)
             await signal.say("try", sender=ANN, name="Ann")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while TAIL not in "".join(sent["message"] for sent in signal.of("send")):
                     await asyncio.sleep(0.05)
             whole = "".join(sent["message"] for sent in signal.of("send"))
@@ -110,7 +110,7 @@ async def test_a_script_swapped_between_question_and_answer_does_not_run(
         asked = await question(client)
         script.write_text("touch ran\n")
         await client.call("exec.approval.resolve", {"id": asked["id"], "decision": "allow-once"})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not any(
                 "is not what it was" in note for note in gateway.gateway.runtime.notes.peek("agent:main:main")
             ):

@@ -70,7 +70,7 @@ async def test_a_no_counts_for_the_run_that_is_under_way(gateway: InProcessGatew
     async with gateway.client() as client:
         start = {"sessionKey": "main", "message": f"{slow}{RUN}", "idempotencyKey": "slow"}
         await client.call("chat.send", start)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (gateway.state_dir / "workspace" / "begun").exists():
                 await asyncio.sleep(0.02)
         assert "security=deny" in await said(client, "/exec security=deny")

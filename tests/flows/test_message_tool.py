@@ -52,7 +52,7 @@ async def said(gateway: InProcessGateway | ForkedGateway, key: str) -> list[str]
 
 
 async def until_said(gateway: InProcessGateway | ForkedGateway, key: str, text: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while text not in await said(gateway, key):
             await asyncio.sleep(0.01)
 
@@ -182,7 +182,7 @@ async def test_a_chat_may_be_kept_to_itself(start: Start, signal: SignalDaemon, 
     closed = {"tools": {"message": {"crossContext": {"allowWithinProvider": False}}}, **APART}
     async with start(closed, allowFrom=[ANN]):
         await signal.say(f"tell Bob {call(action='send', target=BOB, message='hi')}", sender=ANN, name="Ann")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "Cross-context messaging denied" not in json.dumps([one.body for one in models.requests]):
                 await asyncio.sleep(0.01)
     assert not signal.of("send")
@@ -265,7 +265,7 @@ async def test_an_announce_step_has_no_message_tool(gateway: InProcessGateway, m
             await client.chat("[[reply:begun]]", key)
     models.queue(Reply("forty-two"), Reply("REPLY_SKIP"), Reply("ANNOUNCE_SKIP"))
     await invoke(gateway, "sessions_send", {"sessionKey": "agent:main:work", "message": "the answer?"})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (steps := [one.body for one in models.requests if "announce step" in json.dumps(one.body["system"])]):
             await asyncio.sleep(0.01)
     tools = {tool["name"] for tool in steps[0]["tools"]}

@@ -126,7 +126,7 @@ async def feed(gateway: InProcessGateway, query: str) -> tuple[aiohttp.ClientRes
     ):
         if response.status != 200:
             return response, [await response.json()]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             async for line in response.content:
                 frames.append(json.loads(line))
                 if frames[-1]["event"] == "chat" and frames[-1]["payload"]["state"] == "final":

@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from openclaw.agent.prepare import tools_for
 from openclaw.agent.sandbox import sandbox_of
+from openclaw.agent.tool_set import tools_for
 from openclaw.inbound.attachments import within_reach
 from openclaw.inbound.message import Inbound, Media, Peer, Sender
 from openclaw.sessions.entry import SessionEntry
@@ -145,7 +145,7 @@ async def test_a_sub_agent_that_a_sandboxed_session_starts_is_told_of_its_sandbo
         )
         child = json.loads(said)["childSessionKey"]
         assert child.startswith("agent:main:subagent:")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (
                 theirs := [one for one in models.requests if "count the birds" in str(one.body["messages"][:1])]
             ):

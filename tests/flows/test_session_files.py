@@ -119,7 +119,7 @@ async def test_old_transcripts_are_compressed_without_being_asked_for(gateway: I
     months_ago = plain.stat().st_mtime - 100 * 86_400
     os.utime(plain, (months_ago, months_ago))
     await gateway.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while plain.exists():
             await asyncio.sleep(0.05)
     async with gateway.client() as client:

@@ -38,7 +38,7 @@ async def quiet(tmp_path: Path, models: ModelServer) -> AsyncIterator[InProcessG
 async def ended(gateway: InProcessGateway, count: int = 1) -> list[Any]:
     """The jobs, once so many have ended."""
     ledger = gateway.gateway.runtime.ledger
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(found := await ledger.jobs(ended=True)) < count:
             await asyncio.sleep(0.01)
     return found
@@ -192,7 +192,7 @@ async def test_a_ring_of_eager_agents_stops_and_says_so(tmp_path: Path, models: 
         models.answer_with(eager)
         await client.chat("begin", "agent:a:main")
         ledger = gateway.gateway.runtime.ledger
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await ledger.jobs(ended=False):
                 await asyncio.sleep(0.02)
         jobs = await ledger.jobs()

@@ -119,7 +119,7 @@ async def test_however_words_are_cut_no_token_and_no_thought_is_read_anywhere(
 
 async def idle(client: WireClient, session: str) -> None:
     """Until the session's last message has had its end."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             listed = (await client.call("messages.list", {"sessionKey": session, "limit": 1}))["messages"]
             if listed and listed[0]["endedAt"]:

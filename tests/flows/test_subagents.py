@@ -40,7 +40,7 @@ async def told(client: WireClient) -> str:
 
 async def ended(gateway: InProcessGateway) -> list[Any]:
     ledger = gateway.gateway.runtime.ledger
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await ledger.jobs(ended=False) or not (found := await ledger.jobs(ended=True)):
             await asyncio.sleep(0.01)
     return [state_of(job) for job in found]

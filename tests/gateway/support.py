@@ -89,7 +89,7 @@ class Socket:
         await self.ws.send_str(frame if isinstance(frame, str) else json.dumps(frame))
 
     async def frame(self) -> dict[str, Any]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             message = await self.ws.receive()
         assert message.type is aiohttp.WSMsgType.TEXT, (message, self.ws.close_code)
         return json.loads(message.data)
@@ -120,7 +120,7 @@ class Socket:
     async def closed(self) -> tuple[int | None, str]:
         """The code and reason the server closed with; frames before that are kept."""
         while True:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 message = await self.ws.receive()
             if message.type is aiohttp.WSMsgType.TEXT:
                 self.unread.append(json.loads(message.data))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import openclaw
-from openclaw.gateway.http import common, hooks
+from openclaw.gateway.http import common, control_ui, hooks
 from openclaw.gateway.http.rpc import MAX_BODY_BYTES
 from openclaw.json_text import MAX_DEPTH, is_deep, may_be_deep
 from openclaw.models.http import parse_arguments
@@ -40,7 +40,10 @@ TAKES_NO_BODY = {
     ("GET", "/v1/models/*"),
     ("GET", "/__openclaw__/events"),
 }
-NAMED_BY_CONFIG = {("*", hooks.base_path): "reads hooks.maxBodyBytes; tests/scheduler tries its bodies"}
+NAMED_BY_CONFIG = {
+    ("*", hooks.base_path): "reads hooks.maxBodyBytes; tests/scheduler tries its bodies",
+    ("*", control_ui.base_path): "reads no body",
+}
 HTTP_ON = {"gateway": {"http": {"endpoints": {"chatCompletions": {"enabled": True}, "responses": {"enabled": True}}}}}
 DEEP = "[" * 5000 + "]" * 5000
 DEEPER_THAN_ALLOWED = "[" * (MAX_DEPTH + 10) + "]" * (MAX_DEPTH + 10)
@@ -66,7 +69,7 @@ async def exchange(running: Running, request: bytes, endless: bytes = b"") -> tu
     """Sends the request, then ``endless`` again and again until there is an answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             writer.write(request)
             answering = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
             while endless and not answering.done():

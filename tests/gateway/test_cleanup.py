@@ -27,7 +27,7 @@ def message(run_id: str) -> Accept:
 
 
 async def gone(gateway: InProcessGateway, row: LedgerRow) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await gateway.gateway.runtime.ledger.get(row.id) is not None:
             await asyncio.sleep(0.01)
 

@@ -83,7 +83,7 @@ def config(channels: dict[str, Any]) -> Any:
         ),
         ({"signal": {"textChunkLimit": 100, "accounts": {"work": {}}}}, "signal", "work", Limits(100)),
         ({"discord": {"textChunkLimit": 9000}}, "discord", None, Limits(2000)),
-        ({"telegram": {"textChunkLimit": -1}}, "telegram", None, Limits(4000)),
+        ({"zalo": {"allowFrom": []}}, "zalo", None, Limits(2000)),
         ({"irc": {"accounts": {"a": {"textChunkLimit": 300}}}}, "irc", "A", Limits(300)),
         ({}, "unheard-of", None, Limits(4000)),
     ],

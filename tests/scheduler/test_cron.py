@@ -27,7 +27,7 @@ MAIN = "agent:main:main"
 async def history(gateway: Gateway, job_id: str, count: int) -> list[dict[str, Any]]:
     """The runs of a job, once there are so many. A timer that was set while the clock moved is nudged."""
     clock, looks = gateway.runtime.clock, 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(entries := await gateway.cron.history.entries(job_id)) < count:
             await asyncio.sleep(0.01)
             looks += 1
@@ -182,7 +182,7 @@ async def test_moments_missed_while_the_gateway_was_down_are_made_up_for_once(
     async with gateway_parts(tmp_path, model, clock=clock) as gateway:
         await start_scheduler(gateway)
         await history(gateway, job["id"], 1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (due := (await gateway.cron.status())["nextWakeAtMs"]) is None:
                 await asyncio.sleep(0.01)
         assert due > clock.now_ms() and len(await gateway.cron.history.entries(job["id"])) == 1

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openclaw.config.channels import normalize_account_id
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions import keys
 
@@ -39,7 +40,7 @@ def test_agent_key_is_taken_apart(key, expected):
 )
 def test_agent_and_account_ids_are_normalised(value, agent, account):
     assert normalize_agent_id(value) == agent
-    assert keys.normalize_account_id(value) == account
+    assert normalize_account_id(value) == account
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ class GatewayProcess(GatewayUnderTest):
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
-            return await asyncio.wait_for(asyncio.to_thread(self._process.wait), 15)
+            return await asyncio.wait_for(asyncio.to_thread(self._process.wait), 60)
         except TimeoutError:
             self._process.kill()
             raise
@@ -210,16 +210,16 @@ class WireClient:
         await self.socket.send_json(frame if params is None else {**frame, "params": params})
         return request_id
 
-    async def answer(self, request_id: str, timeout: float = 20) -> Any:
+    async def answer(self, request_id: str, timeout: float = 60) -> Any:
         frame = await asyncio.wait_for(self._answers[request_id].get(), timeout)
         if not frame["ok"]:
             raise RequestFailed(frame["error"], frame.get("payload"))
         return frame.get("payload")
 
-    async def call(self, method: str, params: Any = None, timeout: float = 20) -> Any:
+    async def call(self, method: str, params: Any = None, timeout: float = 60) -> Any:
         return await self.answer(await self.send(method, params), timeout)
 
-    async def event(self, matches: Any, timeout: float = 20) -> dict[str, Any]:
+    async def event(self, matches: Any, timeout: float = 60) -> dict[str, Any]:
         """The first event, past or to come, whose (name, payload) the function accepts."""
         seen = 0
         async with asyncio.timeout(timeout):
@@ -239,7 +239,7 @@ class WireClient:
         await self.call("chat.send", {"sessionKey": session_key, "message": text, "idempotencyKey": run_id, **more})
         return await self.ending(run_id)
 
-    async def ending(self, run_id: str, timeout: float = 20) -> dict[str, Any]:
+    async def ending(self, run_id: str, timeout: float = 60) -> dict[str, Any]:
         def is_end(event: str, payload: Any) -> bool:
             return event == "chat" and payload["runId"] == run_id and payload["state"] in ("final", "error", "aborted")
 

@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from openclaw.channels.base import ChannelKind
+from openclaw.channels.kind import ChannelKinds
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway import assemble
@@ -130,8 +131,8 @@ async def gateway_parts(
     clock = clock or SystemClock()
     store = ConfigStore(str(path), clock, {})
     store.load_or_create()
-    kinds = {channel.id: channel} if channel is not None else {}
-    with patch.object(assemble, "channel_kinds", lambda: kinds):
+    kinds = ChannelKinds({}, {channel.id: channel} if channel is not None else {})
+    with patch.object(assemble, "ChannelKinds", lambda _: kinds):
         gateway = await assemble.open_gateway(str(state_dir), store, clock, {})
     gateway.runtime.call_model = model.answer
     try:

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 from openclaw.channels.base import Account, Capabilities, ChannelContext, default_account_id
+from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Media, Peer, Route, Sender
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
-from openclaw.sessions.keys import DEFAULT_ACCOUNT
 
 
 class Delivered:
@@ -138,7 +138,7 @@ class Loopback:
         self.lives[account].context.connected()
         self.changed()
 
-    async def until(self, holds: Any, timeout_s: float = 10) -> None:
+    async def until(self, holds: Any, timeout_s: float = 60) -> None:
         async with asyncio.timeout(timeout_s):
             while not holds():
                 self._changed.clear()

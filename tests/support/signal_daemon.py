@@ -155,7 +155,7 @@ class SignalDaemon:
     def result_next(self, method: str, result: Any) -> None:
         self._faults.setdefault(method, deque()).append({"result": result})
 
-    async def until(self, holds: Callable[[], bool], timeout_s: float = 10) -> None:
+    async def until(self, holds: Callable[[], bool], timeout_s: float = 60) -> None:
         async with asyncio.timeout(timeout_s):
             while not holds():
                 self._changed.clear()
@@ -306,12 +306,21 @@ class SignalDaemon:
             self._check_person(params.get("quoteAuthor"))
             if not isinstance(params.get("quoteTimestamp"), int):
                 raise Refusal(INVALID_PARAMS, "quoteTimestamp must be a number")
+        self._check_styles(params.get("textStyle", []), message)
         for name in names:
             if name in self.unregistered:
                 raise Refusal(USER_ERROR, f"The user {name} is not registered.")
         self._clock += 1
         results = [{"recipientAddress": {"number": name}, "type": "SUCCESS"} for name in names]
         return {"timestamp": self._clock, "results": results}
+
+    def _check_styles(self, styles: Any, message: str) -> None:
+        """Refuses styles that signal-cli does not know and ranges outside the message, which counts UTF-16 units."""
+        units = len(message.encode("utf-16-le")) // 2
+        for style in styles:
+            found = re.fullmatch(r"(\d{1,9}):(\d{1,9}):(BOLD|ITALIC|SPOILER|STRIKETHROUGH|MONOSPACE)", str(style))
+            if found is None or not 0 < int(found[2]) <= units - int(found[1]):
+                raise Refusal(USER_ERROR, f"Invalid text style: {style}")
 
     def _do_sendTyping(self, params: dict[str, Any]) -> Any:
         self._targets(params)

@@ -38,7 +38,7 @@ class Bench:
 
     async def finished(self, command: str) -> str:
         slug = await self.start(command)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.session(slug).ended.wait()
         return slug
 
@@ -49,7 +49,7 @@ class Bench:
         return text_of(await self.do(action, slug, **arguments))
 
     async def printed(self, slug: str, words: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while words not in self.session(slug).output.text():
                 await asyncio.sleep(0.01)
 

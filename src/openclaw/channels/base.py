@@ -7,7 +7,7 @@ are decided elsewhere, in the same way for all channels.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -15,11 +15,11 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.config.agents import default_agent_id
+from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Peer, Route
 from openclaw.outbound.reply import OutgoingMessage, SendReceipt
 from openclaw.paths import normalize_agent_id
-from openclaw.sessions.keys import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.storage.base import BlobStore
 
 Receive: TypeAlias = Callable[[Inbound], Awaitable[bool | None]]
@@ -39,6 +39,13 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     edit: bool = False
     unsend: bool = False
     """A message that was sent can be deleted for everybody."""
+    pin: bool = False
+    buttons: bool = False
+    """A message can have buttons; a press comes in as a message with the button's text."""
+    drafts: bool = False
+    """The reply can be shown while it is being written (``DraftChannel``)."""
+    native_commands: bool = False
+    """The platform has a menu of commands."""
     idempotent: bool = False
     """The platform drops a second message with the same key."""
 
@@ -59,6 +66,35 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     """Why the account cannot be started, such as a missing key. Empty if it can."""
 
 
+class WebhookRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody sent to the path of a channel on the Gateway's port."""
+
+    method: str
+    path: str
+    """The part below the path of the channel, without a slash at its beginning."""
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    """By lower-case name."""
+    body: bytes
+
+
+class WebhookAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    status: int = 200
+    text: str = ""
+    content_type: str = "text/plain"
+
+
+Webhook: TypeAlias = Callable[[WebhookRequest], Awaitable[WebhookAnswer]]
+
+
+class NativeCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command for the menu of a platform."""
+
+    name: str
+    description: str
+    takes_text: bool = False
+
+
 class ChannelContext(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the Gateway that a channel may use."""
 
@@ -71,6 +107,21 @@ class ChannelContext(msgspec.Struct, frozen=True, kw_only=True):
     receive: Receive
     notice: Callable[[Inbound], Awaitable[None]]
     """Reports an event that needs no answer, such as a reaction. Its ``text`` describes it."""
+    edited: Callable[[Inbound], Awaitable[None]]
+    """Reports that a person changed the text of an earlier message. ``text`` is the new one, ``message_id`` that of the
+    old, and ``revision`` tells this edit from others. Platforms also report changes that no person made, such as a
+    preview of a link; those are not reported here."""
+    deleted: Callable[[Inbound], Awaitable[None]]
+    """Reports that a person took a message back. Only its ids count."""
+    serve: Callable[[str, Webhook], Callable[[], None]]
+    """Serves a path on the Gateway's port until the returned function is called.
+
+    Anyone may call the path: the handler checks a signature or secret before it looks at anything else. Raises
+    ``NotConfigured`` if the path is taken.
+    """
+    commands: Callable[[], list[NativeCommand]]
+    """The commands for the platform's menu. Empty if the configuration wants none."""
+    environ: Mapping[str, str]
     connected: Callable[[], None]
     disconnected: Callable[[str], None]
     """Reports why the connection was lost. The channel reconnects by itself."""
@@ -100,6 +151,17 @@ class Channel(Protocol):
 
     async def probe(self) -> dict[str, Any]:
         """Asks the platform whether the account works. Returns ``{ok, …}``."""
+        ...
+
+
+class DraftChannel(Channel, Protocol):
+    """A channel whose ``Capabilities`` have ``drafts``."""
+
+    async def draft(self, route: Route, draft_id: int, text: str) -> None:
+        """Shows the unfinished reply in place of what ``draft_id`` showed before. An empty text takes it away.
+
+        The finished reply is sent by ``send``. Raises ``SendFailed``.
+        """
         ...
 
 

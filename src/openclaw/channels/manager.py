@@ -10,7 +10,8 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -21,21 +22,27 @@ from openclaw.channels.base import (
     ChannelContext,
     ChannelKind,
     Disconnect,
+    DraftChannel,
+    NativeCommand,
     NotConfigured,
     Receive,
+    Webhook,
 )
-from openclaw.channels.signal.kind import SignalKind
+from openclaw.channels.kind import ChannelKinds
 from openclaw.clock import Clock
+from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Route
 from openclaw.outbound.backoff import Backoff, Chance
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
-from openclaw.sessions.keys import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.storage.base import BlobStore
 
+Report: TypeAlias = Callable[[Inbound], Awaitable[None]]
 RESTART = Backoff(initial_s=1.0, max_s=300.0)
 ANSWER_S = 10.0
 """A platform that takes longer to answer a probe counts as silent."""
+RESERVED_PATHS = frozenset({"", "v1", "rpc", "hooks", "tools", "health", "healthz", "readyz", "metrics", "assets"})
+"""First parts of paths that the Gateway serves itself."""
 STABLE_S = 60.0
 """After an account has run this long, its next crash counts as the first one again."""
 
@@ -57,13 +64,17 @@ class ChannelManager:
     def __init__(
         self,
         *,
-        kinds: Mapping[str, ChannelKind],
+        kinds: ChannelKinds,
         config: Callable[[], Config],
         clock: Clock,
         state_dir: str,
         blobs: BlobStore,
         receive: Receive,
-        notice: Callable[[Inbound], Awaitable[None]] | None = None,
+        notice: Report | None = None,
+        edited: Report | None = None,
+        deleted: Report | None = None,
+        commands: Callable[[], list[NativeCommand]] = list,
+        environ: Mapping[str, str] = MappingProxyType({}),
         on_connected: Callable[[], None] = lambda: None,
         chance: Chance = random.random,
     ) -> None:
@@ -74,7 +85,10 @@ class ChannelManager:
         self._state_dir = Path(state_dir) / "channels"
         self._blobs = blobs
         self._receive = receive
-        self._notice = notice
+        self._notice, self._edited, self._deleted = notice, edited, deleted
+        self._commands = commands
+        self._environ = environ
+        self._webhooks: dict[str, Webhook] = {}
         self._on_connected = on_connected
         self._chance = chance
         self._accounts: dict[tuple[str, str], RunningAccount] = {}
@@ -89,7 +103,7 @@ class ChannelManager:
         async with self._changing:
             wanted = {
                 (kind.id, account.id): (kind, account)
-                for kind in self._kinds.values()
+                for kind in self._kinds.configured(config)
                 for account in kind.accounts(config)
             }
             changed = [
@@ -158,9 +172,8 @@ class ChannelManager:
             status.last_inbound_at = self._clock.now_ms()
             return await self._receive(inbound)
 
-        async def notice(inbound: Inbound) -> None:
-            if self._notice is not None:
-                await self._notice(inbound)
+        async def nothing(inbound: Inbound) -> None:
+            pass
 
         def connected() -> None:
             status.connected, status.last_connected_at = True, self._clock.now_ms()
@@ -179,11 +192,37 @@ class ChannelManager:
             state_dir=self._state_dir / channel / account.id,
             blobs=self._blobs,
             receive=receive,
-            notice=notice,
+            notice=self._notice or nothing,
+            edited=self._edited or nothing,
+            deleted=self._deleted or nothing,
+            serve=self._serve,
+            commands=self._commands,
+            environ=self._environ,
             connected=connected,
             disconnected=disconnected,
             log=log,
         )
+
+    # Webhooks
+
+    def _serve(self, path: str, webhook: Webhook) -> Callable[[], None]:
+        key = f"/{path.strip('/')}"
+        if key.split("/")[1] in RESERVED_PATHS or self.webhook(key) is not None:
+            raise NotConfigured(f"the path {key} is taken; set another webhookPath")
+        self._webhooks[key] = webhook
+
+        def end() -> None:
+            if self._webhooks.get(key) is webhook:
+                del self._webhooks[key]
+
+        return end
+
+    def webhook(self, path: str) -> tuple[Webhook, str] | None:
+        """Who serves a path on the Gateway's port, and the rest of the path below it."""
+        for base, webhook in self._webhooks.items():
+            if path == base or path.startswith(f"{base}/"):
+                return webhook, path[len(base) :].strip("/")
+        return None
 
     # Sending
 
@@ -242,6 +281,21 @@ class ChannelManager:
         except Exception:
             logging.getLogger(f"openclaw.channels.{channel}").exception("the typing sign failed")
 
+    async def draft(self, channel: str, route: dict[str, Any], draft_id: int, text: str) -> bool:
+        """Shows an unfinished reply. Returns False if the channel cannot, or not now."""
+        running = self.find(channel, route.get("accountId"))
+        if running is None or running.channel is None or not running.kind.capabilities.drafts:
+            return False
+        try:
+            await cast("DraftChannel", running.channel).draft(msgspec.convert(route, Route), draft_id, text)
+        except SendFailed as failure:
+            logging.getLogger(f"openclaw.channels.{channel}").debug("draft: %s", failure)
+            return False
+        except Exception:
+            logging.getLogger(f"openclaw.channels.{channel}").exception("the draft failed")
+            return False
+        return True
+
     # State
 
     def accounts(self, channel: str | None = None) -> list[RunningAccount]:
@@ -257,9 +311,3 @@ class ChannelManager:
             return {"ok": False, "error": f"no answer within {timeout_s:g} s"}
         except Exception as error:
             return {"ok": False, "error": f"{type(error).__name__}: {error}"}
-
-
-def channel_kinds() -> dict[str, ChannelKind]:
-    """Every channel kind by its id. A kind is cheap to import; its ``open`` imports what a live account needs."""
-    kinds: list[ChannelKind] = [SignalKind()]
-    return {kind.id: kind for kind in kinds}

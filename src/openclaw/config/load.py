@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from openclaw.config.json5text import Json5Error, Outline, SourceError, line_at, parse_source, read_source
 from openclaw.config.keypath import KeyPath, format_path
 from openclaw.config.schema import Config
-from openclaw.config.shape import shape_of
+from openclaw.config.schema.channels import Channels
+from openclaw.config.shape import fields_of, shape_of
 from openclaw.config.unsupported import unsupported_values
 from openclaw.config.validate import Issue, Report, check_rules, checked
 
@@ -285,14 +286,17 @@ def _filled(own: dict[str, Any], defaults: dict[str, Any], sections: tuple[str, 
 
 
 def _with_inherited_accounts(channels: dict[str, Any]) -> dict[str, Any]:
-    signal: dict[str, Any] | None = channels.get("signal")
-    if signal is None:
-        return channels
     policy = (channels.get("defaults") or {}).get("groupPolicy")
-    base = {"groupPolicy": policy, **signal} if policy else signal
-    inherited = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
-    accounts = {name: {**inherited, **account} for name, account in (signal.get("accounts") or {}).items()}
-    return {**channels, "signal": {**base, "accounts": accounts} if accounts else base}
+    filled = dict(channels)
+    for name in fields_of(Channels):
+        section: dict[str, Any] | None = channels.get(name) if name != "defaults" else None
+        if section is None:
+            continue
+        base = {"groupPolicy": policy, **section} if policy else section
+        inherited = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
+        accounts = {name: {**inherited, **account} for name, account in (section.get("accounts") or {}).items()}
+        filled[name] = {**base, "accounts": accounts} if accounts else base
+    return filled
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import types
 import typing
@@ -66,7 +67,7 @@ def shape_of(type_: Any) -> Shape:
         )
     if origin is list:
         return Shape(type=type_, items=shape_of(typing.get_args(type_)[0]))
-    if origin is dict:
+    if origin in (dict, collections.abc.Mapping):
         return Shape(type=type_, values=shape_of(typing.get_args(type_)[1]))
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
         return Shape(type=type_, record=type_)

@@ -28,14 +28,15 @@ _PER_AGENT = {
     "memorySearch.query.hybrid.mmr": "results are ordered by their score only",
     "memorySearch.query.hybrid.temporalDecay": "results are ordered by their score only",
 }
-_PER_SIGNAL_ACCOUNT = {
-    "dmHistoryLimit": "direct chats keep their whole history",
-    "dms": "direct chats keep their whole history",
+_CHANNELS = ("signal",)
+"""The channels that exist."""
+_PER_CHANNEL_ACCOUNT = {
     "blockStreaming": _NO_BLOCKS,
     "blockStreamingCoalesce": _NO_BLOCKS,
     "reactionLevel": "the agent reacts with emoji as often as it is told to",
-    "markdown": "tables are always written as text",
     "responsePrefix": "replies get no prefix yet",
+    "replyToMode": "replies quote what the agent asks to quote",
+    "ackReaction": "messages are not acknowledged with a reaction yet",
     "defaultTo": "messages are only sent to a recipient that is named",
 }
 
@@ -43,7 +44,9 @@ UNSUPPORTED: dict[str, str] = {
     "env.shellEnv": "variables are not taken from a login shell",
     "diagnostics": "traces and diagnostic flags are not written; /metrics has the figures",
     "update": "there is no check for new releases",
-    "browser": "there is no browser tool yet",
+    "browser.color": "the browser's frame has no colour",
+    "browser.profiles.*.color": "the browser's frame has no colour",
+    "browser.profiles.*.driver": "a profile is a browser of its own, or one that cdpUrl names; no extension is used",
     "ui.seamColor": "the Gateway serves no Control UI yet",
     "auth.profiles": "credentials are read from auth-profiles.json",
     "models.providers.*.auth": "the kind of credential is found by the credential",
@@ -68,7 +71,6 @@ UNSUPPORTED: dict[str, str] = {
     "tools.exec.applyPatch": "there is no apply_patch tool",
     "tools.exec.notifyOnExitEmptySuccess": "a command that ends well without output is always reported",
     "tools.message.broadcast": "the message tool writes to one target per call",
-    "tools.web.search": "there is no web_search tool yet",
     "tools.web.fetch.firecrawl": "pages are fetched by the Gateway itself",
     "tools.media": "media are not described before the model sees them",
     "tools.links": "links are not read before the model sees them",
@@ -84,7 +86,6 @@ UNSUPPORTED: dict[str, str] = {
     "messages.suppressToolErrors": "tool errors are told to the model only",
     "messages.statusReactions": "the state of a run is not shown with reactions yet",
     "messages.tts": "replies are not spoken yet",
-    "commands.native": "commands are not registered in the menus of channels yet",
     "commands.nativeSkills": "commands are not registered in the menus of channels yet",
     "commands.bash": "there is no /bash command",
     "commands.bashForegroundMs": "there is no /bash command",
@@ -95,16 +96,25 @@ UNSUPPORTED: dict[str, str] = {
     "hooks.gmail": "mail is not fetched; let a program call /hooks/gmail with the preset gmail",
     "hooks.internal": "there are no hooks inside the Gateway yet",
     "web": "there is no WhatsApp channel yet",
-    **{f"channels.signal.{key}": reason for key, reason in _PER_SIGNAL_ACCOUNT.items()},
-    **{f"channels.signal.accounts.*.{key}": reason for key, reason in _PER_SIGNAL_ACCOUNT.items()},
+    "channels.telegram": "there is no Telegram channel yet",
+    "channels.discord": "there is no Discord channel yet",
+    "channels.slack": "there is no Slack channel yet",
+    "channels.whatsapp": "there is no WhatsApp channel yet",
+    "channels.bluebubbles": "there is no BlueBubbles channel yet",
+    "channels.imessage": "there is no BlueBubbles channel yet",
+    "channels.matrix": "there is no Matrix channel yet",
+    "channels.irc": "there is no IRC channel yet",
+    **{
+        f"channels.{channel}{account}.{key}": reason
+        for channel in _CHANNELS
+        for account in ("", ".accounts.*")
+        for key, reason in _PER_CHANNEL_ACCOUNT.items()
+    },
     "discovery": "the Gateway does not announce itself on the network",
     "canvasHost": "there is no canvas yet",
     "talk": "there is no talk mode yet",
     "gateway.auth.allowTailscale": "logins of Tailscale are not accepted",
     "gateway.auth.trustedProxy": "logins of a proxy are not accepted",
-    "gateway.controlUi.enabled": "the Gateway serves no Control UI yet",
-    "gateway.controlUi.basePath": "the Gateway serves no Control UI yet",
-    "gateway.controlUi.root": "the Gateway serves no Control UI yet",
     "gateway.remote.transport": "open an SSH tunnel yourself and set gateway.remote.url to it",
     "gateway.remote.sshTarget": "open an SSH tunnel yourself and set gateway.remote.url to it",
     "gateway.remote.sshIdentity": "open an SSH tunnel yourself and set gateway.remote.url to it",
@@ -126,7 +136,6 @@ UNSUPPORTED: dict[str, str] = {
     "secrets": "secrets are named where they are used: env, file or command",
     "acp": "the agent client protocol is not served",
     "cli": "the command line has no settings",
-    "mcp": "MCP servers are not used yet",
 }
 """Key path → why it has no effect. ``[]`` is any item of a list, ``*`` any key, and a path covers all below it."""
 
@@ -180,6 +189,9 @@ UNSUPPORTED_VALUES: dict[str, Rule] = {
     "models.providers.*.models[].api": _UNSPOKEN,
     **{f"tools.exec.{key}": rule for key, rule in _EXEC.items()},
     **{f"agents.list[].tools.exec.{key}": rule for key, rule in _EXEC.items()},
+    "tools.web.search.provider": Rule(
+        "this service is not asked; use brave, perplexity or searxng", _one_of("grok", "gemini", "kimi")
+    ),
     "logging.consoleStyle": Rule("lines on the console have one form beside json", _one_of("compact")),
     "channels.*": Rule("this channel is not connected: so far there is Signal only", _asks),
 }
@@ -198,7 +210,8 @@ SAFETY: dict[str, Rule] = {
         refused=True,
     ),
     **{
-        f"channels.signal{account}.groups.*.{key}": _GROUP_TOOLS
+        f"channels.{channel}{account}.groups.*.{key}": _GROUP_TOOLS
+        for channel in _CHANNELS
         for account in ("", ".accounts.*")
         for key in ("tools", "toolsBySender")
     },

@@ -20,10 +20,12 @@ from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
+from openclaw.agent.sandbox import comes_from_group
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.history_cleaner import Hygiene
 from openclaw.agent.window.tokens import TokenMeasures
-from openclaw.channels.manager import channel_kinds
+from openclaw.channels.base import NativeCommand
+from openclaw.channels.kind import ChannelKinds
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
 from openclaw.config.schema import Config
@@ -35,20 +37,23 @@ from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.event_loop import LoopFairness, LoopLag
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import DiskCheck, Health, build_health
-from openclaw.gateway.http import hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke
+from openclaw.gateway.http import control_ui, hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke
 from openclaw.gateway.messenger import Messenger
 from openclaw.gateway.methods import (
     agent,
     agents,
+    browser,
     channels,
     chat,
     context,
     cron,
     devices,
     exec_approvals,
+    mcp,
     memory,
     messages,
     nodes,
+    outbox,
     send,
     skills,
     system,
@@ -65,11 +70,13 @@ from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.views.history import read_history
+from openclaw.inbound.commands.registry import listed
 from openclaw.inbound.commands.status import status
 from openclaw.inbound.incoming import CommandContext, client_facts
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
+from openclaw.mcp.servers import McpServers
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import AgentMemories
 from openclaw.models.base import Model, ModelError
@@ -100,17 +107,21 @@ from openclaw.storage.files.transcript import FileTranscriptStore
 from openclaw.storage.repairs import Repairs
 from openclaw.teamwork.session_tools import SessionViews
 from openclaw.teamwork.team import Team
-from openclaw.tools.base import Tool
+from openclaw.tools.base import Tool, ToolContext
+from openclaw.tools.browser.browsers import Browsers
+from openclaw.tools.browser.tool import BrowserTool
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.message import MessagingTool
 from openclaw.tools.process_registry import ProcessRegistry
 from openclaw.tools.web import WebFetchTool
+from openclaw.tools.web_search import WebSearchTool
 
 log = logging.getLogger("openclaw.gateway")
 
 METHOD_FAMILIES = (
     agent,
     agents,
+    browser,
     chat,
     config_methods,
     context,
@@ -118,8 +129,10 @@ METHOD_FAMILIES = (
     devices,
     system,
     exec_approvals,
+    mcp,
     memory,
     messages,
+    outbox,
     channels,
     nodes,
     send,
@@ -129,7 +142,8 @@ METHOD_FAMILIES = (
     usage,
 )
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
-HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke)
+HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke, control_ui)
+"""The first route that fits answers. The Control UI fits every path, so it is the last."""
 
 
 async def open_gateway(
@@ -154,6 +168,8 @@ async def open_gateway(
     runtime = await open_runtime(state_dir, config, clock, environ, model_calls, memories, repairs)
     gateway = build_gateway(runtime, metrics, loop_fairness, environ)
     gateway.model_calls, gateway.repairs = model_calls, repairs
+    gateway.mcp = McpServers(lambda: config.current, clock, environ, runtime.approvals)
+    runtime.foreign_tools = gateway.mcp
 
     def wake(run_id: str, text: str) -> None:
         gateway.spawn(gateway.pipeline.wake(run_id, text, str(uuid.uuid4())))
@@ -251,9 +267,13 @@ def build_gateway(
     )
     gateway.channel_services = ChannelServices(
         runtime,
-        channel_kinds(),
+        ChannelKinds(environ),
         receive=lambda inbound: gateway.pipeline.receive(inbound),
         notice=lambda inbound: gateway.pipeline.notice(inbound),
+        edited=lambda inbound: gateway.pipeline.edited(inbound),
+        deleted=lambda inbound: gateway.pipeline.deleted(inbound),
+        commands=lambda: native_commands(runtime.config.current),
+        environ=environ,
     )
     return gateway
 
@@ -291,12 +311,40 @@ def add_message_flow(gateway: Gateway) -> None:
     message = MessagingTool(Messenger(gateway, team.jobs))
     web_fetch = WebFetchTool(lambda: runtime.config.current.tools.web.fetch, runtime.clock)
 
+    web_search = WebSearchTool(lambda: runtime.config.current.tools.web.search, gateway.environ, runtime.clock)
+
+    browser_tool = add_browser(gateway)
+
     def tools() -> list[Tool]:
-        web = [web_fetch] if runtime.config.current.tools.web.fetch.enabled else []
-        return [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime), message, *web]
+        rules = runtime.config.current.tools.web
+        web: list[Tool] = [
+            *([web_search] if rules.search.enabled else []),
+            *([web_fetch] if rules.fetch.enabled else []),
+        ]
+        used: list[Tool] = [browser_tool] if gateway.browsers.offered() else []
+        return [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime), message, *web, *used]
 
     runtime.team_tools = tools
     runtime.nodes, runtime.has_nodes = gateway.nodes, lambda: gateway.nodes.any
+
+
+def add_browser(gateway: Gateway) -> BrowserTool:
+    """Makes the browsers of the Gateway. None is started before it is used."""
+    runtime = gateway.runtime
+    gateway.browsers = Browsers(
+        lambda: runtime.config.current.browser, runtime.state_dir, gateway.environ, runtime.clock
+    )
+
+    async def of_group(context: ToolContext) -> bool:
+        return await comes_from_group(runtime, context.agent_id, context.session_key)
+
+    def changed(_old: Config, _new: Config, paths: list[str]) -> None:
+        if any(path.startswith("browser") for path in paths):
+            gateway.spawn(gateway.browsers.settings_changed())
+
+    runtime.config.subscribe(changed)
+    gateway.browser_tool = BrowserTool(gateway.browsers, of_group, runtime.clock)
+    return gateway.browser_tool
 
 
 def add_scheduler(gateway: Gateway) -> None:
@@ -327,6 +375,16 @@ async def start_scheduler(gateway: Gateway) -> None:
     """Goes on with what the last Gateway left, then waits for what is due."""
     for part in (gateway.heartbeats, gateway.hook_runs, gateway.cron):
         await part.start()
+
+
+def native_commands(config: Config) -> list[NativeCommand]:
+    """The commands for the menus of platforms."""
+    if config.commands.native is False:
+        return []
+    return [
+        NativeCommand(name=command.name, description=command.help, takes_text=bool(command.usage))
+        for command in listed(config)
+    ]
 
 
 async def has_ended(ledger: Ledger, run_id: str) -> bool:
@@ -404,7 +462,9 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.channel_services.stop()
     await gateway.stop()
     await gateway.runtime.approvals.close()
+    await gateway.mcp.close()
     await gateway.runtime.processes.close()
+    await gateway.browsers.close()
     await gateway.runtime.memories.close()
     await gateway.model_calls.close()
     with contextlib.suppress(OSError):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from openclaw.channels.base import ChannelKind, Receive
-from openclaw.channels.manager import ChannelManager
+from openclaw.channels.base import NativeCommand, Receive
+from openclaw.channels.kind import ChannelKinds
+from openclaw.channels.manager import ChannelManager, Report
 from openclaw.config.schema import Config
-from openclaw.inbound.message import Inbound
 from openclaw.outbound.deliver import Delivery
 
 if TYPE_CHECKING:
@@ -22,10 +23,14 @@ class ChannelServices:
     def __init__(
         self,
         runtime: Runtime,
-        kinds: Mapping[str, ChannelKind],
+        kinds: ChannelKinds,
         *,
         receive: Receive,
-        notice: Callable[[Inbound], Awaitable[None]] | None = None,
+        notice: Report | None = None,
+        edited: Report | None = None,
+        deleted: Report | None = None,
+        commands: Callable[[], list[NativeCommand]] = list,
+        environ: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._config = runtime.config
         self.clock = runtime.clock
@@ -37,6 +42,10 @@ class ChannelServices:
             blobs=runtime.blobs,
             receive=receive,
             notice=notice,
+            edited=edited,
+            deleted=deleted,
+            commands=commands,
+            environ=environ,
             on_connected=lambda: self.delivery.wake(),
         )
         self.delivery = Delivery(runtime.ledger, self.channels, runtime.clock)

@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias
 
 import msgspec
 
+from openclaw.config.channels import DEFAULT_ACCOUNT, account_settings
 from openclaw.config.schema import Config
-from openclaw.config.schema.channels import DmPolicy, GroupPolicy, SignalAccount
+from openclaw.config.schema.channels.base import ChannelGroup, DmPolicy, GroupPolicy
 from openclaw.config.schema.system import Commands
 from openclaw.config.validate import KNOWN_CHANNELS
 from openclaw.inbound.message import Inbound
 from openclaw.rights import Right, rights_of_person
-from openclaw.sessions.keys import DEFAULT_ACCOUNT, account_named
 
 _OWNER_ENFORCED = frozenset({"whatsapp"})
 _PREFIXES = {"telegram": ("tg:",), "discord": ("user:", "pk:"), "slack": ("user:",)}
@@ -214,8 +214,6 @@ def _owners_of_channel(entries: Iterable[str | int], channel: str) -> frozenset[
     return frozenset(owners - {""})
 
 
-_DM_POLICIES = ("pairing", "allowlist", "open", "disabled")
-_GROUP_POLICIES = ("open", "disabled", "allowlist")
 STORE_COUNTS_IN_GROUPS = frozenset({"telegram", "signal", "imessage"})
 """On these channels a paired person may also speak in groups."""
 
@@ -242,75 +240,31 @@ class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
 def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACCOUNT) -> ChannelSettings:
     """Returns the settings of one account. A channel without a section gets the careful defaults."""
     name = channel.strip().lower()
-    if name == "signal":
-        signal = config.channels.signal
-        if signal is None:
-            return ChannelSettings(channel=name)
-        return _of_signal(name, account_named(signal.accounts, account_id) or signal)
-    section = config.channels.others.get(name) or config.channels.others.get(channel) or {}
-    accounts = _map(section.get("accounts"))
-    own = _map(account_named(accounts, account_id))
-    return _of_map(name, {**section, **own}, config.channels.defaults.group_policy)
-
-
-def _of_signal(channel: str, account: SignalAccount) -> ChannelSettings:
+    account = account_settings(config, channel, account_id)
+    if account is None:
+        return ChannelSettings(channel=name)
+    direct = account.dm
     return ChannelSettings(
-        channel=channel,
-        dm_policy=account.dm_policy,
-        allow_from=_ids(account.allow_from) or (),
+        channel=name,
+        dm_policy=direct.policy or account.dm_policy if direct.enabled else "disabled",
+        allow_from=_ids(account.allow_from) + _ids(direct.allow_from),
         group_policy=account.group_policy,
-        group_allow_from=_ids(account.group_allow_from),
-        groups={
-            group: GroupSettings(require_mention=settings.require_mention) for group, settings in account.groups.items()
-        },
+        group_allow_from=None if account.group_allow_from is None else _ids(account.group_allow_from),
+        groups={group: group_settings(settings) for group, settings in account.groups.items()},
         history_limit=account.history_limit,
     )
 
 
-def _of_map(channel: str, section: Mapping[str, Any], default_group_policy: GroupPolicy | None) -> ChannelSettings:
-    direct = _map(section.get("dm"))
-    policy = section.get("dmPolicy", direct.get("policy", "pairing"))
-    own = _ids(section.get("allowFrom"))
-    return ChannelSettings(
-        channel=channel,
-        dm_policy=policy if policy in _DM_POLICIES and direct.get("enabled") is not False else "disabled",
-        allow_from=(own or ()) + (_ids(direct.get("allowFrom")) or ()),
-        group_policy=_group_policy(section.get("groupPolicy", default_group_policy or "allowlist")),
-        group_allow_from=_ids(section.get("groupAllowFrom")),
-        groups={str(group): _group_settings(value) for group, value in _map(section.get("groups")).items()},
-        history_limit=_count(section.get("historyLimit")),
-    )
-
-
-def _group_settings(value: Any) -> GroupSettings:
-    section = _map(value)
-    mention = section.get("requireMention")
-    policy = section.get("groupPolicy")
+def group_settings(group: ChannelGroup) -> GroupSettings:
+    topics: Mapping[str, ChannelGroup] = getattr(group, "topics", {})
     return GroupSettings(
-        enabled=section.get("enabled") is not False,
-        require_mention=mention if isinstance(mention, bool) else None,
-        policy=None if policy is None else _group_policy(policy),
-        allow_from=_ids(section.get("allowFrom")),
-        topics={str(topic): _group_settings(settings) for topic, settings in _map(section.get("topics")).items()},
+        enabled=group.enabled,
+        require_mention=group.require_mention,
+        policy=group.group_policy,
+        allow_from=None if group.allow_from is None else _ids(group.allow_from),
+        topics={topic: group_settings(settings) for topic, settings in topics.items()},
     )
 
 
-def _group_policy(value: Any) -> GroupPolicy:
-    return value if value in _GROUP_POLICIES else "disabled"
-
-
-def _map(value: Any) -> Mapping[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _ids(value: Any) -> tuple[str, ...] | None:
-    """Returns None when unset. A value of the wrong shape counts as an empty list, which admits nobody."""
-    if value is None:
-        return None
-    items = cast("list[Any]", value) if isinstance(value, list) else []
-    texts = (str(item).strip() for item in items if isinstance(item, str | int) and not isinstance(item, bool))
-    return tuple(text for text in texts if text)
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+def _ids(entries: Iterable[str | int]) -> tuple[str, ...]:
+    return tuple(text for entry in entries if (text := str(entry).strip()))

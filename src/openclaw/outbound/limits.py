@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
+from openclaw.config.channels import account_settings, foreign_section
 from openclaw.config.schema import Config
-from openclaw.sessions.keys import account_named
 
 DEFAULT_LIMIT = 4000
 # fmt: off
@@ -32,24 +32,13 @@ class Limits(msgspec.Struct, frozen=True):
 
 def limits_for(config: Config, channel: str, account_id: str | None = None) -> Limits:
     """The limits of the account, or else of the channel, or else the built-in ones."""
-    default = CHANNEL_LIMITS.get(channel, DEFAULT_LIMIT)
-    if channel == "signal":
-        signal = config.channels.signal
-        if signal is None:
-            return Limits(default)
-        chosen = account_named(signal.accounts, account_id) or signal
-        return Limits(chosen.text_chunk_limit, chosen.chunk_mode)
-    section = config.channels.others.get(channel, {})
-    text = _setting(section, account_id, "textChunkLimit")
-    mode = _setting(section, account_id, "chunkMode")
-    limit = text if isinstance(text, int) and not isinstance(text, bool) and text > 0 else default
-    return Limits(min(limit, HARD_LIMITS.get(channel, limit)), "newline" if mode == "newline" else "length")
-
-
-def _setting(section: dict[str, Any], account_id: str | None, name: str) -> Any:
-    accounts = section.get("accounts")
-    own = account_named(accounts, account_id) if isinstance(accounts, dict) else None
-    return own[name] if isinstance(own, dict) and name in own else section.get(name)
+    account = account_settings(config, channel, account_id)
+    if account is None:
+        return Limits(CHANNEL_LIMITS.get(channel, DEFAULT_LIMIT))
+    text = account.text_chunk_limit
+    if (section := foreign_section(config, channel)) is not None and "textChunkLimit" not in section:
+        text = CHANNEL_LIMITS.get(channel, text)
+    return Limits(min(text, HARD_LIMITS.get(channel, text)), account.chunk_mode)
 
 
 def utf16_length(text: str) -> int:

@@ -27,13 +27,14 @@ from openclaw.config.agents import (
     user_zone,
     workspace_dir,
 )
+from openclaw.config.channels import heartbeat_visibility
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ActiveHours, Heartbeat
-from openclaw.config.schema.channels import HeartbeatVisibility
+from openclaw.config.schema.channels.base import HeartbeatVisibility
 from openclaw.config.store import write_private
 from openclaw.scheduler.turns import Outcome, Target, Turn, Turns, said_nothing
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import SessionRef, account_named, canonical_key
+from openclaw.sessions.keys import SessionRef, canonical_key
 from openclaw.storage import faults
 from openclaw.storage.base import ReasonCode
 from openclaw.text import clipped
@@ -294,7 +295,7 @@ class Heartbeats:
             if await asyncio.to_thread(is_empty_file, path) or await self._is_unused(agent_id, settings, path):
                 return "empty-heartbeat-file"
         target = await self._target(agent_id)
-        shown = visibility(config, str(target.route.get("channel") or ""), target.route.get("accountId"))
+        shown = heartbeat_visibility(config, str(target.route.get("channel") or ""), target.route.get("accountId"))
         if not (shown.show_ok or shown.show_alerts or shown.use_indicator):
             return "alerts-disabled"
         return ""
@@ -317,7 +318,7 @@ class Heartbeats:
         config, session = self._turns.config, self.session(beat.agent_id)
         target = await self._target(beat.agent_id)
         route = target.route
-        shown = visibility(config, str(route.get("channel") or ""), route.get("accountId"))
+        shown = heartbeat_visibility(config, str(route.get("channel") or ""), route.get("accountId"))
         facts: dict[str, Any] = {"durationMs": max(0, self._runtime.clock.now_ms() - beat.started_at)}
         if route:
             facts |= {
@@ -412,22 +413,6 @@ def within_hours(hours: ActiveHours, config: Config, now_ms: int) -> bool:
 def _minutes(text: str | None) -> int | None:
     found = re.fullmatch(r"(\d\d):(\d\d)", (text or "").strip())
     return int(found[1]) * 60 + int(found[2]) if found else None
-
-
-def visibility(config: Config, channel: str, account_id: str | None) -> HeartbeatVisibility:
-    """How heartbeats show on a channel: as its account says, else the channel, else all channels."""
-    channels = config.channels
-    if channel == "signal" and channels.signal is not None:
-        account = account_named(channels.signal.accounts, account_id)
-        found = account.heartbeat if account is not None else None
-        return found or channels.signal.heartbeat or channels.defaults.heartbeat
-    section = channels.others.get(channel)
-    if isinstance(section, dict) and isinstance(section.get("heartbeat"), dict):
-        try:
-            return msgspec.convert(section["heartbeat"], HeartbeatVisibility)
-        except msgspec.ValidationError:
-            pass
-    return channels.defaults.heartbeat
 
 
 def is_empty_file(path: Path) -> bool:

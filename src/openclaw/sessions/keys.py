@@ -6,18 +6,15 @@ import hashlib
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import msgspec
 
 from openclaw.paths import normalize_agent_id
 
-T = TypeVar("T")
-
 DEFAULT_AGENT = "main"
 DEFAULT_MAIN_KEY = "main"
-DEFAULT_ACCOUNT = "default"
 RESERVED_KEYS = frozenset({"global", "unknown"})
 
 SessionKind: TypeAlias = Literal["main", "group", "cron", "hook", "node", "other"]
@@ -36,22 +33,6 @@ LONGEST_KEY = 512
 class AgentKey(NamedTuple):
     agent_id: str
     rest: str
-
-
-def normalize_account_id(value: str | None) -> str:
-    """Normalises like an agent id, but blank text becomes ``default``."""
-    if not (value or "").strip():
-        return DEFAULT_ACCOUNT
-    cleaned = normalize_agent_id(value)
-    # normalize_agent_id returns "main" when no character is left; an account needs "default" there.
-    survives = re.search(r"[a-z0-9_]", (value or "").lower()) is not None
-    return cleaned if survives else DEFAULT_ACCOUNT
-
-
-def account_named(accounts: Mapping[str, T], account_id: str | None) -> T | None:
-    """The section of an account, whichever way the configuration spells its name."""
-    wanted = normalize_account_id(account_id)
-    return next((section for name, section in accounts.items() if normalize_account_id(str(name)) == wanted), None)
 
 
 def normalize_main_key(value: str | None) -> str:

@@ -22,7 +22,10 @@ from openclaw.agent.window.history_cleaner import (
     max_result_chars,
 )
 from openclaw.agent.window.images import ImageCache
-from openclaw.config.schema.channels import Channels, DmHistory, SignalAccount, SignalConfig
+from openclaw.config.schema import Config
+from openclaw.config.schema.channels import Channels
+from openclaw.config.schema.channels.base import DmHistory
+from openclaw.config.schema.channels.signal import SignalAccount, SignalConfig
 from openclaw.events import RunEnded
 from openclaw.messages import (
     AssistantMessage,
@@ -66,9 +69,9 @@ def test_a_direct_chat_is_replayed_from_the_last_turns_only() -> None:
         ("agent:main:signal:direct:+1999", 10),
         ("agent:main:signal:work:direct:+1999", 4),
         ("agent:main:signal:group:abc", 0),
-        ("agent:main:telegram:direct:77", 5),
-        ("agent:main:telegram:direct:78", 20),
-        ("agent:main:telegram:direct", 0),
+        ("agent:main:zalo:direct:77", 5),
+        ("agent:main:zalo:direct:78", 20),
+        ("agent:main:zalo:direct", 0),
         ("agent:main:direct:77", 0),
         ("agent:main:discord:direct:1", 0),
         ("agent:main:main", 0),
@@ -78,7 +81,7 @@ def test_the_limit_of_a_direct_chat_is_the_persons_or_the_channels(key: str, lim
     account = SignalAccount(dm_history_limit=4)
     signal = SignalConfig(dm_history_limit=10, dms={"+1555": DmHistory(history_limit=3)}, accounts={"work": account})
     telegram = {"dmHistoryLimit": 20, "dms": {"77": {"historyLimit": 5}}}
-    assert dm_history_limit(Channels(signal=signal, others={"telegram": telegram}), key) == limit
+    assert dm_history_limit(Config(channels=Channels(signal=signal, others={"zalo": telegram})), key) == limit
 
 
 def test_words_of_another_session_say_so() -> None:

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from openclaw.channels.manager import ChannelManager, channel_kinds
-from openclaw.channels.signal.channel import OFFERS, SignalChannel
+from openclaw.channels.kind import ChannelKinds
+from openclaw.channels.manager import ChannelManager
+from openclaw.channels.offer import OFFERS
+from openclaw.channels.signal.channel import SignalChannel
 from openclaw.channels.signal.kind import SignalKind
 from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config
@@ -57,13 +59,13 @@ class Receiver:
         self._changed.set()
 
     async def heard(self, text: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while text not in [inbound.text for inbound in self.messages]:
                 self._changed.clear()
                 await self._changed.wait()
 
     async def got(self, count: int) -> list[str]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.messages) < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -92,7 +94,7 @@ def config(signal: dict[str, Any]) -> Any:
 
 def manager(state: Path, wanted: Any, receiver: Receiver, clock: Any = None, **more: Any) -> ChannelManager:
     return ChannelManager(
-        kinds=channel_kinds(),
+        kinds=ChannelKinds({}),
         config=lambda: wanted,
         clock=clock or QuickClock(),
         state_dir=str(state),
@@ -221,6 +223,17 @@ async def test_attachments_are_left_alone_when_told_so(tmp_path: Path) -> None:
         assert setup.receiver.messages[0].media == () and setup.daemon.calls == []
 
 
+async def test_markdown_goes_out_as_text_with_styles(tmp_path: Path) -> None:
+    table = "| Name | Age |\n| - | - |\n| Ann | 30 |"
+    async with running(tmp_path, markdown={"tables": "code"}) as setup:
+        await setup.send("😀 **hi** [docs](https://e.org)")
+        await setup.send(table)
+        first, second = setup.daemon.of("send")
+        assert (first["message"], first["textStyle"]) == ("😀 hi docs (https://e.org)", ["3:2:BOLD"])
+        assert second["message"] == "| Name | Age |\n| ---- | --- |\n| Ann  | 30  |"
+        assert second["textStyle"] == ["0:44:MONOSPACE"]
+
+
 async def test_files_go_out_inside_the_request(tmp_path: Path) -> None:
     async with running(tmp_path) as setup:
         blob = await setup.blobs.put(b"chart")
@@ -307,7 +320,7 @@ async def test_next_to_a_daemon_that_runs_elsewhere_no_own_one_is_started(
     channels = manager(tmp_path, config({"account": ME, "httpUrl": "http://127.0.0.1:1"}), Receiver())
     await channels.start()
     (account,) = channels.accounts()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not account.status.restarts:
             await asyncio.sleep(0.01)
     await channels.stop()
@@ -384,7 +397,7 @@ async def test_an_account_the_daemon_does_not_know_is_told(tmp_path: Path) -> No
         channels = manager(tmp_path, config({"account": ME, "httpUrl": daemon.url}), Receiver())
         await channels.start()
         (account,) = channels.accounts()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while account.status.last_error is None:
                 await asyncio.sleep(0.01)
         assert "does not know the account" in account.status.last_error
@@ -437,7 +450,7 @@ async def test_the_daemon_is_started_and_ended_with_the_channel(tmp_path: Path, 
     up = asyncio.Event()
     channels = manager(tmp_path, wanted, Receiver(), SystemClock(), on_connected=up.set)
     await channels.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await up.wait()
     sent = await channels.send("signal", TO_ANN, OutgoingMessage(text="hello"), "k")
     assert sent.message_id.isdigit()
@@ -459,7 +472,7 @@ async def test_a_program_that_is_not_installed_is_said_once_and_not_tried_again(
 
 def test_the_configuration_says_what_is_missing() -> None:
     problems = [
-        SignalKind().accounts(config(settings))[0].problem for settings in ({}, {"account": "12345"}, {"account": ME})
+        SignalKind({}).accounts(config(settings))[0].problem for settings in ({}, {"account": "12345"}, {"account": ME})
     ]
     assert ["channels.signal.account" in problem for problem in problems] == [True, True, False]
     assert os.sep not in problems[0]

@@ -174,7 +174,7 @@ async def test_a_listener_that_hangs_up_is_forgotten(running: Running) -> None:
         assert response.status == 200
         assert len(running.gateway.broadcaster.clients) == 1
         response.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while running.gateway.broadcaster.clients:
             await running.rpc("health")
 
@@ -220,7 +220,10 @@ CONNECT: dict[str, Any] = {
         ("GET", "/__openclaw__/rpc", 405),
         ("POST", "/healthz", 405),
         ("GET", "/v1/nothing", 404),
-        ("GET", "/nothing", 404),
+        ("POST", "/v1/nothing", 404),
+        ("GET", "/ui/nothing", 404),
+        ("GET", "/nothing.js", 404),
+        ("POST", "/nothing", 405),
     ],
 )
 async def test_routes(running: Running, verb: str, path: str, status: int) -> None:

@@ -141,7 +141,7 @@ async def test_who_is_let_in_may_send_large_frames(tmp_path: Path) -> None:
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with contextlib.suppress(ConnectionError):
             while await reader.read(65536):
                 pass

@@ -375,7 +375,7 @@ def test_a_running_store_says_that_its_file_was_moved_away(ours: Path, caplog: p
         await store.flush()
         file = ours / "agents/main/sessions/sessions.json"
         file.unlink()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not file.exists():
                 await asyncio.sleep(0.05)
         await store.close()

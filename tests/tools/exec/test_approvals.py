@@ -79,7 +79,7 @@ async def test_a_command_that_needs_a_yes_is_not_run_before_it(asked: Asked) -> 
     assert result.details["approvalSlug"] == result.details["approvalId"][:8]
     assert not (asked.context.workspace / "ran").exists()
     asked.approvals.resolve(result.details["approvalId"], "allow-once")
-    told = await asyncio.wait_for(asked.woken.get(), 10)
+    told = await asyncio.wait_for(asked.woken.get(), 60)
     assert told.startswith(f"Exec finished (gateway id={result.details['approvalId']}, session=")
     assert "code 0" in told
     assert (asked.context.workspace / "ran").exists()
@@ -88,14 +88,14 @@ async def test_a_command_that_needs_a_yes_is_not_run_before_it(asked: Asked) -> 
 async def test_what_the_command_printed_is_told_with_its_end(asked: Asked) -> None:
     result = await asked.run("echo one; echo two >&2; exit 3", ALWAYS)
     asked.approvals.resolve(result.details["approvalSlug"], "allow-once")
-    told = await asyncio.wait_for(asked.woken.get(), 10)
+    told = await asyncio.wait_for(asked.woken.get(), 60)
     assert "code 3)\none\ntwo" in told
 
 
 async def test_a_no_is_noted_and_nothing_runs(asked: Asked) -> None:
     result = await asked.run("touch ran", ALWAYS)
     asked.approvals.resolve(result.details["approvalId"], "deny")
-    told = await asyncio.wait_for(asked.notes.get(), 10)
+    told = await asyncio.wait_for(asked.notes.get(), 60)
     assert told == f"Exec denied (gateway id={result.details['approvalId']}, user-denied): touch ran"
     assert not (asked.context.workspace / "ran").exists()
 
@@ -104,17 +104,17 @@ async def test_silence_is_a_no(asked: Asked, monkeypatch: pytest.MonkeyPatch) ->
     ask = asked.approvals.ask
     monkeypatch.setattr(asked.approvals, "ask", lambda request, **more: ask(request, **{**more, "timeout_ms": 1}))
     await asked.run("touch ran", ALWAYS)
-    assert "approval-timeout" in await asyncio.wait_for(asked.notes.get(), 10)
+    assert "approval-timeout" in await asyncio.wait_for(asked.notes.get(), 60)
     assert not (asked.context.workspace / "ran").exists()
     asked.write_rules(defaults={"askFallback": "full"})
     await asked.run("touch ran", ALWAYS)
-    assert "Exec finished" in await asyncio.wait_for(asked.woken.get(), 10)
+    assert "Exec finished" in await asyncio.wait_for(asked.woken.get(), 60)
 
 
 async def test_allow_always_is_remembered_for_the_programs_of_the_command(asked: Asked) -> None:
     result = await asked.run("echo one", CAREFUL)
     asked.approvals.resolve(result.details["approvalId"], "allow-always")
-    await asyncio.wait_for(asked.woken.get(), 10)
+    await asyncio.wait_for(asked.woken.get(), 60)
     again = await asked.run("echo two", CAREFUL)
     assert again.content[0].text == "two"
     other = await asked.run("touch ran", CAREFUL)

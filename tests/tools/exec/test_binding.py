@@ -42,7 +42,7 @@ class Asking:
 
     async def answered(self, id: str, decision: Any = "allow-once") -> str:
         self.approvals.resolve(id, decision)
-        return await asyncio.wait_for(self.told.get(), 10)
+        return await asyncio.wait_for(self.told.get(), 60)
 
     def script(self, name: str, text: str, *, first: str = "#!/bin/sh\n") -> Path:
         path = self.workspace / name

@@ -195,7 +195,7 @@ async def test_a_filter_runs_without_environment_and_without_a_shell(
     assert Path(f"/proc/{session.pid}/cmdline").read_bytes().endswith(b"/grep\0-c\0x\0")
     await session.process.write(b"x\ny\nx\n")
     session.process.close_input()
-    await asyncio.wait_for(session.ended.wait(), 10)
+    await asyncio.wait_for(session.ended.wait(), 60)
     assert session.output.text() == "2\n"
 
 

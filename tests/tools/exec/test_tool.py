@@ -34,7 +34,7 @@ def text_of(result: ToolResult) -> str:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Waits for something another process does; the test's own timeout is the limit."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -298,7 +298,7 @@ async def test_progress_is_shown_while_the_command_runs(tool: ExecTool, context:
 
     watched = msgspec.structs.replace(context, update=update)
     call = asyncio.create_task(tool.run({"command": "echo one; while [ ! -e go ]; do sleep 0.02; done"}, watched))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await seen.wait()
     (context.workspace / "go").touch()
     await call

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from xml.sax.saxutils import escape, unescape
 
 import msgspec
@@ -34,6 +34,7 @@ from openclaw.agent.skills.library import SkillsPrompt
 from openclaw.agent.window.tokens import overhead_tokens
 from openclaw.clock import named_zone
 from openclaw.config.agents import agent_config, heartbeat_config, model_aliases, primary_model
+from openclaw.config.channels import account_settings, is_configured
 from openclaw.config.schema import Config
 from openclaw.messages import ToolSpec
 from openclaw.models.base import Model
@@ -148,12 +149,8 @@ def is_private(kind: SessionKind, session_key: str) -> bool:
 
 def _capabilities(config: Config, channel: str) -> list[str]:
     """The ``capabilities`` in the channel's section of the configuration."""
-    signal = config.channels.signal
-    if channel == "signal":
-        return signal.capabilities if signal else []
-    named: Any = config.channels.others.get(channel, {}).get("capabilities")
-    names = cast("list[Any]", named) if isinstance(named, list) else []
-    return [name.strip() for name in names if isinstance(name, str) and name.strip()]
+    account = account_settings(config, channel)
+    return [stripped for name in account.capabilities if (stripped := name.strip())] if account else []
 
 
 FACTS_BEGIN, FACTS_END = "<openclaw-facts>", "</openclaw-facts>"
@@ -178,7 +175,7 @@ def turn_facts(
     """
     if not model.tools:
         return ""
-    from_channel = source in ("webchat", "signal") or source in config.channels.others
+    from_channel = source in ("webchat", "signal") or is_configured(config, source)
     channel = source if from_channel else channel_of(entry, session_key, kind=kind)
     runtime = [f"model={model.ref}"]
     if channel not in _NO_CHANNEL:

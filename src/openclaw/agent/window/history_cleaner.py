@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from openclaw.agent.window.images import ImageCache, has_images, newest_images, replace_images
 from openclaw.agent.window.window import cut_text
-from openclaw.config.schema.channels import Channels
+from openclaw.config.channels import account_settings
+from openclaw.config.schema import Config
 from openclaw.foreign_text import disarmed
 from openclaw.messages import (
     AssistantMessage,
@@ -262,7 +263,7 @@ def _word(value: Any) -> str:
 # How far back direct chats go
 
 
-def dm_history_limit(channels: Channels, session_key: str) -> int:
+def dm_history_limit(config: Config, session_key: str) -> int:
     """``channels.<id>.dms.<person>.historyLimit``, else ``dmHistoryLimit``. 0 is no limit, as in all other chats."""
     lowered = session_key.lower()
     if ":direct:" not in lowered and ":dm:" not in lowered:
@@ -275,19 +276,12 @@ def dm_history_limit(channels: Channels, session_key: str) -> int:
     if place is None or place + 1 >= len(segments):
         return 0
     channel = segments[0]
-    section = _given(msgspec.to_builtins(channels.signal) if channel == "signal" else channels.others.get(channel))
-    if place == 2:
-        section |= _given(_given(section.get("accounts")).get(segments[1]))
+    account = account_settings(config, channel, segments[1] if place == 2 else None)
+    if account is None:
+        return 0
     person = re.split(r":(?:thread|topic):", ":".join(segments[place + 1 :]))[0]
-    people = {name.lower(): value for name, value in _given(section.get("dms")).items()}
-    limit: Any = _given(people.get(person)).get("historyLimit", section.get("dmHistoryLimit"))
-    return limit if type(limit) is int and limit > 0 else 0
-
-
-def _given(value: Any) -> dict[str, Any]:
-    """The value as a dict without its unset keys. Anything but a dict counts as empty."""
-    items = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    return {name: item for name, item in items.items() if item is not None}
+    own = next((value.history_limit for name, value in account.dms.items() if name.lower() == person), None)
+    return (account.dm_history_limit if own is None else own) or 0
 
 
 # The plain form

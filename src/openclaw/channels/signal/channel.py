@@ -1,6 +1,6 @@
 """One Signal account: receives through the event stream of a signal-cli daemon and sends through its JSON-RPC.
 
-A received message goes ``run`` → ``_listen`` → ``_take`` → ``_offer``, which hands it to the Gateway.
+A received message goes ``run`` → ``_listen`` → ``_take`` → ``_hand_over``, which gives it to the Gateway.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import aiohttp
 import msgspec
 
 from openclaw.channels.base import ChannelContext
+from openclaw.channels.bookmark import Bookmark
+from openclaw.channels.offer import offer
 from openclaw.channels.signal.connection import (
-    Bookmark,
     Daemon,
     DaemonFailed,
     RpcError,
@@ -37,14 +38,13 @@ from openclaw.channels.signal.incoming import (
     with_learned_uuid,
 )
 from openclaw.channels.signal.kind import normalize_number, recipient_params
-from openclaw.config.schema.channels import SignalAccount
+from openclaw.config.schema.channels.signal import SignalAccount
 from openclaw.inbound.message import Inbound, Route
 from openclaw.outbound.backoff import Backoff
+from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 
 RECONNECT = Backoff(initial_s=1.0, max_s=10.0)
-OFFER_AGAIN = Backoff(initial_s=0.5, max_s=8.0, jitter=0.0)
-OFFERS = 5
 SEND_TIMEOUT_S = 60.0
 """Longer than for other calls. After a timeout nobody knows whether the message was sent, and a retry may repeat it."""
 _USER_ERROR, _UNTRUSTED_KEY, _RATE_LIMIT = -1, -4, -5
@@ -137,34 +137,17 @@ class SignalChannel:
                     )
                     inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
                 if inbound.text.strip() or inbound.media or inbound.untrusted:
-                    await self._offer(inbound)
+                    await self._hand_over(inbound)
             case IncomingReaction() as reaction if self._wants(reaction):
                 await self._context.notice(reaction.inbound)
             case _:
                 pass
         self._bookmark.move_to(event.id)
 
-    async def _offer(self, inbound: Inbound) -> None:
-        """Hands a message to the Gateway until it is on disk.
-
-        While the disk fails it tries for ever, so that no message is lost. After any other failure it gives the message
-        up after some attempts, because it would keep back all later ones.
-        """
-        log, attempt = self._context.log, 0
-        while True:
-            attempt += 1
-            try:
-                taken = await self._context.receive(inbound)
-                break
-            except OSError as error:
-                log.warning("message %s cannot be kept for now (try %d): %s", inbound.message_id, attempt, error)
-            except Exception as error:
-                if attempt >= OFFERS:
-                    log.exception("message %s cannot be taken in and is given up", inbound.message_id)
-                    return
-                log.warning("message %s could not be taken in (try %d): %r", inbound.message_id, attempt, error)
-            await self._context.clock.sleep(OFFER_AGAIN.delay_s(attempt, random.random))
-        if taken is not False and self._settings.send_read_receipts and inbound.peer.kind == "direct":
+    async def _hand_over(self, inbound: Inbound) -> None:
+        """Hands a message to the Gateway, and tells its sender that it was read if they may write."""
+        taken = await offer(self._context, inbound)
+        if taken and self._settings.send_read_receipts and inbound.peer.kind == "direct":
             read = {"recipient": _address_of_sender(inbound), "targetTimestamp": inbound.timestamp_ms, "type": "read"}
             try:
                 await self._daemon().call("sendReceipt", {**read, **self._account()})
@@ -188,7 +171,7 @@ class SignalChannel:
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
         if message.act != "send":
             return await self._change(route, message)
-        params: dict[str, Any] = {"message": message.text, **self._account(), **recipient_params(route.to or "")}
+        params: dict[str, Any] = {**self._styled(message), **self._account(), **recipient_params(route.to or "")}
         if message.media:
             params["attachments"] = await self._outgoing_media(message)
         elif not message.text:
@@ -203,7 +186,7 @@ class SignalChannel:
         where = {**self._account(), **recipient_params(route.to or "")}
         match message.act:
             case "edit":
-                call, params = "send", {"message": message.text, "editTimestamp": int(stamp)}
+                call, params = "send", {**self._styled(message), "editTimestamp": int(stamp)}
             case "delete":
                 call, params = "remoteDelete", {"targetTimestamp": int(stamp)}
             case _:
@@ -216,6 +199,11 @@ class SignalChannel:
                 call, params = "sendReaction", {**params, **({"remove": True} if message.remove else {})}
         receipt = sent_of(await self._ask(call, {**params, **where}, SEND_TIMEOUT_S))
         return receipt if message.act == "edit" else SendReceipt(message_id=message.target_id)
+
+    def _styled(self, message: OutgoingMessage) -> dict[str, Any]:
+        rendered = render(message.text, "signal", tables=self._settings.markdown.tables)
+        styles = [str(one) for one in rendered.ranges]
+        return {"message": rendered.text, **({"textStyle": styles} if styles else {})}
 
     async def _outgoing_media(self, message: OutgoingMessage) -> list[str]:
         uris: list[str] = []

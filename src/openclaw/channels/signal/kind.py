@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from openclaw.channels.base import Account, Capabilities, Channel, ChannelContext, default_account_id
+from openclaw.channels.base import Capabilities, Channel, ChannelContext
+from openclaw.channels.kind import ConfiguredKind, Section
 from openclaw.config.schema import Config
-from openclaw.config.schema.channels import SignalAccount
+from openclaw.config.schema.channels.signal import SignalAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
-from openclaw.sessions.keys import DEFAULT_ACCOUNT, normalize_account_id
 
 
-class SignalKind:
+class SignalKind(ConfiguredKind):
     id = "signal"
     label = "Signal"
     capabilities = Capabilities(
@@ -28,21 +28,19 @@ class SignalKind:
         idempotent=False,
     )
 
-    def accounts(self, config: Config) -> list[Account]:
+    def section(self, config: Config) -> Section | None:
         signal = config.channels.signal
-        if signal is None:
-            return []
-        if not signal.accounts:
-            return [_account(DEFAULT_ACCOUNT, signal, signal.enabled)]
-        return [
-            _account(normalize_account_id(name), settings, signal.enabled and settings.enabled)
-            for name, settings in signal.accounts.items()
-        ]
+        return Section(signal, signal.accounts, signal.default_account) if signal else None
 
-    def default_account(self, config: Config) -> str:
-        signal = config.channels.signal
-        ids = [account.id for account in self.accounts(config)]
-        return default_account_id(config, self.id, ids, signal.default_account if signal else None)
+    def problem(self, account_id: str, where: str, settings: SignalAccount) -> str:
+        if settings.account is not None and normalize_number(settings.account) is None:
+            return f"{where}.account must be a phone number in international form, e.g. +4915112345678"
+        if settings.account is None and not settings.http_url and settings.auto_start is not False:
+            return (
+                f"set {where}.account to the phone number of this Signal account,"
+                f" or {where}.httpUrl to a daemon's address"
+            )
+        return ""
 
     def peer(self, to: str) -> Peer:
         match recipient_params(to):
@@ -57,23 +55,6 @@ class SignalKind:
         from openclaw.channels.signal.channel import SignalChannel
 
         return SignalChannel(context)
-
-
-def _account(account_id: str, settings: SignalAccount, enabled: bool) -> Account:
-    return Account(
-        id=account_id, name=settings.name, settings=settings, enabled=enabled, problem=_problem(account_id, settings)
-    )
-
-
-def _problem(account_id: str, settings: SignalAccount) -> str:
-    where = "channels.signal" if account_id == DEFAULT_ACCOUNT else f"channels.signal.accounts.{account_id}"
-    if settings.account is not None and normalize_number(settings.account) is None:
-        return f"{where}.account must be a phone number in international form, e.g. +4915112345678"
-    if settings.account is None and not settings.http_url and settings.auto_start is not False:
-        return (
-            f"set {where}.account to the phone number of this Signal account, or {where}.httpUrl to a daemon's address"
-        )
-    return ""
 
 
 _NUMBER = re.compile(r"\+[1-9]\d{5,14}")

@@ -1,8 +1,10 @@
 """``tools``: which tools the agent may use and how they behave."""
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from openclaw.config.schema.base import Count, OpenMap, Positive, Record, Sender
+from msgspec import Meta
+
+from openclaw.config.schema.base import Count, Name, OpenMap, Positive, Record, Secret, Sender
 
 ToolProfile: TypeAlias = Literal["minimal", "coding", "messaging", "full"]
 
@@ -161,8 +163,41 @@ class WebFetch(Record):
     """A service that fetches pages."""
 
 
+class PerplexitySearch(Record):
+    api_key: Secret | None = None
+    """Key; unset means PERPLEXITY_API_KEY or OPENROUTER_API_KEY of the environment."""
+    base_url: str | None = None
+    """Address of the service; unset means Perplexity's, or OpenRouter's for a key of OpenRouter."""
+    model: Name = "perplexity/sonar-pro"
+    """Model that searches and answers."""
+
+
+class SearxngSearch(Record):
+    base_url: str | None = None
+    """Address of your SearXNG. Its settings must allow the format json."""
+
+
+class WebSearch(Record):
+    enabled: bool = True
+    """Offer the web_search tool."""
+    provider: Literal["brave", "perplexity", "searxng", "grok", "gemini", "kimi"] = "brave"
+    """The service that is asked."""
+    api_key: Secret | None = None
+    """Key for Brave; unset means BRAVE_API_KEY of the environment."""
+    max_results: Annotated[int, Meta(ge=1, le=10)] = 5
+    """Results unless the agent asks for another number."""
+    timeout_seconds: Positive = 30
+    """A search that takes longer is given up."""
+    cache_ttl_minutes: Count = 15
+    """How long results are remembered; 0 is never."""
+    perplexity: PerplexitySearch = PerplexitySearch()
+    """Perplexity, directly or through OpenRouter."""
+    searxng: SearxngSearch = SearxngSearch()
+    """A search engine of your own."""
+
+
 class WebTools(Record):
-    search: OpenMap = {}
+    search: WebSearch = WebSearch()
     """The web_search tool."""
     fetch: WebFetch = WebFetch()
     """The web_fetch tool."""

@@ -10,6 +10,7 @@ from typing import Any
 import pyjson5
 
 from openclaw.agent.spend.budget import OVERRIDE, end_of_day_ms, limits_of, overridden, user_zone
+from openclaw.config.channels import account_settings
 from openclaw.config.keypath import MISSING, get_path, overlaps, parse_path
 from openclaw.config.load import Snapshot
 from openclaw.config.schema import Config
@@ -67,9 +68,8 @@ def switched_off(name: str) -> str:
 
 def _may_write(config: Config, facts: Facts) -> bool:
     """The configuration can forbid a channel to change it."""
-    if facts.channel == "signal":
-        return config.channels.signal is None or config.channels.signal.config_writes
-    return (config.channels.others.get(facts.channel) or {}).get("configWrites") is not False
+    account = account_settings(config, facts.channel)
+    return account is None or account.config_writes
 
 
 async def _change(context: CommandContext, change: Callable[[], Snapshot]) -> Snapshot:

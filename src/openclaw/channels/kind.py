@@ -1,0 +1,142 @@
+"""The kinds of channels: the table of the built-in ones, and what they have in common."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple
+
+from openclaw.channels.base import Account, Capabilities, Channel, ChannelContext, ChannelKind, default_account_id
+from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
+from openclaw.config.schema import Config
+from openclaw.config.schema.channels.base import ChannelAccount
+from openclaw.inbound.message import Peer
+from openclaw.outbound.reply import SendFailed
+
+BUILT_IN = {
+    "signal": "openclaw.channels.signal.kind:SignalKind",
+}
+"""Channel → its kind. A kind is imported when the configuration first names its channel."""
+ENTRY_POINTS = "openclaw.channels"
+"""The group of entry points by which other packages bring channels: name of the section → class of the kind.
+
+The class is made with the environment as its only argument.
+"""
+
+
+class ChannelKinds:
+    """The kinds of channels, each made when the configuration first names it."""
+
+    def __init__(self, environ: Mapping[str, str], made: Mapping[str, ChannelKind] | None = None) -> None:
+        """``made`` are kinds that exist already, by their ids."""
+        self._environ = environ
+        self._made = dict(made or {})
+
+    def get(self, channel: str) -> ChannelKind | None:
+        """The kind of a channel that the configuration has named before."""
+        return self._made.get(channel)
+
+    def add(self, kind: ChannelKind) -> None:
+        """Makes a channel of an extension known."""
+        self._made[kind.id] = kind
+
+    def configured(self, config: Config) -> list[ChannelKind]:
+        """The kinds of all channels that the configuration has a section for."""
+        built_in = [name for name in BUILT_IN if getattr(config.channels, name, None) is not None]
+        others = [name for name, section in config.channels.others.items() if section.get("enabled") is not False]
+        for name in (*built_in, *others):
+            if name not in self._made:
+                self._made[name] = self._make(name)
+        return list(self._made.values())
+
+    def _make(self, name: str) -> ChannelKind:
+        if name in BUILT_IN:
+            module, _, kind = BUILT_IN[name].partition(":")
+            return getattr(import_module(module), kind)(self._environ)
+        from importlib.metadata import entry_points
+
+        for entry in entry_points(group=ENTRY_POINTS, name=name):
+            try:
+                return entry.load()(self._environ)
+            except Exception as error:
+                return MissingKind(name, f"the package of this channel cannot be loaded: {error!r}")
+        return MissingKind(name, f"no installed package brings a channel called {name}")
+
+
+class MissingKind:
+    """Stands for a channel that is configured and cannot be had."""
+
+    capabilities = Capabilities()
+
+    def __init__(self, channel: str, problem: str) -> None:
+        self.id = self.label = channel
+        self._problem = problem
+
+    def accounts(self, config: Config) -> list[Account]:
+        known = config.channels.others.get(self.id) is not None
+        return [Account(id=DEFAULT_ACCOUNT, settings=None, problem=self._problem)] if known else []
+
+    def default_account(self, config: Config) -> str:
+        return DEFAULT_ACCOUNT
+
+    def peer(self, to: str) -> Peer:
+        raise SendFailed(self._problem, permanent=True)
+
+    def open(self, context: ChannelContext) -> Channel:
+        raise SendFailed(self._problem, permanent=True)
+
+
+class Section(NamedTuple):
+    """The section of a channel: an account of its own, or what its accounts share."""
+
+    shared: ChannelAccount
+    accounts: Mapping[str, ChannelAccount]
+    default_account: str | None
+
+
+class ConfiguredKind(abc.ABC):
+    """What the kinds of built-in channels have in common. ``peer`` and ``open`` of ``ChannelKind`` are their own."""
+
+    id: ClassVar[str]
+    label: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.environ = environ
+
+    @abc.abstractmethod
+    def section(self, config: Config) -> Section | None:
+        """The channel's section. None: the channel is not configured."""
+
+    @abc.abstractmethod
+    def problem(self, account_id: str, where: str, settings: Any) -> str:
+        """Why the account cannot be started, in words that name the key to set. Empty if it can.
+
+        ``where`` is the key path of the account. Environment variables count for the default account only.
+        """
+
+    def accounts(self, config: Config) -> list[Account]:
+        section = self.section(config)
+        if section is None:
+            return []
+        if not section.accounts:
+            return [self._account(DEFAULT_ACCOUNT, f"channels.{self.id}", section.shared, section.shared.enabled)]
+        return [
+            self._account(
+                normalize_account_id(name),
+                f"channels.{self.id}.accounts.{name}",
+                settings,
+                section.shared.enabled and settings.enabled,
+            )
+            for name, settings in section.accounts.items()
+        ]
+
+    def default_account(self, config: Config) -> str:
+        section = self.section(config)
+        ids = [account.id for account in self.accounts(config)]
+        return default_account_id(config, self.id, ids, section.default_account if section else None)
+
+    def _account(self, account_id: str, where: str, settings: ChannelAccount, enabled: bool) -> Account:
+        problem = self.problem(account_id, where, settings)
+        return Account(id=account_id, name=settings.name, settings=settings, enabled=enabled, problem=problem)

@@ -1,0 +1,88 @@
+"""What the configuration says about a channel and its accounts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from openclaw.config.schema import Config
+from openclaw.config.schema.channels.base import ChannelAccount, HeartbeatVisibility
+from openclaw.paths import normalize_agent_id
+
+T = TypeVar("T")
+DEFAULT_ACCOUNT = "default"
+CLOSED = ChannelAccount(enabled=False, dm_policy="disabled", group_policy="disabled")
+"""Stands for a section that cannot be read. It lets nobody in."""
+
+
+def normalize_account_id(value: str | None) -> str:
+    """Normalises like an agent id, but blank text becomes ``default``."""
+    if not (value or "").strip():
+        return DEFAULT_ACCOUNT
+    cleaned = normalize_agent_id(value)
+    # normalize_agent_id returns "main" when no character is left; an account needs "default" there.
+    survives = re.search(r"[a-z0-9_]", (value or "").lower()) is not None
+    return cleaned if survives else DEFAULT_ACCOUNT
+
+
+def account_named(accounts: Mapping[str, T], account_id: str | None) -> T | None:
+    """The section of an account, whichever way the configuration spells its name."""
+    wanted = normalize_account_id(account_id)
+    return next((section for name, section in accounts.items() if normalize_account_id(str(name)) == wanted), None)
+
+
+def channel_section(config: Config, channel: str) -> ChannelAccount | None:
+    """The section of a built-in channel. None: it is not configured, or belongs to another package."""
+    name = channel.strip().lower()
+    found: Any = getattr(config.channels, name, None) if name != "others" else None
+    return found if isinstance(found, ChannelAccount) else None
+
+
+def account_settings(config: Config, channel: str, account_id: str | None = None) -> ChannelAccount | None:
+    """What holds for one account: its own keys over those that the channel's accounts share. None: no section.
+
+    Sections of channels from other packages are read as far as they have the keys that all channels have.
+    """
+    section = channel_section(config, channel)
+    if section is not None:
+        accounts: Mapping[str, ChannelAccount] = getattr(section, "accounts", {})
+        return account_named(accounts, account_id) or section
+    written = foreign_section(config, channel)
+    if written is None:
+        return None
+    own = account_named(_map(written.get("accounts")), account_id)
+    return _common_keys({**written, **_map(own)}, config)
+
+
+def foreign_section(config: Config, channel: str) -> dict[str, Any] | None:
+    """The section of a channel that another package brings, as written."""
+    others = config.channels.others
+    return others.get(channel.strip().lower(), others.get(channel))
+
+
+def is_configured(config: Config, channel: str) -> bool:
+    return channel_section(config, channel) is not None or foreign_section(config, channel) is not None
+
+
+def heartbeat_visibility(config: Config, channel: str, account_id: str | None) -> HeartbeatVisibility:
+    """How heartbeats show on a channel: as its account says, else the channel, else all channels."""
+    account = account_settings(config, channel, account_id)
+    return (account.heartbeat if account else None) or config.channels.defaults.heartbeat
+
+
+def _common_keys(section: dict[str, Any], config: Config) -> ChannelAccount:
+    known = {field.encode_name for field in msgspec.structs.fields(ChannelAccount)}
+    given = {key: value for key, value in section.items() if key in known and value is not None}
+    if config.channels.defaults.group_policy:
+        given.setdefault("groupPolicy", config.channels.defaults.group_policy)
+    try:
+        return msgspec.convert(given, ChannelAccount)
+    except msgspec.ValidationError:
+        return CLOSED
+
+
+def _map(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
