@@ -13,7 +13,7 @@ import pytest
 from tests.support.gateway import model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
-from tests.support.telegram_server import ANN, BOB, FORUM, GROUP, TOKEN, TelegramServer
+from tests.support.telegram_server import ANN, TOKEN, TelegramServer
 
 Start = Callable[..., AbstractAsyncContextManager[InProcessGateway]]
 

@@ -28,7 +28,7 @@ _PER_AGENT = {
     "memorySearch.query.hybrid.mmr": "results are ordered by their score only",
     "memorySearch.query.hybrid.temporalDecay": "results are ordered by their score only",
 }
-_CHANNELS = ("signal",)
+_CHANNELS = ("telegram", "signal")
 """The channels that exist."""
 _PER_CHANNEL_ACCOUNT = {
     "blockStreaming": _NO_BLOCKS,
@@ -38,6 +38,13 @@ _PER_CHANNEL_ACCOUNT = {
     "replyToMode": "replies quote what the agent asks to quote",
     "ackReaction": "messages are not acknowledged with a reaction yet",
     "defaultTo": "messages are only sent to a recipient that is named",
+}
+_PER_TELEGRAM_ACCOUNT = {
+    "draftChunk": "a draft grows with every new word",
+    "network": "the library chooses between IPv4 and IPv6",
+    "retry": "the outbox repeats what was not delivered, in its own time",
+    "actions.sendMessage": "deny the message tool instead",
+    "actions.sticker": "stickers are not sent",
 }
 
 UNSUPPORTED: dict[str, str] = {
@@ -94,7 +101,11 @@ UNSUPPORTED: dict[str, str] = {
     "hooks.gmail": "mail is not fetched; let a program call /hooks/gmail with the preset gmail",
     "hooks.internal": "there are no hooks inside the Gateway yet",
     "web": "there is no WhatsApp channel yet",
-    "channels.telegram": "there is no Telegram channel yet",
+    **{
+        f"channels.telegram{account}.{key}": reason
+        for account in ("", ".accounts.*")
+        for key, reason in _PER_TELEGRAM_ACCOUNT.items()
+    },
     "channels.discord": "there is no Discord channel yet",
     "channels.slack": "there is no Slack channel yet",
     "channels.whatsapp": "there is no WhatsApp channel yet",
@@ -214,6 +225,11 @@ SAFETY: dict[str, Rule] = {
     **{
         f"channels.{channel}{account}.groups.*.{key}": _GROUP_TOOLS
         for channel in _CHANNELS
+        for account in ("", ".accounts.*")
+        for key in ("tools", "toolsBySender")
+    },
+    **{
+        f"channels.telegram{account}.groups.*.topics.*.{key}": _GROUP_TOOLS
         for account in ("", ".accounts.*")
         for key in ("tools", "toolsBySender")
     },

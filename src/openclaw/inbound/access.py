@@ -15,6 +15,7 @@ import msgspec
 from openclaw.config.channels import DEFAULT_ACCOUNT, account_settings
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels.base import ChannelGroup, DmPolicy, GroupPolicy
+from openclaw.config.schema.channels.telegram import TelegramGroup
 from openclaw.config.schema.system import Commands
 from openclaw.config.validate import KNOWN_CHANNELS
 from openclaw.inbound.message import Inbound
@@ -256,7 +257,7 @@ def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACC
 
 
 def group_settings(group: ChannelGroup) -> GroupSettings:
-    topics: Mapping[str, ChannelGroup] = getattr(group, "topics", {})
+    topics = group.topics if isinstance(group, TelegramGroup) else {}
     return GroupSettings(
         enabled=group.enabled,
         require_mention=group.require_mention,
