@@ -124,9 +124,6 @@ UNSUPPORTED: dict[str, str] = {
     "talk": "there is no talk mode yet",
     "gateway.auth.allowTailscale": "logins of Tailscale are not accepted",
     "gateway.auth.trustedProxy": "logins of a proxy are not accepted",
-    "gateway.controlUi.enabled": "the Gateway serves no Control UI yet",
-    "gateway.controlUi.basePath": "the Gateway serves no Control UI yet",
-    "gateway.controlUi.root": "the Gateway serves no Control UI yet",
     "gateway.remote.transport": "open an SSH tunnel yourself and set gateway.remote.url to it",
     "gateway.remote.sshTarget": "open an SSH tunnel yourself and set gateway.remote.url to it",
     "gateway.remote.sshIdentity": "open an SSH tunnel yourself and set gateway.remote.url to it",
@@ -148,7 +145,6 @@ UNSUPPORTED: dict[str, str] = {
     "secrets": "secrets are named where they are used: env, file or command",
     "acp": "the agent client protocol is not served",
     "cli": "the command line has no settings",
-    "mcp": "MCP servers are not used yet",
 }
 """Key path → why it has no effect. ``[]`` is any item of a list, ``*`` any key, and a path covers all below it."""
 
