@@ -39,7 +39,7 @@ _METHODS: dict[Right, str] = {
         set-heartbeats cron.add cron.update cron.remove cron.run system-event sessions.resolve sessions.usage
         sessions.usage.timeseries sessions.usage.logs chat.inject poll
         sessions.resume sessions.branch sessions.label sessions.import sessions.importFolder sessions.archive
-        agents.bind context.get context.diff context.find
+        agents.bind sessions.compaction context.get context.diff context.find
     """,
 }
 METHOD_RIGHTS: Mapping[str, Right] = {name: right for right, names in _METHODS.items() for name in names.split()}
