@@ -36,7 +36,7 @@ from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.event_loop import LoopFairness, LoopLag
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import DiskCheck, Health, build_health
-from openclaw.gateway.http import hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke
+from openclaw.gateway.http import control_ui, hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke
 from openclaw.gateway.messenger import Messenger
 from openclaw.gateway.methods import (
     agent,
@@ -129,7 +129,8 @@ METHOD_FAMILIES = (
     usage,
 )
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
-HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke)
+HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke, control_ui)
+"""The first route that fits answers. The Control UI fits every path, so it is the last."""
 
 
 async def open_gateway(

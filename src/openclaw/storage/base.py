@@ -215,10 +215,11 @@ class TranscriptStore(Protocol):
         """
         ...
 
-    async def tail(self, ref: TranscriptRef, limit: int) -> list[Entry]:
+    async def tail(self, ref: TranscriptRef, limit: int, before: str | None = None) -> list[Entry]:
         """Returns the last entries of the active branch that people see, oldest first.
 
         These are messages, compactions and markers. If the transcript is not open, only the end of its file is read.
+        ``before`` is the id of an entry of the branch: only entries before it are returned, and none if it is unknown.
         """
         ...
 
@@ -293,6 +294,8 @@ class ReasonCode(StrEnum):
     """The queue takes no more messages (the number of messages that wait)."""
     REMOVED_FROM_QUEUE = "removed_from_queue"
     """A person removed the message from the queue."""
+    WITHDRAWN = "withdrawn"
+    """The sender changed the message or took it back."""
     EXPIRED = "expired"
     """The message had waited too long when the Gateway started (the hours)."""
     CRASHED = "crashed"
@@ -352,6 +355,8 @@ class AbortReason(StrEnum):
     TIMEOUT = "timeout"
     REMOVED = "removed"
     """A person took the message out of the queue."""
+    WITHDRAWN = "withdrawn"
+    """The sender changed the message or took it back."""
 
 
 class Reason(msgspec.Struct, frozen=True):
