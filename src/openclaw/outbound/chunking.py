@@ -156,7 +156,9 @@ def _may_grow(text: str, format: Format) -> bool:
             if line.lstrip(" ").startswith("```") and (not fenced or line.strip() == "```"):
                 fenced = not fenced
             # A style or heading that goes on over a line end is marked on each line, and indented code gets fences.
-            elif (not fenced and ("    " in line or any(line.count(mark) % 2 for mark in "*_~"))) or (line and not line.strip("-= ")):
+            elif (not fenced and ("    " in line or any(line.count(mark) % 2 for mark in "*_~"))) or (
+                line and not line.strip("-= ")
+            ):
                 return True
         return fenced
     return False
