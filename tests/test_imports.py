@@ -26,9 +26,10 @@ ALLOWED: dict[str, set[str]] = {
     "channels": RECORDS | {"config", "inbound", "outbound", "storage", "sessions"},
     "scheduler": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "teamwork": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
+    "mcp": RECORDS | {"config", "tools", "outbound"},
     "skills": set(),
     "security": RECORDS | {"config", "storage", "tools"},
-    "cli": RECORDS | {"config", "models", "gateway", "storage", "security", "tools"},
+    "cli": RECORDS | {"config", "models", "gateway", "storage", "security", "tools", "mcp"},
 }
 ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security"}
 

@@ -137,10 +137,13 @@ CASES: dict[str, list[list[str]]] = {
     "sandbox explain": [["sandbox", "explain"], ["sandbox", "explain", "--json"]],
     "sandbox list": [["sandbox", "list"], ["sandbox", "list", "--json"]],
     "sandbox recreate": [["sandbox", "recreate", "--session", f"x{ESCAPES}", "--force"]],
+    "mcp list": [["mcp", "list"], ["mcp", "list", "--json"]],
+    "mcp status": [["mcp", "status"]],
+    "mcp test": [["mcp", "test", f"x{ESCAPES}"]],
     "security audit": [["security", "audit"], ["security", "audit", "--json"]],
 }
 """What is run of each command. A command that stops, installs or serves shows nothing that an answer holds."""
-NOT_RUN = {"gateway run", "gateway stop", "gateway restart", "gateway install", "gateway uninstall"}
+NOT_RUN = {"gateway run", "gateway stop", "gateway restart", "gateway install", "gateway uninstall", "mcp serve"}
 
 
 def commands() -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.agent.prepare import tools_for
+from openclaw.agent.tool_set import tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.models.base import Model
 from openclaw.opener import PathOpener, PathRefused

@@ -134,7 +134,6 @@ UNSUPPORTED: dict[str, str] = {
     "secrets": "secrets are named where they are used: env, file or command",
     "acp": "the agent client protocol is not served",
     "cli": "the command line has no settings",
-    "mcp": "MCP servers are not used yet",
 }
 """Key path → why it has no effect. ``[]`` is any item of a list, ``*`` any key, and a path covers all below it."""
 

@@ -47,6 +47,7 @@ from openclaw.gateway.methods import (
     cron,
     devices,
     exec_approvals,
+    mcp,
     memory,
     messages,
     send,
@@ -70,6 +71,7 @@ from openclaw.inbound.incoming import CommandContext, client_facts
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
+from openclaw.mcp.servers import McpServers
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import AgentMemories
 from openclaw.models.base import Model, ModelError
@@ -119,6 +121,7 @@ METHOD_FAMILIES = (
     devices,
     system,
     exec_approvals,
+    mcp,
     memory,
     messages,
     channels,
@@ -155,6 +158,8 @@ async def open_gateway(
     runtime = await open_runtime(state_dir, config, clock, environ, model_calls, memories, repairs)
     gateway = build_gateway(runtime, metrics, loop_fairness, environ)
     gateway.model_calls, gateway.repairs = model_calls, repairs
+    gateway.mcp = McpServers(lambda: config.current, clock, environ, runtime.approvals)
+    runtime.foreign_tools = gateway.mcp
 
     def wake(run_id: str, text: str) -> None:
         gateway.spawn(gateway.pipeline.wake(run_id, text, str(uuid.uuid4())))
@@ -423,6 +428,7 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.channel_services.stop()
     await gateway.stop()
     await gateway.runtime.approvals.close()
+    await gateway.mcp.close()
     await gateway.runtime.processes.close()
     await gateway.runtime.memories.close()
     await gateway.model_calls.close()

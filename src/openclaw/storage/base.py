@@ -395,6 +395,8 @@ class Trace(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     hops: int = 0
     visited: tuple[str, ...] = ()
     """The keys of the sessions on the way, the first one first."""
+    guest: bool = False
+    """The first message was a guest's."""
 
 
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -423,6 +425,8 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     elevated: str | None = None
     elevated_allowed: bool = False
     """Whether the sender may use elevated commands."""
+    guest: bool = False
+    """Somebody other than the owner wrote it on a channel."""
     dropped_count: int = 0
     """How many messages a full queue dropped before this one. The agent is told of them with it."""
     dropped_lines: list[str] = []
@@ -458,6 +462,7 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
             exec=self.exec,
             elevated=self.elevated,
             elevated_allowed=self.elevated_allowed,
+            guest=self.guest,
         )
 
 
