@@ -379,6 +379,8 @@ class DeliveryCode(StrEnum):
     """The part is not sent again, because too many tries may have arrived."""
     UNANSWERED = "unanswered"
     """A try got no answer. The part waits until its channel is known to answer again."""
+    DROPPED = "dropped"
+    """A person decided that the part is not sent."""
 
 
 class StoredImage(msgspec.Struct, frozen=True, rename="camel"):
@@ -537,6 +539,9 @@ class OutboxPart(msgspec.Struct, kw_only=True):
     payload: dict[str, Any]
 
 
+PartState: TypeAlias = Literal["pending", "sending", "sent", "dead"]
+
+
 class OutboxRow(msgspec.Struct, kw_only=True):
     id: int
     ledger_id: int
@@ -545,7 +550,7 @@ class OutboxRow(msgspec.Struct, kw_only=True):
     channel: str
     route: dict[str, Any]
     payload: dict[str, Any]
-    state: Literal["pending", "sending", "sent", "dead"]
+    state: PartState
     attempts: int
     next_at: int
     created_at: int
@@ -771,6 +776,19 @@ class Ledger(Protocol):
         ...
 
     async def outbox_of(self, ledger_id: int) -> list[OutboxRow]: ...
+
+    async def outbox_parts(
+        self, states: Sequence[PartState], *, channel: str | None = None, limit: int = 100
+    ) -> list[OutboxRow]:
+        """Returns the parts in these states, newest first."""
+        ...
+
+    async def outbox_again(self, outbox_ids: Sequence[int]) -> int:
+        """Lets parts that were given up be tried anew, as if they had been made now. Returns their number.
+
+        A part that may have arrived before stays in doubt.
+        """
+        ...
 
     async def outbox_mark(
         self,

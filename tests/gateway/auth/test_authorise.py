@@ -34,6 +34,7 @@ READ = names("""
     system-presence last-heartbeat node.list node.describe chat.history sessions.archived sessions.tree sessions.search
     sessions.export messages.list messages.get messages.why memory.status memory.search events.replay
     chat.view chat.commands sessions.entries mcp.status
+    outbox.list
 """)
 WRITE = names("""
     send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set node.invoke

@@ -19,6 +19,7 @@ _METHODS: dict[Right, str] = {
         sessions.archived sessions.tree sessions.search sessions.export messages.list messages.get messages.why
         memory.status memory.search events.replay chat.view chat.commands sessions.entries
         mcp.status
+        outbox.list
     """,
     "write": """
         send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set
@@ -41,6 +42,7 @@ _METHODS: dict[Right, str] = {
         sessions.usage.timeseries sessions.usage.logs chat.inject poll
         sessions.resume sessions.branch sessions.label sessions.import sessions.importFolder sessions.archive
         agents.bind context.get context.diff context.find mcp.test
+        outbox.retry outbox.drop
     """,
 }
 METHOD_RIGHTS: Mapping[str, Right] = {name: right for right, names in _METHODS.items() for name in names.split()}
