@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from openclaw.outbound.limits import Limits
+from openclaw.outbound.chunking import Limits
 from openclaw.outbound.silence import is_silent
 from openclaw.outbound.visible import CURRENT
 from openclaw.storage.base import OutboxPart
