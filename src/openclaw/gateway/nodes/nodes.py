@@ -108,7 +108,9 @@ class Nodes:
         shown = clipped(repr((wanted or "").strip()), LONGEST_NAME)
         if found:
             raise UnknownNode(f"several nodes are called {shown}: {_named(found)}; use the id")
-        raise UnknownNode(f"unknown node {shown}" + (f"; there are: {_named(nodes)}" if nodes else "; there are none"))
+        raise UnknownNode(
+            f"unknown node {shown}" + (f"; there are: {_named(nodes)}" if nodes else "; no node is paired")
+        )
 
     async def ask(self, node_id: str, command: str, params: Any, *, timeout_ms: int, key: str) -> Any:
         answer = await self.connected.invoke(node_id, command, params, timeout_ms=timeout_ms, key=key)
