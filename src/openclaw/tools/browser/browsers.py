@@ -63,6 +63,8 @@ class RunningBrowser:
         self.in_use = 0
         self.product = ""
         self.connection: CdpConnection
+        self.begun = False
+        """Whether there is a connection."""
         self._current: OrderedDict[str, str] = OrderedDict()
         self._sessions: dict[str, Tab] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -76,7 +78,7 @@ class RunningBrowser:
 
     async def begin(self, transport: Transport) -> None:
         """Learns of the tabs that there are. Raises ``CdpError``."""
-        self.connection = CdpConnection(transport, self._event)
+        self.connection, self.begun = CdpConnection(transport, self._event), True
         self.product = str((await self.connection.call("Browser.getVersion", timeout=START_S)).get("product") or "")
         attach = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True, "filter": _PAGES}
         await self.connection.call("Target.setAutoAttach", attach)
@@ -94,8 +96,7 @@ class RunningBrowser:
             with contextlib.suppress(CdpError):
                 await self.connection.call("Browser.close", timeout=2)
             await self.process.end()
-        with contextlib.suppress(AttributeError):
-            await self.connection.close()
+        await self.connection.close()
         for tab in self.tabs.values():
             tab.end()
         self.tabs, self._sessions = {}, {}
@@ -374,6 +375,8 @@ class Browsers:
             transport = await WebSocketTransport.open(settings.cdp_url, *limits)
             await browser.begin(transport)
         except CdpError as error:
+            if browser.begun:
+                await browser.end()
             raise ToolError(f"the browser at {shown} cannot be used: {error}") from None
         log.info("browser %s connected: %s", settings.name, shown)
         return browser

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +42,8 @@ NAVIGATE_MS = 30_000
 MOST_LISTED = 500
 MOST_UPLOADS = 10
 MOST_UPLOAD_BYTES = 64 * 1024 * 1024
+MOST_KEPT_UPLOADS = 20
+"""Copies of older uploads are deleted."""
 _MOST_DEPTH_OF_RESULT = 20
 _PAGE_ACTIONS = ("snapshot", "screenshot", "navigate", "console", "pdf", "upload", "dialog", "act", "focus", "close")
 ACTIONS = ("status", "start", "stop", "profiles", "tabs", "open", *_PAGE_ACTIONS)
@@ -388,6 +391,9 @@ def _copies(paths: list[str], uploads: Path, context: ToolContext) -> list[str]:
     """Copies files of the workspace to a folder that only the Gateway's user can read."""
     opener = _opener(context)
     copies: list[str] = []
+    older = sorted(uploads.iterdir(), key=lambda one: one.stat().st_mtime) if uploads.is_dir() else []
+    for folder in older[: max(0, len(older) + len(paths) - MOST_KEPT_UPLOADS)]:
+        shutil.rmtree(folder, ignore_errors=True)
     left = MOST_UPLOAD_BYTES
     for path in paths:
         folder = Path(make_private_dir(str(uploads / secrets.token_hex(8))))
