@@ -240,8 +240,9 @@ async def _press(tab: Tab, combination: str) -> None:
 
 async def _focus(tab: Tab, node: RefNode) -> None:
     try:
-        await tab.call("DOM.scrollIntoViewIfNeeded", {"backendNodeId": node.backend_id})
-        await tab.call("DOM.focus", {"backendNodeId": node.backend_id})
+        element = {"backendNodeId": node.backend_id}
+        await tab.call("DOM.scrollIntoViewIfNeeded", element, session=node.session)
+        await tab.call("DOM.focus", element, session=node.session)
     except CdpError:
         await tab.run_on(node, "function() { this.focus(); }")
 

@@ -28,7 +28,7 @@ from openclaw.tools.browser.guard import (
     checked_resolver,
 )
 from openclaw.tools.browser.launch import BrowserProcess, BrowserUnavailable, LaunchSettings, find_program
-from openclaw.tools.browser.tab import Tab
+from openclaw.tools.browser.tab import FrameSession, Tab
 from openclaw.url_text import redact_urls
 
 DEFAULT_PROFILE = "openclaw"
@@ -162,15 +162,24 @@ class RunningBrowser:
         self._remove(tab)
 
     def _event(self, name: str, params: dict[str, Any], session: str) -> None:
-        if name == "Target.attachedToTarget" and not session:
-            self._add(str(params["targetInfo"]["targetId"]), str(params["sessionId"]))
-        elif name == "Target.detachedFromTarget" and not session:
-            if (tab := self._sessions.get(str(params.get("sessionId")))) is not None:
+        if name == "Target.attachedToTarget":
+            target_id, own = str(params["targetInfo"]["targetId"]), str(params["sessionId"])
+            if not session:
+                self._add(target_id, own)
+            elif (tab := self._sessions.get(session)) is not None:
+                self._sessions[own] = tab
+                self._spawn(self._prepare_frame(tab, FrameSession(own, target_id, session)))
+        elif name == "Target.detachedFromTarget":
+            tab = self._sessions.pop(str(params.get("sessionId")), None)
+            if tab is not None and session:
+                tab.frames.pop(str(params.get("sessionId")), None)
+                self.connection.drop(str(params.get("sessionId")))
+            elif tab is not None:
                 self._remove(tab)
         elif name == "Fetch.requestPaused" and (tab := self._sessions.get(session)) is not None:
-            self._spawn(self._let_through(tab, params))
+            self._spawn(self._let_through(tab, params, session))
         elif (tab := self._sessions.get(session)) is not None:
-            tab.event(name, params)
+            tab.event(name, params, session)
 
     def _add(self, target_id: str, session: str) -> None:
         tab = Tab(self.connection, target_id, session, self.proxy)
@@ -184,7 +193,8 @@ class RunningBrowser:
 
     def _remove(self, tab: Tab) -> None:
         self.tabs.pop(tab.target_id, None)
-        self._sessions.pop(tab.session, None)
+        for session in (tab.session, *tab.frames):
+            self._sessions.pop(session, None)
         tab.end()
 
     async def _prepare(self, tab: Tab) -> None:
@@ -196,11 +206,18 @@ class RunningBrowser:
             log.info("a tab was gone before it could be used: %s", error)
             self._remove(tab)
 
+    async def _prepare_frame(self, tab: Tab, frame: FrameSession) -> None:
+        # A frame that went away in the meantime is no problem.
+        with contextlib.suppress(CdpError):
+            if self._resolve is not None:
+                await tab.call("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}, session=frame.session)
+            await tab.prepare_frame(frame)
+
     async def _close(self, target_id: str) -> None:
         with contextlib.suppress(CdpError):
             await self.connection.call("Target.closeTarget", {"targetId": target_id})
 
-    async def _let_through(self, tab: Tab, params: dict[str, Any]) -> None:
+    async def _let_through(self, tab: Tab, params: dict[str, Any], session: str) -> None:
         from yarl import URL
 
         request, url = {"requestId": params["requestId"]}, str(params["request"]["url"])
@@ -211,9 +228,10 @@ class RunningBrowser:
                     assert self._resolve is not None
                     await self._resolve(address.raw_host or "", address.port or 0, self._rules())
             except (AddressRefused, OSError):
-                await tab.call("Fetch.failRequest", {**request, "errorReason": "AccessDenied"})
+                refused = {**request, "errorReason": "AccessDenied"}
+                await tab.call("Fetch.failRequest", refused, session=session)
             else:
-                await tab.call("Fetch.continueRequest", request)
+                await tab.call("Fetch.continueRequest", request, session=session)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

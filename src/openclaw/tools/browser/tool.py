@@ -23,6 +23,7 @@ from openclaw.paths import make_private_dir
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.browser.actions import KINDS, act
 from openclaw.tools.browser.browsers import Browsers, RunningBrowser
+from openclaw.tools.browser.cdp import CdpClosed, CdpError
 from openclaw.tools.browser.guard import AddressRefused, checked_address
 from openclaw.tools.browser.labels import labelled
 from openclaw.tools.browser.snapshot import (
@@ -30,6 +31,7 @@ from openclaw.tools.browser.snapshot import (
     EFFICIENT_DEPTH,
     MOST_CHARS,
     MOST_DEPTH,
+    RefNode,
     SnapshotOptions,
 )
 from openclaw.tools.browser.tab import Answer, Tab
@@ -313,7 +315,8 @@ class BrowserTool:
         short = mode == "efficient"
         tree = await tab.tree(str(arguments.get("frame") or ""))
         if selector := str(arguments.get("selector") or ""):
-            tree = tree.below((await tab.find(selector)).backend_id)
+            found = await tab.find(selector)
+            tree = tree.below((found.session, found.backend_id))
         if arguments.get("snapshotFormat") == "aria":
             rows, tab.refs = await asyncio.to_thread(tree.listed, number("limit", MOST_LISTED, 2000))
             told |= {"format": "aria", "nodes": rows}
@@ -357,9 +360,9 @@ class BrowserTool:
         # The browser opens files by itself. It gets copies, so that no link can be swapped in after the check.
         files = await asyncio.to_thread(_copies, paths, browser.uploads, context)
         if ref := str(arguments.get("inputRef") or ""):
-            await _set_files(tab, tab.node(ref).backend_id, files)
+            await _set_files(tab, tab.node(ref), files)
         elif element := str(arguments.get("element") or ""):
-            await _set_files(tab, (await tab.find(element)).backend_id, files)
+            await _set_files(tab, await tab.find(element), files)
         else:
             tab.files_taken.clear()
             tab.next_files = files
@@ -372,11 +375,10 @@ class BrowserTool:
                     raise ToolError("the click did not make the page ask for a file; name its input with inputRef")
 
 
-async def _set_files(tab: Tab, backend_id: int, files: list[str]) -> None:
-    from openclaw.tools.browser.cdp import CdpClosed, CdpError
-
+async def _set_files(tab: Tab, node: RefNode, files: list[str]) -> None:
+    given = {"files": files, "backendNodeId": node.backend_id}
     try:
-        await tab.call("DOM.setFileInputFiles", {"files": files, "backendNodeId": backend_id})
+        await tab.call("DOM.setFileInputFiles", given, session=node.session)
     except CdpClosed:
         raise
     except CdpError as error:
