@@ -72,10 +72,12 @@ async def test_a_redirect_to_a_private_host_is_refused(driver: Driver, site: Web
         await driver.do("navigate", targetUrl=site.url("/redirect"))
     site.pages["/meta"] = f"<meta http-equiv=refresh content='0;url={inside}'>"
     await driver.do("navigate", targetUrl=site.url("/meta"))
+    await driver.act("wait", url="inside.test", timeoutMs=60_000)
     site.pages["/link"] = f"<a href='{inside}'>go</a>"
     await driver.do("navigate", targetUrl=site.url("/link"))
     refs = await driver.refs()
-    clicked = await driver.act("click", ref=refs["link go"])
+    await driver.act("click", ref=refs["link go"])
+    clicked = await driver.act("wait", url="inside.test", timeoutMs=60_000)
     assert "inside.test is not a public address" in clicked["pageError"]
     assert "secret" not in (await driver.do("snapshot"))["snapshot"].partition("inside.test")[0]
     assert not reached(site)
@@ -117,6 +119,28 @@ async def test_no_request_of_a_page_reaches_a_private_host(driver: Driver, site:
         )
         assert tried == ["fetch", "socket", "events", "worker"]
     assert not reached(site)
+
+
+async def test_a_service_worker_reaches_no_private_host(driver: Driver, site: Website) -> None:
+    """Browsers run them on localhost without a certificate, so the owner opens that one host here."""
+    driver.names.answers["localhost"] = ["127.0.0.1"]
+    driver.config = browser_config(ssrf_policy=BrowserSsrfPolicy(allowed_hostnames=["localhost"]))
+    site.pages["/sw.js"] = lambda _: web.Response(
+        text=f"""oninstall = event => event.waitUntil(fetch('{site.url("/secret", "127.0.0.1")}', {{mode: 'no-cors'}})
+            .then(() => 'reached', () => 'refused').then(word => self.told = word));
+            onfetch = event => {{ if (event.request.url.endsWith('/told')) event.respondWith(new Response(self.told)) }};
+            onactivate = event => event.waitUntil(clients.claim())""",
+        content_type="text/javascript",
+    )
+    await driver.do("navigate", targetUrl=site.url("/worker", "localhost"))
+    told = await driver.evaluate(
+        """async () => { await navigator.serviceWorker.register('/sw.js'); await navigator.serviceWorker.ready;
+        if (!navigator.serviceWorker.controller)
+          await new Promise(done => navigator.serviceWorker.addEventListener('controllerchange', done));
+        return await (await fetch('/told')).text() }"""
+    )
+    assert told == "refused" and "localhost/sw.js" in site.asked
+    assert not [place for place in site.asked if place.startswith("127.0.0.1")]
 
 
 async def test_a_name_that_changes_where_it_leads_gains_nothing(driver: Driver, site: Website) -> None:

@@ -56,8 +56,9 @@ async def test_a_form_is_filled_and_sent(driver: Driver) -> None:
         {"ref": refs["combobox Size"], "value": "Large"},
     ]
     assert (await driver.act("fill", fields=fields))["filled"] == 4
-    done = await driver.act("click", ref=refs["button Send"])
-    assert done["ok"] and "/done?" in done["url"]
+    assert (await driver.act("click", ref=refs["button Send"]))["ok"]
+    done = await driver.act("wait", url="/done?", loadState="load", timeoutMs=60_000)
+    assert "/done?" in done["url"]
     sent = await driver.evaluate("() => Object.fromEntries(new URLSearchParams(location.search))")
     assert (sent["name"], sent["day"], sent["agree"], sent["size"]) == ('Ann "A" <b>', "2026-02-03", "on", "l")
     assert sent["note"].split() == ["two", "lines"]
@@ -74,6 +75,7 @@ async def test_refs_hold_until_the_page_is_left(driver: Driver) -> None:
     with pytest.raises(ToolError, match="no longer on the page; take a new snapshot"):
         await driver.act("type", ref=name, text="Eve")
     await driver.act("click", ref=refs["link Other page"])
+    await driver.act("wait", url="/other", timeoutMs=60_000)
     with pytest.raises(ToolError, match=f"ref {name} is of a page that is gone; take a new snapshot"):
         await driver.act("type", ref=name, text="Eve")
     with pytest.raises(ToolError, match="there is no ref 'e999'"):

@@ -82,6 +82,9 @@ class RunningBrowser:
         self.product = str((await self.connection.call("Browser.getVersion", timeout=START_S)).get("product") or "")
         attach = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True, "filter": _PAGES}
         await self.connection.call("Target.setAutoAttach", attach)
+        if self._resolve is not None:
+            # Asked of the browser and not of its tabs, it sees the requests of workers and frames as well.
+            await self.connection.call("Fetch.enable", {"patterns": [{"urlPattern": "*"}]})
         if self.process is not None:
             await self.connection.call("Browser.setDownloadBehavior", {"behavior": "deny"})
 
@@ -176,8 +179,8 @@ class RunningBrowser:
                 self.connection.drop(str(params.get("sessionId")))
             elif tab is not None:
                 self._remove(tab)
-        elif name == "Fetch.requestPaused" and (tab := self._sessions.get(session)) is not None:
-            self._spawn(self._let_through(tab, params, session))
+        elif name == "Fetch.requestPaused":
+            self._spawn(self._let_through(params))
         elif (tab := self._sessions.get(session)) is not None:
             tab.event(name, params, session)
 
@@ -199,8 +202,6 @@ class RunningBrowser:
 
     async def _prepare(self, tab: Tab) -> None:
         try:
-            if self._resolve is not None:
-                await tab.call("Fetch.enable", {"patterns": [{"urlPattern": "*"}]})
             await tab.prepare()
         except CdpError as error:
             log.info("a tab was gone before it could be used: %s", error)
@@ -209,15 +210,13 @@ class RunningBrowser:
     async def _prepare_frame(self, tab: Tab, frame: FrameSession) -> None:
         # A frame that went away in the meantime is no problem.
         with contextlib.suppress(CdpError):
-            if self._resolve is not None:
-                await tab.call("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}, session=frame.session)
             await tab.prepare_frame(frame)
 
     async def _close(self, target_id: str) -> None:
         with contextlib.suppress(CdpError):
             await self.connection.call("Target.closeTarget", {"targetId": target_id})
 
-    async def _let_through(self, tab: Tab, params: dict[str, Any], session: str) -> None:
+    async def _let_through(self, params: dict[str, Any]) -> None:
         from yarl import URL
 
         request, url = {"requestId": params["requestId"]}, str(params["request"]["url"])
@@ -228,10 +227,9 @@ class RunningBrowser:
                     assert self._resolve is not None
                     await self._resolve(address.raw_host or "", address.port or 0, self._rules())
             except (AddressRefused, OSError):
-                refused = {**request, "errorReason": "AccessDenied"}
-                await tab.call("Fetch.failRequest", refused, session=session)
+                await self.connection.call("Fetch.failRequest", {**request, "errorReason": "AccessDenied"})
             else:
-                await tab.call("Fetch.continueRequest", request, session=session)
+                await self.connection.call("Fetch.continueRequest", request)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -188,8 +188,9 @@ class BrowserProcess:
             await asyncio.to_thread(_kill, self.pid, left, running=self.running)
         await self._process.wait()
         await asyncio.to_thread(_sweep, str(self._folder))
+        # Nobody holds the pipe any more, so its end comes at once.
+        await asyncio.wait({self._listening}, timeout=END_S)
         self._listening.cancel()
-        await asyncio.gather(self._listening, return_exceptions=True)
 
     async def _listen(self, errors: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -22,8 +22,6 @@ MOST_CONSOLE = 500
 LONGEST_CONSOLE = 1000
 MOST_FRAMES = 50
 MOST_GONE_REFS = 2000
-SETTLE_BEGIN_S = 0.25
-"""How long it is waited for a navigation that an action may have begun."""
 SETTLE_S = 10.0
 STILL_TRIES, STILL_S = 20, 0.05
 """How often and how long it is waited for an element that is being scrolled."""
@@ -32,7 +30,7 @@ MOST_PIXELS_WIDE = 4000
 MOST_PDF_BYTES = 32 * 1024 * 1024
 _FRAMES = {
     "autoAttach": True,
-    "waitForDebuggerOnStart": True,
+    "waitForDebuggerOnStart": False,  # It would stop workers, too, which nobody sets going again.
     "flatten": True,
     "filter": [{"type": "iframe", "exclude": False}, {"exclude": True}],
 }
@@ -272,9 +270,9 @@ class Tab:
         refused = [one.why for one in self._proxy.refused if one.host == host] if self._proxy else []
         return refused[-1] if refused else "it could not be loaded"
 
-    async def settle(self) -> None:
-        """Waits for what an action began: a page that loads is waited for, up to a limit."""
-        await self._until(lambda: self._loading, SETTLE_BEGIN_S)
+    async def settle(self, seconds: float) -> None:
+        """Waits ``seconds`` for a navigation that an action may have begun, and then, up to a limit, for its page."""
+        await self._until(lambda: self._loading, seconds)
         if self._loading:
             await self._until(lambda: not self._loading, SETTLE_S)
 
