@@ -17,7 +17,8 @@ import pytest
 
 from openclaw.channels.kind import ChannelKinds
 from openclaw.channels.manager import ChannelManager
-from openclaw.channels.signal.channel import OFFERS, SignalChannel
+from openclaw.channels.offer import OFFERS
+from openclaw.channels.signal.channel import SignalChannel
 from openclaw.channels.signal.kind import SignalKind
 from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config

@@ -1,6 +1,6 @@
 """One Signal account: receives through the event stream of a signal-cli daemon and sends through its JSON-RPC.
 
-A received message goes ``run`` → ``_listen`` → ``_take`` → ``_offer``, which hands it to the Gateway.
+A received message goes ``run`` → ``_listen`` → ``_take`` → ``_hand_in``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 
 from openclaw.channels.base import ChannelContext
+from openclaw.channels.offer import offer
 from openclaw.channels.signal.connection import (
     Bookmark,
     Daemon,
@@ -44,8 +45,6 @@ from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 
 RECONNECT = Backoff(initial_s=1.0, max_s=10.0)
-OFFER_AGAIN = Backoff(initial_s=0.5, max_s=8.0, jitter=0.0)
-OFFERS = 5
 SEND_TIMEOUT_S = 60.0
 """Longer than for other calls. After a timeout nobody knows whether the message was sent, and a retry may repeat it."""
 _USER_ERROR, _UNTRUSTED_KEY, _RATE_LIMIT = -1, -4, -5
@@ -138,34 +137,16 @@ class SignalChannel:
                     )
                     inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
                 if inbound.text.strip() or inbound.media or inbound.untrusted:
-                    await self._offer(inbound)
+                    await self._hand_in(inbound)
             case IncomingReaction() as reaction if self._wants(reaction):
                 await self._context.notice(reaction.inbound)
             case _:
                 pass
         self._bookmark.move_to(event.id)
 
-    async def _offer(self, inbound: Inbound) -> None:
-        """Hands a message to the Gateway until it is on disk.
-
-        While the disk fails it tries for ever, so that no message is lost. After any other failure it gives the message
-        up after some attempts, because it would keep back all later ones.
-        """
-        log, attempt = self._context.log, 0
-        while True:
-            attempt += 1
-            try:
-                taken = await self._context.receive(inbound)
-                break
-            except OSError as error:
-                log.warning("message %s cannot be kept for now (try %d): %s", inbound.message_id, attempt, error)
-            except Exception as error:
-                if attempt >= OFFERS:
-                    log.exception("message %s cannot be taken in and is given up", inbound.message_id)
-                    return
-                log.warning("message %s could not be taken in (try %d): %r", inbound.message_id, attempt, error)
-            await self._context.clock.sleep(OFFER_AGAIN.delay_s(attempt, random.random))
-        if taken is not False and self._settings.send_read_receipts and inbound.peer.kind == "direct":
+    async def _hand_in(self, inbound: Inbound) -> None:
+        taken = await offer(self._context, inbound)
+        if taken and self._settings.send_read_receipts and inbound.peer.kind == "direct":
             read = {"recipient": _address_of_sender(inbound), "targetTimestamp": inbound.timestamp_ms, "type": "read"}
             try:
                 await self._daemon().call("sendReceipt", {**read, **self._account()})
