@@ -108,7 +108,9 @@ class ChannelContext(msgspec.Struct, frozen=True, kw_only=True):
     notice: Callable[[Inbound], Awaitable[None]]
     """Reports an event that needs no answer, such as a reaction. Its ``text`` describes it."""
     edited: Callable[[Inbound], Awaitable[None]]
-    """Reports that a person changed an earlier message. ``text`` is the new one, ``message_id`` that of the old."""
+    """Reports that a person changed the text of an earlier message. ``text`` is the new one, ``message_id`` that of the
+    old, and ``revision`` tells this edit from others. Platforms also report changes that no person made, such as a
+    preview of a link; those are not reported here."""
     deleted: Callable[[Inbound], Awaitable[None]]
     """Reports that a person took a message back. Only its ids count."""
     serve: Callable[[str, Webhook], Callable[[], None]]

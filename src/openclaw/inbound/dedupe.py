@@ -15,12 +15,13 @@ KEEP = 5000
 
 
 def dedupe_key(inbound: Inbound) -> str | None:
-    """``channel|account|peer|thread|message id`` without empty parts, or None if too little is known."""
+    """``channel|account|peer|thread|message id|revision`` without empty parts, or None if too little is known."""
     channel, message, peer = inbound.channel.strip().lower(), inbound.message_id.strip(), inbound.to or inbound.peer.id
     if not channel or not message or not peer.strip():
         return None
     thread = "" if inbound.thread_id is None else str(inbound.thread_id).strip()
-    return "|".join(part for part in (channel, inbound.account_id.strip(), peer.strip(), thread, message) if part)
+    parts = (channel, inbound.account_id.strip(), peer.strip(), thread, message, inbound.revision)
+    return "|".join(part for part in parts if part)
 
 
 def held_key(inbound: Inbound) -> str:

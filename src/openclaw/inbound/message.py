@@ -60,6 +60,8 @@ class Inbound(msgspec.Struct, kw_only=True):
     sender: Sender
     to: str
     """The address of a reply on the channel."""
+    revision: str = ""
+    """Which edit of the message this is, as the platform dates or numbers it. Empty for a message as first sent."""
     text: str = ""
     """Exactly what the person wrote."""
     timestamp_ms: int = 0

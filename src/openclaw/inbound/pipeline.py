@@ -18,6 +18,7 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.config.agents import user_zone
+from openclaw.config.channels import normalize_account_id
 from openclaw.foreign_text import disarmed
 from openclaw.inbound.access import (
     ChannelSettings,
@@ -73,13 +74,14 @@ from openclaw.inbound.prompt_text import (
 from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
 from openclaw.runs.dispatcher import Dispatcher, Submission
 from openclaw.runs.queue import Ticket, queue_settings
+from openclaw.runs.session_change import take_back_turn
 from openclaw.sessions.entry import SessionEntry, group_display_name
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.prompt_prefix import ABORT_NOTE, system_line
 from openclaw.sessions.reset import Rotation, touched
 from openclaw.sessions.send_policy import is_blocked
 from openclaw.storage import faults
-from openclaw.storage.base import MessageBody, ReasonCode, StoredImage, TurnedAway
+from openclaw.storage.base import LedgerRow, MessageBody, ReasonCode, StoredImage, TurnedAway
 
 log = logging.getLogger("openclaw.inbound")
 
@@ -308,16 +310,47 @@ class Pipeline:
             self._runtime.notes.add(resolved.session_key, inbound.text)
 
     async def edited(self, inbound: Inbound) -> None:
-        """Takes in that a person changed an earlier message."""
-        await self.notice(
-            msgspec.structs.replace(inbound, text=f"message {inbound.message_id} was changed to: {inbound.text}")
-        )
+        """Takes in that a person changed an earlier message.
+
+        If nobody has spoken since, its turn is taken back and run again with the new words. Otherwise the agent is told
+        at its next turn. A message that was not meant for the agent is looked at anew.
+        """
+        row = await self._turn_of(inbound)
+        if row is None:
+            notes = await self._runtime.ledger.turned_away([inbound.message_id])
+            here = [note for note in notes if note.channel == inbound.channel and note.chat == inbound.to]
+            if any(note.code is ReasonCode.NOT_ADDRESSED for note in here):
+                await self.receive(inbound)
+        elif await self._take_back(inbound, row):
+            await self.receive(inbound)
+        else:
+            words = f"message {inbound.message_id} was changed to: {inbound.text}"
+            await self.notice(msgspec.structs.replace(inbound, text=words))
 
     async def deleted(self, inbound: Inbound) -> None:
-        """Takes in that a person took a message back."""
-        await self.notice(
-            msgspec.structs.replace(inbound, text=f"message {inbound.message_id} was taken back by its sender")
-        )
+        """Takes in that a person took a message back. If nobody has spoken since, its turn goes too."""
+        row = await self._turn_of(inbound)
+        if row is not None and not await self._take_back(inbound, row):
+            words = f"message {inbound.message_id} was taken back by its sender"
+            await self.notice(msgspec.structs.replace(inbound, text=words))
+
+    async def _turn_of(self, inbound: Inbound) -> LedgerRow | None:
+        """The message that a platform speaks of, if a run was made of it and its sender may still write."""
+        allowed = await self._pairing.allowed(inbound.channel)
+        if isinstance(decide_access(inbound, self._settings(inbound), allowed), Drop | Pair):
+            return None
+        row = await self._runtime.ledger.by_message_id(inbound.message_id)
+        if row is None or row.body.command or row.body.prompt is None:
+            return None
+        there = (row.route.get("channel"), row.route.get("to"), normalize_account_id(row.route.get("accountId")))
+        here = (inbound.channel, inbound.to, normalize_account_id(inbound.account_id))
+        return row if there == here else None
+
+    async def _take_back(self, inbound: Inbound, row: LedgerRow) -> bool:
+        """Withdraws the turn of one message. Messages that share a turn with others stay."""
+        if row.body.message_ids != [inbound.message_id]:
+            return False
+        return await take_back_turn(self._runtime, self._dispatcher, row)
 
     async def recover(self) -> int:
         """Ends the commands that the last Gateway left, and hands on what waited for more words when it ended.

@@ -697,6 +697,8 @@ def abort_reason(stopped_by: str) -> Reason:
             return Reason(ReasonCode.TIME_LIMIT)
         case AbortReason.REMOVED:
             return Reason(ReasonCode.REMOVED_FROM_QUEUE)
+        case AbortReason.WITHDRAWN:
+            return Reason(ReasonCode.WITHDRAWN)
         case _ if stopped_by in frozenset(AbortReason):
             return Reason(ReasonCode.STOPPED, stopped_by)
         case _:

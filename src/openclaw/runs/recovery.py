@@ -18,7 +18,7 @@ SUSPECT_S = 300.0
 EXPIRY_MS = 24 * 3600 * 1000
 """A message that has waited this long when the Gateway starts is not answered, because it may not matter any more."""
 
-STOP_CODES = frozenset({ReasonCode.STOPPED, ReasonCode.REMOVED_FROM_QUEUE})
+STOP_CODES = frozenset({ReasonCode.STOPPED, ReasonCode.REMOVED_FROM_QUEUE, ReasonCode.WITHDRAWN})
 """The reason of a message that was being stopped, or of one that ended so."""
 
 Choice: TypeAlias = Literal["run", "stop", "give up", "close"]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from openclaw.agent.recorder import entry_id
 from openclaw.agent.runtime import Runtime
+from openclaw.messages import UserMessage
 from openclaw.outbound.preview import derived_title, first_messages, last_messages, preview_text, shortened
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import PreviousSession, Reason, Rotation, previous_sessions, rotate, transcript_ref
 from openclaw.sessions.resume import NotResumable, choose, resume
-from openclaw.storage.base import AbortReason, SessionRow, TranscriptRef
+from openclaw.storage.base import AbortReason, LedgerRow, SessionRow, Transcript, TranscriptRef
 
 SETTLE_S = 15.0
 """A change waits this long for the runs it stopped."""
@@ -63,6 +65,45 @@ async def delete_session(
         return []
 
     return await dispatcher.exclusively(session.key, remove)
+
+
+async def take_back_turn(runtime: Runtime, dispatcher: Dispatcher, row: LedgerRow) -> bool:
+    """Takes a message and what followed from it out of the conversation. False if people went on speaking since.
+
+    A message that waits or runs is stopped. What was said stays in the transcript, on a branch that is left.
+    """
+    session = SessionRef(row.agent_id, row.session_key)
+    await dispatcher.abort(session.key, row.run_id, AbortReason.WITHDRAWN)
+    record = dispatcher.find(row.run_id)
+    if record is not None and not record.ended:
+        await record.wait()
+
+    async def leave() -> bool:
+        entry = await runtime.sessions.get(session.agent_id, session.key)
+        if entry is None:
+            return False
+        transcript = await runtime.transcripts.open(transcript_ref(session.agent_id, entry), create=False)
+        return transcript is None or await _leave_turn(transcript, entry_id(row.run_id, 0))
+
+    return await dispatcher.exclusively(session.key, leave)
+
+
+async def _leave_turn(transcript: Transcript, first: str) -> bool:
+    """Goes back to before the entry ``first``, unless another message came after it."""
+    if first not in transcript:
+        return True  # The message never began.
+    context = transcript.context()
+    if first not in context.entry_ids:
+        return False
+    later = context.messages[context.entry_ids.index(first) + 1 :]
+    found = await transcript.entry(first)
+    if found is None or any(isinstance(message, UserMessage) for message in later):
+        return False
+    transcript.branch(found.parent_id)
+    await transcript.append(
+        {"type": "branch_summary", "fromId": found.parent_id or "root", "summary": "", "details": {}}, durable=True
+    )
+    return True
 
 
 async def start_over(

@@ -293,6 +293,8 @@ class ReasonCode(StrEnum):
     """The queue takes no more messages (the number of messages that wait)."""
     REMOVED_FROM_QUEUE = "removed_from_queue"
     """A person removed the message from the queue."""
+    WITHDRAWN = "withdrawn"
+    """The sender changed the message or took it back."""
     EXPIRED = "expired"
     """The message had waited too long when the Gateway started (the hours)."""
     CRASHED = "crashed"
@@ -352,6 +354,8 @@ class AbortReason(StrEnum):
     TIMEOUT = "timeout"
     REMOVED = "removed"
     """A person took the message out of the queue."""
+    WITHDRAWN = "withdrawn"
+    """The sender changed the message or took it back."""
 
 
 class Reason(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """One Signal account: receives through the event stream of a signal-cli daemon and sends through its JSON-RPC.
 
-A received message goes ``run`` → ``_listen`` → ``_take`` → ``_hand_in``.
+A received message goes ``run`` → ``_listen`` → ``_take`` → ``_hand_over``, which gives it to the Gateway.
 """
 
 from __future__ import annotations
@@ -138,14 +138,15 @@ class SignalChannel:
                     )
                     inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
                 if inbound.text.strip() or inbound.media or inbound.untrusted:
-                    await self._hand_in(inbound)
+                    await self._hand_over(inbound)
             case IncomingReaction() as reaction if self._wants(reaction):
                 await self._context.notice(reaction.inbound)
             case _:
                 pass
         self._bookmark.move_to(event.id)
 
-    async def _hand_in(self, inbound: Inbound) -> None:
+    async def _hand_over(self, inbound: Inbound) -> None:
+        """Hands a message to the Gateway, and tells its sender that it was read if they may write."""
         taken = await offer(self._context, inbound)
         if taken and self._settings.send_read_receipts and inbound.peer.kind == "direct":
             read = {"recipient": _address_of_sender(inbound), "targetTimestamp": inbound.timestamp_ms, "type": "read"}
