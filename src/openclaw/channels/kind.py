@@ -16,6 +16,7 @@ from openclaw.outbound.reply import SendFailed
 
 BUILT_IN = {
     "signal": "openclaw.channels.signal.kind:SignalKind",
+    "slack": "openclaw.channels.slack.kind:SlackKind",
 }
 """Channel → its kind. A kind is imported when the configuration first names its channel."""
 ENTRY_POINTS = "openclaw.channels"

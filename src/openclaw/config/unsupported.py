@@ -28,7 +28,7 @@ _PER_AGENT = {
     "memorySearch.query.hybrid.mmr": "results are ordered by their score only",
     "memorySearch.query.hybrid.temporalDecay": "results are ordered by their score only",
 }
-_CHANNELS = ("signal",)
+_CHANNELS = ("signal", "slack")
 """The channels that exist."""
 _PER_CHANNEL_ACCOUNT = {
     "blockStreaming": _NO_BLOCKS,
@@ -38,6 +38,21 @@ _PER_CHANNEL_ACCOUNT = {
     "replyToMode": "replies quote what the agent asks to quote",
     "ackReaction": "messages are not acknowledged with a reaction yet",
     "defaultTo": "messages are only sent to a recipient that is named",
+}
+_PER_SLACK_ACCOUNT = {
+    "userToken": "everything is done with the bot's token",
+    "userTokenReadOnly": "everything is done with the bot's token",
+    "signingSecret": "events arrive in Socket Mode only",
+    "webhookPath": "events arrive in Socket Mode only",
+    "slashCommand.sessionPrefix": "a slash command speaks to the session of the conversation it was given in",
+    "thread.historyScope": "a thread has its own history",
+    "thread.inheritParent": "a thread begins with its first message only",
+    "replyToModeByChatType": "replies quote what the agent asks to quote",
+    "actions.pins": "the agent cannot pin messages yet",
+    "actions.memberInfo": "the agent cannot look people up yet",
+    "actions.emojiList": "the agent cannot list emoji yet",
+    "channels.*.skills": "skills are chosen per agent",
+    "channels.*.systemPrompt": "channels have no prompt of their own",
 }
 
 UNSUPPORTED: dict[str, str] = {
@@ -96,7 +111,6 @@ UNSUPPORTED: dict[str, str] = {
     "web": "there is no WhatsApp channel yet",
     "channels.telegram": "there is no Telegram channel yet",
     "channels.discord": "there is no Discord channel yet",
-    "channels.slack": "there is no Slack channel yet",
     "channels.whatsapp": "there is no WhatsApp channel yet",
     "channels.bluebubbles": "there is no BlueBubbles channel yet",
     "channels.imessage": "there is no BlueBubbles channel yet",
@@ -107,6 +121,11 @@ UNSUPPORTED: dict[str, str] = {
         for channel in _CHANNELS
         for account in ("", ".accounts.*")
         for key, reason in _PER_CHANNEL_ACCOUNT.items()
+    },
+    **{
+        f"channels.slack{account}.{key}": reason
+        for account in ("", ".accounts.*")
+        for key, reason in _PER_SLACK_ACCOUNT.items()
     },
     "discovery": "the Gateway does not announce itself on the network",
     "canvasHost": "there is no canvas yet",
@@ -218,6 +237,11 @@ SAFETY: dict[str, Rule] = {
     **{
         f"channels.{channel}{account}.groups.*.{key}": _GROUP_TOOLS
         for channel in _CHANNELS
+        for account in ("", ".accounts.*")
+        for key in ("tools", "toolsBySender")
+    },
+    **{
+        f"channels.slack{account}.channels.*.{key}": _GROUP_TOOLS
         for account in ("", ".accounts.*")
         for key in ("tools", "toolsBySender")
     },

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from openclaw.config.channels import DEFAULT_ACCOUNT, account_settings
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels.base import ChannelGroup, DmPolicy, GroupPolicy
+from openclaw.config.schema.channels.slack import SlackAccount, SlackRoom
 from openclaw.config.schema.system import Commands
 from openclaw.config.validate import KNOWN_CHANNELS
 from openclaw.inbound.message import Inbound
@@ -62,9 +63,11 @@ def decide_access(inbound: Inbound, settings: ChannelSettings, allow_store: Coll
 
 def group_rules(settings: ChannelSettings, inbound: Inbound) -> GroupRules:
     """Returns what the list of groups says about this one. An empty list allows all groups."""
+    if settings.group_dms is not None and inbound.peer.kind == "group":
+        return GroupRules(allowed=True, require_mention=False, mention_is_set=True)
     own, rest = _listed(settings, inbound), settings.groups.get("*")
     topic = _topic(own, inbound) or _topic(rest, inbound)
-    wishes = [found.require_mention for found in (topic, own, rest) if found]
+    wishes = [*(found.require_mention for found in (topic, own, rest) if found), settings.require_mention]
     return GroupRules(
         allowed=not settings.groups or own is not None or rest is not None,
         require_mention=next((wish for wish in wishes if wish is not None), True),
@@ -153,6 +156,8 @@ def _direct(inbound: Inbound, settings: ChannelSettings, allow_store: Collection
 
 
 def _group(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[str]) -> Access:
+    if settings.group_dms is not None and inbound.peer.kind == "group":
+        return _group_dm(inbound, settings, settings.group_dms, allow_store)
     own = _listed(settings, inbound)
     topic = _topic(own, inbound)
     chain = [found for found in (topic, own) if found]
@@ -162,6 +167,12 @@ def _group(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[
     if policy == "disabled":
         return Drop("group messages are disabled")
     members = next((found.allow_from for found in chain if found.allow_from is not None), None)
+    if settings.lists_rooms:
+        if policy == "allowlist" and own is None and "*" not in settings.groups:
+            return Drop("channel is not on the list of channels")
+        if members is not None and not _admits(_known(settings.channel, members), sender_ids(inbound)):
+            return Drop("sender is not on the list of the channel")
+        return Allow()
     if members is not None or policy == "allowlist":
         if members is None:
             members = settings.allow_from if settings.group_allow_from is None else settings.group_allow_from
@@ -173,6 +184,16 @@ def _group(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[
     if not group_rules(settings, inbound).allowed:
         return Drop("group is not on the list of groups")
     return Allow()
+
+
+def _group_dm(inbound: Inbound, settings: ChannelSettings, rooms: GroupDms, allow_store: Collection[str]) -> Access:
+    """A direct chat with several people. Everybody in it must be known by themselves, as in a direct chat."""
+    if not rooms.enabled or settings.dm_policy == "disabled":
+        return Drop("direct messages with several people are disabled")
+    if rooms.listed and normal_id(settings.channel, inbound.peer.id) not in _known(settings.channel, rooms.listed):
+        return Drop("this direct chat with several people is not on the list")
+    people = _known(settings.channel, settings.allow_from) | _known(settings.channel, allow_store)
+    return Allow() if _admits(people, sender_ids(inbound)) else Drop("sender is not on the allow list")
 
 
 def _listed(settings: ChannelSettings, inbound: Inbound) -> GroupSettings | None:
@@ -226,6 +247,14 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     topics: Mapping[str, GroupSettings] = {}
 
 
+class GroupDms(msgspec.Struct, frozen=True, kw_only=True):
+    """Direct chats with several people, on platforms that tell them from groups."""
+
+    enabled: bool = False
+    listed: tuple[str, ...] = ()
+    """Their ids. Empty means all."""
+
+
 class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
     channel: str
     dm_policy: DmPolicy = "pairing"
@@ -234,6 +263,12 @@ class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
     group_allow_from: tuple[str, ...] | None = None
     """None means unset, so that ``allow_from`` counts. An empty list admits nobody."""
     groups: Mapping[str, GroupSettings] = {}
+    lists_rooms: bool = False
+    """The policy "allowlist" means the rooms in ``groups``, not the people in ``allow_from``."""
+    require_mention: bool | None = None
+    """For groups that do not say."""
+    group_dms: GroupDms | None = None
+    """None: the platform has groups instead, and a peer of the kind ``group`` is one."""
     history_limit: int | None = None
 
 
@@ -252,16 +287,31 @@ def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACC
         group_allow_from=None if account.group_allow_from is None else _ids(account.group_allow_from),
         groups={group: group_settings(settings) for group, settings in account.groups.items()},
         history_limit=account.history_limit,
+        **(_slack_settings(account) if isinstance(account, SlackAccount) else {}),
     )
+
+
+def _slack_settings(account: SlackAccount) -> dict[str, Any]:
+    """What Slack has besides: its rooms are ``channels``, and a direct chat may have several people."""
+    rooms = {**account.groups, **account.channels}
+    return {
+        "groups": {room: group_settings(settings) for room, settings in rooms.items()},
+        "lists_rooms": True,
+        "require_mention": account.require_mention,
+        "group_dms": GroupDms(enabled=account.dm.group_enabled, listed=_ids(account.dm.group_channels)),
+    }
 
 
 def group_settings(group: ChannelGroup) -> GroupSettings:
     topics: Mapping[str, ChannelGroup] = getattr(group, "topics", {})
+    enabled, people = group.enabled, group.allow_from
+    if isinstance(group, SlackRoom):
+        enabled, people = enabled and group.allow is not False, group.users if people is None else people
     return GroupSettings(
-        enabled=group.enabled,
+        enabled=enabled,
         require_mention=group.require_mention,
         policy=group.group_policy,
-        allow_from=None if group.allow_from is None else _ids(group.allow_from),
+        allow_from=None if people is None else _ids(people),
         topics={topic: group_settings(settings) for topic, settings in topics.items()},
     )
 

@@ -16,10 +16,10 @@ import aiohttp
 import msgspec
 
 from openclaw.channels.base import ChannelContext
+from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.media import files_to_send
 from openclaw.channels.offer import offer
 from openclaw.channels.signal.connection import (
-    Bookmark,
     Daemon,
     DaemonFailed,
     RpcError,

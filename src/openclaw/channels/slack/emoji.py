@@ -12,10 +12,10 @@ NAMES = {
     "🤔": "thinking_face", "😀": "grinning", "😃": "smiley", "😄": "smile", "😁": "grin", "😅": "sweat_smile",
     "🙂": "slightly_smiling_face", "😉": "wink", "😊": "blush", "😍": "heart_eyes", "😎": "sunglasses", "😢": "cry",
     "😭": "sob", "😡": "rage", "😱": "scream", "😴": "sleeping", "🤷": "shrug", "🙌": "raised_hands", "👋": "wave",
-    "👌": "ok_hand", "💪": "muscle", "🤝": "handshake", "✨": "sparkles", "⭐": "star", "⚠": "warning", "❓": "question",
-    "❗": "exclamation", "⏳": "hourglass_flowing_sand", "⌛": "hourglass", "🦞": "lobster", "🐛": "bug", "💡": "bulb",
-    "📌": "pushpin", "📎": "paperclip", "🔒": "lock", "☕": "coffee", "🍕": "pizza", "🎂": "birthday", "💀": "skull",
-    "🤖": "robot_face", "🧠": "brain", "🛑": "octagonal_sign", "🆗": "ok", "➕": "heavy_plus_sign",
+    "👌": "ok_hand", "💪": "muscle", "🤝": "handshake", "✨": "sparkles", "⭐": "star", "⚠": "warning",
+    "❓": "question", "❗": "exclamation", "⏳": "hourglass_flowing_sand", "⌛": "hourglass", "🦞": "lobster",
+    "🐛": "bug", "💡": "bulb", "📌": "pushpin", "📎": "paperclip", "🔒": "lock", "☕": "coffee", "🍕": "pizza",
+    "🎂": "birthday", "💀": "skull", "🤖": "robot_face", "🧠": "brain", "🛑": "octagonal_sign", "🆗": "ok", "➕": "heavy_plus_sign",
 }
 # fmt: on
 _NAME = re.compile(r"[a-z0-9_+'-]{1,100}")

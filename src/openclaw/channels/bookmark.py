@@ -1,0 +1,86 @@
+"""How far a channel has got in the events of its platform, kept over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from openclaw.clock import Clock
+from openclaw.paths import make_private_dir
+from openclaw.storage import faults
+
+log = logging.getLogger("openclaw.channels")
+
+MAX_EVENT_ID = 200
+BOOKMARK_PAUSE_S = 0.2
+
+
+class Bookmark:
+    """The id of the last event that was handled, so that a new start asks for what came since.
+
+    It is not synced to disk, and a burst of events is written once, a moment later. An old bookmark only makes the
+    platform repeat events, and dedupe drops them.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._copy = path.with_name(f"{path.name}.bak")
+        self._clock = clock
+        self._writer: asyncio.Task[None] | None = None
+        self._written = ""
+        self.last_id = ""
+
+    async def load(self) -> None:
+        self.last_id = self._written = await asyncio.to_thread(self._read)
+
+    def move_to(self, event_id: str) -> None:
+        """Sets the bookmark. An empty id is ignored."""
+        if event_id and event_id != self.last_id and len(event_id) <= MAX_EVENT_ID:
+            self.last_id = event_id
+            if self._writer is None or self._writer.done():
+                self._writer = asyncio.create_task(self._keep_up())
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.gather(self._writer, return_exceptions=True)
+        if self.last_id != self._written:
+            await self._put(self.last_id)
+
+    async def _keep_up(self) -> None:
+        while self.last_id != self._written:
+            event_id = self.last_id
+            await self._put(event_id)
+            await self._clock.sleep(BOOKMARK_PAUSE_S)
+
+    async def _put(self, event_id: str) -> None:
+        self._written = event_id
+        try:
+            await asyncio.to_thread(self._write, event_id)
+        except OSError as error:
+            log.warning("%s stays where it was: %s", self._path, error)
+
+    def _read(self) -> str:
+        """Reads the bookmark, or its copy if the bookmark is gone or empty."""
+        for path in (self._path, self._copy):
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                if event_id := file.read(MAX_EVENT_ID).decode("ascii", "ignore").strip():
+                    if path is self._copy:
+                        log.error("%s was gone. It was restored from %s.", self._path, path.name)
+                        self._write(event_id)
+                    return event_id
+        return ""
+
+    def _write(self, event_id: str) -> None:
+        faults.write(self._path)
+        make_private_dir(str(self._path.parent))
+        beside = self._path.with_name(f"{self._path.name}.new")
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(event_id.encode("ascii", "ignore"))
+        with contextlib.suppress(OSError):  # Some file systems have no second names for a file.
+            self._copy.unlink(missing_ok=True)
+            os.link(beside, self._copy)
+        beside.replace(self._path)
