@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -279,7 +279,7 @@ def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACC
     if account is None:
         return ChannelSettings(channel=name)
     direct = account.dm
-    return ChannelSettings(
+    settings = ChannelSettings(
         channel=name,
         dm_policy=direct.policy or account.dm_policy if direct.enabled else "disabled",
         allow_from=_ids(account.allow_from) + _ids(direct.allow_from),
@@ -287,31 +287,38 @@ def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACC
         group_allow_from=None if account.group_allow_from is None else _ids(account.group_allow_from),
         groups={group: group_settings(settings) for group, settings in account.groups.items()},
         history_limit=account.history_limit,
-        **(_slack_settings(account) if isinstance(account, SlackAccount) else {}),
+    )
+    return _with_rooms(settings, account) if isinstance(account, SlackAccount) else settings
+
+
+def _with_rooms(settings: ChannelSettings, account: SlackAccount) -> ChannelSettings:
+    """What Slack has besides: its rooms are ``channels``, and a direct chat may have several people."""
+    rooms = {name: _slack_room(room) for name, room in account.channels.items()}
+    return msgspec.structs.replace(
+        settings,
+        groups={**settings.groups, **rooms},
+        lists_rooms=True,
+        require_mention=account.require_mention,
+        group_dms=GroupDms(enabled=account.dm.group_enabled, listed=_ids(account.dm.group_channels)),
     )
 
 
-def _slack_settings(account: SlackAccount) -> dict[str, Any]:
-    """What Slack has besides: its rooms are ``channels``, and a direct chat may have several people."""
-    rooms = {**account.groups, **account.channels}
-    return {
-        "groups": {room: group_settings(settings) for room, settings in rooms.items()},
-        "lists_rooms": True,
-        "require_mention": account.require_mention,
-        "group_dms": GroupDms(enabled=account.dm.group_enabled, listed=_ids(account.dm.group_channels)),
-    }
+def _slack_room(room: SlackRoom) -> GroupSettings:
+    people = room.users if room.allow_from is None else room.allow_from
+    return msgspec.structs.replace(
+        group_settings(room),
+        enabled=room.enabled and room.allow is not False,
+        allow_from=None if people is None else _ids(people),
+    )
 
 
 def group_settings(group: ChannelGroup) -> GroupSettings:
     topics: Mapping[str, ChannelGroup] = getattr(group, "topics", {})
-    enabled, people = group.enabled, group.allow_from
-    if isinstance(group, SlackRoom):
-        enabled, people = enabled and group.allow is not False, group.users if people is None else people
     return GroupSettings(
-        enabled=enabled,
+        enabled=group.enabled,
         require_mention=group.require_mention,
         policy=group.group_policy,
-        allow_from=None if people is None else _ids(people),
+        allow_from=None if group.allow_from is None else _ids(group.allow_from),
         topics={topic: group_settings(settings) for topic, settings in topics.items()},
     )
 

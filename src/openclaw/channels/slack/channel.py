@@ -378,9 +378,10 @@ class SlackChannel:
         """Edits or deletes an earlier message of ours, or reacts to one of anybody."""
         if not STAMP.fullmatch(message.target_id):
             raise SendFailed(f"{message.target_id!r} is no id of a Slack message", permanent=True)
-        kind = "reactions" if message.act == "react" else "messages"
-        if not getattr(self._settings.actions, kind):
-            raise SendFailed(f"{self._where}.actions.{kind} is off", permanent=True)
+        actions, reacts = self._settings.actions, message.act == "react"
+        if not (actions.reactions if reacts else actions.messages):
+            switch = "reactions" if reacts else "messages"
+            raise SendFailed(f"{self._where}.actions.{switch} is off", permanent=True)
         client, ts = self._api().client, message.target_id
         match message.act:
             case "edit":

@@ -54,6 +54,10 @@ class SlackItem(msgspec.Struct, frozen=True, kw_only=True):
     ts: str = ""
 
 
+class SlackChange(msgspec.Struct, frozen=True, kw_only=True):
+    ts: str = ""
+
+
 class SlackEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event, or a message inside of one. Unknown fields are ignored."""
 
@@ -71,6 +75,7 @@ class SlackEvent(msgspec.Struct, frozen=True, kw_only=True):
     attachments: tuple[SlackAttachment, ...] | None = None
     message: SlackEvent | None = None
     previous_message: SlackEvent | None = None
+    edited: SlackChange | None = None
     deleted_ts: str | None = None
     reaction: str | None = None
     item: SlackItem | None = None
@@ -189,6 +194,7 @@ def interpret(event: SlackEvent, bot: Bot, around: Surroundings) -> Heard | None
     inbound = _inbound(event, said, bot, around)
     match event.subtype:
         case "message_changed":
+            inbound.revision = (said.edited.ts if said.edited else "") or event.event_ts or event.ts or ""
             return SlackEdit(inbound=inbound)
         case "message_deleted":
             inbound.message_id = event.deleted_ts or said.ts or ""
