@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= auto
 SCHEDULES ?= 1000
 
-.PHONY: help setup setup-dev run test faults check format docs bench lock clean
+.PHONY: help setup setup-dev run test faults check format docs ui bench lock clean
 
 help:
 	@echo "make run      set up, start the Gateway and open a chat (without a terminal: serve and print the URL)"
@@ -13,6 +13,7 @@ help:
 	@echo "make faults   kill the Gateway on SCHEDULES (1000) random schedules and check that nothing is lost or repeated"
 	@echo "make check    formatting, lint and types"
 	@echo "make docs     write the tables of docs/configuration.md from the code"
+	@echo "make ui       build the web page from ui/ into src/openclaw/web (needs node)"
 	@echo "make bench    measure the speed figures and print them beside their bars"
 	@echo "make setup    only create $(VENV) and install"
 	@echo "make lock     renew the lock files after changing pyproject.toml"
@@ -49,6 +50,12 @@ format: setup-dev
 
 docs: setup-dev
 	$(BIN)/python -m openclaw.config.reference docs/configuration.md
+
+ui: ui/node_modules/.package-lock.json
+	cd ui && node build.mjs
+
+ui/node_modules/.package-lock.json: ui/package-lock.json
+	cd ui && npm ci --no-audit --no-fund
 
 bench: setup-dev
 	$(BIN)/python -m bench

@@ -20,7 +20,7 @@ settings.load_profile("steady")
 with contextlib.suppress(ValueError):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_WHOLE_GATEWAY = {"flows", "gateway", "interop"}
+_WHOLE_GATEWAY = {"browser", "flows", "gateway", "interop"}
 """Folders whose tests have a whole Gateway in their own event loop."""
 
 

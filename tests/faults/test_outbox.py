@@ -219,3 +219,20 @@ async def test_a_reply_that_is_a_day_old_is_not_sent_any_more(
     assert got(signal) == ["Still here"]
     assert part["state"] == "dead"
     assert "The reply was not delivered to signal: expired: the channel was not there in time." in story
+
+
+async def test_what_was_given_up_is_listed_tried_again_and_dropped(
+    gateway: ForkedGateway, signal: SignalDaemon, models: ModelServer
+) -> None:
+    signal.refuse_next("send", -1, "Unregistered user")
+    await begin(gateway, signal, "hello [[reply:Hi Ann]]")
+    async with gateway.client() as client:
+        (part,), _ = await settled(client)
+        assert part["state"] == "dead"
+        (listed,) = (await client.call("outbox.list", {}))["parts"]
+        assert (listed["state"], listed["text"], listed["to"]) == ("dead", "Hi Ann", f"signal:{ANN}")
+        assert (await client.call("outbox.retry", {"ids": [listed["id"]]}))["retried"] == 1
+        async with asyncio.timeout(60):
+            while (await client.call("outbox.list", {}))["parts"]:
+                await asyncio.sleep(0.02)
+    assert got(signal)[-1] == "Hi Ann" and len(models.requests) == 1

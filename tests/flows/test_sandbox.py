@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from openclaw.agent.prepare import tools_for
 from openclaw.agent.sandbox import sandbox_of
+from openclaw.agent.tool_set import tools_for
 from openclaw.inbound.attachments import within_reach
 from openclaw.inbound.message import Inbound, Media, Peer, Sender
 from openclaw.sessions.entry import SessionEntry

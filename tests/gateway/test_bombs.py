@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import openclaw
-from openclaw.gateway.http import common, hooks
+from openclaw.gateway.http import common, control_ui, hooks
 from openclaw.gateway.http.rpc import MAX_BODY_BYTES
 from openclaw.json_text import MAX_DEPTH, is_deep, may_be_deep
 from openclaw.models.http import parse_arguments
@@ -40,7 +40,10 @@ TAKES_NO_BODY = {
     ("GET", "/v1/models/*"),
     ("GET", "/__openclaw__/events"),
 }
-NAMED_BY_CONFIG = {("*", hooks.base_path): "reads hooks.maxBodyBytes; tests/scheduler tries its bodies"}
+NAMED_BY_CONFIG = {
+    ("*", hooks.base_path): "reads hooks.maxBodyBytes; tests/scheduler tries its bodies",
+    ("*", control_ui.base_path): "reads no body",
+}
 HTTP_ON = {"gateway": {"http": {"endpoints": {"chatCompletions": {"enabled": True}, "responses": {"enabled": True}}}}}
 DEEP = "[" * 5000 + "]" * 5000
 DEEPER_THAN_ALLOWED = "[" * (MAX_DEPTH + 10) + "]" * (MAX_DEPTH + 10)

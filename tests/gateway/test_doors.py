@@ -35,8 +35,9 @@ DOORS: dict[tuple[str, str], Door] = {
     ("GET", "/v1/models/*"): "secret",
     ("POST", "/v1/responses"): "secret",
     ("*", "/hooks"): "own",
+    ("*", ""): "open",
 }
-"""Verb and path of every route → who may ask. What only says that the Gateway is there is open.
+"""Verb and path of every route → who may ask. What only says that the Gateway is there is open, and so is the page.
 
 Webhooks have a secret of their own, and the Gateway's does not open them.
 """
@@ -144,7 +145,7 @@ async def test_every_route_lets_in_whom_the_table_says(gateway: InProcessGateway
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
-    ("verb", "path"), [("GET", "/nothing"), ("OPTIONS", "/__openclaw__/rpc"), ("POST", "/healthz"), ("GET", "/v1/x")]
+    ("verb", "path"), [("POST", "/nothing"), ("OPTIONS", "/__openclaw__/rpc"), ("POST", "/healthz"), ("GET", "/v1/x")]
 )
 async def test_what_is_no_route_tells_pages_of_other_sites_nothing(
     gateway: InProcessGateway, verb: str, path: str

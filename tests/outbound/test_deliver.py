@@ -77,6 +77,7 @@ class Wire(Watched):
     async def send(self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str) -> SendReceipt:
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
+        self.changed.set()
         try:
             if channel in self.hanging:
                 await self.hanging[channel].wait()
@@ -495,3 +496,31 @@ async def test_the_worker_can_be_cancelled_at_any_moment_of_waking_up(bench: Ben
     worker.cancel()
     await asyncio.wait([worker], timeout=2)
     assert worker.cancelled()
+
+
+async def test_a_part_that_was_given_up_can_be_tried_again_although_it_is_old(bench: Bench) -> None:
+    bench.wire.failures["signal"] = [SendFailed("no such person", permanent=True)]
+    message = await bench.post("r1", "one", "two")
+    await bench.round()
+    assert await bench.states(message) == ["dead", "dead"]
+    bench.clock.advance(3 * 24 * 3600)
+    assert await bench.delivery.again(await bench.ledger.outbox_of(message)) == 2
+    await bench.round()
+    assert bench.wire.texts == ["one", "two"] and await bench.states(message) == ["sent", "sent"]
+    assert await bench.delivery.again(await bench.ledger.outbox_of(message)) == 0, "what was sent is not sent again"
+
+
+async def test_a_part_that_was_dropped_is_not_sent_even_when_a_worker_had_read_it(bench: Bench) -> None:
+    bench.wire.hanging["signal"] = asyncio.Event()
+    message = await bench.post("r1", "one", "two")
+    await bench.delivery.deliver_due()
+    await bench.wire.until(lambda: bench.wire.most_at_once > 0)
+    first, second = await bench.ledger.outbox_of(message)
+    assert first.state == "sending"
+    assert await bench.delivery.drop([first, second]) == 1
+    bench.wire.hanging["signal"].set()
+    await bench.delivery.drain()
+    await bench.round()
+    assert bench.wire.texts == ["one"] and await bench.states(message) == ["sent", "dead"]
+    (dead,) = await bench.ledger.outbox_parts(("dead",))
+    assert (dead.id, dead.code) == (second.id, DeliveryCode.DROPPED)

@@ -29,6 +29,7 @@ from openclaw.cli.render import Renderer
 from openclaw.cli.terminal import Guard, guarded, paint, print_json
 from openclaw.gateway.logs import console_line
 from openclaw.printable import printable, printable_json
+from openclaw.tools.browser.tool import Performed
 from tests.support.gateway import model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
@@ -114,6 +115,9 @@ CASES: dict[str, list[list[str]]] = {
     "devices remove": [["devices", "remove", f"x{ESCAPES}"]],
     "pairing list": [["pairing", "list", "signal"], ["pairing", "list", "signal", "--json"]],
     "pairing approve": [["pairing", "approve", "signal", f"x{ESCAPES}"]],
+    "outbox list": [["outbox", "list"], ["outbox", "list", "--json"]],
+    "outbox retry": [["outbox", "retry", "1"]],
+    "outbox drop": [["outbox", "drop", "--all"]],
     "approvals get": [["approvals", "get"], ["approvals", "get", "--json"]],
     "approvals set": [["approvals", "set", "--file", f"/nowhere{ESCAPES}"]],
     "approvals allowlist": [["approvals", "allowlist", "add", f"/bin/{ESCAPES}"]],
@@ -137,10 +141,28 @@ CASES: dict[str, list[list[str]]] = {
     "sandbox explain": [["sandbox", "explain"], ["sandbox", "explain", "--json"]],
     "sandbox list": [["sandbox", "list"], ["sandbox", "list", "--json"]],
     "sandbox recreate": [["sandbox", "recreate", "--session", f"x{ESCAPES}", "--force"]],
+    **{
+        f"browser {name}": [["browser", name, *words], ["browser", name, *words, "--json"]]
+        for name, words in {
+            **{key: [] for key in ("status", "start", "stop", "profiles", "tabs", "snapshot", "pdf", "console")},
+            **{key: [f"x{ESCAPES}"] for key in ("open", "navigate", "focus", "close", "click", "hover", "press")},
+            **{key: ["e1", f"x{ESCAPES}"] for key in ("type", "drag", "select")},
+            "fill": ["--fields", f"[{ESCAPES}"],
+            "wait": ["--text", "x"],
+            "evaluate": ["--fn", "() => 1"],
+            "resize": ["800", "600"],
+            "upload": ["a.txt"],
+            "dialog": ["--accept"],
+            "screenshot": [],
+        }.items()
+    },
+    "mcp list": [["mcp", "list"], ["mcp", "list", "--json"]],
+    "mcp status": [["mcp", "status"]],
+    "mcp test": [["mcp", "test", f"x{ESCAPES}"]],
     "security audit": [["security", "audit"], ["security", "audit", "--json"]],
 }
 """What is run of each command. A command that stops, installs or serves shows nothing that an answer holds."""
-NOT_RUN = {"gateway run", "gateway stop", "gateway restart", "gateway install", "gateway uninstall"}
+NOT_RUN = {"gateway run", "gateway stop", "gateway restart", "gateway install", "gateway uninstall", "mcp serve"}
 
 
 def commands() -> Iterator[str]:
@@ -175,7 +197,19 @@ async def models() -> AsyncIterator[ModelServer]:
 async def gateway(tmp_path: Path, models: ModelServer) -> AsyncIterator[InProcessGateway]:
     config = model_config(models.base_url, models.api_key, ui={"assistant": {"name": f"Molty{ESCAPES}"}})
     async with InProcessGateway(tmp_path / "state", config) as gateway:
-        yield gateway
+        with patch.object(gateway.gateway.browser_tool, "perform", pretend_to_browse):
+            yield gateway
+
+
+async def pretend_to_browse(arguments: dict[str, Any], context: Any) -> Performed:
+    """Everything that an action of the browser can tell, without a browser."""
+    tab = {"targetId": "5F", "title": "Order", "url": "https://example.org/", "type": "page"}
+    row = {"name": "openclaw", "running": True, "isDefault": True, "isRemote": True}
+    node = {"ref": "ax1", "role": "button", "name": "Send", "depth": 1}
+    message = {"type": "log", "text": "hi", "location": "https://example.org/:1"}
+    told: dict[str, Any] = {**tab, "profile": "openclaw", "running": True, "tabs": [tab], "profiles": [row]}
+    told |= {"nodes": [node], "messages": [message], "result": ["x"], "path": "browser/a.png", "pageError": "gone"}
+    return Performed({**told, "detectError": "none", "cdpUrl": "ws://far/"}, page="- button", foreign=True)
 
 
 def poison_the_client(monkeypatch: pytest.MonkeyPatch, *, refuse: bool) -> None:

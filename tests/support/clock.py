@@ -67,7 +67,7 @@ class MovableClock:
         self._moved = asyncio.Event()
 
 
-async def until(holds: Callable[[], bool], timeout_s: float = 10) -> None:
+async def until(holds: Callable[[], bool], timeout_s: float = 60) -> None:
     """Waits for something that gives no sign of its own; TimeoutError when it does not come about."""
     async with asyncio.timeout(timeout_s):
         while not holds():

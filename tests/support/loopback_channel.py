@@ -138,7 +138,7 @@ class Loopback:
         self.lives[account].context.connected()
         self.changed()
 
-    async def until(self, holds: Any, timeout_s: float = 10) -> None:
+    async def until(self, holds: Any, timeout_s: float = 60) -> None:
         async with asyncio.timeout(timeout_s):
             while not holds():
                 self._changed.clear()

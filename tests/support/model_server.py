@@ -157,12 +157,12 @@ class ModelServer:
         defaults: dict[str, Any] = {"provider": "mock", "id": "mock-1", "max_tokens": 64_000, "cost": price}
         return Model(**{**defaults, "api": api, "base_url": base, "input": ("text", "image"), **fields})
 
-    async def wait_for_requests(self, count: int, timeout_s: float = 10) -> None:
+    async def wait_for_requests(self, count: int, timeout_s: float = 60) -> None:
         """Until that many requests have come in, refused ones included; TimeoutError when they do not."""
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(lambda: len(self.requests) >= count)
 
-    async def wait_until_idle(self, timeout_s: float = 10) -> None:
+    async def wait_until_idle(self, timeout_s: float = 60) -> None:
         """Until no stream is being written; TimeoutError when that does not happen."""
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(lambda: self.active == 0)

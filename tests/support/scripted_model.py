@@ -39,7 +39,7 @@ class ScriptedModel:
         self.queue(Answer(text, hold=hold))
         return hold
 
-    async def asked(self, count: int, timeout_s: float = 10) -> None:
+    async def asked(self, count: int, timeout_s: float = 60) -> None:
         """Waits until that many requests have come."""
         async with asyncio.timeout(timeout_s), self._asked:
             await self._asked.wait_for(lambda: len(self.requests) >= count)

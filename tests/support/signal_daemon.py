@@ -155,7 +155,7 @@ class SignalDaemon:
     def result_next(self, method: str, result: Any) -> None:
         self._faults.setdefault(method, deque()).append({"result": result})
 
-    async def until(self, holds: Callable[[], bool], timeout_s: float = 10) -> None:
+    async def until(self, holds: Callable[[], bool], timeout_s: float = 60) -> None:
         async with asyncio.timeout(timeout_s):
             while not holds():
                 self._changed.clear()

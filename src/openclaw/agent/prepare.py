@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,31 +15,25 @@ from openclaw.agent.prompt.system_prompt import SystemPrompt, gather_facts, is_p
 from openclaw.agent.prompt.workspace_snapshot import Audience, WorkspaceSnapshot
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.sandbox import sandbox_of
-from openclaw.agent.skills.library import skill_folders
 from openclaw.agent.spend.budget import budget_of, is_limited
+from openclaw.agent.tool_set import ToolAsker, foreign_tools, tools_for
 from openclaw.agent.window.history_cleaner import HistoryCleaner, dm_history_limit
 from openclaw.agent.window.tokens import text_tokens
 from openclaw.agent.window.window import PromptWindow
-from openclaw.config.agents import agent_config, main_key, sandbox_config, workspace_dir
+from openclaw.config.agents import main_key, sandbox_config, workspace_dir
 from openclaw.config.schema import Config
-from openclaw.config.schema.tools import AgentTools, Tools
 from openclaw.memory.embedders import Pay, unpaid
 from openclaw.messages import ImageBlock, Message, ThinkingLevel, ToolCall
 from openclaw.models.base import Model, ModelError, ModelRequest
 from openclaw.models.errors import RetrySettings, supported_thinking_levels
 from openclaw.models.thinking import clamp, clamp_to_model, level_unless_set, parse_level
-from openclaw.outbound.visible import visible_text
-from openclaw.paths import sessions_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_subagent, kind_of
-from openclaw.sessions.search import SearchIndex
 from openclaw.storage.base import BlobStore, MessageBody
 from openclaw.tools.base import Tool, ToolContext, ToolResult
-from openclaw.tools.exec.settings import ExecOverrides, ExecSettings
-from openclaw.tools.memory import memory_tools
-from openclaw.tools.policy import ToolFilter, ToolSettings, allowed_tools, built_in_tools, profile, subagent_filter
+from openclaw.tools.exec.settings import ExecOverrides
 from openclaw.tools.sandbox.boundary import Boundary
-from openclaw.tools.sandbox.rules import blocked_text, tools_inside
+from openclaw.tools.sandbox.rules import blocked_text
 
 _RETENTION = ("none", "short", "long")
 _OLD_RETENTION = {"5m": "short", "1h": "long"}
@@ -112,91 +105,6 @@ def _agent_settings(config: Config, agent_id: str, state_dir: str) -> AgentSetti
     )
 
 
-def tools_for(
-    agent_id: str,
-    model: Model,
-    workspace: Path,
-    config: Config,
-    runtime: Runtime,
-    *,
-    sandbox: Boundary | None,
-    subagent: bool = False,
-) -> list[Tool]:
-    """The agent's tools. The list is empty for a model that cannot call tools. Runs share it.
-
-    ``sandbox`` is the session's, see ``sandbox_of``. ``subagent``: for a session that was spawned. It has fewer tools.
-    """
-    if not model.tools:
-        return []
-    key = ("tools", agent_id, model.provider, model.id, subagent, sandbox and sandbox.plan.key)
-    make = partial(_make, agent_id, model, workspace, config, runtime, subagent, sandbox)
-    return runtime.derived.of(config, key, make)
-
-
-def _make(
-    agent_id: str,
-    model: Model,
-    workspace: Path,
-    config: Config,
-    runtime: Runtime,
-    subagent: bool,
-    sandbox: Boundary | None,
-) -> list[Tool]:
-    agent = agent_config(config, agent_id)
-    own = agent.tools if agent else None
-    policies = [*_policies(config.tools, model), *(_policies(own, model) if own else ())]
-    if subagent:
-        rules = config.tools.subagents.tools
-        policies.append(subagent_filter(tuple(rules.allow), tuple(rules.deny)))
-    policies += sandbox.plan.filters if sandbox else ()
-    fs = own.fs if own and own.fs else config.tools.fs
-    exec_config = own.exec if own and own.exec else config.tools.exec
-    # Unset keys keep the tool's own defaults.
-    given = {name: value for name, value in msgspec.to_builtins(exec_config).items() if value is not None}
-    exec_settings = msgspec.convert(given, ExecSettings, strict=False).with_environment(os.environ)
-    exec_settings.allow_background = bool(allowed_tools(["process"], policies))
-    skills = [place.folder for place in skill_folders(config, str(runtime.state_dir), agent_id)]
-    roots = [runtime.state_dir / "blobs", *skills]
-    settings = ToolSettings(confine=fs.workspace_only, extra_roots=roots, exec=exec_settings)
-    tools = built_in_tools(
-        workspace=workspace,
-        settings=settings,
-        processes=runtime.processes,
-        rules=runtime.approval_rules,
-        approvals=runtime.approvals,
-        sandbox=sandbox,
-    )
-    search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
-    index = SearchIndex(str(runtime.state_dir), visible_text)
-    beside_store = Path(runtime.sessions.path(agent_id)).parent
-    folders = list(dict.fromkeys([beside_store, Path(sessions_dir(str(runtime.state_dir), agent_id))]))
-
-    def search_transcripts(query: str, limit: int) -> list[dict[str, Any]]:
-        return [msgspec.to_builtins(found) for found in index.search(query, {agent_id: folders}, limit=limit).results]
-
-    notes = runtime.memories.of(agent_id, workspace, search, config)
-    tools += memory_tools(notes, workspace, search, config.memory.citations, search_transcripts)
-    tools += runtime.team_tools()
-    names = set(allowed_tools([tool.spec.name for tool in tools], policies))
-    if sandbox is not None:
-        names &= set(tools_inside(names, sandbox.plan.filters))
-    return [tool for tool in tools if tool.spec.name in names]
-
-
-def _policies(section: Tools | AgentTools, model: Model) -> Iterator[ToolFilter]:
-    """The filters of one section in their order: the profile, the provider's, then allow and deny."""
-    if section.profile:
-        yield profile(section.profile, section.also_allow)
-    for name in (model.provider, model.ref):
-        by_provider = section.by_provider.get(name)
-        if by_provider is None:
-            continue
-        if by_provider.profile:
-            yield profile(by_provider.profile, by_provider.also_allow)
-        yield ToolFilter(allow=tuple(by_provider.allow), deny=tuple(by_provider.deny))
-    yield ToolFilter(allow=tuple(section.allow), deny=tuple(section.deny))
-
-
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a run with one agent and one model uses."""
 
@@ -222,8 +130,12 @@ def run_settings_of(
     *,
     sandbox: Boundary | None,
     subagent: bool = False,
+    foreign: tuple[Tool, ...] = (),
 ) -> RunSettings:
-    """The settings of runs with this agent and model. They are kept until the configuration changes."""
+    """The settings of runs with this agent and model. They are kept until the configuration changes.
+
+    ``foreign`` are the tools of MCP servers that the session has.
+    """
 
     def make() -> RunSettings:
         params, agent, model = params_of(config, chosen), agent_settings(agent_id, runtime), chosen
@@ -236,12 +148,21 @@ def run_settings_of(
             params=params,
             agent=agent,
             sandbox=sandbox,
-            tools=tools_for(agent_id, model, agent.workspace, config, runtime, subagent=subagent, sandbox=sandbox),
+            tools=tools_for(
+                agent_id,
+                model,
+                agent.workspace,
+                config,
+                runtime,
+                subagent=subagent,
+                sandbox=sandbox,
+                foreign=foreign,
+            ),
             thinking=level_unless_set(model, config.agents.defaults.thinking_default),
         )
 
     key = ("run settings", agent_id, chosen.provider, chosen.id, chosen.auth_profile, subagent)
-    key += (sandbox and sandbox.plan.key,)
+    key += (sandbox and sandbox.plan.key, foreign)
     known = runtime.derived.of(config, key, make)
     # The catalogue can change without the configuration, e.g. when a local server is found.
     return known if known.chosen is chosen or known.chosen == chosen else make()
@@ -368,7 +289,11 @@ async def prepare(
     chosen = chosen or choose_model(entry, config, agent_id, runtime, body.model, body.auth_profile)
     subagent = is_subagent(session_key)
     sandbox = await sandbox_of(runtime, agent_id, session_key, entry)
-    settings = run_settings_of(agent_id, chosen, config, runtime, subagent=subagent, sandbox=sandbox)
+    foreign: tuple[Tool, ...] = ()
+    if runtime.foreign_tools is not None and config.mcp.servers and chosen.tools and body.tool_choice is None:
+        asks = ToolAsker(agent_id=agent_id, session_key=session_key, entry=entry, body=body)
+        foreign = await foreign_tools(asks, chosen, config, runtime, sandbox=sandbox)
+    settings = run_settings_of(agent_id, chosen, config, runtime, subagent=subagent, sandbox=sandbox, foreign=foreign)
     model, params, workspace = settings.model, settings.params, settings.agent.workspace
     thinking = _thinking(body, entry, settings)
     kind = kind_of(session_key, entry, main_key=settings.agent.main_key, scope=config.session.scope)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -30,6 +30,22 @@ if TYPE_CHECKING:
     from openclaw.tools.base import Tool
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.process_registry import ProcessRegistry
+
+
+class ForeignTools(Protocol):
+    """Where the tools of MCP servers come from."""
+
+    def candidates(self, agent_id: str, *, owner: bool) -> Mapping[str, str]:
+        """The servers that such a session may use, and the beginning of the names of their tools."""
+        ...
+
+    async def tools(self, names: Sequence[str]) -> tuple[Tool, ...]:
+        """The tools of these servers. They are started if need be."""
+        ...
+
+    def lines(self) -> list[str]:
+        """One line on each server, for people."""
+        ...
 
 
 class Runtime(msgspec.Struct, kw_only=True):
@@ -58,6 +74,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Takes a run id and a text. Starts a turn in that run's session; its answer goes where that run's went."""
     team_tools: Callable[[], list[Tool]] = list
     """Makes the tools that need the whole Gateway, such as those that look at other sessions."""
+    foreign_tools: ForeignTools | None = None
+    """The tools of MCP servers. None where there can be none."""
     children: Callable[[str], list[str]] = lambda _: []
     """Tells in words which sub-agents of a session are at work. Empty if there are none."""
     memories: AgentMemories

@@ -61,15 +61,17 @@ def _channel_lines(health: dict[str, Any]) -> list[str]:
 
 def dashboard(args: argparse.Namespace) -> int:
     target = resolve()
-    base = str((gateway_section(paths.config_path()).get("controlUi") or {}).get("basePath") or "").strip("/")
+    page = gateway_section(paths.config_path()).get("controlUi") or {}
+    base, served = str(page.get("basePath") or "").strip("/"), page.get("enabled") is not False
     clean = f"{target.http_url}/{base}/" if base else f"{target.http_url}/"
     # The secret travels as a fragment, which browsers never send over the network.
     with_token = f"{clean}#token={target.secret}" if target.secret else clean
     if args.json:
-        print_json({"url": clean, "urlWithToken": with_token, "wsUrl": target.url, "served": False})
+        print_json({"url": clean, "urlWithToken": with_token, "wsUrl": target.url, "served": served})
         return 0
     sys.stdout.write(f"Address: {clean}\nWith token: {with_token}\nWebSocket: {target.url}\n")
-    note("The Gateway serves no web page itself; a Control UI that you host connects to this address.")
+    if not served:
+        note("gateway.controlUi.enabled is false: the Gateway serves no page.")
     if os.environ.get("SSH_CONNECTION") and target.local:
         note(f"From your own machine: ssh -N -L {target.port}:127.0.0.1:{target.port} USER@HOST, then use the address.")
     return 0

@@ -47,8 +47,8 @@ ReloadAction: TypeAlias = Literal["none", "hot", "restart"]
 # These sections are read at every use, so a change needs no action.
 _READ_LIVE = frozenset((
     "$schema", "acp", "agents", "approvals", "audio", "auth", "bindings", "branchSummary", "broadcast", "commands",
-    "compaction", "logging", "media", "memory", "messages", "meta", "models", "retry", "secrets", "session", "skills",
-    "talk", "tools", "ui", "update", "wizard",
+    "compaction", "logging", "mcp", "media", "memory", "messages", "meta", "models", "retry", "secrets", "session",
+    "skills", "talk", "tools", "ui", "update", "wizard",
 ))
 # fmt: on
 _RESTARTED_IN_PLACE = frozenset({"hooks", "cron", "browser", "channels", "web"})

@@ -59,7 +59,9 @@ UNSUPPORTED: dict[str, str] = {
     "env.shellEnv": "variables are not taken from a login shell",
     "diagnostics": "traces and diagnostic flags are not written; /metrics has the figures",
     "update": "there is no check for new releases",
-    "browser": "there is no browser tool yet",
+    "browser.color": "the browser's frame has no colour",
+    "browser.profiles.*.color": "the browser's frame has no colour",
+    "browser.profiles.*.driver": "a profile is a browser of its own, or one that cdpUrl names; no extension is used",
     "ui.seamColor": "the Gateway serves no Control UI yet",
     "auth.profiles": "credentials are read from auth-profiles.json",
     "models.providers.*.auth": "the kind of credential is found by the credential",
@@ -132,9 +134,6 @@ UNSUPPORTED: dict[str, str] = {
     "talk": "there is no talk mode yet",
     "gateway.auth.allowTailscale": "logins of Tailscale are not accepted",
     "gateway.auth.trustedProxy": "logins of a proxy are not accepted",
-    "gateway.controlUi.enabled": "the Gateway serves no Control UI yet",
-    "gateway.controlUi.basePath": "the Gateway serves no Control UI yet",
-    "gateway.controlUi.root": "the Gateway serves no Control UI yet",
     "gateway.remote.transport": "open an SSH tunnel yourself and set gateway.remote.url to it",
     "gateway.remote.sshTarget": "open an SSH tunnel yourself and set gateway.remote.url to it",
     "gateway.remote.sshIdentity": "open an SSH tunnel yourself and set gateway.remote.url to it",
@@ -156,7 +155,6 @@ UNSUPPORTED: dict[str, str] = {
     "secrets": "secrets are named where they are used: env, file or command",
     "acp": "the agent client protocol is not served",
     "cli": "the command line has no settings",
-    "mcp": "MCP servers are not used yet",
 }
 """Key path → why it has no effect. ``[]`` is any item of a list, ``*`` any key, and a path covers all below it."""
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from openclaw.inbound.notices import Notices
     from openclaw.inbound.pairing import PairingStore
     from openclaw.inbound.pipeline import Pipeline
+    from openclaw.mcp.servers import McpServers
     from openclaw.models.calls import ModelCalls
     from openclaw.runs.dispatcher import Dispatcher
     from openclaw.scheduler.cron import Cron
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from openclaw.scheduler.hook_runs import HookRuns
     from openclaw.sessions.search import SearchIndex
     from openclaw.teamwork.team import Team
+    from openclaw.tools.browser.browsers import Browsers
+    from openclaw.tools.browser.tool import BrowserTool
 
 T = TypeVar("T")
 HEALTH_INTERVAL_S = 60.0
@@ -113,6 +116,11 @@ class Gateway:
     """The scheduled jobs."""
     hook_runs: HookRuns = field(init=False)
     """The turns of webhooks."""
+    browsers: Browsers = field(init=False)
+    """The browsers that agents drive."""
+    browser_tool: BrowserTool = field(init=False)
+    mcp: McpServers = field(init=False)
+    """The MCP servers whose tools the agents use."""
     folder_import: FolderImport | None = None
     """The import of another state folder that was begun last."""
     repairs: Repairs = field(default_factory=Repairs)
@@ -272,7 +280,8 @@ class Gateway:
     async def start_services(self) -> None:
         """Starts everything that goes on by itself."""
         await self.devices.load()
-        unsubscribe = [self.runtime.config.subscribe(hear) for hear in (self._end_old_secret, self._restart_if_needed)]
+        hearers = (self._end_old_secret, self._restart_if_needed, self._follow_mcp)
+        unsubscribe = [self.runtime.config.subscribe(hear) for hear in hearers]
         self._unsubscribe = lambda: [forget() for forget in unsubscribe]
         await self._deliver_restart_note()
         await self._look_at_state()
@@ -371,6 +380,11 @@ class Gateway:
         key = note.get("sessionKey")
         text = note.get("message") or f"The Gateway restarted ({note.get('kind', 'restart')})."
         self.runtime.notes.add(self.canonical_key(key if isinstance(key, str) else None), str(text))
+
+    def _follow_mcp(self, _old: Config, _new: Config, changed: Sequence[str]) -> None:
+        """Closes servers that the configuration no longer has, also if no run needs one."""
+        if any(path.startswith("mcp") for path in changed):
+            self.mcp.follow_config()
 
     def _restart_if_needed(self, old: Config, new: Config, changed: Sequence[str]) -> None:
         mode = new.gateway.reload.mode

@@ -77,7 +77,7 @@ from openclaw.runs.queue import Ticket, queue_settings
 from openclaw.runs.session_change import take_back_turn
 from openclaw.sessions.entry import SessionEntry, group_display_name
 from openclaw.sessions.keys import SessionRef
-from openclaw.sessions.prompt_prefix import ABORT_NOTE, system_line
+from openclaw.sessions.prompt_prefix import ABORT_NOTE, system_line, without_wrappers
 from openclaw.sessions.reset import Rotation, touched
 from openclaw.sessions.send_policy import is_blocked
 from openclaw.storage import faults
@@ -321,6 +321,8 @@ class Pipeline:
             here = [note for note in notes if note.channel == inbound.channel and note.chat == inbound.to]
             if any(note.code is ReasonCode.NOT_ADDRESSED for note in here):
                 await self.receive(inbound)
+        elif (row.body.written or without_wrappers(row.body.prompt or "")).strip() == inbound.text.strip():
+            pass  # The platform reports changes that are none of the text too.
         elif await self._take_back(inbound, row):
             await self.receive(inbound)
         else:
@@ -536,6 +538,7 @@ class Pipeline:
         found["elevated_allowed"] = message.door != "program" and elevated_allowed(
             self._runtime.config.current, message.facts
         )
+        found["guest"] = message.door == "channel" and "admin" not in message.facts.rights
         if message.inbound is None:
             prompt = self._prompt(message, outcome, entry)
             changed = message.door == "chat" and disarmed(outcome.text, of_owner=True) != outcome.text

@@ -20,7 +20,7 @@ from openclaw.clock import Clock, wait_within
 from openclaw.outbound.backoff import Backoff, Chance, retry_delay_s
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage import faults
-from openclaw.storage.base import DeliveryCode, Ledger, OutboxRow
+from openclaw.storage.base import DeliveryCode, Ledger, OutboxRow, PartState
 from openclaw.storage.disk_errors import until_written
 
 log = logging.getLogger("openclaw.outbound")
@@ -44,7 +44,6 @@ DOUBT_PAUSES_S = (0.0, 300.0, 1800.0, 7200.0)
 
 RouteKey: TypeAlias = tuple[str, str, str, str]
 Outcome: TypeAlias = Literal["sent", "dead", "later"]
-OutboxState: TypeAlias = Literal["pending", "sending", "sent", "dead"]
 
 
 class Outlet(Protocol):
@@ -102,6 +101,8 @@ class Delivery:
         self._held: dict[RouteKey, int] = {}
         """Conversations whose first part waits for another attempt, and until when. Their later parts wait as well."""
         self._waiters: dict[int, set[asyncio.Event]] = {}
+        self._dropped: set[int] = set()
+        """Parts that a person gave up in the life of this process. A worker may have read them before that."""
         self._wall_ahead_ms = clock.now_ms() - clock.monotonic() * 1000
 
     def _now(self) -> int:
@@ -187,6 +188,21 @@ class Delivery:
                 self._waiters.pop(ledger_id, None)
         return await self._ledger.outbox_of(ledger_id)
 
+    async def again(self, rows: Sequence[OutboxRow]) -> int:
+        """Tries parts anew that were given up. Returns their number."""
+        number = await self._ledger.outbox_again([row.id for row in rows if row.state == "dead"])
+        self._dropped -= {row.id for row in rows}
+        self.wake()
+        return number
+
+    async def drop(self, rows: Sequence[OutboxRow]) -> int:
+        """Gives up parts that wait. Returns their number, without those that are being sent this moment."""
+        waiting = [row for row in rows if row.state == "pending"]
+        self._dropped |= {row.id for row in waiting}
+        for row in waiting:
+            await self._end(row, "dead", error=row.error, doubts=row.doubts, code=DeliveryCode.DROPPED)
+        return len(waiting)
+
     async def drain(self) -> None:
         """Waits for the deliveries under way."""
         while self._busy:
@@ -208,6 +224,8 @@ class Delivery:
         dead_messages: set[int] = set()
         for index, row in enumerate(rows):
             try:
+                if row.id in self._dropped:
+                    continue
                 if row.ledger_id in dead_messages:
                     await self._end(row, "dead", error="an earlier part of this message could not be delivered")
                     continue
@@ -306,7 +324,7 @@ class Delivery:
     async def _mark(
         self,
         row: OutboxRow,
-        state: OutboxState,
+        state: PartState,
         *,
         next_at: int = 0,
         error: str = "",

@@ -596,6 +596,10 @@ class Dispatcher:
         lane = self._lanes.get(session_key)
         return lane.waiting if lane is not None else []
 
+    def observers(self, run_id: str) -> Sequence[Observer]:
+        """Returns who is told of a run that has not ended."""
+        return self._observers.get(run_id, ())
+
     def busy(self) -> int:
         """Counts the active runs."""
         return sum(1 for lane in self._lanes.values() if lane.active is not None)

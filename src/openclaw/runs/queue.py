@@ -130,8 +130,8 @@ def same_destination(routes: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def same_rights(bodies: Sequence[MessageBody]) -> bool:
-    """Tells whether the commands of a run have the same rights for all senders. Only then may they share a run."""
-    first, *others = [(body.exec, body.elevated, body.elevated_allowed) for body in bodies]
+    """Tells whether the tools of a run have the same rights for all senders. Only then may they share a run."""
+    first, *others = [(body.exec, body.elevated, body.elevated_allowed, body.guest) for body in bodies]
     return all(other == first for other in others)
 
 

@@ -116,6 +116,8 @@ def delivery_text(part: OutboxRow) -> str:
     """Tells what is wrong with the delivery of a part, in the words that clients see. Empty when nothing is."""
     if part.code is DeliveryCode.REPEATED:
         return "possibly delivered twice: it was in doubt whether the first try arrived"
+    if part.code is DeliveryCode.DROPPED:
+        return "dropped by hand"
     if part.code is DeliveryCode.GIVEN_UP:
         problem = part.error or "the Gateway stopped while sending it"
         return f"in doubt {part.doubts} times, so not sent again: {problem}"

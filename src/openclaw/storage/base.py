@@ -215,10 +215,11 @@ class TranscriptStore(Protocol):
         """
         ...
 
-    async def tail(self, ref: TranscriptRef, limit: int) -> list[Entry]:
+    async def tail(self, ref: TranscriptRef, limit: int, before: str | None = None) -> list[Entry]:
         """Returns the last entries of the active branch that people see, oldest first.
 
         These are messages, compactions and markers. If the transcript is not open, only the end of its file is read.
+        ``before`` is the id of an entry of the branch: only entries before it are returned, and none if it is unknown.
         """
         ...
 
@@ -378,6 +379,8 @@ class DeliveryCode(StrEnum):
     """The part is not sent again, because too many tries may have arrived."""
     UNANSWERED = "unanswered"
     """A try got no answer. The part waits until its channel is known to answer again."""
+    DROPPED = "dropped"
+    """A person decided that the part is not sent."""
 
 
 class StoredImage(msgspec.Struct, frozen=True, rename="camel"):
@@ -394,6 +397,8 @@ class Trace(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     hops: int = 0
     visited: tuple[str, ...] = ()
     """The keys of the sessions on the way, the first one first."""
+    guest: bool = False
+    """The first message was a guest's."""
 
 
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -422,6 +427,8 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     elevated: str | None = None
     elevated_allowed: bool = False
     """Whether the sender may use elevated commands."""
+    guest: bool = False
+    """Somebody other than the owner wrote it on a channel."""
     dropped_count: int = 0
     """How many messages a full queue dropped before this one. The agent is told of them with it."""
     dropped_lines: list[str] = []
@@ -457,6 +464,7 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
             exec=self.exec,
             elevated=self.elevated,
             elevated_allowed=self.elevated_allowed,
+            guest=self.guest,
         )
 
 
@@ -531,6 +539,9 @@ class OutboxPart(msgspec.Struct, kw_only=True):
     payload: dict[str, Any]
 
 
+PartState: TypeAlias = Literal["pending", "sending", "sent", "dead"]
+
+
 class OutboxRow(msgspec.Struct, kw_only=True):
     id: int
     ledger_id: int
@@ -539,7 +550,7 @@ class OutboxRow(msgspec.Struct, kw_only=True):
     channel: str
     route: dict[str, Any]
     payload: dict[str, Any]
-    state: Literal["pending", "sending", "sent", "dead"]
+    state: PartState
     attempts: int
     next_at: int
     created_at: int
@@ -765,6 +776,19 @@ class Ledger(Protocol):
         ...
 
     async def outbox_of(self, ledger_id: int) -> list[OutboxRow]: ...
+
+    async def outbox_parts(
+        self, states: Sequence[PartState], *, channel: str | None = None, limit: int = 100
+    ) -> list[OutboxRow]:
+        """Returns the parts in these states, newest first."""
+        ...
+
+    async def outbox_again(self, outbox_ids: Sequence[int]) -> int:
+        """Lets parts that were given up be tried anew, as if they had been made now. Returns their number.
+
+        A part that may have arrived before stays in doubt.
+        """
+        ...
 
     async def outbox_mark(
         self,

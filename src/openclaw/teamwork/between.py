@@ -124,7 +124,8 @@ class BetweenSessions:
             raise Refusal(f"Stopped: one message has led through {MAX_HOPS} sessions already ({shown}).", "error")
         if await self.is_spent(before.id):
             raise Refusal(f"Stopped: one message has led to {MOST_JOBS} others already.", "error")
-        return Trace(before.id, before.hops + 1, way[-MAX_HOPS:])
+        guest = before.guest or (row is not None and row.body.guest)
+        return Trace(before.id, before.hops + 1, way[-MAX_HOPS:], guest)
 
     async def is_spent(self, trace_id: str) -> bool:
         """Whether one message has led to as many others as it may. Then the conversations it led to end, too."""

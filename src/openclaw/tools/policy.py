@@ -34,6 +34,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "group:automation": ("cron", "gateway"),
     "group:messaging": ("message",),
     "group:nodes": ("nodes",),
+    "group:mcp": ("*__*",),
     "group:openclaw": (
         *("browser", "canvas", "nodes", "cron", "message", "gateway", "agents_list"),
         *_SESSION_TOOLS,
@@ -89,6 +90,18 @@ def allows(policy: ToolFilter, name: str) -> bool:
     # A command can write what a patch can write, so whoever may use exec may use apply_patch.
     same_power = name == "apply_patch" and _matches(policy.allow, "exec")
     return not policy.allow or _matches(policy.allow, name) or same_power
+
+
+def allows_some(policy: ToolFilter, prefix: str) -> bool:
+    """Whether the policy can allow a tool whose name begins with ``prefix``, whatever its name is."""
+    anything = f"{prefix}\0"  # No name has this character, so only a pattern matches it.
+    if _matches(policy.deny, anything):
+        return False
+    return (
+        not policy.allow
+        or _matches(policy.allow, anything)
+        or any(entry.startswith(prefix) for entry in expand(policy.allow))
+    )
 
 
 def normalize_tool_name(name: str) -> str:

@@ -33,10 +33,12 @@ READ = names("""
     agent.identity.get skills.status voicewake.get sessions.list sessions.preview cron.list cron.status cron.runs
     system-presence last-heartbeat node.list node.describe chat.history sessions.archived sessions.tree sessions.search
     sessions.export messages.list messages.get messages.why memory.status memory.search events.replay
+    chat.view chat.commands sessions.entries mcp.status
+    outbox.list
 """)
 WRITE = names("""
     send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set node.invoke
-    chat.send chat.abort browser.request memory.index
+    chat.send chat.abort browser.request memory.index chat.drop
 """)
 PAIRING = names("""
     node.pair.request node.pair.list node.pair.approve node.pair.reject node.pair.verify device.pair.list

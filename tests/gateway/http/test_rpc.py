@@ -220,7 +220,10 @@ CONNECT: dict[str, Any] = {
         ("GET", "/__openclaw__/rpc", 405),
         ("POST", "/healthz", 405),
         ("GET", "/v1/nothing", 404),
-        ("GET", "/nothing", 404),
+        ("POST", "/v1/nothing", 404),
+        ("GET", "/ui/nothing", 404),
+        ("GET", "/nothing.js", 404),
+        ("POST", "/nothing", 405),
     ],
 )
 async def test_routes(running: Running, verb: str, path: str, status: int) -> None:

@@ -11,6 +11,7 @@ from openclaw.config.schema.agents import Agents, Binding
 from openclaw.config.schema.base import OpenMap, Record
 from openclaw.config.schema.channels import Channels
 from openclaw.config.schema.gateway import Gateway
+from openclaw.config.schema.mcp import Mcp
 from openclaw.config.schema.messages import Messages, Session
 from openclaw.config.schema.models import Auth, Models
 from openclaw.config.schema.tools import Tools
@@ -97,5 +98,5 @@ class Config(Record):
     """Agent client protocol settings; kept, not used."""
     cli: OpenMap = {}
     """Settings of the command line."""
-    mcp: OpenMap = {}
+    mcp: Mcp = Mcp()
     """MCP servers."""

@@ -17,12 +17,14 @@ _METHODS: dict[Right, str] = {
         agents.list agent.identity.get skills.status voicewake.get sessions.list sessions.preview cron.list cron.status
         cron.runs system-presence last-heartbeat node.list node.describe chat.history
         sessions.archived sessions.tree sessions.search sessions.export messages.list messages.get messages.why
-        memory.status memory.search events.replay
+        memory.status memory.search events.replay chat.view chat.commands sessions.entries
+        mcp.status
+        outbox.list
     """,
     "write": """
         send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set
         node.invoke chat.send chat.abort browser.request
-        memory.index
+        memory.index chat.drop
     """,
     "pairing": """
         node.pair.request node.pair.list node.pair.approve node.pair.reject node.pair.verify device.pair.list
@@ -39,7 +41,8 @@ _METHODS: dict[Right, str] = {
         set-heartbeats cron.add cron.update cron.remove cron.run system-event sessions.resolve sessions.usage
         sessions.usage.timeseries sessions.usage.logs chat.inject poll
         sessions.resume sessions.branch sessions.label sessions.import sessions.importFolder sessions.archive
-        agents.bind context.get context.diff context.find
+        agents.bind context.get context.diff context.find mcp.test
+        outbox.retry outbox.drop
     """,
 }
 METHOD_RIGHTS: Mapping[str, Right] = {name: right for right, names in _METHODS.items() for name in names.split()}

@@ -106,6 +106,13 @@ def refusal_response(refused: HttpRefusal) -> web.Response:
     return Refused("Unauthorized", status=401, kind="unauthorized", headers=headers).response()
 
 
+def not_found(path: str) -> web.Response:
+    if path.startswith("/v1/"):
+        error = {"error": {"message": f"no such endpoint: {path[:200]}", "type": "invalid_request_error"}}
+        return web.json_response(error, status=404)
+    return web.Response(status=404, text="Not Found")
+
+
 class BodyRefused(Exception):
     """The body of a request is too large, too slow or packed. The connection is closed after the answer."""
 

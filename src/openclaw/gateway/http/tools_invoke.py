@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from openclaw.agent.prepare import choose_model, exec_overrides, tools_for
+from openclaw.agent.prepare import choose_model, exec_overrides
 from openclaw.agent.sandbox import sandbox_of
+from openclaw.agent.tool_set import ToolAsker, foreign_tools, tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import Refused, json_response, read_json, refusal_response
@@ -96,7 +97,18 @@ async def _tool(gateway: Gateway, target: SessionRef, name: str, sandbox: Bounda
     workspace = workspace_dir(config, gateway.runtime.state_dir, target.agent_id)
     await asyncio.to_thread(make_private_dir, str(workspace))
     subagent = is_subagent(target.key)
-    tools = tools_for(target.agent_id, model, workspace, config, gateway.runtime, subagent=subagent, sandbox=sandbox)
+    asker = ToolAsker(agent_id=target.agent_id, session_key=target.key, entry=entry, body=MessageBody())
+    foreign = await foreign_tools(asker, model, config, gateway.runtime, sandbox=sandbox) if config.mcp.servers else ()
+    tools = tools_for(
+        target.agent_id,
+        model,
+        workspace,
+        config,
+        gateway.runtime,
+        subagent=subagent,
+        sandbox=sandbox,
+        foreign=foreign,
+    )
     offered = allowed_tools([tool.spec.name for tool in tools], [ToolFilter(deny=tuple(config.gateway.tools.deny))])
     return next((tool for tool in tools if tool.spec.name == name and name in offered), None)
 

@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from openclaw.agent.recorder import entry_id
 from openclaw.gateway.methods.agent import thinking_level
-from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.events import RunStream
+from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import (
     MethodCall,
     MethodError,
@@ -16,8 +18,9 @@ from openclaw.gateway.server.registry import (
     require_configured,
     target_of,
 )
-from openclaw.gateway.views.history import read_history
+from openclaw.gateway.views.history import page_of_history, read_history
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
+from openclaw.inbound.commands.registry import COMMANDS
 from openclaw.inbound.incoming import Handled, Incoming, client_facts
 from openclaw.inbound.notices import injected_message
 from openclaw.inbound.pipeline import Accepted
@@ -25,6 +28,7 @@ from openclaw.runs.dispatcher import Submission
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
+from openclaw.sessions.prompt_prefix import without_wrappers
 from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.base import END_STATES, AbortReason, MessageBody
 
@@ -218,6 +222,90 @@ async def history(call: MethodCall) -> Any:
     answer["messages"] = read_history(entries, public=params.format == "messages", with_reasoning=reasoning)
     levels = {name: entry.get(name) for name in ("thinkingLevel", "verboseLevel") if entry.get(name)}
     return {**answer, **levels}
+
+
+class ChatView(Params):
+    session_key: NonEmpty
+    limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 60
+    before: NonEmpty | None = None
+    """The id of an entry. Only the messages before it are returned."""
+
+
+@methods.add("chat.view", ChatView)
+async def view(call: MethodCall) -> Any:
+    """What a page shows of a session: its last messages with their ids, the run under way, and what waits.
+
+    Events up to ``seq`` are contained in the answer. The caller gets the tool events of these runs from now on.
+    """
+    params: ChatView = call.params
+    gateway = call.gateway
+    target = target_of(gateway, params.session_key)
+    entry = await entry_of(gateway, target)
+    # The state of the run is taken before the transcript is read. A message that ends in between is in both, none is
+    # in neither.
+    answer: dict[str, Any] = {"sessionKey": shown_key(target.key), **_under_way(call, target.key)}
+    if entry is None:
+        return {**answer, "sessionId": None, "messages": [], "more": False}
+    ref = transcript_ref(target.agent_id, entry)
+    entries = await gateway.runtime.transcripts.tail(ref, params.limit, params.before)
+    reasoning = entry.get("reasoningLevel") in ("on", "stream")
+    shown = ("thinkingLevel", "verboseLevel", "reasoningLevel", "label", "totalTokens", "contextTokens", "model")
+    return {
+        **answer,
+        **{name: entry.get(name) for name in shown if entry.get(name)},
+        "sessionId": entry["sessionId"],
+        "messages": page_of_history(entries, with_reasoning=reasoning),
+        "more": len(entries) >= params.limit,
+    }
+
+
+def _under_way(call: MethodCall, session_key: str) -> dict[str, Any]:
+    gateway = call.gateway
+    broadcaster = gateway.broadcaster
+    run: dict[str, Any] | None = None
+    waiting: list[dict[str, Any]] = []
+    for record in gateway.dispatcher.active(session_key):
+        record.watchers.add(call.client.conn_id)
+        body = record.row.body
+        if record.state == "running":
+            streams = (one for one in gateway.dispatcher.observers(record.run_id) if isinstance(one, RunStream))
+            so_far = next(streams, None)
+            run = {"runId": record.run_id, "startedAt": record.started_at, **(so_far.so_far() if so_far else {})}
+            if not body.internal:
+                run["said"] = {"id": entry_id(record.run_id, 0), **_said(body)}
+        elif not body.internal and not record.ended:
+            waiting.append({"runId": record.run_id, "acceptedAt": record.row.accepted_at, **_said(body)})
+    return {"seq": broadcaster.seq, "epoch": broadcaster.epoch, "run": run, "waiting": waiting}
+
+
+def _said(body: MessageBody) -> dict[str, Any]:
+    return {"text": body.written or without_wrappers(body.prompt or ""), "images": len(body.images)}
+
+
+class ChatDrop(Params):
+    session_key: NonEmpty
+    run_id: NonEmpty
+
+
+@methods.add("chat.drop", ChatDrop)
+async def drop(call: MethodCall) -> Any:
+    """Takes one waiting message out of the queue. A message that is running already is not stopped."""
+    params: ChatDrop = call.params
+    target = target_of(call.gateway, params.session_key)
+    dispatcher = call.gateway.dispatcher
+    if not any(record.run_id == params.run_id for record in dispatcher.waiting(target.key)):
+        return {"ok": True, "dropped": False}
+    dropped = await dispatcher.abort(target.key, params.run_id, AbortReason.REMOVED)
+    return {"ok": True, "dropped": bool(dropped)}
+
+
+@methods.add("chat.commands", NoParams)
+async def commands(call: MethodCall) -> Any:
+    """The commands that a client may write in a chat, for its palette."""
+    config, rights = call.gateway.runtime.config.current, call.client.rights
+    usable = [one for one in COMMANDS if one.enabled(config) and not one.group_only and one.right in rights]
+    shown = ("name", "usage", "help", "category")
+    return {"commands": [{name: getattr(one, name) for name in shown} for one in usable]}
 
 
 class ChatInject(Params):

@@ -12,6 +12,7 @@ from openclaw.gateway.methods.session_patch import SessionsPatch, apply_patch, r
 from openclaw.gateway.server.params import MAX_NUMBER, NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, target_of
 from openclaw.gateway.views import session_rows
+from openclaw.gateway.views.history import entry_view
 from openclaw.outbound.preview import (
     derived_title,
     first_messages,
@@ -38,6 +39,8 @@ from openclaw.storage.base import SessionRow, Transcript
 methods = MethodTable()
 
 
+MOST_ENTRIES = 200
+MOST_RAW = 5
 PAGE = 100
 """The rows of a page when its client names no limit."""
 
@@ -347,6 +350,27 @@ async def tree(call: MethodCall) -> Any:
         "leafId": transcript.leaf_id,
         "entries": entries,
     }
+
+
+class SessionsEntries(Params):
+    key: NonEmpty
+    ids: Annotated[list[NonEmpty], msgspec.Meta(min_length=1, max_length=MOST_ENTRIES)]
+    raw: bool = False
+    """Asks for the whole lines as they are stored, at most ``MOST_RAW`` of them."""
+
+
+@methods.add("sessions.entries", SessionsEntries)
+async def entries(call: MethodCall) -> Any:
+    """Tells what entries of the tree hold: who says what and when, or the stored lines. Unknown ids are left out."""
+    params: SessionsEntries = call.params
+    target = target_of(call.gateway, params.key)
+    transcript = await _transcript(call, target)
+    found = [await transcript.entry(id) for id in (params.ids[:MOST_RAW] if params.raw else params.ids)]
+    known = [entry for entry in found if entry is not None]
+    shown = [
+        {"id": one.id, "raw": one.raw.decode("utf-8", "replace")} if params.raw else entry_view(one) for one in known
+    ]
+    return {"key": shown_key(target.key), "sessionId": transcript.session_id, "entries": shown}
 
 
 class SessionsBranch(Params):

@@ -45,6 +45,8 @@ MAX_BUFFERED_BYTES = 1_572_864
 """A client with more bytes than this in its outbound buffer counts as slow."""
 DELTA_EVENTS = "delta-events"
 TOOL_EVENTS = "tool-events"
+TOOL_OUTPUT = "tool-output"
+"""A client with this capability gets the output of tools at every verbosity, because it shows it folded."""
 
 log = logging.getLogger("openclaw.gateway.ws")
 
@@ -334,6 +336,16 @@ class RunStream:
         self._last_chat = 0.0
         self._chat_closed = False
         self._switches = 0
+        self._stored = True
+        """The transcript holds the text, or there is none yet."""
+        self._tools: dict[str, dict[str, Any]] = {}
+        """The tool calls that are under way, with what they have said last."""
+
+    def so_far(self) -> dict[str, Any]:
+        """What the run has said and does now, as far as the transcript does not hold it yet."""
+        text = "" if self._stored else self._text.upto(self._text.size - sum(map(len, self._unsent)))
+        thinking = "" if self._stored or self._record.reasoning != "stream" else "".join(self._thoughts)
+        return {"text": text, "thinking": thinking, "tools": list(self._tools.values())}
 
     def started(self) -> None:
         self._agent("lifecycle", {"phase": "start", "startedAt": self._record.started_at})
@@ -355,16 +367,22 @@ class RunStream:
                 if self._text.size:
                     self._text = GrowingText()
                 self._thoughts, self._thought_unsent = [], []
+                self._stored = False
             case AssistantEnded(_, speech):
                 self._flush()
+                self._stored = True
                 if self._thought_unsent and isinstance(speech, Spoken):
                     self._flush_thoughts()
             case ToolStarted(call_id, name, arguments):
                 self._flush()
-                self._tool({"phase": "start", "name": name, "toolCallId": call_id, "args": arguments})
-            case ToolUpdated(call_id, name, _, partial):
+                data = {"phase": "start", "name": name, "toolCallId": call_id, "args": arguments}
+                self._tools[call_id] = data
+                self._tool(data)
+            case ToolUpdated(call_id, name, arguments, partial):
                 data = {"phase": "update", "name": name, "toolCallId": call_id}
-                self._tool(data, ("partialResult", lambda: result_view(partial.content, partial.details)))
+                shown = result_view(partial.content, partial.details)
+                self._tools[call_id] = {**data, "args": arguments, "partialResult": shown}
+                self._tool(data, ("partialResult", lambda: shown))
             case ToolEnded(message, arguments, failed):
                 data = {
                     "phase": "result",
@@ -373,6 +391,7 @@ class RunStream:
                     "meta": tool_meta(message.tool_name, arguments),
                     "isError": failed,
                 }
+                self._tools.pop(message.tool_call_id, None)
                 self._tool(data, ("result", lambda: result_view(message.content, message.details)))
             case ModelSwitched(chosen, active, reason):
                 self._flush()
@@ -530,19 +549,20 @@ class RunStream:
         if not self._record.watchers:
             return
         level = self._verbose()
-        watching = [self._broadcaster.clients.get(conn_id) for conn_id in self._record.watchers]
-        ids = [
-            client.conn_id
-            for client in watching
-            if client is not None
-            and "tool-events" in client.caps
-            and (level in ("on", "full") or "delta-events" in client.caps)
-        ]
-        if not ids:
-            return
-        if body is not None and level == "full":
-            data = {**data, body[0]: body[1]()}
-        self._broadcaster.send_to(ids, "agent", self._payload("tool", data))
+        brief: list[str] = []
+        whole: list[str] = []
+        for client in map(self._broadcaster.clients.get, self._record.watchers):
+            if client is None or TOOL_EVENTS not in client.caps:
+                continue
+            if TOOL_OUTPUT in client.caps or level == "full":
+                whole.append(client.conn_id)
+            elif level == "on" or DELTA_EVENTS in client.caps:
+                brief.append(client.conn_id)
+        if brief:
+            self._broadcaster.send_to(brief, "agent", self._payload("tool", data))
+        if whole:
+            data = data if body is None else {**data, body[0]: body[1]()}
+            self._broadcaster.send_to(whole, "agent", self._payload("tool", data))
 
 
 def spoken(text: str, at: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from openclaw.config.schema import Config
 from openclaw.gateway.auth.origin import PeerAddress, peer_of, site_refusal
 from openclaw.gateway.auth.shared_auth import start_problem
 from openclaw.gateway.http.channel_webhooks import serve_webhook
-from openclaw.gateway.http.common import HttpRefusal, caller_refusal
+from openclaw.gateway.http.common import HttpRefusal, caller_refusal, not_found
 from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
 from openclaw.gateway.server.sockets import GuardedServer
 from openclaw.net import is_loopback, plain_ip
@@ -122,24 +122,27 @@ class Server:
                 return web.Response(status=403, text=foreign)
             return await self._answer(serve_webhook, request, peer)
         allowed: list[str] = []
+        fits: Path | None = None
         for verb, path, handler, refuse in self.gateway.routes:
-            if _is_at(path, request.path, self.gateway.runtime.config.current):
-                if verb in (request.method, "*"):
-                    if refuse not in ("open", "own"):
-                        if refused := caller_refusal(self.gateway, request, peer):
-                            return refuse(refused)
-                    elif foreign := site_refusal(peer, settings.control_ui.allowed_origins):
-                        return web.Response(status=403, text=foreign)
-                    return await self._answer(handler, request, peer)
+            if not _is_at(path, request.path, self.gateway.runtime.config.current):
+                continue
+            fits = path if fits is None else fits
+            if path != fits:
+                continue  # The first path that fits decides, also when it does not take the verb.
+            if verb not in (request.method, "*"):
                 allowed.append(verb)
+                continue
+            if refuse not in ("open", "own"):
+                if refused := caller_refusal(self.gateway, request, peer):
+                    return refuse(refused)
+            elif foreign := site_refusal(peer, settings.control_ui.allowed_origins):
+                return web.Response(status=403, text=foreign)
+            return await self._answer(handler, request, peer)
         if foreign := site_refusal(peer, settings.control_ui.allowed_origins):
             return web.Response(status=403, text=foreign)
         if allowed:
             return web.Response(status=405, text="Method Not Allowed", headers={"Allow": ", ".join(sorted(allowed))})
-        if request.path.startswith("/v1/"):
-            error = {"error": {"message": f"no such endpoint: {request.path[:200]}", "type": "invalid_request_error"}}
-            return web.json_response(error, status=404)
-        return web.Response(status=404, text="Not Found")
+        return not_found(request.path)
 
     async def _answer(self, handler: HttpHandler, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
         try:

@@ -11,11 +11,13 @@ from typing import Any, cast
 import msgspec
 
 from openclaw.agent.loop import join
+from openclaw.agent.request_log import preview, role_of
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, user_text
 from openclaw.outbound.visible import visible_message
 from openclaw.sessions.export import public_messages
 from openclaw.sessions.prompt_prefix import as_typed, is_internal, without_wrappers
 from openclaw.storage.base import Entry
+from openclaw.text import clipped
 
 MAX_BYTES = 6 * 1024 * 1024
 _OURS = "gateway-injected"
@@ -50,6 +52,57 @@ def read_history(entries: Sequence[Entry], *, public: bool, with_reasoning: bool
         said = public_messages(entries, partial(as_people_see_it, with_reasoning=with_reasoning))
         return _within_budget([msgspec.Raw(msgspec.json.encode(item)) for item in said])
     return _within_budget([raw for entry in entries if (raw := _stored(entry, with_reasoning)) is not None])
+
+
+LONGEST_SHOWN = 4_000
+"""A page gets this much of a tool's output, and of each argument of a call. It asks for the entry to see more."""
+LONGEST_WORDS = 100_000
+
+
+def page_of_history(entries: Sequence[Entry], *, with_reasoning: bool = False) -> list[dict[str, Any]]:
+    """The messages as a web page lists them: each with its entry's id, pictures and long output left out."""
+    shown: list[dict[str, Any]] = []
+    for entry in joined_parts(entries):
+        raw = _stored(entry, with_reasoning)
+        if raw is None:
+            continue
+        message = msgspec.json.decode(raw)
+        if not isinstance(message, dict):
+            continue
+        named = message.get("__openclaw")
+        mark: dict[str, Any] = named if isinstance(named, dict) else {}
+        message["__openclaw"] = {**mark, "id": entry.id, "parentId": entry.parent_id}
+        for unseen in ("usage", "api", "details"):
+            message.pop(unseen, None)
+        content = message.get("content")
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        longest = LONGEST_SHOWN if message.get("role") == "toolResult" else LONGEST_WORDS
+        blocks = cast("list[Any]", content) if isinstance(content, list) else []
+        message["content"] = [_lean_block(cast("dict[str, Any]", one), longest) for one in blocks if _kind(one)]
+        shown.append(message)
+    return shown
+
+
+def _lean_block(block: dict[str, Any], longest: int) -> dict[str, Any]:
+    match block:
+        case {"type": "image", "data": str(data)}:
+            size = len(data) * 3 // 4
+            return {"type": "image", "mimeType": block.get("mimeType"), "bytes": size, "omitted": True}
+        case {"type": "text", "text": str(text)} if len(text) > longest:
+            return {"type": "text", "text": text[:longest], "omitted": len(text) - longest}
+        case {"type": "thinking", "thinking": str(text)}:
+            return {"type": "thinking", "thinking": text[:LONGEST_WORDS]}
+        case {"type": "toolCall", "arguments": dict(arguments)}:
+            lean = {
+                str(name): value[:LONGEST_SHOWN] + "…"
+                if isinstance(value, str) and len(value) > LONGEST_SHOWN
+                else value
+                for name, value in arguments.items()
+            }
+            return {"type": "toolCall", "id": block.get("id"), "name": block.get("name"), "arguments": lean}
+        case _:
+            return block
 
 
 def _stored(entry: Entry, with_reasoning: bool) -> msgspec.Raw | None:
@@ -120,6 +173,31 @@ def _unwrapped(raw: bytes) -> msgspec.Raw | None:
                     return None
                 block["text"] = without_wrappers(block["text"]) if written is None else written
     return msgspec.Raw(msgspec.json.encode(message))
+
+
+LONGEST_PREVIEW = 200
+
+
+def entry_view(entry: Entry) -> dict[str, Any]:
+    """One entry of a transcript in a line of its tree: who, when, and the beginning of what it holds."""
+    view: dict[str, Any] = {"id": entry.id, "parentId": entry.parent_id, "type": entry.type}
+    try:
+        line = msgspec.json.decode(entry.raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return {**view, "text": "", "damaged": True}
+    fields = cast("dict[str, Any]", line) if isinstance(line, dict) else {}
+    view["at"] = _ms(fields.get("timestamp"))
+    message = decode_message(msgspec.json.encode(fields["message"])) if "message" in fields else None
+    if message is not None:
+        seen = as_people_see_it(message, with_reasoning=True) or message
+        view |= {"role": role_of(message), "text": preview(seen)}
+    else:
+        words = fields.get("summary") or fields.get("label") or fields.get("modelId") or fields.get("content")
+        data = fields.get("data")
+        if not words and isinstance(data, dict):
+            words = cast("dict[str, Any]", data).get("text")
+        view["text"] = clipped(" ".join(words.split()), LONGEST_PREVIEW) if isinstance(words, str) else ""
+    return view
 
 
 def _marker_view(entry: Entry) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from openclaw.storage.base import (
     MessageState,
     OutboxPart,
     OutboxRow,
+    PartState,
     Reason,
     ReasonCode,
     StateChange,
@@ -626,6 +627,22 @@ class FileLedger:
         return [
             part_of(row) for row in await self._rows(f"{SELECT_PARTS} WHERE ledger_id = ? ORDER BY part", ledger_id)
         ]
+
+    async def outbox_parts(
+        self, states: Sequence[PartState], *, channel: str | None = None, limit: int = 100
+    ) -> list[OutboxRow]:
+        wanted = f"WHERE state IN ({', '.join('?' * len(states))}) AND (? IS NULL OR channel = ?)"
+        rows = await self._rows(
+            f"{SELECT_PARTS} {wanted} ORDER BY id DESC LIMIT ?", *states, channel, channel, max(0, limit)
+        )
+        return [part_of(row) for row in rows]
+
+    async def outbox_again(self, outbox_ids: Sequence[int]) -> int:
+        statement = (
+            "UPDATE outbox SET state = 'pending', attempts = 0, next_at = 0, error = '', doubts = min(doubts, 1),"
+            f" code = '', created_at = ? WHERE state = 'dead' AND id IN ({', '.join('?' * len(outbox_ids))})"
+        )
+        return await self._write(statement, self._clock.now_ms(), *outbox_ids)
 
     async def outbox_mark(
         self,

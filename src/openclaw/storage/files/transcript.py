@@ -221,13 +221,19 @@ class FileTranscript:
     async def path_entries(self, *, limit: int | None = None) -> list[Entry]:
         return await self._entries(self._index.path(self._leaf, limit))
 
-    async def shown_entries(self, limit: int) -> list[Entry]:
-        """Returns the last entries of the branch that people see, oldest first, with a marker where it is damaged."""
+    async def shown_entries(self, limit: int, before: str | None = None) -> list[Entry]:
+        """Returns the last entries of the branch that people see, oldest first, with a marker where it is damaged.
+
+        ``before`` is the id of an entry: those before it are meant. There are none before an unknown one.
+        """
         index = self._index
         places: list[int] = []
         marks: list[int] = []
         place, counted = self._leaf, 0
-        if place + 1 == len(index) and place + 1 in index.damaged:
+        if before is not None:
+            known = index.by_id.get(before)
+            place = index.parents[known] if known is not None else -1
+        elif place + 1 == len(index) and place + 1 in index.damaged:
             marks.append(place + 1)
         while place >= 0 and counted < limit:
             kind = index.types[place]
@@ -568,10 +574,13 @@ class FileTranscriptStore:
         await forked.sync()
         return forked
 
-    async def tail(self, ref: TranscriptRef, limit: int) -> list[Entry]:
+    async def tail(self, ref: TranscriptRef, limit: int, before: str | None = None) -> list[Entry]:
         limit = min(limit, LONGEST_TAIL)
         if limit <= 0:
             return []
+        if before is not None:
+            whole = await self.open(ref, create=False)
+            return await whole.shown_entries(limit, before) if whole is not None else []
         path = next(self._locations.plain(ref), None)
         if path is None and (packed := next(self._locations.packed(ref), None)) is not None:
             size = await asyncio.to_thread(unpacked_size, packed)

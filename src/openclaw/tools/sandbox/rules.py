@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from openclaw.tools.policy import GROUPS, ToolFilter, allowed_tools, allows, normalize_tool_name
+from openclaw.tools.policy import (
+    GROUPS,
+    ToolFilter,
+    allowed_tools,
+    allows,
+    allows_some,
+    expand,
+    normalize_tool_name,
+)
 
 Place: TypeAlias = Literal["inside", "host"]
 
@@ -41,7 +49,23 @@ def sandbox_filter(allow: Sequence[str] | None, deny: Sequence[str] | None) -> T
 def tools_inside(names: Iterable[str], filters: Sequence[ToolFilter]) -> list[str]:
     """The tools that a sandboxed session has. Every filter must allow a tool, and it must have a place."""
     named = {normalize_tool_name(entry) for rules in filters for entry in rules.allow}
-    return [name for name in allowed_tools(names, filters) if name in PLACES or name in named]
+    foreign = ToolFilter(allow=_naming_servers(filters))
+    return [
+        name
+        for name in allowed_tools(names, filters)
+        if name in PLACES or name in named or (foreign.allow and allows(foreign, name))
+    ]
+
+
+def names_some(prefix: str, filters: Sequence[ToolFilter]) -> bool:
+    """Whether the configuration names tools that begin with ``prefix``, those of one MCP server, for the sandbox."""
+    named = _naming_servers(filters)
+    return bool(named) and allows_some(ToolFilter(allow=named), prefix)
+
+
+def _naming_servers(filters: Sequence[ToolFilter]) -> tuple[str, ...]:
+    """The entries of the allow lists that name tools of MCP servers: ``docs__search``, ``docs__*``, ``group:mcp``."""
+    return tuple(entry for rules in filters for entry in expand(rules.allow) if "__" in entry)
 
 
 def blocked_text(name: str, filters: Sequence[ToolFilter], *, agent_id: str, mode: str, access: str) -> str | None:

@@ -1,0 +1,227 @@
+"""The Control UI: the bundled web page, or another build in ``gateway.controlUi.root``, for everybody who asks.
+
+The files hold no secret. The page signs in on its WebSocket like any other client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import hashlib
+import mimetypes
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from aiohttp import web
+
+from openclaw.config.schema import Config
+from openclaw.gateway.auth.origin import PeerAddress
+from openclaw.gateway.http.common import OPEN, not_found
+from openclaw.opener import FileMissing, PathOpener, PathRefused
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.server.server import Route
+
+BUNDLED = Path(__file__).parents[2] / "web"
+INDEX = "index.html"
+BASE_MARK = "{{base}}"
+"""Stands in the bundled index.html for the base path."""
+MAX_FILE_BYTES = 16 * 1024 * 1024
+SMALLEST_PACKED = 512
+"""A shorter file is not compressed."""
+NOT_PAGES = ("/v1/", "/tools/", "/__openclaw__/", "/ui/", "/api/", "/avatar/")
+"""Paths that programs ask for. They get a plain 404 and not the page."""
+FOREVER = "public, max-age=31536000, immutable"
+_TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".json": "application/json",
+    ".map": "application/json",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
+    ".wasm": "application/wasm",
+}
+"""The machine's own table of types may be wrong or missing."""
+
+
+class Asset(msgspec.Struct, frozen=True, kw_only=True):
+    """One file as it is sent."""
+
+    body: bytes
+    packed: bytes | None
+    content_type: str
+    etag: str
+    cache: str = "no-cache"
+    script_hash: str = ""
+    """The hash of the script that was put into a page of another build. The policy allows this one script."""
+
+
+def base_path(config: Config) -> str | None:
+    """The path below which the page is, without a slash at its end. None when it is switched off."""
+    settings = config.gateway.control_ui
+    if not settings.enabled:
+        return None
+    trimmed = settings.base_path.strip().strip("/")
+    return f"/{trimmed}" if trimmed else ""
+
+
+async def serve_page(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
+    config = gateway.runtime.config.current
+    base = base_path(config) or ""
+    path = request.path[len(base) :]
+    if not path and base:
+        return web.Response(status=302, headers={"Location": f"{base}/"})
+    if f"{path}/".startswith(NOT_PAGES):
+        return not_found(request.path)
+    if request.method not in ("GET", "HEAD"):
+        return web.Response(status=405, text="Method Not Allowed", headers={"Allow": "GET, HEAD"})
+    root = config.gateway.control_ui.root
+    try:
+        if root:
+            asset = await asyncio.to_thread(foreign_asset, root, path, base)
+        else:
+            asset = await asyncio.to_thread(bundled_asset, path, base)
+    except (PathRefused, OSError) as problem:
+        return web.Response(status=503, text=f"The Control UI cannot be served: {problem}")
+    return not_found(request.path) if asset is None else answer(request, asset)
+
+
+def answer(request: web.BaseRequest, asset: Asset) -> web.Response:
+    headers = {
+        "Content-Security-Policy": policy(asset.script_hash),
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cache-Control": asset.cache,
+        "ETag": asset.etag,
+        "Vary": "Accept-Encoding",
+        "Content-Type": asset.content_type,
+    }
+    known = [tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")]
+    if asset.etag in known:
+        return web.Response(status=304, headers=headers)
+    body = asset.body
+    if asset.packed is not None and "gzip" in request.headers.get("Accept-Encoding", "").lower():
+        headers["Content-Encoding"], body = "gzip", asset.packed
+    # The server leaves the body of an answer to HEAD out and keeps its length.
+    return web.Response(body=body, headers=headers)
+
+
+def policy(script_hash: str = "") -> str:
+    """The content security policy. Another build than ours may style its elements with attributes."""
+    script = f"'self' 'sha256-{script_hash}'" if script_hash else "'self'"
+    style = "'self' 'unsafe-inline'" if script_hash else "'self'"
+    return (
+        f"default-src 'none'; script-src {script}; style-src {style}; img-src 'self' data: blob:; font-src 'self'; "
+        "media-src 'self' data: blob:; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    )
+
+
+def is_file_path(path: str) -> bool:
+    """Whether the path names a file and not a place in the page. Session keys are in the query, so a dot tells."""
+    return "." in path.rpartition("/")[2]
+
+
+# The bundled page
+
+
+def bundled_asset(path: str, base: str) -> Asset | None:
+    assets = bundled_assets()
+    if not is_file_path(path):
+        return page_under(base)
+    return assets.get(path.lstrip("/"))
+
+
+@lru_cache(maxsize=1)
+def bundled_assets() -> dict[str, Asset]:
+    """Every file of the package's ``web`` folder, by the path it is served under.
+
+    The name of a file in ``assets/`` gets the hash of its content, so that a browser never asks for it twice.
+    """
+    found: dict[str, Asset] = {}
+    for file in sorted(BUNDLED.rglob("*")):
+        name = file.relative_to(BUNDLED).as_posix()
+        if file.is_file() and name not in (INDEX, "build.json"):
+            body = file.read_bytes()
+            hashed = name.startswith("assets/")
+            asset = made(name, body, cache=FOREVER if hashed else "no-cache")
+            found[hashed_name(name, body) if hashed else name] = asset
+    return found
+
+
+@lru_cache(maxsize=4)
+def page_under(base: str) -> Asset:
+    """The page with the present names of its files."""
+    text = (BUNDLED / INDEX).read_text("utf-8")
+    for name in bundled_assets():
+        if name.startswith("assets/"):
+            stem, _, rest = name.rpartition("-")
+            text = text.replace(f"{stem}.{rest.partition('.')[2]}", name)
+    return made(INDEX, text.replace(BASE_MARK, base).encode())
+
+
+def hashed_name(name: str, body: bytes) -> str:
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem}-{hashlib.sha256(body).hexdigest()[:12]}.{suffix}"
+
+
+def made(name: str, body: bytes, *, cache: str = "no-cache", script_hash: str = "") -> Asset:
+    suffix = f".{name.rpartition('.')[2].lower()}"
+    kind = _TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+    texts = kind.startswith("text/") or kind.endswith(("json", "javascript", "xml"))
+    packed = gzip.compress(body, 9, mtime=0) if texts and len(body) >= SMALLEST_PACKED else None
+    return Asset(
+        body=body,
+        packed=packed if packed is not None and len(packed) < len(body) else None,
+        content_type=f"{kind}; charset=utf-8" if texts else kind,
+        etag=f'"{hashlib.sha256(body).hexdigest()[:32]}"',
+        cache=cache,
+        script_hash=script_hash,
+    )
+
+
+# Another build
+
+
+def foreign_asset(root: str, path: str, base: str) -> Asset | None:
+    """A file of another build. Paths out of its folder and links are refused as if there were no such file."""
+    folder = Path(root).expanduser().absolute()
+    if not folder.is_dir():
+        raise PathRefused(f"gateway.controlUi.root is no folder: {root}")
+    opener = PathOpener(folder, confine=True, links=False)
+    if is_file_path(path) and path != f"/{INDEX}":
+        try:
+            return made(path, _read(opener, folder / path.lstrip("/")))
+        except PathRefused:
+            return None
+    try:
+        text = _read(opener, folder / INDEX).decode("utf-8", "replace")
+    except FileMissing:
+        raise PathRefused(f"gateway.controlUi.root has no {INDEX}: {root}") from None
+    script = f"window.__OPENCLAW_CONTROL_UI_BASE_PATH__={msgspec.json.encode(base).decode()};"
+    script = script.replace("<", "\\u003c")
+    head, found, rest = text.partition("</head>")
+    page = f"{head}<script>{script}</script>{found}{rest}" if found else f"<script>{script}</script>{text}"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return made(INDEX, page.encode(), script_hash=digest)
+
+
+def _read(opener: PathOpener, path: Path) -> bytes:
+    with opener.open_read(str(path)) as file:
+        body = file.read(MAX_FILE_BYTES + 1)
+    if len(body) > MAX_FILE_BYTES:
+        raise PathRefused(f"{path.name} is larger than {MAX_FILE_BYTES} bytes")
+    return body
+
+
+ROUTES: list[Route] = [("*", base_path, serve_page, OPEN)]
+"""This comes last: what no other route answers is the page."""

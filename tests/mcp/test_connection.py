@@ -1,0 +1,189 @@
+"""The connection to a real server: its life, its death, and what is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from openclaw.clock import SystemClock
+from openclaw.config.schema.base import SecretRef
+from openclaw.config.schema.mcp import McpServer
+from openclaw.mcp import connection as connection_module
+from openclaw.mcp.connection import ServerConnection
+from openclaw.tools.base import ToolError
+from openclaw.tools.shell_process import survivors
+from tests.mcp.tool_server import make_server
+from tests.support.clock import HeldClock
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 60.0
+
+
+def stdio(*args: str, **more: Any) -> McpServer:
+    return McpServer(command=sys.executable, args=["-m", "tests.mcp.tool_server", *args], cwd=str(ROOT), **more)
+
+
+@asynccontextmanager
+async def connected(settings: McpServer, *, clock: Any = None, name: str = "shelf") -> AsyncIterator[ServerConnection]:
+    connection = ServerConnection(name, settings, clock or SystemClock(), {"SHELF": "a secret meaning"})
+    try:
+        yield connection
+    finally:
+        await connection.close()
+        assert connection.state == "closed"
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+def text(answer: Any) -> str:
+    return answer.content[0]["text"]
+
+
+async def test_a_program_is_started_called_and_ended_with_all_that_it_started() -> None:
+    meaning = {"SHELF_MEANING": SecretRef(env="SHELF")}
+    async with connected(stdio(env=meaning)) as shelf:
+        assert shelf.state == "idle" and shelf.starts == 0
+        assert await shelf.ready(LIMIT_S), shelf.problem
+        assert "shelf__lookup" in [tool.spec.name for tool in shelf.tools]
+        assert text(await shelf.call("lookUp", {"word": "book"})).startswith("book means a secret meaning")
+        failed = await shelf.call("fail", {})
+        assert failed.failed
+        pid, child = shelf.pid, int(text(await shelf.call("fork", {})))
+        assert {pid, child} <= {*survivors(pid)}
+    assert not survivors(pid) and child not in survivors(child)
+
+
+async def test_changes_of_the_tool_list_are_noticed() -> None:
+    async with connected(stdio()) as shelf:
+        assert await shelf.ready(LIMIT_S), shelf.problem
+        assert text(await shelf.call("grow", {})) == "grown"
+        await until(lambda: "shelf__grown" in [tool.spec.name for tool in shelf.tools])
+        assert text(await shelf.call("grown", {})) == "new"
+
+
+async def test_a_server_that_dies_is_started_again_after_a_pause() -> None:
+    async with connected(stdio()) as shelf:
+        assert await shelf.ready(LIMIT_S), shelf.problem
+        with pytest.raises(ToolError, match=r"shelf collapsed.*Nobody knows whether") as died:
+            await shelf.call("die", {})
+        assert "tellnobody" not in str(died.value)
+        await until(lambda: shelf.starts == 2 and shelf.state == "ready")
+        assert text(await shelf.call("lookUp", {"word": "book"}))
+
+
+async def test_a_slow_call_is_given_up_and_the_next_one_is_answered() -> None:
+    async with connected(stdio(timeout_seconds=1)) as shelf:
+        assert await shelf.ready(LIMIT_S), shelf.problem
+        with pytest.raises(ToolError, match="gave no answer within 1 s"):
+            await shelf.call("wait", {"seconds": 3600})
+        assert text(await shelf.call("lookUp", {"word": "book"}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (stdio("--broken"), "it ended: no shelf here"),
+        (stdio("--silent", connection_timeout_ms=1500), "it did not answer within 1.5 s"),
+        (McpServer(command="no-such-program-here"), "there is no program 'no-such-program-here'"),
+        (McpServer(command=sys.executable, cwd="/no/such/folder"), "its folder /no/such/folder does not exist"),
+        (McpServer(), "mcp.servers.shelf needs a url"),
+        (McpServer(url="http://127.0.0.1:9/mcp"), "no connection to http://127.0.0.1:9/mcp"),
+        (stdio(env={"A": SecretRef(env="NOT_THERE")}), "mcp.servers.shelf.env.A: the environment variable NOT_THERE"),
+    ],
+    ids=["broken", "silent", "no program", "no folder", "nothing", "no server", "no secret"],
+)
+async def test_what_is_wrong_is_said_in_one_line(settings: McpServer, problem: str) -> None:
+    async with connected(settings, clock=HeldClock()) as shelf:
+        assert not await shelf.ready(LIMIT_S)
+        assert problem in shelf.problem and "\n" not in shelf.problem
+        assert shelf.state == "waiting"
+        with pytest.raises(ToolError, match="is not there"):
+            await shelf.call("lookUp", {})
+
+
+async def test_a_server_that_never_starts_rests_until_it_is_needed() -> None:
+    clock = HeldClock()
+    async with connected(McpServer(command="no-such-program-here"), clock=clock) as shelf:
+        await shelf.ready(LIMIT_S)
+        assert shelf.state == "waiting"
+
+        def has_given_up() -> bool:
+            clock.advance(connection_module.PAUSES.max_s * 2)
+            return shelf.state == "failed"
+
+        await until(has_given_up)
+        shelf.want()
+        assert shelf.starts == connection_module.MOST_ATTEMPTS
+        clock.advance(connection_module.REST_S)
+        shelf.want()
+        await until(lambda: shelf.starts == connection_module.MOST_ATTEMPTS + 1)
+
+
+async def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    async with connected(stdio()) as shelf:
+        assert not await shelf.ready(LIMIT_S)
+        assert shelf.state == "failed" and "pip install 'openclaw[mcp]'" in shelf.problem
+
+
+@asynccontextmanager
+async def http_server() -> AsyncIterator[str]:
+    """The same tools over streamable HTTP, on a free port of this machine."""
+    import socket
+
+    import uvicorn
+
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(make_server().streamable_http_app(), log_level="critical", timeout_graceful_shutdown=1)
+    )
+    task = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        await until(lambda: server.started)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+    finally:
+        server.should_exit = True
+        await task
+        listening.close()
+
+
+async def test_streamable_http_is_called_and_its_changes_are_noticed() -> None:
+    async with http_server() as url, connected(McpServer(url=url, headers={"X-Key": "abc"})) as shelf:
+        assert await shelf.ready(LIMIT_S), shelf.problem
+        assert text(await shelf.call("lookUp", {"word": "book"})).startswith("book means")
+        await shelf.call("grow", {})
+        await until(lambda: "shelf__grown" in [tool.spec.name for tool in shelf.tools])
+
+
+async def test_a_redirect_to_another_place_is_not_followed() -> None:
+    asked: list[web.BaseRequest] = []
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        asked.append(request)
+        raise web.HTTPTemporaryRedirect(f"http://localhost:{port}/elsewhere")
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    try:
+        settings = McpServer(url=f"http://127.0.0.1:{port}/mcp", headers={"Authorization": "Bearer tell-nobody-12345"})
+        async with connected(settings, clock=HeldClock()) as shelf:
+            assert not await shelf.ready(LIMIT_S)
+            assert "not followed" in shelf.problem and "tell-nobody" not in shelf.problem
+    finally:
+        await runner.cleanup()
+    assert asked and all(request.path == "/mcp" for request in asked)

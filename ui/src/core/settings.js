@@ -1,0 +1,87 @@
+// What the page remembers in this browser. Secrets are kept apart, in `secrets`.
+import { signal } from "./dom.js";
+
+const KEY = "openclaw.control.settings.v1";
+const SECRET = "openclaw.control.secret";
+const DEVICE_TOKEN = "openclaw.control.device-token";
+const DEFAULTS = { theme: "system", language: "", sessionKey: "", showThinking: true, navCollapsed: false };
+
+function read(storage, key) {
+  try {
+    return storage.getItem(key);
+  } catch {
+    return null; // A browser that forbids storage keeps nothing, and the page works all the same.
+  }
+}
+
+function write(storage, key, value) {
+  try {
+    if (value === null || value === "") storage.removeItem(key);
+    else storage.setItem(key, value);
+  } catch {
+    /* As above. */
+  }
+}
+
+function stored() {
+  try {
+    const found = JSON.parse(read(localStorage, KEY) || "{}");
+    return found && typeof found === "object" ? found : {};
+  } catch {
+    return {};
+  }
+}
+
+export const settings = signal({ ...DEFAULTS, ...stored() });
+
+export function change(fields) {
+  settings.value = { ...settings.value, ...fields };
+  write(localStorage, KEY, JSON.stringify(settings.value));
+}
+
+// The Gateway's own secret lives as long as the tab. A device token is good for this browser alone and stays.
+export const secrets = {
+  get shared() {
+    return read(sessionStorage, SECRET) || "";
+  },
+  set shared(value) {
+    write(sessionStorage, SECRET, value);
+  },
+  get device() {
+    return read(localStorage, DEVICE_TOKEN) || "";
+  },
+  set device(value) {
+    write(localStorage, DEVICE_TOKEN, value);
+  },
+};
+
+// A draft outlives a reload, and is the tab's own.
+export function draft(sessionKey, text) {
+  const key = `openclaw.control.draft:${sessionKey}`;
+  if (text === undefined) return read(sessionStorage, key) || "";
+  write(sessionStorage, key, text);
+  return text;
+}
+
+// `openclaw dashboard` opens the page with #token=…, which never leaves the browser. It is taken once and wiped.
+export function takeTokenFromAddress() {
+  const fields = new URLSearchParams(location.hash.slice(1));
+  const token = fields.get("token") || fields.get("password");
+  if (token === null) return;
+  fields.delete("token");
+  fields.delete("password");
+  const rest = fields.toString();
+  history.replaceState(history.state, "", location.pathname + location.search + (rest ? `#${rest}` : ""));
+  if (token) {
+    secrets.shared = token;
+    secrets.device = "";
+  }
+}
+
+function applyTheme() {
+  const { theme } = settings.value;
+  if (theme === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+}
+
+settings.subscribe(applyTheme);
