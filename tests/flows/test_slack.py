@@ -233,8 +233,20 @@ async def test_files_are_fetched_with_the_token_from_slack_only(
     slack.files["photo.png"] = b"never fetched"
     url = f"{slack.url}/files-pri"
     files = [
-        {"id": "F1", "name": "report.txt", "mimetype": "text/plain", "size": 17, "url_private": f"{url}/moved-report.txt"},
-        {"id": "F2", "name": "huge.bin", "mimetype": "application/zip", "size": 99_000_000, "url_private": f"{url}/huge"},
+        {
+            "id": "F1",
+            "name": "report.txt",
+            "mimetype": "text/plain",
+            "size": 17,
+            "url_private": f"{url}/moved-report.txt",
+        },
+        {
+            "id": "F2",
+            "name": "huge.bin",
+            "mimetype": "application/zip",
+            "size": 99_000_000,
+            "url_private": f"{url}/huge",
+        },
         {"id": "F3", "name": "stolen.txt", "mimetype": "text/plain", "url_private": "http://127.0.0.1:9/steal"},
         {"id": "F4", "name": "gone.txt", "mode": "tombstone"},
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import msgspec
@@ -264,7 +264,7 @@ class SlackChannel:
                 raise NotFetched("its address is not one of Slack's")
             async with self._http.get(address, headers=headers, allow_redirects=False) as answer:
                 if answer.status in (301, 302, 303, 307, 308):
-                    address, headers = answer.headers.get("Location", ""), {}
+                    address, headers = urljoin(address, answer.headers.get("Location", "")), {}
                     continue
                 if answer.status != 200:
                     raise NotFetched(f"Slack answered {answer.status}")
