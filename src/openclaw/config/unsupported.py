@@ -28,7 +28,11 @@ _PER_AGENT = {
     "memorySearch.query.hybrid.mmr": "results are ordered by their score only",
     "memorySearch.query.hybrid.temporalDecay": "results are ordered by their score only",
 }
-_CHANNELS = ("signal", "slack")
+_CHANNELS = (
+    "irc",
+    "signal",
+    "slack",
+)
 """The channels that exist."""
 _PER_CHANNEL_ACCOUNT = {
     "blockStreaming": _NO_BLOCKS,
@@ -117,7 +121,15 @@ UNSUPPORTED: dict[str, str] = {
     "channels.bluebubbles": "there is no BlueBubbles channel yet",
     "channels.imessage": "there is no BlueBubbles channel yet",
     "channels.matrix": "there is no Matrix channel yet",
-    "channels.irc": "there is no IRC channel yet",
+    **{
+        f"channels.irc{account}.{key}": reason
+        for account in ("", ".accounts.*")
+        for key, reason in {
+            "mentionPatterns": "set messages.groupChat.mentionPatterns instead",
+            "nickserv.register": "register the nickname yourself",
+            "nickserv.registerEmail": "register the nickname yourself",
+        }.items()
+    },
     **{
         f"channels.{channel}{account}.{key}": reason
         for channel in _CHANNELS
@@ -216,6 +228,15 @@ UNSUPPORTED_VALUES: dict[str, Rule] = {
         "this service is not asked; use brave, perplexity or searxng", _one_of("grok", "gemini", "kimi")
     ),
     "logging.consoleStyle": Rule("lines on the console have one form beside json", _one_of("compact")),
+    **{
+        f"channels.irc{account}.{key}": Rule(reason, _asks)
+        for account in ("", ".accounts.*")
+        for key, reason in {
+            "mediaMaxMb": "IRC carries text only",
+            "reactionNotifications": "IRC has no reactions",
+            "reactionAllowlist": "IRC has no reactions",
+        }.items()
+    },
     "channels.*": Rule("this channel is not connected: so far there is Signal only", _asks),
 }
 """Key path → values that have no effect. Something reads these keys, for other values or only to show them."""

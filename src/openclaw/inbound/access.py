@@ -285,7 +285,7 @@ def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACC
         allow_from=_ids(account.allow_from) + _ids(direct.allow_from),
         group_policy=account.group_policy,
         group_allow_from=None if account.group_allow_from is None else _ids(account.group_allow_from),
-        groups={group: group_settings(settings) for group, settings in account.groups.items()},
+        groups={_group_name(name, group): group_settings(settings) for group, settings in account.groups.items()},
         history_limit=account.history_limit,
     )
     return _with_rooms(settings, account) if isinstance(account, SlackAccount) else settings
@@ -310,6 +310,11 @@ def _slack_room(room: SlackRoom) -> GroupSettings:
         enabled=room.enabled and room.allow is not False,
         allow_from=None if people is None else _ids(people),
     )
+
+
+def _group_name(channel: str, group: str) -> str:
+    """The id under which a group is looked up. Only where case means nothing, it is lower case."""
+    return group.strip().lower() if channel == "irc" else group
 
 
 def group_settings(group: ChannelGroup) -> GroupSettings:
