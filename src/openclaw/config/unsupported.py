@@ -29,6 +29,7 @@ _PER_AGENT = {
     "memorySearch.query.hybrid.temporalDecay": "results are ordered by their score only",
 }
 _CHANNELS = (
+    "telegram",
     "irc",
     "signal",
     "slack",
@@ -57,6 +58,13 @@ _PER_SLACK_ACCOUNT = {
     "actions.emojiList": "the agent cannot list emoji yet",
     "channels.*.skills": "skills are chosen per agent",
     "channels.*.systemPrompt": "channels have no prompt of their own",
+}
+_PER_TELEGRAM_ACCOUNT = {
+    "draftChunk": "a draft grows with every new word",
+    "network": "the library chooses between IPv4 and IPv6",
+    "retry": "the outbox repeats what was not delivered, in its own time",
+    "actions.sendMessage": "deny the message tool instead",
+    "actions.sticker": "stickers are not sent",
 }
 
 UNSUPPORTED: dict[str, str] = {
@@ -115,7 +123,11 @@ UNSUPPORTED: dict[str, str] = {
     "hooks.gmail": "mail is not fetched; let a program call /hooks/gmail with the preset gmail",
     "hooks.internal": "there are no hooks inside the Gateway yet",
     "web": "there is no WhatsApp channel yet",
-    "channels.telegram": "there is no Telegram channel yet",
+    **{
+        f"channels.telegram{account}.{key}": reason
+        for account in ("", ".accounts.*")
+        for key, reason in _PER_TELEGRAM_ACCOUNT.items()
+    },
     "channels.discord": "there is no Discord channel yet",
     "channels.whatsapp": "there is no WhatsApp channel yet",
     "channels.bluebubbles": "there is no BlueBubbles channel yet",
@@ -260,8 +272,9 @@ SAFETY: dict[str, Rule] = {
         for key in ("tools", "toolsBySender")
     },
     **{
-        f"channels.slack{account}.channels.*.{key}": _GROUP_TOOLS
+        f"channels.{place}.{key}": _GROUP_TOOLS
         for account in ("", ".accounts.*")
+        for place in (f"slack{account}.channels.*", f"telegram{account}.groups.*.topics.*")
         for key in ("tools", "toolsBySender")
     },
 }
