@@ -31,6 +31,7 @@ PARAMS = {
     "chat.send": {"sessionKey", "message", "thinking", "deliver", "attachments", "timeoutMs", "idempotencyKey"},
     "chat.abort": {"sessionKey", "runId"},
     "chat.history": {"sessionKey", "limit"},
+    "chat.view": {"sessionKey", "limit", "before", "runId"},
     "sessions.list": {
         *("limit", "activeMinutes", "includeGlobal", "includeUnknown", "includeDerivedTitles", "includeLastMessage"),
         *("label", "spawnedBy", "agentId", "search"),
@@ -66,6 +67,7 @@ PARAMS = {
     "pairing.approve": {"channel", "code", "notify"},
 }
 NO_PARAMS = {
+    "chat.commands",
     "cron.status",
     "last-heartbeat",
     "status",

@@ -229,6 +229,8 @@ class ChatView(Params):
     limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 60
     before: NonEmpty | None = None
     """The id of an entry. Only the messages before it are returned."""
+    run_id: NonEmpty | None = None
+    """A run whose own message the caller looks for. The answer names that message's entry as ``asked``."""
 
 
 @methods.add("chat.view", ChatView)
@@ -244,6 +246,8 @@ async def view(call: MethodCall) -> Any:
     # The state of the run is taken before the transcript is read. A message that ends in between is in both, none is
     # in neither.
     answer: dict[str, Any] = {"sessionKey": shown_key(target.key), **_under_way(call, target.key)}
+    if params.run_id is not None:
+        answer["asked"] = entry_id(params.run_id, 0)
     if entry is None:
         return {**answer, "sessionId": None, "messages": [], "more": False}
     ref = transcript_ref(target.agent_id, entry)
