@@ -140,6 +140,8 @@ CASES: dict[str, list[list[str]]] = {
     "sandbox explain": [["sandbox", "explain"], ["sandbox", "explain", "--json"]],
     "sandbox list": [["sandbox", "list"], ["sandbox", "list", "--json"]],
     "sandbox recreate": [["sandbox", "recreate", "--session", f"x{ESCAPES}", "--force"]],
+    "plugins list": [["plugins", "list"], ["plugins", "list", "--json"]],
+    "plugins info": [["plugins", "info", f"x{ESCAPES}"]],
     "mcp list": [["mcp", "list"], ["mcp", "list", "--json"]],
     "mcp status": [["mcp", "status"]],
     "mcp test": [["mcp", "test", f"x{ESCAPES}"]],

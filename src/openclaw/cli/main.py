@@ -41,6 +41,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("pairing", "pairing", "Let people in who wrote on a channel"),
     ("approvals", "approvals", "Show and edit which commands may run without a question"),
     ("sandbox", "sandbox", "Show the sandboxes of sessions, and make one anew"),
+    ("plugins", "plugins", "List the extensions, whether they are loaded and what they add"),
     ("mcp", "mcp", "Show the MCP servers whose tools the agents use, or be one for other agents"),
     ("logs", "logs", "Show the Gateway's log"),
     ("dashboard", "status", "Print the address and the token for a Control UI that you host"),
