@@ -208,10 +208,11 @@ async def _in_thread(load: Callable[[], Callable[[Any], Any]], registration: Reg
             pass
 
     threading.Thread(target=work, name=f"extension {registration.id}", daemon=True).start()
+    timer = asyncio.timeout(LONGEST_REGISTER_S)
     try:
-        async with asyncio.timeout(LONGEST_REGISTER_S):
+        async with timer:
             await done
     except TimeoutError:
-        if done.done():
+        if not timer.expired():
             raise
         raise RuntimeError(f"register did not return within {LONGEST_REGISTER_S:g} s") from None
