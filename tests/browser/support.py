@@ -78,11 +78,11 @@ class Tab:
         fragment = f"#token={TOKEN}" if signed_in else ""
         await self.page.goto(f"{self.gateway.url}{path}{fragment}")
         if signed_in:
-            await expect(self.page.get_by_role("navigation", name="Pages")).to_be_attached()
+            await expect(self.page.get_by_role("navigation", name="Pages", exact=True)).to_be_attached()
         return self
 
     def link(self, name: str) -> Locator:
-        return self.page.get_by_role("navigation").get_by_role("link", name=name, exact=True)
+        return self.page.get_by_role("navigation", name="Pages", exact=True).get_by_role("link", name=name, exact=True)
 
     def button(self, name: str) -> Locator:
         return self.page.get_by_role("button", name=name, exact=True)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import re
+
 import pytest
 from playwright.async_api import expect
 
+from openclaw.messages import ImageBlock, ToolCall, UserMessage
 from tests.browser.support import Tab
+from tests.support.scripted_model import Answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
 async def test_an_answer_streams_in_as_markdown(tab: Tab) -> None:
@@ -21,3 +28,185 @@ async def test_an_answer_streams_in_as_markdown(tab: Tab) -> None:
     await expect(tab.log.locator("strong")).to_have_text("bold")
     await expect(tab.log.get_by_role("listitem")).to_have_text(["one", "two"])
     await expect(tab.log.get_by_role("article")).to_have_count(2)
+
+
+async def test_a_tool_card_shows_output_while_the_tool_runs_and_how_it_ended(tab: Tab) -> None:
+    go = tab.gateway.state_dir / "go"
+    command = f"echo first; for i in $(seq 1200); do [ -e {go} ] && break; sleep 0.05; done; echo second"
+    tab.gateway.model.queue(
+        Answer("I look.", calls=[ToolCall(id="c1", name="exec", arguments={"command": command})]), "All seen."
+    )
+    await tab.say("Look, please")
+    card = tab.log.locator("details.tool")
+    await expect(card).to_contain_text("running")
+    await expect(card.get_by_label("Output")).to_contain_text("first")
+    await tab.page.reload()
+    await expect(card.get_by_label("Output")).to_contain_text("first")
+    go.touch()
+    await tab.sees("All seen.")
+    await expect(card).to_have_count(1)
+    await expect(card).to_contain_text("done")
+    await card.locator("summary").click()
+    await expect(card.get_by_label("Output")).to_contain_text("second")
+    await expect(tab.log.get_by_role("article", name="Agent")).to_have_count(1)
+
+
+async def test_waiting_messages_can_be_dropped_and_edited(tab: Tab) -> None:
+    hold = tab.gateway.model.held("A slow answer. " * 4)
+    await tab.say("Begin")
+    await tab.sees("A slow answer.")
+    for text in ("one too many", "with a mitsake"):
+        await tab.say(text)
+    waiting = tab.page.get_by_role("region", name="Waiting messages")
+    await expect(waiting.get_by_role("listitem")).to_have_count(2)
+    await (
+        waiting.get_by_role("listitem")
+        .filter(has_text="one too many")
+        .get_by_role("button", name="Drop waiting message")
+        .click()
+    )
+    await expect(waiting.get_by_role("listitem")).to_have_count(1)
+    await waiting.get_by_role("button", name="Edit waiting message").click()
+    await expect(tab.box).to_have_value("with a mitsake")
+    await expect(waiting).to_have_count(0)
+    await tab.say("without a mistake")
+    await expect(waiting).to_contain_text("without a mistake")
+    tab.gateway.model.queue("Understood.")
+    hold.set()
+    await tab.sees("Understood.")
+    said = tab.gateway.model.prompts()
+    assert not any("too many" in one or "mitsake" in one for one in said)
+    assert any("without a mistake" in one for one in said)
+
+
+async def test_stop_ends_the_run_and_keeps_what_was_said(tab: Tab) -> None:
+    tab.gateway.model.held("Half of this is heard, and the rest of it never will be.")
+    await tab.say("Talk")
+    await tab.sees("Half of this")
+    await tab.button("Stop").click()
+    await expect(tab.button("Stop")).to_have_count(0)
+    await tab.say("Still there?")
+    await tab.sees("ok")
+
+
+async def test_my_last_message_can_be_edited_and_answered_anew(tab: Tab) -> None:
+    tab.gateway.model.queue("Four.", "Wrong answer.", "Right answer.")
+    await tab.say("Two and two?")
+    await tab.sees("Four.")
+    await tab.say("Tree and three?")
+    await tab.sees("Wrong answer.")
+    await expect(tab.button("Edit")).to_have_count(1)
+    await tab.button("Edit").click()
+    await expect(tab.box).to_have_value("Tree and three?")
+    await expect(tab.log).not_to_contain_text("Wrong answer.")
+    await tab.say("Three and three?")
+    await tab.sees("Right answer.")
+    said = tab.gateway.model.prompts()
+    assert [one for one in said if "Tree" in one] == [] and any("Two and two?" in one for one in said)
+    await tab.button("Delete").click()
+    await expect(tab.log).not_to_contain_text("Right answer.")
+    await tab.sees("Four.")
+
+
+async def test_pictures_come_by_button_paste_and_drop(tab: Tab) -> None:
+    picture = {"name": "dot.png", "mimeType": "image/png", "buffer": base64.b64decode(PNG)}
+    await tab.page.locator("input[type=file]").set_input_files([picture])  # type: ignore[list-item]
+    await expect(tab.page.locator(".thumbs li")).to_have_count(1)
+    give = """([kind, data]) => {
+      const bytes = Uint8Array.from(atob(data), (one) => one.charCodeAt(0));
+      const files = new DataTransfer();
+      files.items.add(new File([bytes], kind + ".png", { type: "image/png" }));
+      const target = document.querySelector("textarea");
+      if (kind === "paste") target.dispatchEvent(new ClipboardEvent("paste", { clipboardData: files, bubbles: true }));
+      else target.dispatchEvent(new DragEvent("drop", { dataTransfer: files, bubbles: true }));
+    }"""
+    await tab.page.evaluate(give, ["paste", PNG])
+    await expect(tab.page.locator(".thumbs li")).to_have_count(2)
+    await tab.page.evaluate(give, ["drop", PNG])
+    await expect(tab.page.locator(".thumbs li")).to_have_count(3)
+    await tab.button("Remove drop.png").click()
+    await tab.say("What is this?")
+    await tab.sees("ok")
+    asked = [one for one in tab.gateway.model.requests[0].messages if isinstance(one, UserMessage)]
+    assert sum(isinstance(block, ImageBlock) for block in asked[-1].content) == 2
+    await tab.log.get_by_role("button", name=re.compile("Show picture")).first.click()
+    await expect(tab.log.get_by_role("img", name="Attached picture")).to_have_count(1)
+
+
+async def test_the_palette_completes_commands_with_the_keyboard(tab: Tab) -> None:
+    await tab.box.fill("/sta")
+    palette = tab.page.get_by_role("listbox", name="Commands")
+    await expect(palette.get_by_role("option", selected=True)).to_contain_text("/status")
+    await tab.box.press("Enter")
+    await expect(tab.box).to_have_value("/status")
+    await tab.box.press("Enter")
+    await tab.sees("mock-1")
+    await expect(palette).to_have_count(0)
+    assert tab.gateway.model.requests == []
+
+
+async def test_sessions_are_switched_and_begun_and_drafts_stay_with_theirs(tab: Tab) -> None:
+    tab.gateway.model.queue("In the main one.", "In the other one.")
+    await tab.say("Where am I?")
+    await tab.sees("In the main one.")
+    await tab.box.fill("a draft")
+    chooser = tab.page.locator("button.session-select")
+    await chooser.click()
+    await tab.page.get_by_role("dialog").get_by_role("searchbox").fill("holiday")
+    await tab.page.get_by_role("button", name="New session: holiday").click()
+    await expect(tab.log).not_to_contain_text("In the main one.")
+    await expect(tab.box).to_have_value("")
+    await tab.say("And here?")
+    await tab.sees("In the other one.")
+    await chooser.click()
+    await tab.page.get_by_role("dialog").get_by_role("button").filter(has_text="agent:main:main").click()
+    await tab.sees("In the main one.")
+    await expect(tab.box).to_have_value("a draft")
+
+
+async def test_a_reload_in_the_middle_of_an_answer_loses_nothing(tab: Tab) -> None:
+    text = " ".join(f"word{number}" for number in range(400))
+    hold = tab.gateway.model.held(text)
+    await tab.say("Many words")
+    await tab.sees("word100")
+    await tab.page.reload()
+    await tab.sees("word100")
+    await expect(tab.button("Stop")).to_be_visible()
+    hold.set()
+    await tab.sees("word399")
+    await expect(tab.button("Stop")).to_have_count(0)
+    shown = await tab.log.get_by_role("article", name="Agent").locator(".markdown").all_inner_texts()
+    assert [one.split() for one in shown] == [text.split()]
+    await expect(tab.log.get_by_role("article", name="You")).to_have_count(1)
+
+
+async def test_two_tabs_show_the_same(tab: Tab) -> None:
+    other = Tab(await tab.page.context.new_page(), tab.gateway)
+    await other.open("/chat", signed_in=False)
+    hold = tab.gateway.model.held("Said to both of them, word by word.")
+    await tab.say("For both")
+    for one in (tab, other):
+        await one.sees("For both")
+        await one.sees("Said to both")
+    hold.set()
+    for one in (tab, other):
+        await one.sees("word by word.")
+        await expect(one.button("Stop")).to_have_count(0)
+        await expect(one.log.get_by_role("article")).to_have_count(2)
+    assert other.errors == []
+
+
+async def test_a_restart_of_the_gateway_in_the_middle_of_an_answer(tab: Tab) -> None:
+    tab.gateway.model.held("This half is lost with the process, and this one too.")
+    tab.gateway.model.queue("Said after the restart.", "And again.")
+    await tab.say("Survive this")
+    await tab.sees("This half")
+    await tab.gateway.stop()
+    await expect(tab.page.get_by_role("status").filter(has_text="Reconnecting…").first).to_be_visible()
+    await tab.box.fill("Written while it was away")
+    await tab.button("Send").click()
+    await tab.gateway.start()
+    await tab.sees("Said after the restart.")
+    await tab.sees("And again.")
+    await expect(tab.log.get_by_text("Survive this")).to_have_count(1)
+    await expect(tab.log.get_by_text("Written while it was away")).to_have_count(1)

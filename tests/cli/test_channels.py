@@ -57,7 +57,7 @@ def test_status_probes_only_when_asked(cli: Cli, gateway: FakeGateway) -> None:
 def test_without_a_channel_the_command_says_how_to_get_one(cli: Cli, gateway: FakeGateway) -> None:
     gateway.replies["channels.status"] = {"ts": NOW, "channelAccounts": {}}
     result = cli("channels", "list")
-    assert result.returncode == 0 and "channels.signal.account" in result.stdout
+    assert result.returncode == 0 and "openclaw channels add" in result.stdout
 
 
 def test_list_names_the_accounts(cli: Cli, gateway: FakeGateway) -> None:
@@ -65,3 +65,42 @@ def test_list_names_the_accounts(cli: Cli, gateway: FakeGateway) -> None:
     assert cli("channels", "list").stdout.splitlines() == ["Signal: work", "Signal: default"]
     listed = json.loads(cli("channels", "list", "--json").stdout)
     assert [account["accountId"] for account in listed["channels"]["signal"]] == ["work", "default"]
+
+
+def section(cli: Cli, channel: str) -> dict[str, Any]:
+    return json.loads(cli("config", "get", f"channels.{channel}", "--json").stdout)
+
+
+def test_a_channel_is_added_switched_off_and_removed(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["channels.status"] = {"channelAccounts": {"irc": [WELL]}}
+    added = cli("channels", "add", "irc", "--set", "host=irc.example", "--set", "nick=claw")
+    assert added.returncode == 0 and "IRC is connected" in added.stderr
+    assert section(cli, "irc") == {"host": "irc.example", "nick": "claw", "enabled": True}
+    assert cli("channels", "remove", "irc").returncode == 0
+    assert section(cli, "irc")["enabled"] is False
+    assert cli("channels", "remove", "irc", "--delete").returncode == 0
+    assert "Config path not found" in cli("config", "get", "channels.irc").stderr
+
+
+def test_an_account_that_is_refused_says_why(cli: Cli, gateway: FakeGateway) -> None:
+    refused = {**WELL, "connected": False, "running": False, "configured": False, "lastError": "the token was refused"}
+    gateway.replies["channels.status"] = {"channelAccounts": {"telegram": [{**refused, "accountId": "work"}]}}
+    added = cli("channels", "add", "telegram", "--account", "work", "--set", "botToken=1:wrong-token-wrong-token")
+    assert added.returncode == 1 and "the token was refused" in added.stderr
+    assert "wrong-token" not in added.stdout + added.stderr
+    assert list(section(cli, "telegram")["accounts"]) == ["work"]
+
+
+def test_logging_out_forgets_the_secrets(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["channels.status"] = {"channelAccounts": {"telegram": [WELL]}}
+    assert cli("channels", "add", "telegram", "--set", "botToken=1:token-token-token-token").returncode == 0
+    assert cli("channels", "logout", "telegram").returncode == 0
+    assert section(cli, "telegram") == {"enabled": False}
+
+
+def test_what_is_missing_is_named(cli: Cli, gateway: FakeGateway) -> None:
+    assert "channels.telegram.botToken is missing" in cli("channels", "add", "telegram").stderr
+    assert "Name a channel: telegram" in cli("channels", "add", "telegraph").stderr
+    assert "KEY=VALUE" in cli("channels", "add", "irc", "--set", "host").stderr
+    from_environment = cli("channels", "add", "telegram", TELEGRAM_BOT_TOKEN="1:x")
+    assert "taken from TELEGRAM_BOT_TOKEN" in from_environment.stderr

@@ -29,6 +29,7 @@ from openclaw.cli.render import Renderer
 from openclaw.cli.terminal import Guard, guarded, paint, print_json
 from openclaw.gateway.logs import console_line
 from openclaw.printable import printable, printable_json
+from openclaw.tools.browser.tool import Performed
 from tests.support.gateway import model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
@@ -104,6 +105,10 @@ CASES: dict[str, list[list[str]]] = {
     "config schema": [["config", "schema"]],
     "config docs": [["config", "docs", f"x{ESCAPES}"]],
     "config path": [["config", "path"]],
+    "channels add": [["channels", "add", "irc", "--set", f"host=x{ESCAPES}", "--set", "nick=y"]],
+    "channels remove": [["channels", "remove", f"x{ESCAPES}"]],
+    "channels login": [["channels", "login", f"x{ESCAPES}"]],
+    "channels logout": [["channels", "logout", f"x{ESCAPES}"]],
     "channels list": [["channels", "list"], ["channels", "list", "--json"]],
     "channels status": [["channels", "status"], ["channels", "status", "--json"]],
     "devices list": [["devices", "list"], ["devices", "list", "--json"]],
@@ -142,6 +147,21 @@ CASES: dict[str, list[list[str]]] = {
     "sandbox recreate": [["sandbox", "recreate", "--session", f"x{ESCAPES}", "--force"]],
     "plugins list": [["plugins", "list"], ["plugins", "list", "--json"]],
     "plugins info": [["plugins", "info", f"x{ESCAPES}"]],
+    **{
+        f"browser {name}": [["browser", name, *words], ["browser", name, *words, "--json"]]
+        for name, words in {
+            **{key: [] for key in ("status", "start", "stop", "profiles", "tabs", "snapshot", "pdf", "console")},
+            **{key: [f"x{ESCAPES}"] for key in ("open", "navigate", "focus", "close", "click", "hover", "press")},
+            **{key: ["e1", f"x{ESCAPES}"] for key in ("type", "drag", "select")},
+            "fill": ["--fields", f"[{ESCAPES}"],
+            "wait": ["--text", "x"],
+            "evaluate": ["--fn", "() => 1"],
+            "resize": ["800", "600"],
+            "upload": ["a.txt"],
+            "dialog": ["--accept"],
+            "screenshot": [],
+        }.items()
+    },
     "mcp list": [["mcp", "list"], ["mcp", "list", "--json"]],
     "mcp status": [["mcp", "status"]],
     "mcp test": [["mcp", "test", f"x{ESCAPES}"]],
@@ -183,7 +203,19 @@ async def models() -> AsyncIterator[ModelServer]:
 async def gateway(tmp_path: Path, models: ModelServer) -> AsyncIterator[InProcessGateway]:
     config = model_config(models.base_url, models.api_key, ui={"assistant": {"name": f"Molty{ESCAPES}"}})
     async with InProcessGateway(tmp_path / "state", config) as gateway:
-        yield gateway
+        with patch.object(gateway.gateway.browser_tool, "perform", pretend_to_browse):
+            yield gateway
+
+
+async def pretend_to_browse(arguments: dict[str, Any], context: Any) -> Performed:
+    """Everything that an action of the browser can tell, without a browser."""
+    tab = {"targetId": "5F", "title": "Order", "url": "https://example.org/", "type": "page"}
+    row = {"name": "openclaw", "running": True, "isDefault": True, "isRemote": True}
+    node = {"ref": "ax1", "role": "button", "name": "Send", "depth": 1}
+    message = {"type": "log", "text": "hi", "location": "https://example.org/:1"}
+    told: dict[str, Any] = {**tab, "profile": "openclaw", "running": True, "tabs": [tab], "profiles": [row]}
+    told |= {"nodes": [node], "messages": [message], "result": ["x"], "path": "browser/a.png", "pageError": "gone"}
+    return Performed({**told, "detectError": "none", "cdpUrl": "ws://far/"}, page="- button", foreign=True)
 
 
 def poison_the_client(monkeypatch: pytest.MonkeyPatch, *, refuse: bool) -> None:

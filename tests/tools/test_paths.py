@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import json
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -29,6 +30,7 @@ RACES = int(os.environ.get("OPENCLAW_RACES", "60"))
 CANARY = "canary-outside-77"
 OPENER, NO_PATH, SHOWN = "opener", "no path", "shown to the person and bound"
 BY_MESSENGER = "the workspace's opener; tests/flows/test_message_tool.py tries it"
+BY_BROWSER = "the workspace's opener; tests/tools/browser/test_pages.py tries it"
 RULES = {
     "read": {"path": OPENER},
     "write": {"path": OPENER, "content": NO_PATH},
@@ -46,6 +48,12 @@ RULES = {
         **dict.fromkeys(("action", "channel", "target", "to", "accountId", "message", "media", "buffer"), NO_PATH),
         **dict.fromkeys(("filename", "contentType", "replyTo", "messageId", "emoji", "targetAuthor"), NO_PATH),
         "path": BY_MESSENGER,
+    },
+    "browser": {
+        **dict.fromkeys(("action", "target", "profile", "targetUrl", "targetId", "snapshotFormat", "mode"), NO_PATH),
+        **dict.fromkeys(("refs", "selector", "frame", "ref", "element", "type", "level", "inputRef"), NO_PATH),
+        "promptText": NO_PATH,
+        "paths": BY_BROWSER,
     },
     "web_search": dict.fromkeys(("query", "country", "search_lang", "ui_lang", "freshness"), NO_PATH),
     "web_fetch": dict.fromkeys(("url", "extractMode"), NO_PATH),
@@ -72,7 +80,9 @@ CALLS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 @pytest.fixture
 async def tools(tmp_path: Path) -> AsyncIterator[dict[str, Tool]]:
-    async with gateway_parts(tmp_path / "state", ScriptedModel()) as gateway:
+    # The browser is offered where there is one, and any program can be named.
+    browser = {"executablePath": sys.executable}
+    async with gateway_parts(tmp_path / "state", ScriptedModel(), browser=browser) as gateway:
         runtime = gateway.runtime
         config = runtime.config.current
         workspace = workspace_dir(config, str(runtime.state_dir), "main")

@@ -11,10 +11,10 @@ from openclaw.text import age
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
-NO_CHANNEL = "No channel is configured. Signal, for example: openclaw config set channels.signal.account +4915112345678"
+NO_CHANNEL = "No channel is configured. `openclaw channels add` connects one."
 
 
 def list_channels(args: argparse.Namespace) -> int:
@@ -73,7 +73,49 @@ def _state(account: dict[str, Any], now: float) -> str:
     return ", ".join([state, *details])
 
 
+def _setup(name: str) -> Callable[[argparse.Namespace], int]:
+    """An action of ``cli/channel_setup.py``, which is imported when it is used."""
+
+    def run(args: argparse.Namespace) -> int:
+        from openclaw.cli import channel_setup
+
+        return getattr(channel_setup, name)(args)
+
+    return run
+
+
+_ACCOUNT = Flag("--account ID", "for this account; otherwise for the only one")
 _ACTIONS = {
+    "add": Action(
+        "Connect a platform",
+        _setup("add"),
+        (
+            Flag("channel", "telegram, discord, slack, whatsapp, signal, bluebubbles, matrix or irc", nargs="?"),
+            _ACCOUNT,
+            Flag("--set KEY=VALUE", "a setting of the account, so that it is not asked for", action="append"),
+            Flag("--install", "install the library that the channel needs without a question"),
+            *CLIENT,
+        ),
+        example="openclaw channels add telegram --set botToken=123:abc",
+    ),
+    "remove": Action(
+        "Switch an account off, or remove its settings",
+        _setup("remove"),
+        (Flag("channel", "such as telegram"), _ACCOUNT, Flag("--delete", "remove the settings too")),
+        example="openclaw channels remove telegram --delete",
+    ),
+    "login": Action(
+        "Enter the secrets of an account anew",
+        _setup("login"),
+        (Flag("channel", "such as matrix"), _ACCOUNT, *CLIENT),
+        example="openclaw channels login matrix",
+    ),
+    "logout": Action(
+        "Switch an account off and forget its secrets",
+        _setup("logout"),
+        (Flag("channel", "such as matrix"), _ACCOUNT),
+        example="openclaw channels logout matrix",
+    ),
     "list": Action("List the configured accounts", list_channels, CLIENT, example="openclaw channels list"),
     "status": query(
         "Show which accounts are connected",

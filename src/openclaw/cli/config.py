@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def get(args: argparse.Namespace) -> int:
-    value = _configured(args.path)
+    value = configured(args.path)
     if args.json or isinstance(value, dict | list):
         print_json(value)
     else:
@@ -30,7 +30,7 @@ def get(args: argparse.Namespace) -> int:
     return 0
 
 
-def _configured(path: str) -> Any:
+def configured(path: str) -> Any:
     """The value at a path of the configuration. A section is shown without its secrets, a secret by its own path."""
     from openclaw.config.keypath import MISSING, KeyPathError, get_path
 
@@ -78,7 +78,7 @@ def set_(args: argparse.Namespace) -> int:
 
 
 def unset(args: argparse.Namespace) -> int:
-    _configured(args.path)
+    configured(args.path)
     change_config(lambda store: store.unset_path(args.path))
     note(f"Removed {args.path} from {paths.config_path()}.")
     return 0

@@ -40,6 +40,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("devices", "pairing", "Approve, reject, revoke or remove paired devices"),
     ("pairing", "pairing", "Let people in who wrote on a channel"),
     ("approvals", "approvals", "Show and edit which commands may run without a question"),
+    ("browser", "browser", "Look at and drive the browser that the agent uses"),
     ("sandbox", "sandbox", "Show the sandboxes of sessions, and make one anew"),
     ("plugins", "plugins", "List the extensions, whether they are loaded and what they add"),
     ("mcp", "mcp", "Show the MCP servers whose tools the agents use, or be one for other agents"),

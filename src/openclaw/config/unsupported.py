@@ -28,7 +28,11 @@ _PER_AGENT = {
     "memorySearch.query.hybrid.mmr": "results are ordered by their score only",
     "memorySearch.query.hybrid.temporalDecay": "results are ordered by their score only",
 }
-_CHANNELS = ("signal",)
+_CHANNELS = (
+    "telegram",
+    "irc",
+    "signal",
+)
 """The channels that exist."""
 _PER_CHANNEL_ACCOUNT = {
     "blockStreaming": _NO_BLOCKS,
@@ -39,12 +43,21 @@ _PER_CHANNEL_ACCOUNT = {
     "ackReaction": "messages are not acknowledged with a reaction yet",
     "defaultTo": "messages are only sent to a recipient that is named",
 }
+_PER_TELEGRAM_ACCOUNT = {
+    "draftChunk": "a draft grows with every new word",
+    "network": "the library chooses between IPv4 and IPv6",
+    "retry": "the outbox repeats what was not delivered, in its own time",
+    "actions.sendMessage": "deny the message tool instead",
+    "actions.sticker": "stickers are not sent",
+}
 
 UNSUPPORTED: dict[str, str] = {
     "env.shellEnv": "variables are not taken from a login shell",
     "diagnostics": "traces and diagnostic flags are not written; /metrics has the figures",
     "update": "there is no check for new releases",
-    "browser": "there is no browser tool yet",
+    "browser.color": "the browser's frame has no colour",
+    "browser.profiles.*.color": "the browser's frame has no colour",
+    "browser.profiles.*.driver": "a profile is a browser of its own, or one that cdpUrl names; no extension is used",
     "ui.seamColor": "the Gateway serves no Control UI yet",
     "auth.profiles": "credentials are read from auth-profiles.json",
     "models.providers.*.auth": "the kind of credential is found by the credential",
@@ -94,14 +107,26 @@ UNSUPPORTED: dict[str, str] = {
     "hooks.gmail": "mail is not fetched; let a program call /hooks/gmail with the preset gmail",
     "hooks.internal": "there are no hooks inside the Gateway yet",
     "web": "there is no WhatsApp channel yet",
-    "channels.telegram": "there is no Telegram channel yet",
+    **{
+        f"channels.telegram{account}.{key}": reason
+        for account in ("", ".accounts.*")
+        for key, reason in _PER_TELEGRAM_ACCOUNT.items()
+    },
     "channels.discord": "there is no Discord channel yet",
     "channels.slack": "there is no Slack channel yet",
     "channels.whatsapp": "there is no WhatsApp channel yet",
     "channels.bluebubbles": "there is no BlueBubbles channel yet",
     "channels.imessage": "there is no BlueBubbles channel yet",
     "channels.matrix": "there is no Matrix channel yet",
-    "channels.irc": "there is no IRC channel yet",
+    **{
+        f"channels.irc{account}.{key}": reason
+        for account in ("", ".accounts.*")
+        for key, reason in {
+            "mentionPatterns": "set messages.groupChat.mentionPatterns instead",
+            "nickserv.register": "register the nickname yourself",
+            "nickserv.registerEmail": "register the nickname yourself",
+        }.items()
+    },
     **{
         f"channels.{channel}{account}.{key}": reason
         for channel in _CHANNELS
@@ -194,6 +219,15 @@ UNSUPPORTED_VALUES: dict[str, Rule] = {
         "this service is not asked; use brave, perplexity or searxng", _one_of("grok", "gemini", "kimi")
     ),
     "logging.consoleStyle": Rule("lines on the console have one form beside json", _one_of("compact")),
+    **{
+        f"channels.irc{account}.{key}": Rule(reason, _asks)
+        for account in ("", ".accounts.*")
+        for key, reason in {
+            "mediaMaxMb": "IRC carries text only",
+            "reactionNotifications": "IRC has no reactions",
+            "reactionAllowlist": "IRC has no reactions",
+        }.items()
+    },
     "channels.*": Rule("this channel is not connected: so far there is Signal only", _asks),
 }
 """Key path → values that have no effect. Something reads these keys, for other values or only to show them."""
@@ -213,6 +247,11 @@ SAFETY: dict[str, Rule] = {
     **{
         f"channels.{channel}{account}.groups.*.{key}": _GROUP_TOOLS
         for channel in _CHANNELS
+        for account in ("", ".accounts.*")
+        for key in ("tools", "toolsBySender")
+    },
+    **{
+        f"channels.telegram{account}.groups.*.topics.*.{key}": _GROUP_TOOLS
         for account in ("", ".accounts.*")
         for key in ("tools", "toolsBySender")
     },

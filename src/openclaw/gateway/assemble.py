@@ -19,6 +19,7 @@ from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
+from openclaw.agent.sandbox import comes_from_group
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.history_cleaner import Hygiene
 from openclaw.agent.window.tokens import TokenMeasures
@@ -43,6 +44,7 @@ from openclaw.gateway.messenger import Messenger
 from openclaw.gateway.methods import (
     agent,
     agents,
+    browser,
     channels,
     chat,
     context,
@@ -106,7 +108,9 @@ from openclaw.storage.files.transcript import FileTranscriptStore
 from openclaw.storage.repairs import Repairs
 from openclaw.teamwork.session_tools import SessionViews
 from openclaw.teamwork.team import Team
-from openclaw.tools.base import Tool
+from openclaw.tools.base import Tool, ToolContext
+from openclaw.tools.browser.browsers import Browsers
+from openclaw.tools.browser.tool import BrowserTool
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.message import MessagingTool
 from openclaw.tools.process_registry import ProcessRegistry
@@ -119,6 +123,7 @@ log = logging.getLogger("openclaw.gateway")
 METHOD_FAMILIES = (
     agent,
     agents,
+    browser,
     chat,
     config_methods,
     context,
@@ -330,15 +335,37 @@ def add_message_flow(gateway: Gateway) -> None:
 
     web_search = WebSearchTool(lambda: runtime.config.current.tools.web.search, gateway.environ, runtime.clock)
 
+    browser_tool = add_browser(gateway)
+
     def tools() -> list[Tool]:
         rules = runtime.config.current.tools.web
         web: list[Tool] = [
             *([web_search] if rules.search.enabled else []),
             *([web_fetch] if rules.fetch.enabled else []),
         ]
-        return [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime), message, *web]
+        used: list[Tool] = [browser_tool] if gateway.browsers.offered() else []
+        return [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime), message, *web, *used]
 
     runtime.team_tools = tools
+
+
+def add_browser(gateway: Gateway) -> BrowserTool:
+    """Makes the browsers of the Gateway. None is started before it is used."""
+    runtime = gateway.runtime
+    gateway.browsers = Browsers(
+        lambda: runtime.config.current.browser, runtime.state_dir, gateway.environ, runtime.clock
+    )
+
+    async def of_group(context: ToolContext) -> bool:
+        return await comes_from_group(runtime, context.agent_id, context.session_key)
+
+    def changed(_old: Config, _new: Config, paths: list[str]) -> None:
+        if any(path.startswith("browser") for path in paths):
+            gateway.spawn(gateway.browsers.settings_changed())
+
+    runtime.config.subscribe(changed)
+    gateway.browser_tool = BrowserTool(gateway.browsers, of_group, runtime.clock)
+    return gateway.browser_tool
 
 
 def add_scheduler(gateway: Gateway) -> None:
@@ -462,6 +489,7 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.mcp.close()
     await gateway.runtime.extensions.close()
     await gateway.runtime.processes.close()
+    await gateway.browsers.close()
     await gateway.runtime.memories.close()
     await gateway.model_calls.close()
     with contextlib.suppress(OSError):

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from openclaw.scheduler.hook_runs import HookRuns
     from openclaw.sessions.search import SearchIndex
     from openclaw.teamwork.team import Team
+    from openclaw.tools.browser.browsers import Browsers
+    from openclaw.tools.browser.tool import BrowserTool
 
 T = TypeVar("T")
 HEALTH_INTERVAL_S = 60.0
@@ -114,6 +116,9 @@ class Gateway:
     """The scheduled jobs."""
     hook_runs: HookRuns = field(init=False)
     """The turns of webhooks."""
+    browsers: Browsers = field(init=False)
+    """The browsers that agents drive."""
+    browser_tool: BrowserTool = field(init=False)
     mcp: McpServers = field(init=False)
     """The MCP servers whose tools the agents use."""
     folder_import: FolderImport | None = None

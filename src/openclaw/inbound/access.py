@@ -15,6 +15,7 @@ import msgspec
 from openclaw.config.channels import DEFAULT_ACCOUNT, account_settings
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels.base import ChannelGroup, DmPolicy, GroupPolicy
+from openclaw.config.schema.channels.telegram import TelegramGroup
 from openclaw.config.schema.system import Commands
 from openclaw.config.validate import KNOWN_CHANNELS
 from openclaw.inbound.message import Inbound
@@ -250,13 +251,18 @@ def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACC
         allow_from=_ids(account.allow_from) + _ids(direct.allow_from),
         group_policy=account.group_policy,
         group_allow_from=None if account.group_allow_from is None else _ids(account.group_allow_from),
-        groups={group: group_settings(settings) for group, settings in account.groups.items()},
+        groups={_group_name(name, group): group_settings(settings) for group, settings in account.groups.items()},
         history_limit=account.history_limit,
     )
 
 
+def _group_name(channel: str, group: str) -> str:
+    """The id under which a group is looked up. Only where case means nothing, it is lower case."""
+    return group.strip().lower() if channel == "irc" else group
+
+
 def group_settings(group: ChannelGroup) -> GroupSettings:
-    topics: Mapping[str, ChannelGroup] = getattr(group, "topics", {})
+    topics = group.topics if isinstance(group, TelegramGroup) else {}
     return GroupSettings(
         enabled=group.enabled,
         require_mention=group.require_mention,

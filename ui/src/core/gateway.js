@@ -3,7 +3,7 @@ import { signal } from "./dom.js";
 import { deviceIdentity, signedDevice } from "./device.js";
 import { secrets } from "./settings.js";
 
-const CLIENT = { id: "openclaw-control-ui", version: "1", platform: "web", mode: "webchat", displayName: "Control UI" };
+const CLIENT = { id: "openclaw-control-ui", version: "1", platform: "web", mode: "webchat" };
 const CAPS = ["tool-events", "delta-events", "tool-output"];
 const SCOPES = ["operator.admin", "operator.approvals", "operator.pairing"];
 const FIRST_PAUSE_MS = 800;

@@ -17,7 +17,14 @@ export function safeLink(href) {
   }
 }
 
-const HEADINGS = { [smd.Token.Heading_1]: 3, [smd.Token.Heading_2]: 4, [smd.Token.Heading_3]: 5 };
+// The page's own heading is the first level, and no level below it may be left out. The look is the author's.
+function heading(data, type) {
+  const wanted = type - smd.Token.Heading_1 + 1;
+  data.level = Math.min(wanted + 1, (data.level || 1) + 1, 6);
+  const made = document.createElement(`h${data.level}`);
+  made.className = `level-${wanted}`;
+  return made;
+}
 
 function add(data, type) {
   const parent = data.nodes[data.index];
@@ -29,7 +36,7 @@ function add(data, type) {
     slot = document.createElement("span");
     slot.textContent = "☐ ";
   } else if (type >= smd.Token.Heading_1 && type <= smd.Token.Heading_6) {
-    slot = document.createElement(`h${HEADINGS[type] || 6}`);
+    slot = heading(data, type);
   } else if (type === smd.Token.Table) {
     // A wide table scrolls by itself. What scrolls must be reachable with the keyboard.
     const frame = parent.appendChild(document.createElement("div"));

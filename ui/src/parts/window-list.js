@@ -14,6 +14,7 @@ export function WindowList({ rows, render, onTop, label, footer, resetKey }) {
   const [away, setAway] = useState(false);
   const anchor = useRef(null);
   const following = useRef(true);
+  const lastTop = useRef(0);
   const until = end === null ? rows.length : Math.min(end, rows.length);
   const from = Math.max(0, until - MOST);
 
@@ -46,7 +47,7 @@ export function WindowList({ rows, render, onTop, label, footer, resetKey }) {
   // Pictures and fonts arrive late, and the keyboard of a phone takes room.
   useEffect(() => {
     const observer = new ResizeObserver(() => {
-      if (following.current) box.current.scrollTop = box.current.scrollHeight;
+      if (following.current && box.current) box.current.scrollTop = box.current.scrollHeight;
     });
     observer.observe(box.current);
     if (box.current.firstElementChild) observer.observe(box.current.firstElementChild);
@@ -56,7 +57,11 @@ export function WindowList({ rows, render, onTop, label, footer, resetKey }) {
   const scrolled = () => {
     const { scrollTop, scrollHeight, clientHeight } = box.current;
     const below = scrollHeight - scrollTop - clientHeight;
-    following.current = below < 60 && until === rows.length;
+    // Only scrolling up ends it. What grows below does not, and may be larger than the edge.
+    const wentUp = scrollTop < lastTop.current - 1;
+    lastTop.current = scrollTop;
+    if (following.current && wentUp && below >= 60) following.current = false;
+    else if (below < 60 && until === rows.length) following.current = true;
     setAway(!following.current);
     remember();
     if (scrollTop < NEAR_PX) {

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal, TypeAlias
 
-from openclaw.config.schema.base import Amount, Count, Name, OpenMap, Positive, Record, Secret, Sender, Sensitive
+from openclaw.config.schema.base import Amount, Count, Name, OpenMap, Port, Positive, Record, Secret, Sender, Sensitive
 
 LogLevel: TypeAlias = Literal["silent", "fatal", "error", "warn", "info", "debug", "trace"]
 NativeCommands: TypeAlias = bool | Literal["auto"]
@@ -324,13 +324,40 @@ class Talk(Record):
     """Stop speaking when spoken to."""
 
 
+class BrowserSsrfPolicy(Record):
+    dangerously_allow_private_network: bool = False
+    """Open loopback, private and metadata addresses to pages."""
+    allowed_hostnames: list[str] = []
+    """Hosts that may be reached although they are private; *.example.org is every host below it."""
+    hostname_allowlist: list[str] = []
+    """The only hosts that may be reached; empty means any."""
+
+
+class BrowserProfile(Record):
+    cdp_url: str | None = None
+    """A browser that already runs, for this profile."""
+    cdp_port: Port | None = None
+    """Its port on this machine, with attachOnly."""
+    color: str | None = None
+    """Colour of the browser's frame."""
+    driver: str | None = None
+    """How the browser is driven."""
+
+
+class BrowserSnapshotDefaults(Record):
+    mode: Literal["efficient"] | None = None
+    """efficient reads the elements that can be acted on only; unset means the whole page."""
+
+
 class Browser(Record):
     enabled: bool = True
-    """Offer the browser tool."""
+    """Offer the browser tool. It is offered where there is a browser."""
     evaluate_enabled: bool = True
     """Allow scripts in pages."""
+    allow_in_groups: bool = False
+    """Let the agent use it for group chats, too."""
     cdp_url: str | None = None
-    """Browser that already runs."""
+    """Browser that already runs, http or ws; its network is not guarded as well as that of an own one."""
     remote_cdp_timeout_ms: Count = 1500
     """Time for it to answer."""
     remote_cdp_handshake_timeout_ms: Count = 3000
@@ -340,17 +367,21 @@ class Browser(Record):
     executable_path: str | None = None
     """Browser program; unset means found."""
     headless: bool = False
-    """Without a window."""
+    """Without a window. Without a screen there never is one."""
     no_sandbox: bool = False
     """Without the browser's own sandbox; needed in some containers."""
     attach_only: bool = False
     """Never start a browser."""
     default_profile: str | None = None
-    """Profile used when none is named."""
-    snapshot_defaults: OpenMap = {}
-    """How pages are read: mode."""
-    profiles: dict[str, OpenMap] = {}
-    """Profiles by name."""
+    """Profile used when none is named; unset means openclaw."""
+    idle_minutes: Count = 30
+    """A browser that is not used for this long is ended; 0 is never."""
+    ssrf_policy: BrowserSsrfPolicy = BrowserSsrfPolicy()
+    """Which addresses pages may reach."""
+    snapshot_defaults: BrowserSnapshotDefaults = BrowserSnapshotDefaults()
+    """How pages are read."""
+    profiles: dict[str, BrowserProfile] = {}
+    """Profiles by name. Each is a browser with cookies and logins of its own."""
 
 
 class WebReconnect(Record):

@@ -43,6 +43,7 @@ _METHODS: dict[Right, str] = {
         sessions.resume sessions.branch sessions.label sessions.import sessions.importFolder sessions.archive
         agents.bind context.get context.diff context.find mcp.test
         outbox.retry outbox.drop
+        sessions.compaction
     """,
 }
 METHOD_RIGHTS: Mapping[str, Right] = {name: right for right, names in _METHODS.items() for name in names.split()}

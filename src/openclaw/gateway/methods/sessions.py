@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -296,6 +296,33 @@ async def compact(call: MethodCall) -> Any:
 
     await gateway.runtime.sessions.update(target.agent_id, target.key, drop_counters)
     return {**answer, "compacted": True, "archived": shortened.archived, "kept": shortened.kept}
+
+
+class SessionsCompaction(Params):
+    key: NonEmpty
+    action: Literal["preview", "compact", "undo"]
+    instructions: Annotated[str, msgspec.Meta(max_length=4000)] = ""
+    """What the summary should keep in mind."""
+
+
+@methods.add("sessions.compaction", SessionsCompaction)
+async def compaction(call: MethodCall) -> Any:
+    """Condenses the older part of a conversation as ``/compact`` does, tells what it would do, or takes it back."""
+    params: SessionsCompaction = call.params
+    target = target_of(call.gateway, params.key)
+    compactions, answer = call.gateway.dispatcher.compactions, {"ok": True, "key": shown_key(target.key)}
+    try:
+        match params.action:
+            case "preview":
+                return {**answer, "text": await compactions.preview(target.agent_id, target.key)}
+            case "undo":
+                return {**answer, "tokensAfter": await compactions.undo(target.agent_id, target.key)}
+            case "compact":
+                outcome = await compactions.compact_now(target.agent_id, target.key, params.instructions)
+    except NothingToDo as nothing:
+        raise MethodError(str(nothing)) from None
+    told = {"status": outcome.status, "reason": outcome.reason}
+    return {**answer, **told, "tokensBefore": outcome.tokens_before, "tokensAfter": outcome.tokens_after}
 
 
 @methods.add("sessions.archived", SessionKey)

@@ -14,6 +14,7 @@ from openclaw.agent.loop import join
 from openclaw.agent.request_log import preview, role_of
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, user_text
 from openclaw.outbound.visible import visible_message
+from openclaw.runs.queue import COLLECTED
 from openclaw.sessions.export import public_messages
 from openclaw.sessions.prompt_prefix import as_typed, is_internal, without_wrappers
 from openclaw.storage.base import Entry
@@ -79,9 +80,24 @@ def page_of_history(entries: Sequence[Entry], *, with_reasoning: bool = False) -
             content = [{"type": "text", "text": content}]
         longest = LONGEST_SHOWN if message.get("role") == "toolResult" else LONGEST_WORDS
         blocks = cast("list[Any]", content) if isinstance(content, list) else []
+        if message.get("role") == "user":
+            blocks = [_uncollected(one) for one in blocks]
         message["content"] = [_lean_block(cast("dict[str, Any]", one), longest) for one in blocks if _kind(one)]
         shown.append(message)
     return shown
+
+
+_QUEUED = re.compile(r"^---\nQueued #\d+\n", re.MULTILINE)
+
+
+def _uncollected(block: Any) -> Any:
+    """Messages that were answered together, without the words that tell the model so."""
+    match block:
+        case {"type": "text", "text": str(text)} if text.startswith(COLLECTED):
+            said = [without_wrappers(part.strip()) for part in _QUEUED.split(text)[1:]]
+            return {"type": "text", "text": "\n\n".join(said)}
+        case _:
+            return block
 
 
 def _lean_block(block: dict[str, Any], longest: int) -> dict[str, Any]:

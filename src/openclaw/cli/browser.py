@@ -1,0 +1,360 @@
+"""``openclaw browser``: look at and drive the browser that the agent uses."""
+
+from __future__ import annotations
+
+from openclaw.cli.command import EXIT_USAGE, Flag, Group, UserError, query
+from openclaw.text import clipped
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from openclaw.cli.command import Action
+
+TIMEOUT_MS = 150_000
+"""Longer than any action of the browser may take, with its start."""
+_PROFILE = Flag("--browser-profile NAME", "browser profile (default: browser.defaultProfile)")
+_TAB = Flag("--target-id ID", "tab, as `openclaw browser tabs` names it (default: the last one used)")
+_REF = Flag("ref REF", "element, as the last snapshot names it (e1, e2 …)")
+
+
+def _ask(
+    help: str,
+    method: str,
+    path: str,
+    flags: tuple[Flag, ...] = (),
+    *,
+    example: str,
+    body: Callable[[argparse.Namespace], dict[str, Any]] | None = None,
+    show: Callable[[Any, argparse.Namespace], Any] | None = None,
+    tab: bool = True,
+    shape: Callable[[Any, argparse.Namespace], Any] | None = None,
+) -> Action:
+    """A command that makes one ``browser.request``."""
+
+    def params(args: argparse.Namespace) -> dict[str, Any]:
+        given = {"profile": args.browser_profile, **({"targetId": args.target_id} if tab else {})}
+        if body is not None:
+            given |= body(args)
+        wanted = {name: value for name, value in given.items() if value not in (None, False, "")}
+        place = path.format(id=wanted.pop("closedId", ""))
+        return {"method": method, "path": place, "query" if method == "GET" else "body": wanted}
+
+    flags = (*flags, *((_TAB,) if tab else ()), _PROFILE)
+    return query(
+        help,
+        "browser.request",
+        flags,
+        show=show or _show_done,
+        example=f"openclaw browser {example}",
+        params=params,
+        shape=shape,
+        timeout_ms=TIMEOUT_MS,
+    )
+
+
+# What is printed
+
+
+def _show_done(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    where = f"  {answer['url']}" if answer.get("url") else ""
+    yield f"Done.{where}"
+    if answer.get("pageError"):
+        yield f"The page is not there: {answer['pageError']}"
+    if "result" in answer:
+        import json
+
+        yield json.dumps(answer["result"], ensure_ascii=False, indent=2)
+
+
+def _show_status(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    state = "running" if answer.get("running") else "not running"
+    yield f"Browser {answer.get('profile')}: {state}{'' if answer.get('enabled') else ' (switched off)'}"
+    names = {"product": "Version", "pid": "Process", "tabs": "Tabs", "detectedExecutablePath": "Program"}
+    names |= {"cdpUrl": "Address", "userDataDir": "Data", "detectError": "Problem"}
+    for name, label in names.items():
+        if answer.get(name) is not None:
+            yield f"  {label}: {answer[name]}"
+    if "headless" in answer:
+        yield f"  Window: {'none' if answer['headless'] else 'yes'}"
+
+
+def _show_profiles(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    for profile in answer.get("profiles") or []:
+        words = [str(profile.get("name")), "running" if profile.get("running") else "not running"]
+        words += ["default"] if profile.get("isDefault") else []
+        words += ["remote"] if profile.get("isRemote") else []
+        yield "  ".join(words)
+
+
+def _show_tabs(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    tabs: list[dict[str, Any]] = answer.get("tabs") or []
+    if not tabs:
+        yield "No tabs." if answer.get("running") else "The browser is not running."
+    for tab in tabs:
+        yield f"{tab.get('targetId')}  {clipped(str(tab.get('title') or ''), 40)}  {tab.get('url')}"
+
+
+def _show_tab(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    yield f"{answer.get('targetId')}  {answer.get('title') or ''}  {answer.get('url')}"
+
+
+def _show_snapshot(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    yield str(answer.get("url"))
+    yield from str(answer.get("snapshot") or "").splitlines()
+    for node in answer.get("nodes") or []:
+        yield f"{'  ' * int(node.get('depth') or 0)}{node.get('role')} {node.get('name')} [{node.get('ref')}]"
+
+
+def _show_console(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    messages: list[dict[str, Any]] = answer.get("messages") or []
+    if not messages:
+        yield "Nothing was written to the console."
+    for message in messages:
+        yield f"{message.get('type')}: {message.get('text')}  {message.get('location') or ''}".rstrip()
+
+
+def _show_file(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    yield str(answer.get("file") or answer.get("path") or "Nothing was saved.")
+
+
+def _save_picture(answer: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """Writes the picture to the file that the command names. Otherwise it is only in the agent's workspace."""
+    image = answer.pop("image", None)
+    if args.out and image:
+        import base64
+        import os
+
+        with open(args.out, "wb") as file:
+            file.write(base64.b64decode(image["data"]))
+        answer["file"] = os.path.abspath(args.out)
+    return answer
+
+
+# What the flags mean
+
+
+def _fields(args: argparse.Namespace) -> dict[str, Any]:
+    import json
+
+    try:
+        fields = json.loads(args.fields)
+    except ValueError as error:
+        raise UserError(f"--fields is no JSON: {error}", EXIT_USAGE) from None
+    return {"kind": "fill", "fields": fields}
+
+
+def _dialog(args: argparse.Namespace) -> dict[str, Any]:
+    if args.accept == args.dismiss:
+        raise UserError("choose one of --accept and --dismiss", EXIT_USAGE)
+    # Written out, because what is false is not sent.
+    return {"accept": "true" if args.accept else "false", "promptText": args.prompt_text}
+
+
+def _wait(args: argparse.Namespace) -> dict[str, Any]:
+    wanted = {"kind": "wait", "timeMs": args.time, "text": args.text, "textGone": args.text_gone}
+    return {**wanted, "selector": args.selector, "url": args.page_url, "timeoutMs": args.limit}
+
+
+def _snapshot(args: argparse.Namespace) -> dict[str, Any]:
+    wanted: dict[str, Any] = {"format": args.format, "mode": "efficient" if args.efficient else None}
+    wanted |= {"interactive": args.interactive, "compact": args.compact, "depth": args.depth}
+    return {**wanted, "selector": args.selector, "frame": args.frame, "maxChars": args.max_chars}
+
+
+_OUT = Flag("--out FILE", "also write it to this file")
+_ACTIONS: dict[str, Action] = {
+    "status": _ask(
+        "Show whether the browser runs, and which it is", "GET", "/", show=_show_status, tab=False, example="status"
+    ),
+    "start": _ask("Start the browser", "POST", "/start", show=_show_status, tab=False, example="start"),
+    "stop": _ask("End the browser", "POST", "/stop", show=_show_status, tab=False, example="stop"),
+    "profiles": _ask(
+        "List the browser profiles", "GET", "/profiles", show=_show_profiles, tab=False, example="profiles"
+    ),
+    "tabs": _ask("List the open tabs", "GET", "/tabs", show=_show_tabs, tab=False, example="tabs"),
+    "open": _ask(
+        "Open an address in a new tab",
+        *("POST", "/tabs/open"),
+        (Flag("address URL", "http(s) address"),),
+        body=lambda args: {"url": args.address},
+        show=_show_tab,
+        tab=False,
+        example="open https://example.org",
+    ),
+    "navigate": _ask(
+        "Open an address in a tab",
+        *("POST", "/navigate"),
+        (Flag("address URL", "http(s) address"),),
+        body=lambda args: {"url": args.address},
+        show=_show_tab,
+        example="navigate https://example.org",
+    ),
+    "focus": _ask(
+        "Bring a tab to the front",
+        *("POST", "/tabs/focus"),
+        (Flag("id ID", "the tab"),),
+        body=lambda args: {"targetId": args.id},
+        tab=False,
+        example="focus 5F2A",
+    ),
+    "close": _ask(
+        "Close a tab",
+        *("DELETE", "/tabs/{id}"),
+        (Flag("id ID", "the tab"),),
+        body=lambda args: {"closedId": args.id},
+        tab=False,
+        example="close 5F2A",
+    ),
+    "snapshot": _ask(
+        "Show a page as text, with refs for its elements",
+        *("GET", "/snapshot"),
+        (
+            Flag("--format", "form of the text", choices=("ai", "aria")),
+            Flag("--efficient", "short: only what can be acted on"),
+            Flag("--interactive", "only what can be acted on"),
+            Flag("--compact", "without empty containers"),
+            Flag("--depth N", "levels of the tree", type=int),
+            Flag("--selector CSS", "only this part"),
+            Flag("--frame CSS", "only this frame"),
+            Flag("--max-chars N", "cut after so many characters", type=int),
+        ),
+        body=_snapshot,
+        show=_show_snapshot,
+        example="snapshot --interactive",
+    ),
+    "screenshot": _ask(
+        "Take a picture of a page",
+        *("POST", "/screenshot"),
+        (
+            Flag("--full-page", "the whole page"),
+            Flag("--ref REF", "only this element"),
+            Flag("--element CSS", "only this element"),
+            Flag("--type", "form of the picture", choices=("png", "jpeg")),
+            _OUT,
+        ),
+        body=lambda args: {"fullPage": args.full_page, "ref": args.ref, "element": args.element, "type": args.type},
+        show=_show_file,
+        shape=_save_picture,
+        example="screenshot --full-page --out page.png",
+    ),
+    "pdf": _ask("Save a page as PDF in the agent's workspace", "POST", "/pdf", show=_show_file, example="pdf"),
+    "console": _ask(
+        "Show what a page wrote to its console",
+        *("GET", "/console"),
+        (Flag("--level", "least severity", choices=("error", "warning", "info")),),
+        body=lambda args: {"level": args.level},
+        show=_show_console,
+        example="console --level error",
+    ),
+    "click": _ask(
+        "Click an element",
+        *("POST", "/act"),
+        (_REF, Flag("--double", "click twice"), Flag("--button", "mouse button", choices=("left", "right", "middle"))),
+        body=lambda args: {"kind": "click", "ref": args.ref, "doubleClick": args.double, "button": args.button},
+        example="click e3",
+    ),
+    "type": _ask(
+        "Put a text into a field",
+        *("POST", "/act"),
+        (_REF, Flag("text TEXT", "the text"), Flag("--submit", "press Enter after it"), Flag("--slowly", "key by key")),
+        body=lambda args: {
+            "kind": "type",
+            "ref": args.ref,
+            "text": args.text,
+            "submit": args.submit,
+            "slowly": args.slowly,
+        },
+        example='type e2 "Ann" --submit',
+    ),
+    "press": _ask(
+        "Press a key",
+        *("POST", "/act"),
+        (Flag("key KEY", "such as Enter, Tab or Control+A"),),
+        body=lambda args: {"kind": "press", "key": args.key},
+        example="press Enter",
+    ),
+    "hover": _ask(
+        "Move the mouse over an element",
+        *("POST", "/act"),
+        (_REF,),
+        body=lambda args: {"kind": "hover", "ref": args.ref},
+        example="hover e4",
+    ),
+    "drag": _ask(
+        "Drag an element to another",
+        *("POST", "/act"),
+        (Flag("start REF", "element to take"), Flag("end REF", "element to drop it on")),
+        body=lambda args: {"kind": "drag", "startRef": args.start, "endRef": args.end},
+        example="drag e4 e7",
+    ),
+    "select": _ask(
+        "Choose options of a list",
+        *("POST", "/act"),
+        (_REF, Flag("values VALUE", "value or label of an option", nargs="+")),
+        body=lambda args: {"kind": "select", "ref": args.ref, "values": args.values},
+        example='select e5 "Large"',
+    ),
+    "fill": _ask(
+        "Fill several fields",
+        *("POST", "/act"),
+        (Flag("--fields JSON", 'a list such as [{"ref":"e1","value":"Ann"}]', required=True),),
+        body=_fields,
+        example="""fill --fields '[{"ref":"e1","value":"Ann"}]'""",
+    ),
+    "wait": _ask(
+        "Wait for a text, an element or an address",
+        *("POST", "/act"),
+        (
+            Flag("--time MS", "wait so long", type=int),
+            Flag("--text TEXT", "until the page has this text"),
+            Flag("--text-gone TEXT", "until it has it no more"),
+            Flag("--selector CSS", "until there is such an element"),
+            Flag("--page-url TEXT", "until the address has this in it"),
+            Flag("--limit MS", "give up after so long", type=int),
+        ),
+        body=_wait,
+        example='wait --text "Thank you"',
+    ),
+    "evaluate": _ask(
+        "Run a function in a page",
+        *("POST", "/act"),
+        (Flag("--fn CODE", "such as () => document.title", required=True), Flag("--ref REF", "element that it gets")),
+        body=lambda args: {"kind": "evaluate", "fn": args.fn, "ref": args.ref},
+        example="evaluate --fn '() => document.title'",
+    ),
+    "resize": _ask(
+        "Give a page another size",
+        *("POST", "/act"),
+        (Flag("width PIXELS", type=int), Flag("height PIXELS", type=int)),
+        body=lambda args: {"kind": "resize", "width": args.width, "height": args.height},
+        example="resize 1280 720",
+    ),
+    "upload": _ask(
+        "Give files of the agent's workspace to a page",
+        *("POST", "/hooks/file-chooser"),
+        (
+            Flag("paths PATH", "files of the workspace", nargs="+"),
+            Flag("--ref REF", "click this to be asked for a file"),
+            Flag("--input-ref REF", "the file input"),
+            Flag("--element CSS", "the file input"),
+        ),
+        body=lambda args: {
+            "paths": args.paths,
+            "ref": args.ref,
+            "inputRef": args.input_ref,
+            "element": args.element,
+        },
+        example="upload report.pdf --input-ref e6",
+    ),
+    "dialog": _ask(
+        "Say how the next dialog of a page is answered",
+        *("POST", "/hooks/dialog"),
+        (Flag("--accept"), Flag("--dismiss"), Flag("--prompt-text TEXT", "what is written into it")),
+        body=_dialog,
+        example="dialog --accept",
+    ),
+}
+COMMANDS = {"browser": Group(_ACTIONS, default="status")}

@@ -1,0 +1,1 @@
+"""The ``browser`` tool: a real Chromium, driven over the Chrome DevTools protocol."""

@@ -1,0 +1,424 @@
+"""What is done to a page: clicks, keys, forms and waiting. Each function is one kind of ``request``."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from openclaw.tools.base import ToolError
+from openclaw.tools.browser.cdp import CdpClosed, CdpError
+from openclaw.tools.browser.snapshot import RefNode
+from openclaw.tools.browser.tab import Tab
+
+LONGEST_TEXT = 50_000
+MOST_SLOW_CHARS = 500
+MOST_FIELDS = 100
+LONGEST_WAIT_MS = 60_000
+MOST_RESULT_CHARS = 20_000
+_KEY_DELAY_S = 0.05
+_POLL_S = 0.1
+_DRAG_STEPS = 8
+_BUTTONS = ("left", "right", "middle")
+_MODIFIERS = {"alt": 1, "control": 2, "ctrl": 2, "meta": 4, "command": 4, "shift": 8, "controlormeta": 2}
+
+
+class Key(NamedTuple):
+    key: str
+    code: str
+    number: int
+    text: str = ""
+
+
+_KEYS: dict[str, Key] = {
+    key.key.lower(): key
+    for key in (
+        Key("Enter", "Enter", 13, "\r"),
+        Key("Tab", "Tab", 9),
+        Key("Escape", "Escape", 27),
+        Key("Backspace", "Backspace", 8),
+        Key("Delete", "Delete", 46),
+        Key("ArrowLeft", "ArrowLeft", 37),
+        Key("ArrowUp", "ArrowUp", 38),
+        Key("ArrowRight", "ArrowRight", 39),
+        Key("ArrowDown", "ArrowDown", 40),
+        Key("Home", "Home", 36),
+        Key("End", "End", 35),
+        Key("PageUp", "PageUp", 33),
+        Key("PageDown", "PageDown", 34),
+        Key("Insert", "Insert", 45),
+        *(Key(f"F{number}", f"F{number}", 111 + number) for number in range(1, 13)),
+    )
+} | {"space": Key(" ", "Space", 32, " "), "esc": Key("Escape", "Escape", 27), "return": Key("Enter", "Enter", 13, "\r")}
+
+_COVERED = """function() {
+  const box = this.getBoundingClientRect();
+  const x = box.left + box.width / 2, y = box.top + box.height / 2;
+  let hit = this.getRootNode().elementFromPoint ? this.getRootNode().elementFromPoint(x, y) : null;
+  hit = hit || document.elementFromPoint(x, y);
+  if (!hit || hit === this || this.contains(hit) || hit.contains(this)) return "";
+  for (const label of this.labels || []) if (label.contains(hit)) return "";
+  if (hit.shadowRoot || this.getRootNode() !== document) return "";
+  const name = (hit.getAttribute("aria-label") || hit.id || hit.className || "").toString().slice(0, 60);
+  return hit.tagName.toLowerCase() + (name ? " " + name : "");
+}"""
+"""What lies above the middle of an element and would get a click instead of it. Empty: nothing."""
+_STATE = """function() {
+  const tag = this.tagName.toLowerCase(), type = (this.type || "").toLowerCase();
+  return {tag, type, disabled: !!this.disabled, readonly: !!this.readOnly, editable: this.isContentEditable,
+          checked: !!this.checked || this.getAttribute("aria-checked") === "true"};
+}"""
+_SELECT_ALL = """function() {
+  this.focus();
+  if (this.isContentEditable) {
+    const range = document.createRange(), chosen = getSelection();
+    range.selectNodeContents(this); chosen.removeAllRanges(); chosen.addRange(range);
+    return (this.textContent || "").length;
+  }
+  try { this.select(); } catch (e) { /* Not every kind of field has a selection. */ }
+  return (this.value || "").length;
+}"""
+_SET_VALUE = """function(value) {
+  const owner = Object.getPrototypeOf(this);
+  const setter = Object.getOwnPropertyDescriptor(owner, "value");
+  if (setter && setter.set) setter.set.call(this, value); else this.value = value;
+  this.dispatchEvent(new Event("input", {bubbles: true}));
+  this.dispatchEvent(new Event("change", {bubbles: true}));
+  return this.value;
+}"""
+_CHOOSE = """function(wanted) {
+  if (this.tagName.toLowerCase() !== "select") return {error: "it is no list of options"};
+  const options = [...this.options], chosen = [];
+  for (const word of wanted) {
+    const option = options.find(o => o.value === word) || options.find(o => o.label.trim() === word.trim());
+    if (!option) return {error: "there is no option " + JSON.stringify(word).slice(0, 80),
+                         known: options.slice(0, 50).map(o => o.label.trim().slice(0, 60))};
+    chosen.push(option);
+  }
+  if (!this.multiple && chosen.length > 1) return {error: "only one option can be chosen"};
+  for (const option of options) option.selected = chosen.includes(option);
+  this.dispatchEvent(new Event("input", {bubbles: true}));
+  this.dispatchEvent(new Event("change", {bubbles: true}));
+  return {values: chosen.map(o => o.value)};
+}"""
+_HAS_TEXT = "(text) => !!document.body && document.body.innerText.includes(text)"
+_HAS_ELEMENT = """(selector) => {
+  const found = document.querySelector(selector);
+  return !!found && found.getClientRects().length > 0;
+}"""
+_NOT_TYPED = ("date", "datetime-local", "month", "week", "time", "color", "range")
+"""Kinds of fields whose value is set, because it cannot be typed as it is written."""
+
+_NO_TEXT = ("checkbox", "radio", "button", "submit", "reset", "image", "file", "hidden")
+
+Act = Callable[[Tab, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+async def act(tab: Tab, request: dict[str, Any], *, scripts: bool) -> dict[str, Any]:
+    """Does what the request says and returns what is worth telling. ``scripts``: whether evaluate is allowed."""
+    kind = str(request.get("kind") or "")
+    if (kind == "evaluate" or (kind == "wait" and request.get("fn"))) and not scripts:
+        raise ToolError("scripts in pages are switched off (browser.evaluateEnabled)")
+    done = KINDS.get(kind)
+    if done is None:
+        raise ToolError(f"unknown kind {kind[:40]!r}; known: {', '.join(KINDS)}, close")
+    told = await done(tab, request)
+    if kind not in ("wait", "resize"):
+        await tab.settle()
+    return told
+
+
+async def _node(tab: Tab, request: dict[str, Any], name: str = "ref") -> RefNode:
+    if ref := str(request.get(name) or ""):
+        return tab.node(ref)
+    if name == "ref" and (selector := str(request.get("selector") or "")):
+        return await tab.find(selector)
+    raise ToolError(f"request.{name} required: a ref of the last snapshot")
+
+
+def _modifiers(request: dict[str, Any]) -> int:
+    total = 0
+    for word in request.get("modifiers") or []:
+        if str(word).lower() not in _MODIFIERS:
+            raise ToolError(f"unknown modifier {str(word)[:40]!r}; known: Alt, Control, Meta, Shift")
+        total |= _MODIFIERS[str(word).lower()]
+    return total
+
+
+# The mouse
+
+
+async def _middle(tab: Tab, node: RefNode) -> tuple[float, float]:
+    left, top, width, height = await tab.box(node)
+    if cover := await tab.run_on(node, _COVERED):
+        raise ToolError(f"the element is covered by {str(cover)[:100]!r}; close that first, or scroll")
+    return left + width / 2, top + height / 2
+
+
+async def _mouse(tab: Tab, kind: str, x: float, y: float, **more: Any) -> None:
+    await tab.call("Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, **more})
+
+
+async def click(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+    await _click(tab, await _node(tab, request), request)
+    return {}
+
+
+async def _click(tab: Tab, node: RefNode, request: dict[str, Any]) -> None:
+    button = str(request.get("button") or "left")
+    if button not in _BUTTONS:
+        raise ToolError(f"button must be one of {', '.join(_BUTTONS)}")
+    if node.role == "option":
+        raise ToolError("an option is chosen with the kind select on its list")
+    state = await tab.run_on(node, _STATE)
+    if state["disabled"]:
+        raise ToolError("the element is disabled")
+    x, y = await _middle(tab, node)
+    common: dict[str, Any] = {"button": button, "modifiers": _modifiers(request)}
+    await _mouse(tab, "mouseMoved", x, y)
+    for count in range(1, 3 if request.get("doubleClick") else 2):
+        await _mouse(tab, "mousePressed", x, y, clickCount=count, **common)
+        await _mouse(tab, "mouseReleased", x, y, clickCount=count, **common)
+
+
+async def hover(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+    await _mouse(tab, "mouseMoved", *await _middle(tab, await _node(tab, request)))
+    return {}
+
+
+async def drag(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+    start, end = await _node(tab, request, "startRef"), await _node(tab, request, "endRef")
+    x, y = await _middle(tab, start)
+    left, top, width, height = await tab.box(end)
+    await _mouse(tab, "mouseMoved", x, y)
+    await _mouse(tab, "mousePressed", x, y, button="left", clickCount=1)
+    across, down = left + width / 2 - x, top + height / 2 - y
+    for step in range(1, _DRAG_STEPS + 1):
+        part = step / _DRAG_STEPS
+        await _mouse(tab, "mouseMoved", x + across * part, y + down * part, button="left", buttons=1)
+    await _mouse(tab, "mouseReleased", x + across, y + down, button="left", clickCount=1)
+    return {}
+
+
+# Keys and forms
+
+
+async def press(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+    if request.get("ref"):
+        await _focus(tab, await _node(tab, request))
+    await _press(tab, str(request.get("key") or ""))
+    return {}
+
+
+async def _press(tab: Tab, combination: str) -> None:
+    """Presses a key such as ``Enter``, ``a`` or ``Control+Shift+A``."""
+    *held, name = combination.split("+") if len(combination) > 1 else [combination]
+    if combination.endswith("++"):
+        held, name = combination[:-2].split("+"), "+"
+    if not name:
+        raise ToolError("request.key required, such as Enter or Control+A")
+    modifiers = _modifiers({"modifiers": held})
+    key = _KEYS.get(name.lower())
+    if key is None:
+        if len(name) != 1:
+            raise ToolError(f"unknown key {name[:40]!r}; use a character or names such as Enter, Tab, ArrowDown, F5")
+        code = f"Key{name.upper()}" if name.isascii() and name.isalpha() else f"Digit{name}" if name.isdigit() else ""
+        key = Key(name, code, ord(name.upper()) if name.isascii() and name.isalnum() else 0, name)
+    event: dict[str, Any] = {"key": key.key, "code": key.code, "modifiers": modifiers}
+    event |= {"windowsVirtualKeyCode": key.number, "nativeVirtualKeyCode": key.number}
+    typed = key.text if not modifiers & ~8 else ""
+    down = {**event, "type": "keyDown", "text": typed} if typed else {**event, "type": "rawKeyDown"}
+    if modifiers & 2 and name.lower() in ("a", "c", "v", "x", "z"):
+        words = {"a": "selectAll", "c": "copy", "v": "paste", "x": "cut", "z": "undo"}
+        down["commands"] = [words[name.lower()]]
+    await tab.call("Input.dispatchKeyEvent", down)
+    await tab.call("Input.dispatchKeyEvent", {**event, "type": "keyUp"})
+
+
+async def _focus(tab: Tab, node: RefNode) -> None:
+    try:
+        await tab.call("DOM.scrollIntoViewIfNeeded", {"backendNodeId": node.backend_id})
+        await tab.call("DOM.focus", {"backendNodeId": node.backend_id})
+    except CdpError:
+        await tab.run_on(node, "function() { this.focus(); }")
+
+
+async def type_text(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+    node, text = await _node(tab, request), _text_of(request.get("text"))
+    if request.get("slowly"):
+        if len(text) > MOST_SLOW_CHARS:
+            raise ToolError(f"slowly is for at most {MOST_SLOW_CHARS} characters")
+        await _focus(tab, node)
+        for character in text:
+            await _press(tab, "Enter" if character == "\n" else character)
+            await asyncio.sleep(_KEY_DELAY_S * random.uniform(0.5, 1.5))
+    else:
+        await _fill(tab, node, text)
+    if request.get("submit"):
+        await _press(tab, "Enter")
+    return {}
+
+
+def _text_of(value: Any) -> str:
+    text = value if isinstance(value, str) else "" if value is None else str(value)
+    if len(text) > LONGEST_TEXT:
+        raise ToolError(f"the text is longer than {LONGEST_TEXT} characters")
+    return text
+
+
+async def _fill(tab: Tab, node: RefNode, text: str) -> None:
+    """Puts the text in place of what a field holds."""
+    state = await tab.run_on(node, _STATE)
+    if state["disabled"] or state["readonly"]:
+        raise ToolError("the field cannot be changed")
+    if state["type"] in _NOT_TYPED and state["tag"] == "input":
+        kept = await tab.run_on(node, _SET_VALUE, text)
+        if kept != text:
+            raise ToolError(f"the field takes no {text[:40]!r} (it is of the kind {state['type']})")
+        return
+    written = state["tag"] == "textarea" or (state["tag"] == "input" and state["type"] not in _NO_TEXT)
+    if not written and not state["editable"]:
+        raise ToolError("the element is no text field")
+    await _focus(tab, node)
+    held = await tab.run_on(node, _SELECT_ALL)
+    if text:
+        await tab.call("Input.insertText", {"text": text})
+    elif held:
+        await _press(tab, "Delete")
+
+
+async def fill(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+    fields: Any = request.get("fields")
+    if not isinstance(fields, list) or not fields:
+        raise ToolError("request.fields required: a list of {ref, type, value}")
+    rows: list[Any] = fields[:MOST_FIELDS]
+    # Every ref is checked before the first field is changed.
+    wanted = [(await _node(tab, row), row) for row in rows if isinstance(row, dict)]
+    for node, row in wanted:
+        value = row.get("value")
+        state = await tab.run_on(node, _STATE)
+        kind = state["type"] if state["tag"] == "input" else node.role
+        if kind in ("checkbox", "radio", "switch"):
+            if state["checked"] != (value in (True, "true", "on", "1", 1)):
+                await _click(tab, node, {})
+        elif state["tag"] == "select":
+            await _choose(tab, node, [str(one) for one in (value if isinstance(value, list) else [value])])
+        else:
+            await _fill(tab, node, _text_of(value))
+    return {"filled": len(wanted)}
+
+
+async def select(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+    given: Any = request.get("values")
+    values = [str(one) for one in (given if isinstance(given, list) else [given] if given is not None else [])]
+    if not values:
+        raise ToolError("request.values required")
+    return {"values": await _choose(tab, await _node(tab, request), values)}
+
+
+async def _choose(tab: Tab, node: RefNode, values: list[str]) -> list[str]:
+    answer: dict[str, Any] = await tab.run_on(node, _CHOOSE, values)
+    if problem := answer.get("error"):
+        known = f"; known: {', '.join(answer['known'])}" if answer.get("known") else ""
+        raise ToolError(f"{problem}{known}")
+    return answer["values"]
+
+
+# The rest
+
+
+async def resize(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+    width, height = int(request.get("width") or 0), int(request.get("height") or 0)
+    if not (100 <= width <= 4000 and 100 <= height <= 4000):
+        raise ToolError("width and height must be between 100 and 4000")
+    size = {"width": width, "height": height, "deviceScaleFactor": 0, "mobile": False}
+    await tab.call("Emulation.setDeviceMetricsOverride", size)
+    return {"width": width, "height": height}
+
+
+async def wait(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+    """Waits for a time, a text, the end of a text, an element, an address, the load or a function that says true."""
+    limit = min(max(int(request.get("timeoutMs") or 20_000), 0), LONGEST_WAIT_MS) / 1000
+    if (pause := request.get("timeMs")) is not None:
+        await asyncio.sleep(min(max(int(pause), 0), LONGEST_WAIT_MS) / 1000)
+    checks: list[tuple[str, Callable[[], Awaitable[bool]]]] = []
+    if text := request.get("text"):
+        checks.append((f"the text {str(text)[:60]!r}", lambda: tab.run(_HAS_TEXT, str(text))))
+    if gone := request.get("textGone"):
+
+        async def is_gone() -> bool:
+            return not await tab.run(_HAS_TEXT, str(gone))
+
+        checks.append((f"the end of the text {str(gone)[:60]!r}", is_gone))
+    if selector := request.get("selector"):
+        checks.append((f"{str(selector)[:60]!r}", lambda: tab.run(_HAS_ELEMENT, str(selector))))
+    if url := request.get("url"):
+
+        async def is_there() -> bool:
+            return str(url).strip("*") in await tab.address()
+
+        checks.append((f"the address {str(url)[:100]!r}", is_there))
+    if function := request.get("fn"):
+
+        async def says_true() -> bool:
+            return bool(await tab.run(str(function), own_world=False))
+
+        checks.append(("the function", says_true))
+    if request.get("loadState") and not await tab.wait_loaded(limit):
+        raise ToolError(f"the page was not loaded within {limit:g} s")
+    for name, check in checks:
+        await _wait_for(name, check, limit)
+    if pause is None and not checks and not request.get("loadState"):
+        raise ToolError("wait needs one of timeMs, text, textGone, selector, url, loadState, fn")
+    return {}
+
+
+async def _wait_for(name: str, check: Callable[[], Awaitable[bool]], limit: float) -> None:
+    try:
+        async with asyncio.timeout(limit):
+            while not await _holds(check):  # noqa: ASYNC110 - the page cannot set an event of ours
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        raise ToolError(f"{name} did not come within {limit:g} s") from None
+
+
+async def _holds(check: Callable[[], Awaitable[bool]]) -> bool:
+    try:
+        return await check()
+    except CdpClosed:
+        raise
+    except CdpError:
+        return False  # The page is just being replaced by another.
+
+
+async def evaluate(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+    """Runs a function of the model in the page, with the rights of the page and no others."""
+    function = str(request.get("fn") or "")
+    if not function.strip():
+        raise ToolError("request.fn required: a function, such as () => document.title")
+    if request.get("ref"):
+        node = await _node(tab, request)
+        value = await tab.run_on(node, f"function() {{ return ({function})(this); }}", own_world=False)
+    else:
+        value = await tab.run(function, own_world=False)
+    text = msgspec.json.encode(value).decode()
+    if len(text) > MOST_RESULT_CHARS:
+        return {"result": text[:MOST_RESULT_CHARS], "truncated": True}
+    return {"result": value}
+
+
+KINDS: dict[str, Act] = {
+    "click": click,
+    "type": type_text,
+    "press": press,
+    "hover": hover,
+    "drag": drag,
+    "select": select,
+    "fill": fill,
+    "resize": resize,
+    "wait": wait,
+    "evaluate": evaluate,
+}

@@ -1,0 +1,463 @@
+"""The browsers of the Gateway, one for each profile: started when they are needed, ended when nobody uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from openclaw.clock import Clock
+from openclaw.config.schema.system import Browser, BrowserProfile
+from openclaw.tools.base import ToolError
+from openclaw.tools.browser.cdp import CdpClosed, CdpConnection, CdpError, Transport, WebSocketTransport
+from openclaw.tools.browser.guard import (
+    BLANK,
+    AddressRefused,
+    GuardProxy,
+    NetworkRules,
+    Resolver,
+    checked_address,
+    checked_resolver,
+)
+from openclaw.tools.browser.launch import BrowserProcess, BrowserUnavailable, LaunchSettings, find_program
+from openclaw.tools.browser.tab import Tab
+from openclaw.url_text import redact_urls
+
+DEFAULT_PROFILE = "openclaw"
+MOST_TABS = 20
+MOST_REMEMBERED = 256
+START_S = 60.0
+IDLE_CHECK_S = 30.0
+_PAGES = [{"type": "page", "exclude": False}, {"exclude": True}]
+
+log = logging.getLogger("openclaw.gateway.browser")
+
+
+class ProfileSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A profile with everything that decides which browser serves it."""
+
+    name: str
+    cdp_url: str = ""
+    """The browser that already runs. Empty: the Gateway starts one."""
+    launch: LaunchSettings | None = None
+
+
+class RunningBrowser:
+    """A browser and its tabs."""
+
+    def __init__(self, settings: ProfileSettings, folder: Path, proxy: GuardProxy | None, now: float) -> None:
+        self.settings = settings
+        self.folder = folder
+        self.proxy = proxy
+        self.process: BrowserProcess | None = None
+        self.tabs: dict[str, Tab] = {}
+        self.used_at = now
+        self.in_use = 0
+        self.product = ""
+        self.connection: CdpConnection
+        self._current: OrderedDict[str, str] = OrderedDict()
+        self._sessions: dict[str, Tab] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._came = asyncio.Event()
+        self._rules: Callable[[], NetworkRules] = NetworkRules
+        self._resolve: Resolver | None = None
+
+    @property
+    def alive(self) -> bool:
+        return not self.connection.ended.is_set() and (self.process is None or self.process.running)
+
+    async def begin(self, transport: Transport) -> None:
+        """Learns of the tabs that there are. Raises ``CdpError``."""
+        self.connection = CdpConnection(transport, self._event)
+        self.product = str((await self.connection.call("Browser.getVersion", timeout=START_S)).get("product") or "")
+        attach = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True, "filter": _PAGES}
+        await self.connection.call("Target.setAutoAttach", attach)
+        if self.process is not None:
+            await self.connection.call("Browser.setDownloadBehavior", {"behavior": "deny"})
+
+    def guard_requests(self, rules: Callable[[], NetworkRules], resolve: Resolver) -> None:
+        """For a browser that already runs and does not use our proxy: each request is looked at before it is made."""
+        self._rules, self._resolve = rules, resolve
+
+    async def end(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        if self.process is not None:
+            with contextlib.suppress(CdpError):
+                await self.connection.call("Browser.close", timeout=2)
+            await self.process.end()
+        with contextlib.suppress(AttributeError):
+            await self.connection.close()
+        for tab in self.tabs.values():
+            tab.end()
+        self.tabs, self._sessions = {}, {}
+        await asyncio.to_thread(shutil.rmtree, self.uploads, True)
+
+    @property
+    def uploads(self) -> Path:
+        """Copies of the files that pages were given."""
+        return self.folder / "uploads"
+
+    # Tabs
+
+    async def list_tabs(self) -> list[dict[str, Any]]:
+        targets = (await self.connection.call("Target.getTargets"))["targetInfos"]
+        return [
+            {"targetId": found["targetId"], "title": found["title"], "url": found["url"], "type": "page"}
+            for found in targets
+            if found["type"] == "page" and found["targetId"] in self.tabs
+        ]
+
+    async def open_tab(self, session_key: str) -> Tab:
+        """A new tab, or the empty one that the browser begins with."""
+        for tab in self.tabs.values():
+            if tab.fresh and self.process is not None and len(self.tabs) == 1:
+                return await self.use(tab, session_key)
+        if len(self.tabs) >= MOST_TABS:
+            raise ToolError(f"{MOST_TABS} tabs are open; close one first")
+        target_id = str((await self.connection.call("Target.createTarget", {"url": BLANK}))["targetId"])
+        async with asyncio.timeout(START_S):
+            while target_id not in self.tabs:
+                self._came.clear()
+                await self._came.wait()
+        return await self.use(self.tabs[target_id], session_key)
+
+    async def tab(self, target_id: str, session_key: str) -> Tab:
+        """The tab that is named, by its id or the beginning of it, else the one that the session used last."""
+        if target_id:
+            named = [tab for key, tab in self.tabs.items() if key == target_id or key.startswith(target_id)]
+            if len(named) != 1:
+                problem = "is no tab" if not named else "is the beginning of several tabs"
+                raise ToolError(f"{target_id[:60]!r} {problem}; list them with the action tabs")
+            return await self.use(named[0], session_key)
+        known = self.tabs.get(self._current.get(session_key, ""))
+        if known is None and self.tabs:
+            known = list(self.tabs.values())[-1]
+        return await self.use(known, session_key) if known is not None else await self.open_tab(session_key)
+
+    async def use(self, tab: Tab, session_key: str) -> Tab:
+        async with asyncio.timeout(START_S):
+            await tab.ready.wait()
+        tab.fresh = False
+        self._current.pop(session_key, None)
+        self._current[session_key] = tab.target_id
+        while len(self._current) > MOST_REMEMBERED:
+            self._current.popitem(last=False)
+        return tab
+
+    async def close_tab(self, tab: Tab) -> None:
+        if len(self.tabs) == 1 and self.process is not None:
+            # Without a tab the browser would end.
+            await self.connection.call("Target.createTarget", {"url": BLANK})
+        await self.connection.call("Target.closeTarget", {"targetId": tab.target_id})
+        self._remove(tab)
+
+    def _event(self, name: str, params: dict[str, Any], session: str) -> None:
+        if name == "Target.attachedToTarget" and not session:
+            self._add(str(params["targetInfo"]["targetId"]), str(params["sessionId"]))
+        elif name == "Target.detachedFromTarget" and not session:
+            if (tab := self._sessions.get(str(params.get("sessionId")))) is not None:
+                self._remove(tab)
+        elif name == "Fetch.requestPaused" and (tab := self._sessions.get(session)) is not None:
+            self._spawn(self._let_through(tab, params))
+        elif (tab := self._sessions.get(session)) is not None:
+            tab.event(name, params)
+
+    def _add(self, target_id: str, session: str) -> None:
+        tab = Tab(self.connection, target_id, session, self.proxy)
+        if len(self.tabs) >= MOST_TABS + 1:
+            # Pages open windows without end.
+            self._spawn(self._close(target_id))
+            return
+        self.tabs[target_id] = self._sessions[session] = tab
+        self._came.set()
+        self._spawn(self._prepare(tab))
+
+    def _remove(self, tab: Tab) -> None:
+        self.tabs.pop(tab.target_id, None)
+        self._sessions.pop(tab.session, None)
+        tab.end()
+
+    async def _prepare(self, tab: Tab) -> None:
+        try:
+            if self._resolve is not None:
+                await tab.call("Fetch.enable", {"patterns": [{"urlPattern": "*"}]})
+            await tab.prepare()
+        except CdpError as error:
+            log.info("a tab was gone before it could be used: %s", error)
+            self._remove(tab)
+
+    async def _close(self, target_id: str) -> None:
+        with contextlib.suppress(CdpError):
+            await self.connection.call("Target.closeTarget", {"targetId": target_id})
+
+    async def _let_through(self, tab: Tab, params: dict[str, Any]) -> None:
+        from yarl import URL
+
+        request, url = {"requestId": params["requestId"]}, str(params["request"]["url"])
+        with contextlib.suppress(CdpError):
+            try:
+                if not url.startswith(("data:", "blob:", "about:")):
+                    address = URL(checked_address(url, self._rules()))
+                    assert self._resolve is not None
+                    await self._resolve(address.raw_host or "", address.port or 0, self._rules())
+            except (AddressRefused, OSError):
+                await tab.call("Fetch.failRequest", {**request, "errorReason": "AccessDenied"})
+            else:
+                await tab.call("Fetch.continueRequest", request)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class Browsers:
+    """Keeps the browsers. It costs nothing until the first is started."""
+
+    def __init__(
+        self,
+        config: Callable[[], Browser],
+        state_dir: Path,
+        environ: Mapping[str, str],
+        clock: Clock,
+        resolve: Resolver | None = None,
+    ) -> None:
+        self._config = config
+        self._folder = state_dir / "browser"
+        self._environ = environ
+        self._clock = clock
+        self._resolve = resolve or checked_resolver()
+        self._running: dict[str, RunningBrowser] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._proxy: GuardProxy | None = None
+        self._idle: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def config(self) -> Browser:
+        return self._config()
+
+    def rules(self) -> NetworkRules:
+        return NetworkRules.of(self.config.ssrf_policy)
+
+    def offered(self) -> bool:
+        """Whether the agent gets the tool: it is switched on, and there is a browser."""
+        config = self.config
+        if not config.enabled:
+            return False
+        if config.cdp_url or any(profile.cdp_url for profile in config.profiles.values()):
+            return True
+        try:
+            find_program(config, self._environ)
+        except BrowserUnavailable:
+            return False
+        return not config.attach_only
+
+    # Profiles
+
+    def names(self) -> list[str]:
+        return list(dict.fromkeys([self.default_name(), DEFAULT_PROFILE, *self.config.profiles]))
+
+    def default_name(self) -> str:
+        return self.config.default_profile or DEFAULT_PROFILE
+
+    def settings(self, name: str) -> ProfileSettings:
+        """The settings of a profile. Raises ``ToolError`` if there is no such profile or no browser for it."""
+        config, name = self.config, name or self.default_name()
+        profile = config.profiles.get(name)
+        if profile is None:
+            if name not in (DEFAULT_PROFILE, config.default_profile):
+                raise ToolError(f"there is no browser profile {name[:60]!r}; known: {', '.join(self.names())}")
+            profile = BrowserProfile()
+        address = profile.cdp_url or ("" if name != self.default_name() else config.cdp_url) or ""
+        if not address and config.attach_only and profile.cdp_port:
+            address = f"http://127.0.0.1:{profile.cdp_port}"
+        if address:
+            return ProfileSettings(name=name, cdp_url=address)
+        if config.attach_only:
+            raise ToolError("browser.attachOnly is set, and this profile names no cdpUrl")
+        try:
+            return ProfileSettings(name=name, launch=LaunchSettings.of(config, self._environ))
+        except BrowserUnavailable as problem:
+            raise ToolError(str(problem)) from None
+
+    def _profile_folder(self, name: str) -> Path:
+        return self._folder / quote(name, safe="").replace(".", "%2E")
+
+    def running(self, name: str) -> RunningBrowser | None:
+        found = self._running.get(name)
+        return found if found is not None and found.alive else None
+
+    # Their life
+
+    @contextlib.asynccontextmanager
+    async def using(self, name: str) -> AsyncGenerator[RunningBrowser]:
+        """The browser of a profile, started if need be. It is not ended while it is used."""
+        browser = await self.start(name)
+        browser.in_use += 1
+        try:
+            yield browser
+        except CdpClosed as closed:
+            if browser.alive:
+                raise ToolError(f"the tab is gone ({closed}); list the tabs") from None
+            raise ToolError("the browser ended unexpectedly; the next call starts it again, with new tabs") from None
+        except CdpError as error:
+            raise ToolError(f"the browser could not do it: {error}") from None
+        finally:
+            browser.in_use -= 1
+            browser.used_at = self._clock.monotonic()
+
+    async def start(self, name: str) -> RunningBrowser:
+        """The browser of a profile. One that crashed, or whose settings changed, is started anew."""
+        if not self.config.enabled:
+            raise ToolError("the browser is switched off (browser.enabled)")
+        if self._closed:
+            raise ToolError("the Gateway stops")
+        settings = self.settings(name)
+        async with self._locks.setdefault(settings.name, asyncio.Lock()):
+            known = self._running.get(settings.name)
+            if known is not None and known.alive and known.settings == settings:
+                known.used_at = self._clock.monotonic()
+                return known
+            if known is not None:
+                await self._end(known)
+            browser = await self._begin(settings)
+            self._running[settings.name] = browser
+            if self._idle is None:
+                self._idle = asyncio.create_task(self._end_idle(), name="idle browsers")
+            return browser
+
+    async def _begin(self, settings: ProfileSettings) -> RunningBrowser:
+        folder = self._profile_folder(settings.name)
+        if settings.launch is None:
+            return await self._attach(settings, folder)
+        if self._proxy is None:
+            proxy = GuardProxy(self.rules, self._resolve)
+            await proxy.start()
+            self._proxy = proxy
+        browser = RunningBrowser(settings, folder, self._proxy, self._clock.monotonic())
+        try:
+            browser.process = await BrowserProcess.start(settings.launch, folder, self._proxy.port, self._environ)
+        except BrowserUnavailable as problem:
+            raise ToolError(str(problem)) from None
+        try:
+            await browser.begin(browser.process.transport)
+        except CdpError as error:
+            await browser.end()
+            words = browser.process.last_words().splitlines()
+            log.warning("the browser did not start (%s): %s", error, " | ".join(words[-5:]))
+            worst = next((line for line in words if "FATAL" in line), words[-1] if words else "")
+            said = f"; it said: {worst[-300:]}" if worst else ""
+            raise ToolError(f"{settings.launch.executable} did not start{said}") from None
+        except BaseException:
+            await browser.end()
+            raise
+        log.info("browser %s started: %s, pid %d", settings.name, browser.product, browser.process.pid)
+        return browser
+
+    async def _attach(self, settings: ProfileSettings, folder: Path) -> RunningBrowser:
+        config = self.config
+        limits = config.remote_cdp_timeout_ms / 1000, config.remote_cdp_handshake_timeout_ms / 1000
+        browser = RunningBrowser(settings, folder, None, self._clock.monotonic())
+        browser.guard_requests(self.rules, self._resolve)
+        shown = redact_urls(settings.cdp_url)
+        try:
+            transport = await WebSocketTransport.open(settings.cdp_url, *limits)
+            await browser.begin(transport)
+        except CdpError as error:
+            raise ToolError(f"the browser at {shown} cannot be used: {error}") from None
+        log.info("browser %s connected: %s", settings.name, shown)
+        return browser
+
+    async def stop(self, name: str) -> bool:
+        """Ends the browser of a profile, and says whether one ran. A browser of others is only let go."""
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            browser = self._running.get(name)
+            if browser is None:
+                return False
+            alive = browser.alive
+            await self._end(browser)
+            return alive
+
+    async def close(self) -> None:
+        """Ends everything. Nothing can be started afterwards."""
+        self._closed = True
+        if self._idle is not None:
+            self._idle.cancel()
+            await asyncio.gather(self._idle, return_exceptions=True)
+        await asyncio.gather(*(self.stop(name) for name in list(self._running)))
+        if self._proxy is not None:
+            await self._proxy.stop()
+            self._proxy = None
+
+    async def settings_changed(self) -> None:
+        """Ends the browsers that the configuration no longer wants as they are. They start anew when needed."""
+        for name, browser in list(self._running.items()):
+            try:
+                same = self.config.enabled and self.settings(name) == browser.settings
+            except ToolError:
+                same = False
+            if not same:
+                await self.stop(name)
+        if self._proxy is not None:
+            self._proxy.recheck()
+
+    async def _end(self, browser: RunningBrowser) -> None:
+        self._running.pop(browser.settings.name, None)
+        await browser.end()
+
+    async def _end_idle(self) -> None:
+        while True:
+            await self._clock.sleep(IDLE_CHECK_S)
+            minutes = self.config.idle_minutes
+            before = self._clock.monotonic() - minutes * 60
+            for name, browser in list(self._running.items()):
+                if minutes and not browser.in_use and browser.used_at < before:
+                    log.info("browser %s was not used for %d minutes and is ended", name, minutes)
+                    await self.stop(name)
+
+    # What is told
+
+    def status(self, name: str) -> dict[str, Any]:
+        config, name = self.config, name or self.default_name()
+        told: dict[str, Any] = {"enabled": config.enabled, "profile": name, "running": False, "cdpReady": False}
+        try:
+            settings = self.settings(name)
+        except ToolError as problem:
+            if name not in self.names():
+                raise
+            return {**told, "detectError": str(problem), "headless": config.headless, "noSandbox": config.no_sandbox}
+        if (browser := self.running(settings.name)) is not None:
+            told |= {"running": True, "cdpReady": True, "tabs": len(browser.tabs), "product": browser.product}
+            told["pid"] = browser.process.pid if browser.process else None
+        if settings.launch is None:
+            return {**told, "cdpUrl": redact_urls(settings.cdp_url), "attachOnly": config.attach_only}
+        launch = settings.launch
+        told |= {"chosenBrowser": Path(launch.executable).name, "detectedExecutablePath": launch.executable}
+        told["userDataDir"] = str(self._profile_folder(name) / "data")
+        told |= {"headless": launch.headless, "noSandbox": launch.no_sandbox, "attachOnly": False}
+        return told
+
+    def profiles(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for name in self.names():
+            browser, profile = self.running(name), self.config.profiles.get(name)
+            address = (profile.cdp_url if profile else None) or (
+                self.config.cdp_url if name == self.default_name() else None
+            )
+            row: dict[str, Any] = {
+                "name": name,
+                "running": browser is not None,
+                "isDefault": name == self.default_name(),
+            }
+            rows.append({**row, "tabCount": len(browser.tabs) if browser else 0, "isRemote": bool(address)})
+        return rows

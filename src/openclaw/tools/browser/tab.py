@@ -1,0 +1,418 @@
+"""One tab: its page, what the page said and asked, and the refs of the last snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from openclaw.tools.base import ToolError
+from openclaw.tools.browser.cdp import CdpClosed, CdpConnection, CdpError, CdpTimeout
+from openclaw.tools.browser.guard import BLANK, GuardProxy
+from openclaw.tools.browser.snapshot import AccessibilityTree, RefNode
+
+WORLD = "openclaw"
+"""Scripts of ours run in a world of their own, where the page cannot replace what they call."""
+MOST_CONSOLE = 500
+LONGEST_CONSOLE = 1000
+MOST_FRAMES = 50
+MOST_GONE_REFS = 2000
+SETTLE_BEGIN_S = 0.25
+"""How long it is waited for a navigation that an action may have begun."""
+SETTLE_S = 10.0
+MOST_PIXELS_HIGH = 16_000
+MOST_PIXELS_WIDE = 4000
+MOST_PDF_BYTES = 32 * 1024 * 1024
+_READABLE = ("http://", "https://", "blob:http", "chrome-error://")
+
+_FAILED = {
+    "net::ERR_NAME_NOT_RESOLVED": "its name is not known",
+    "net::ERR_CONNECTION_REFUSED": "nothing answers there",
+    "net::ERR_SOCKS_CONNECTION_HOST_UNREACHABLE": "it could not be reached",
+    "net::ERR_SOCKS_CONNECTION_FAILED": "it could not be reached",
+    "net::ERR_ABORTED": "it is a download or was stopped; files are not downloaded",
+}
+
+
+class ConsoleEntry(msgspec.Struct, frozen=True):
+    type: str
+    text: str
+    timestamp: int
+    location: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """How the next dialog of the page is answered."""
+
+    accept: bool
+    text: str = ""
+
+
+class Tab:
+    def __init__(self, connection: CdpConnection, target_id: str, session: str, proxy: GuardProxy | None) -> None:
+        self.target_id = target_id
+        self.session = session
+        self.lock = asyncio.Lock()
+        """Held by an action, so that two sessions do not act on a page at the same time."""
+        self.ready = asyncio.Event()
+        self.fresh = True
+        """Nobody has used it yet."""
+        self.gone = False
+        self.crashed = False
+        self.refs: dict[str, RefNode] = {}
+        self.console: deque[ConsoleEntry] = deque(maxlen=MOST_CONSOLE)
+        self.next_dialog: Answer | None = None
+        self.next_files: list[str] | None = None
+        self.files_taken = asyncio.Event()
+        self._gone_refs: set[str] = set()
+        self._connection = connection
+        self._proxy = proxy
+        self._main_frame = ""
+        self.load_problem = ""
+        """Why the page that ``address`` named last is not there. Empty: it is."""
+        self._loading = False
+        self._loaded: deque[str] = deque(maxlen=20)
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def call(self, method: str, params: dict[str, Any] | None = None, timeout: float = 30.0) -> dict[str, Any]:
+        return await self._connection.call(method, params, self.session, timeout)
+
+    async def prepare(self) -> None:
+        """Asks the browser to tell what happens in the tab."""
+        await self.call("Page.enable")
+        await self.call("Page.setLifecycleEventsEnabled", {"enabled": True})
+        frame = (await self.call("Page.getFrameTree"))["frameTree"]["frame"]
+        self._main_frame = frame["id"]
+        for method in ("Runtime.enable", "Log.enable", "DOM.enable"):
+            await self.call(method)
+        await self.call("Page.setInterceptFileChooserDialog", {"enabled": True})
+        # A window that a page opened stands still until now, and the page with it.
+        await self.call("Runtime.runIfWaitingForDebugger")
+        self.ready.set()
+
+    # What the browser tells
+
+    def event(self, name: str, params: dict[str, Any]) -> None:
+        main = params.get("frameId") == self._main_frame
+        match name:
+            case "Page.frameNavigated":
+                frame = params["frame"]
+                if not frame.get("parentId"):
+                    self._main_frame = frame["id"]
+                    self._forget_refs()
+                    self.crashed = False
+            case "Page.frameStartedLoading" if main:
+                self._loading = True
+            case "Page.frameStoppedLoading" if main:
+                self._loading = False
+            case "Page.lifecycleEvent" if main and params.get("name") == "load":
+                self._loaded.append(str(params.get("loaderId")))
+            case "Page.javascriptDialogOpening":
+                self._answer_dialog(params)
+            case "Page.fileChooserOpened":
+                self._give_files(params)
+            case "Inspector.targetCrashed":
+                self.crashed = True
+                self._forget_refs()
+            case "Runtime.consoleAPICalled":
+                texts = [_argument(one) for one in params.get("args") or []]
+                self._say(str(params.get("type")), " ".join(texts), params, _place(params.get("stackTrace")))
+            case "Runtime.exceptionThrown":
+                details = params.get("exceptionDetails") or {}
+                thrown = (details.get("exception") or {}).get("description") or details.get("text")
+                self._say("error", str(thrown), params, str(details.get("url") or ""))
+            case "Log.entryAdded":
+                entry = params.get("entry") or {}
+                self._say(str(entry.get("level")), str(entry.get("text")), entry, str(entry.get("url") or ""))
+            case _:
+                return
+        self._changed.set()
+
+    def end(self) -> None:
+        """The tab is closed."""
+        self.gone = True
+        self._forget_refs()
+        self._connection.drop(self.session)
+        self._changed.set()
+        self.ready.set()
+
+    def _say(self, kind: str, text: str, at: dict[str, Any], place: str) -> None:
+        stamp = at.get("timestamp")
+        moment = int(stamp) if isinstance(stamp, int | float) else 0
+        self.console.append(ConsoleEntry(kind[:40], text[:LONGEST_CONSOLE], moment, place[:300]))
+
+    def _forget_refs(self) -> None:
+        self._gone_refs = set(list(self.refs)[:MOST_GONE_REFS]) or self._gone_refs
+        self.refs = {}
+
+    def _answer_dialog(self, params: dict[str, Any]) -> None:
+        """A dialog stops the page until it is answered. One that nobody announced is dismissed, so nothing hangs."""
+        leaving = params.get("type") == "beforeunload"
+        answer = self.next_dialog or Answer(accept=leaving)
+        if not leaving:
+            self.next_dialog = None
+        done = "accepted" if answer.accept else "dismissed"
+        self._say("dialog", f"{params.get('type')} {done}: {params.get('message')}", {}, str(params.get("url") or ""))
+        choice: dict[str, Any] = {"accept": answer.accept}
+        if answer.text:
+            choice["promptText"] = answer.text
+        self._soon("Page.handleJavaScriptDialog", choice)
+
+    def _give_files(self, params: dict[str, Any]) -> None:
+        backend_id = params.get("backendNodeId")
+        if self.next_files is None or not backend_id:
+            self._say("dialog", "the page asked for a file; the upload action gives it one", {}, "")
+            return
+        files, self.next_files = self.next_files, None
+        self._soon("DOM.setFileInputFiles", {"files": files, "backendNodeId": backend_id}, self.files_taken.set)
+
+    def _soon(self, method: str, params: dict[str, Any], done: Callable[[], None] | None = None) -> None:
+        async def call() -> None:
+            try:
+                await self.call(method, params)
+            except CdpError as error:
+                self._say("error", f"{method}: {error}", {}, "")
+            else:
+                if done is not None:
+                    done()
+
+        task = asyncio.create_task(call())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # The page
+
+    async def address(self) -> str:
+        """The address of the page. Raises ``ToolError`` for a page that is not read."""
+        if self.gone:
+            raise ToolError("the tab is closed; list the tabs with the action tabs")
+        if self.crashed:
+            raise ToolError("the page crashed; navigate to load it again")
+        frame = (await self.call("Page.getFrameTree"))["frameTree"]["frame"]
+        lost = str(frame.get("unreachableUrl") or "")
+        self.load_problem = self._why_lost(lost) if lost else ""
+        url = lost or str(frame.get("url") or BLANK)
+        if url not in (BLANK, ":") and not url.startswith(_READABLE):
+            raise ToolError(f"pages of {url.partition(':')[0]}: are not read or acted on; navigate elsewhere")
+        return BLANK if url == ":" else url
+
+    async def navigate(self, url: str, timeout: float) -> bool:
+        """Opens an address that was checked. Returns whether it was loaded whole in time. Raises ``ToolError``."""
+        before = self._proxy.refusals if self._proxy else 0
+        self.crashed = False
+        try:
+            answer = await self.call("Page.navigate", {"url": url}, timeout)
+        except CdpTimeout:
+            raise ToolError(f"{url} did not answer within {timeout:g} s") from None
+        if problem := answer.get("errorText"):
+            raise ToolError(f"{url} was not opened: {self._why_failed(str(problem), before)}")
+        loader = answer.get("loaderId")
+        if not loader:
+            return True  # Only the part behind # has changed.
+        return await self._until(lambda: loader in self._loaded, timeout)
+
+    def _why_failed(self, problem: str, before: int) -> str:
+        refused = self._proxy.refused_since(before) if self._proxy else []
+        if refused and problem.startswith(("net::ERR_SOCKS", "net::ERR_PROXY", "net::ERR_TUNNEL")):
+            return refused[-1].why
+        return _FAILED.get(problem, problem)
+
+    def _why_lost(self, url: str) -> str:
+        host = urlsplit(url).hostname
+        refused = [one.why for one in self._proxy.refused if one.host == host] if self._proxy else []
+        return refused[-1] if refused else "it could not be loaded"
+
+    async def settle(self) -> None:
+        """Waits for what an action began: a page that loads is waited for, up to a limit."""
+        await self._until(lambda: self._loading, SETTLE_BEGIN_S)
+        if self._loading:
+            await self._until(lambda: not self._loading, SETTLE_S)
+
+    async def _until(self, holds: Callable[[], bool], seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                while not holds() and not self.gone and not self.crashed:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        return holds()
+
+    async def wait_loaded(self, seconds: float) -> bool:
+        return await self._until(lambda: not self._loading, seconds)
+
+    async def wait_files_taken(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.files_taken.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def tree(self, frame_selector: str = "") -> AccessibilityTree:
+        """The accessibility tree of the page and the frames in it. Frames of other sites run apart and are left out."""
+        tree = AccessibilityTree()
+        top = (await self.call("Page.getFrameTree"))["frameTree"]
+        frames: list[tuple[str, int | None]] = [(top["frame"]["id"], None)]
+        waiting = list(top.get("childFrames") or [])
+        while waiting and len(frames) < MOST_FRAMES:
+            child = waiting.pop(0)
+            owner = await self.call("DOM.getFrameOwner", {"frameId": child["frame"]["id"]})
+            frames.append((child["frame"]["id"], owner.get("backendNodeId")))
+            waiting.extend(child.get("childFrames") or [])
+        if frame_selector:
+            wanted = (await self.find(frame_selector)).backend_id
+            frames = [(frame_id, None) for frame_id, owner in frames if owner == wanted]
+            if not frames:
+                raise ToolError(f"{frame_selector[:100]} is no frame of this site")
+        for frame_id, owner in frames:
+            try:
+                nodes = (await self.call("Accessibility.getFullAXTree", {"frameId": frame_id}))["nodes"]
+            except CdpClosed:
+                raise
+            except CdpError:
+                continue  # The frame went away in between.
+            tree.add_frame(frame_id, nodes, owner)
+        return tree
+
+    # Elements
+
+    def node(self, ref: str) -> RefNode:
+        """The element of a ref of the last snapshot. Raises ``ToolError`` if it is none, or of a page that is gone."""
+        name = ref.strip().removeprefix("@").removeprefix("ref=")
+        if (found := self.refs.get(name)) is not None:
+            return found
+        if name in self._gone_refs:
+            raise ToolError(f"ref {name} is of a page that is gone; take a new snapshot and use its refs")
+        raise ToolError(f"there is no ref {name[:40]!r} in the last snapshot of this tab; take a new snapshot")
+
+    async def find(self, selector: str) -> RefNode:
+        """The first element that a CSS selector names."""
+        world = await self._world(self._main_frame)
+        script = f"document.querySelector({msgspec.json.encode(selector).decode()})"
+        answer = await self.call("Runtime.evaluate", {"expression": script, "contextId": world})
+        if "exceptionDetails" in answer:
+            raise ToolError(f"{selector[:100]!r} is no CSS selector")
+        object_id = answer.get("result", {}).get("objectId")
+        if not object_id:
+            raise ToolError(f"nothing on the page matches {selector[:100]!r}")
+        described = await self.call("DOM.describeNode", {"objectId": object_id})
+        return RefNode(int(described["node"]["backendNodeId"]), self._main_frame, "", selector)
+
+    async def run_on(self, node: RefNode, function: str, *arguments: Any, own_world: bool = True) -> Any:
+        """Calls a function with the element as ``this`` and returns its value."""
+        params: dict[str, Any] = {"backendNodeId": node.backend_id}
+        if own_world:
+            params["executionContextId"] = await self._world(node.frame_id)
+        try:
+            object_id = (await self.call("DOM.resolveNode", params))["object"]["objectId"]
+        except CdpClosed:
+            raise
+        except CdpError:
+            raise _taken_off() from None
+        given = [{"value": argument} for argument in arguments]
+        # An element that was taken off the page still has its object.
+        whole = f"function(...given) {{ return this.isConnected ? [({function}).apply(this, given)] : []; }}"
+        if own_world:
+            value = await self._called(whole, {"objectId": object_id, "arguments": given})
+            if not value:
+                raise _taken_off()
+            return value[0]
+        if not await self._called("function() { return this.isConnected; }", {"objectId": object_id}):
+            raise _taken_off()
+        return await self._called(function, {"objectId": object_id, "arguments": given})
+
+    async def run(self, function: str, *arguments: Any, own_world: bool = True) -> Any:
+        """Calls a function in the page and returns its value."""
+        given = ", ".join(msgspec.json.encode(argument).decode() for argument in arguments)
+        params: dict[str, Any] = {"expression": f"({function})({given})", "returnByValue": True, "awaitPromise": True}
+        params["userGesture"] = True
+        if own_world:
+            params["contextId"] = await self._world(self._main_frame)
+        return _returned(await self.call("Runtime.evaluate", params))
+
+    async def _called(self, function: str, params: dict[str, Any]) -> Any:
+        options = {"functionDeclaration": function, "returnByValue": True, "awaitPromise": True, "userGesture": True}
+        return _returned(await self.call("Runtime.callFunctionOn", {**options, **params}))
+
+    async def _world(self, frame_id: str) -> int:
+        try:
+            made = await self.call("Page.createIsolatedWorld", {"frameId": frame_id, "worldName": WORLD})
+        except CdpClosed:
+            raise
+        except CdpError:
+            raise ToolError("the frame is no longer on the page; take a new snapshot") from None
+        return int(made["executionContextId"])
+
+    async def box(self, node: RefNode) -> tuple[float, float, float, float]:
+        """Left, top, width and height of the element in the window, scrolled into view."""
+        try:
+            await self.call("DOM.scrollIntoViewIfNeeded", {"backendNodeId": node.backend_id})
+            quads = (await self.call("DOM.getContentQuads", {"backendNodeId": node.backend_id})).get("quads") or []
+        except CdpClosed:
+            raise
+        except CdpError as error:
+            if "does not have a layout object" in str(error) or "Could not compute" in str(error):
+                raise ToolError("the element cannot be seen, so it cannot be acted on") from None
+            raise _taken_off() from None
+        for quad in quads:
+            across, down = quad[0::2], quad[1::2]
+            left, top, width, height = min(across), min(down), max(across) - min(across), max(down) - min(down)
+            if width * height > 0:
+                return left, top, width, height
+        raise ToolError("the element has no size, so it cannot be acted on")
+
+    # Pictures
+
+    async def screenshot(self, kind: str, *, whole: bool, node: RefNode | None) -> bytes:
+        params: dict[str, Any] = {"format": kind, "captureBeyondViewport": whole or node is not None}
+        metrics = await self.call("Page.getLayoutMetrics")
+        if node is not None:
+            left, top, width, height = await self.box(node)
+            metrics = await self.call("Page.getLayoutMetrics")
+            view = metrics["cssVisualViewport"]
+            params["clip"] = _clip(left + view["pageX"], top + view["pageY"], width, height)
+        elif whole:
+            size = metrics["cssContentSize"]
+            params["clip"] = _clip(0, 0, size["width"], size["height"])
+        return base64.b64decode((await self.call("Page.captureScreenshot", params, 60))["data"])
+
+    async def pdf(self) -> bytes:
+        data = (await self.call("Page.printToPDF", {"printBackground": True}, 60))["data"]
+        if len(data) > MOST_PDF_BYTES * 4 // 3:
+            raise ToolError(f"the PDF is larger than {MOST_PDF_BYTES} bytes")
+        return base64.b64decode(data)
+
+
+def _taken_off() -> ToolError:
+    return ToolError("the element is no longer on the page; take a new snapshot")
+
+
+def _clip(left: float, top: float, width: float, height: float) -> dict[str, Any]:
+    size = {"width": max(1, min(width, MOST_PIXELS_WIDE)), "height": max(1, min(height, MOST_PIXELS_HIGH))}
+    return {"x": left, "y": top, **size, "scale": 1}
+
+
+def _returned(answer: dict[str, Any]) -> Any:
+    if (problem := answer.get("exceptionDetails")) is not None:
+        thrown = (problem.get("exception") or {}).get("description") or problem.get("text") or "it failed"
+        raise ToolError(f"the script failed: {str(thrown)[:500]}")
+    return answer.get("result", {}).get("value")
+
+
+def _argument(argument: dict[str, Any]) -> str:
+    value = argument.get("value", argument.get("unserializableValue"))
+    if value is None:
+        return str(argument.get("description") or argument.get("type") or "")
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _place(trace: Any) -> str:
+    frames: Sequence[Any] = trace.get("callFrames") or [] if isinstance(trace, dict) else []
+    return f"{frames[0].get('url')}:{frames[0].get('lineNumber', 0) + 1}" if frames else ""

@@ -1,0 +1,146 @@
+"""One account of a channel under the real manager, with a receiver in place of the Gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from openclaw.channels.kind import ChannelKinds
+from openclaw.channels.manager import ChannelManager, RunningAccount
+from openclaw.clock import Clock, SystemClock
+from openclaw.config.load import parse_config
+from openclaw.config.schema import Config
+from openclaw.inbound.message import Inbound
+from openclaw.outbound.reply import OutgoingMessage
+from openclaw.storage.files.disk import FileBlobStore
+
+PATIENCE_S = 60
+
+
+class QuickClock(SystemClock):
+    """Waiting takes no time, but others get their turn."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.01))
+
+
+class Receiver:
+    """Keeps what a channel hands in. ``failures`` are raised first, one for each attempt."""
+
+    def __init__(self) -> None:
+        self.messages: list[Inbound] = []
+        self.notices: list[Inbound] = []
+        self.edits: list[Inbound] = []
+        self.deletions: list[Inbound] = []
+        self.failures: list[Exception] = []
+        self.answer: bool | None = None
+        self._changed = asyncio.Event()
+
+    async def receive(self, inbound: Inbound) -> bool | None:
+        if self.failures:
+            raise self.failures.pop(0)
+        return self._note(self.messages, inbound)
+
+    async def notice(self, inbound: Inbound) -> None:
+        self._note(self.notices, inbound)
+
+    async def edited(self, inbound: Inbound) -> None:
+        self._note(self.edits, inbound)
+
+    async def deleted(self, inbound: Inbound) -> None:
+        self._note(self.deletions, inbound)
+
+    def _note(self, where: list[Inbound], inbound: Inbound) -> bool | None:
+        where.append(inbound)
+        self._changed.set()
+        return self.answer
+
+    async def got(self, count: int = 1, what: str = "messages") -> list[Inbound]:
+        """The first of them, once there are so many."""
+        async with asyncio.timeout(PATIENCE_S):
+            while len(kept := getattr(self, what)) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return kept
+
+    async def heard(self, text: str) -> Inbound:
+        async with asyncio.timeout(PATIENCE_S):
+            while not (found := [one for one in self.messages if text in one.text]):
+                self._changed.clear()
+                await self._changed.wait()
+        return found[0]
+
+
+class ChannelUnderTest:
+    def __init__(self, channel: str, manager: ChannelManager, receiver: Receiver, blobs: FileBlobStore) -> None:
+        self.channel, self.manager, self.receiver, self.blobs = channel, manager, receiver, blobs
+
+    @property
+    def account(self) -> RunningAccount:
+        return self.manager.accounts()[0]
+
+    async def send(self, part: OutgoingMessage | str, to: str, key: str = "run:0", **route: Any) -> str:
+        """Sends one message. Returns the platform's id of it."""
+        message = OutgoingMessage(text=part) if isinstance(part, str) else part
+        where = {"channel": self.channel, "to": to, "accountId": self.account.account.id, **route}
+        return (await self.manager.send(self.channel, where, message, key)).message_id
+
+    async def connected(self) -> None:
+        await until(lambda: self.account.status.connected)
+
+    async def stopped(self) -> str:
+        """Why the account stays off, once it does."""
+        await until(lambda: not self.account.status.configured)
+        return self.account.status.last_error or ""
+
+    async def failing(self) -> str:
+        """What is wrong, once something is."""
+        await until(lambda: bool(self.account.status.last_error))
+        return self.account.status.last_error or ""
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def channel_config(channel: str, settings: dict[str, Any]) -> Config:
+    loaded = parse_config("openclaw.json", json.dumps({"channels": {channel: settings}}), {})
+    assert loaded.valid, loaded.issues
+    return loaded.config
+
+
+@asynccontextmanager
+async def running_channel(
+    state: Path,
+    channel: str,
+    settings: dict[str, Any],
+    *,
+    receiver: Receiver | None = None,
+    clock: Clock | None = None,
+    environ: dict[str, str] | None = None,
+) -> AsyncGenerator[ChannelUnderTest]:
+    """Runs the configured account. It does not wait for its connection."""
+    receiver, blobs, config = receiver or Receiver(), FileBlobStore(str(state)), channel_config(channel, settings)
+    manager = ChannelManager(
+        kinds=ChannelKinds(environ or {}),
+        config=lambda: config,
+        clock=clock or QuickClock(),
+        state_dir=str(state),
+        blobs=blobs,
+        receive=receiver.receive,
+        notice=receiver.notice,
+        edited=receiver.edited,
+        deleted=receiver.deleted,
+        environ=environ or {},
+    )
+    await manager.start()
+    try:
+        yield ChannelUnderTest(channel, manager, receiver, blobs)
+    finally:
+        await manager.stop()

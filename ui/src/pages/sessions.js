@@ -1,0 +1,172 @@
+// Sessions: find one by its name or by what was said, change its settings, start it over, condense it, delete it.
+import { html, useEffect, useState } from "../core/dom.js";
+import { ago, count, dateTime, short } from "../core/format.js";
+import { call } from "../core/gateway.js";
+import { address, go, route } from "../core/router.js";
+import { t } from "../core/words.js";
+import { Dialog, Empty, Field, Notice, PageHead, pending, told, useCall } from "../parts/basics.js";
+import { sessionName } from "../parts/session-select.js";
+
+const PAGE = 50;
+const ACTIVE = { "": "Any time", 60: "Last hour", 1440: "Last day", 10080: "Last week" };
+
+export function Sessions() {
+  const { query } = route.value;
+  const [typed, setTyped] = useState(query.search || "");
+  const set = (fields) => go("sessions", { ...query, offset: "", ...fields }, { replace: true });
+  useEffect(() => {
+    const timer = setTimeout(() => typed !== (query.search || "") && set({ search: typed }), 200);
+    return () => clearTimeout(timer);
+  }, [typed]);
+  const said = query.in === "words";
+  return html`<div class="page">
+    <${PageHead} title=${t("Sessions")} />
+    <div class="filters" role="search">
+      <input type="search" aria-label=${t("Search")} placeholder=${said ? t("Words that were said") : t("Name or key")} value=${typed} onInput=${(event) => setTyped(event.target.value)} />
+      <select aria-label=${t("Search in")} value=${query.in || ""} onChange=${(event) => set({ in: event.target.value })}>
+        <option value="">${t("Names")}</option><option value="words">${t("Words that were said")}</option>
+      </select>
+      ${!said && html`<select aria-label=${t("Active")} value=${query.active || ""} onChange=${(event) => set({ active: event.target.value })}>
+        ${Object.entries(ACTIVE).map(([minutes, name]) => html`<option key=${minutes} value=${minutes}>${t(name)}</option>`)}
+      </select>`}
+    </div>
+    ${said ? html`<${Found} words=${query.search || ""} />` : html`<${List} query=${query} set=${set} />`}
+  </div>`;
+}
+
+function List({ query, set }) {
+  const offset = Number(query.offset) || 0;
+  const params = { limit: PAGE, offset, includeDerivedTitles: true };
+  if (query.search) params.search = query.search;
+  if (query.active) params.activeMinutes = Number(query.active);
+  const answer = useCall("sessions.list", params);
+  const [open, setOpen] = useState(null);
+  const { data } = answer;
+  if (!data) return pending(answer);
+  if (!data.sessions.length) return html`<${Empty}>${t("No session found.")}<//>`;
+  return html`<div class="table-frame" tabindex="0"><table>
+      <caption class="hidden">${t("Sessions")}</caption>
+      <thead><tr><th>${t("Session")}</th><th>${t("Channel")}</th><th>${t("Model")}</th><th class="number">${t("Context")}</th><th>${t("Active")}</th><th><span class="hidden">${t("Actions")}</span></th></tr></thead>
+      <tbody>${data.sessions.map((row) => html`<tr key=${row.key}>
+        <td><a href=${address("chat", { session: row.key })}>${row.label || row.derivedTitle || sessionName(row)}</a><br /><small>${row.key}</small></td>
+        <td>${row.channel || "–"}</td><td>${row.model || "–"}</td>
+        <td class="number">${row.totalTokens ? `${short(row.totalTokens)} / ${short(row.contextTokens)}` : "–"}${row.compactionCount ? html`<br /><small>🧹 ${row.compactionCount}</small>` : ""}</td>
+        <td title=${dateTime(row.updatedAt)}>${ago(row.updatedAt)}</td>
+        <td><button onClick=${() => setOpen(row)} aria-label=${t("Settings of {name}", { name: row.key })}>${t("Settings")}</button></td>
+      </tr>`)}</tbody>
+    </table></div>
+    <nav class="pager" aria-label=${t("Pages of the list")}>
+      <button disabled=${offset === 0} onClick=${() => set({ offset: Math.max(0, offset - PAGE) || "" })}>${t("Back")}</button>
+      <span>${t("{from}–{to} of {n}", { from: count(offset + 1), to: count(offset + data.sessions.length), n: count(data.totalCount) })}</span>
+      <button disabled=${!data.hasMore} onClick=${() => set({ offset: offset + PAGE })}>${t("Next")}</button>
+    </nav>
+    ${open && html`<${SessionDialog} row=${open} onClose=${() => setOpen(null)} changed=${answer.reload} />`}`;
+}
+
+function Found({ words }) {
+  const answer = useCall("sessions.search", { query: words, limit: 40 }, { skip: !words.trim() });
+  if (!words.trim()) return html`<${Empty}>${t("Write the words to find. Words in double quotes must follow each other.")}<//>`;
+  const { data } = answer;
+  if (!data) return pending(answer);
+  if (!data.results.length) return html`<${Empty}>${t("Nobody said that.")}<//>`;
+  return html`<ul class="found">${data.results.map((one, index) => html`<li key=${index} class="card">
+    ${one.sessionKey ? html`<a href=${address("chat", { session: one.sessionKey })}>${one.sessionKey}</a>` : html`<span>${one.sessionId}</span>`}
+    <small> · ${one.role || ""} · ${dateTime(one.timestamp || one.at)}</small>
+    <p class="plain">${one.snippet || one.text || ""}</p>
+  </li>`)}</ul>`;
+}
+
+const LEVELS = {
+  thinkingLevel: ["Thinking", ["off", "minimal", "low", "medium", "high", "xhigh"]],
+  verboseLevel: ["Tool notices", ["off", "on", "full"]],
+  reasoningLevel: ["Reasoning", ["off", "on", "stream"]],
+  responseUsage: ["Usage footer", ["off", "tokens", "full"]],
+  sendPolicy: ["Sending", ["allow", "deny"]],
+};
+
+function SessionDialog({ row, onClose, changed }) {
+  const [fields, setFields] = useState({ label: row.label || "", ...Object.fromEntries(Object.keys(LEVELS).map((name) => [name, row[name] || ""])) });
+  const [problem, setProblem] = useState("");
+  const set = (name) => (event) => setFields({ ...fields, [name]: event.target.value });
+  const act = async (work, news) => {
+    try {
+      setProblem("");
+      const answer = await work();
+      if (news) told(news);
+      changed();
+      return answer;
+    } catch (error) {
+      setProblem(error.message);
+      return null;
+    }
+  };
+  const save = (event) => {
+    event.preventDefault();
+    const given = Object.entries(fields).filter(([name, value]) => value !== (row[name] || ""));
+    const patch = Object.fromEntries(given.map(([name, value]) => [name, value || null]));
+    act(() => call("sessions.patch", { key: row.key, ...patch }), t("Saved")).then((answer) => answer && onClose());
+  };
+  return html`<${Dialog} title=${row.key} onClose=${onClose}>
+    ${problem && html`<${Notice} kind="error">${problem}<//>`}
+    <form onSubmit=${save}>
+      <${Field} label=${t("Label")}><input value=${fields.label} maxlength="64" onInput=${set("label")} /><//>
+      <div class="grid">${Object.entries(LEVELS).map(([name, [label, values]]) => html`<${Field} key=${name} label=${t(label)}>
+        <select value=${fields[name]} onChange=${set(name)}><option value="">${t("Default")}</option>${values.map((one) => html`<option key=${one}>${one}</option>`)}</select>
+      <//>`)}</div>
+      <div class="buttons"><button class="primary" type="submit">${t("Save")}</button>
+        <a href=${address("transcript", { session: row.key })}>${t("Transcript")}</a><a href=${address("context", { session: row.key })}>${t("Context")}</a></div>
+    </form>
+    <${Condense} row=${row} act=${act} />
+    <${Earlier} row=${row} act=${act} />
+    <section class="section"><h3>${t("Start over or delete")}</h3>
+      <div class="buttons">
+        <${Sure} onSure=${() => act(() => call("sessions.reset", { key: row.key }), t("A new session has begun; the old transcript is kept."))}>${t("Start over")}<//>
+        <${Sure} danger onSure=${() => act(() => call("sessions.delete", { key: row.key }), t("Deleted")).then((answer) => answer && onClose())}>${t("Delete")}<//>
+      </div>
+    </section>
+  <//>`;
+}
+
+// A button that asks once more before it acts.
+export function Sure({ children, onSure, danger = false }) {
+  const [asked, setAsked] = useState(false);
+  if (!asked) return html`<button type="button" class=${danger ? "danger" : ""} onClick=${() => setAsked(true)}>${children}</button>`;
+  return html`<span class="buttons"><button type="button" class=${danger ? "danger" : ""} onClick=${() => (setAsked(false), onSure())}>${t("Really?")} ${children}</button>
+    <button type="button" class="quiet" onClick=${() => setAsked(false)}>${t("Cancel")}</button></span>`;
+}
+
+function Condense({ row, act }) {
+  const [text, setText] = useState("");
+  const [busy, setBusy] = useState(false);
+  const compaction = (action) => async () => {
+    setBusy(true);
+    const answer = await act(() => call("sessions.compaction", { key: row.key, action }));
+    setBusy(false);
+    if (!answer) return;
+    if (action === "preview") setText(answer.text);
+    else if (action === "undo") told(t("Undone; the next prompt has {n} tokens.", { n: count(answer.tokensAfter) }));
+    else if (answer.status === "compacted") told(t("Condensed from {a} to {b} tokens.", { a: count(answer.tokensBefore), b: count(answer.tokensAfter) }));
+    else told(new Error(answer.reason || answer.status));
+  };
+  return html`<section class="section"><h3>${t("Condense the older part")}</h3>
+    <div class="buttons" aria-busy=${busy}>
+      <button type="button" disabled=${busy} onClick=${compaction("preview")}>${t("Preview")}</button>
+      <button type="button" disabled=${busy} onClick=${compaction("compact")}>${t("Compact")}</button>
+      <button type="button" disabled=${busy} onClick=${compaction("undo")}>${t("Undo")}</button>
+      ${busy && html`<span class="hint">${t("Working…")}</span>`}
+    </div>
+    ${text && html`<pre tabindex="0" class="wrap" aria-label=${t("Preview")}>${text}</pre>`}
+  </section>`;
+}
+
+function Earlier({ row, act }) {
+  const answer = useCall("sessions.archived", { key: row.key });
+  const earlier = answer.data?.sessions || [];
+  if (!earlier.length) return null;
+  const resume = (one) => act(() => call("sessions.resume", { key: row.key, sessionId: one.sessionId }), t("Resumed")).then(() => answer.reload());
+  return html`<section class="section"><h3>${t("Earlier sessions of this key")}</h3>
+    <ul class="plain-list">${earlier.slice(0, 20).map((one) => html`<li key=${one.sessionId}>
+      <span>${one.title || one.sessionId}<br /><small>${dateTime(one.endedAt)} ${one.reason || ""}</small></span>
+      <button type="button" onClick=${() => resume(one)}>${t("Resume")}</button>
+    </li>`)}</ul></section>`;
+}
