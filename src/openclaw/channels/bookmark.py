@@ -30,6 +30,7 @@ class Bookmark:
         self._copy = path.with_name(f"{path.name}.bak")
         self._clock = clock
         self._writer: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
         self._written = ""
         self.last_id = ""
 
@@ -47,6 +48,8 @@ class Bookmark:
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
+        if self._writing is not None:  # A thread goes on writing when its waiter is cancelled.
+            await asyncio.gather(self._writing, return_exceptions=True)
         if self.last_id != self._written:
             await self._put(self.last_id)
 
@@ -59,7 +62,8 @@ class Bookmark:
     async def _put(self, event_id: str) -> None:
         self._written = event_id
         try:
-            await asyncio.to_thread(self._write, event_id)
+            self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, event_id))
+            await asyncio.shield(self._writing)
         except OSError as error:
             log.warning("%s stays where it was: %s", self._path, error)
 
