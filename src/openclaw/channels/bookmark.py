@@ -25,8 +25,10 @@ class Bookmark:
     platform repeat events, and dedupe drops them.
     """
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, most: int = MAX_EVENT_ID) -> None:
+        """``most`` is the length of an id at most."""
         self._path = path
+        self._most = most
         self._copy = path.with_name(f"{path.name}.bak")
         self._clock = clock
         self._writer: asyncio.Task[None] | None = None
@@ -39,7 +41,7 @@ class Bookmark:
 
     def move_to(self, event_id: str) -> None:
         """Sets the bookmark. An empty id is ignored."""
-        if event_id and event_id != self.last_id and len(event_id) <= MAX_EVENT_ID:
+        if event_id and event_id != self.last_id and len(event_id) <= self._most:
             self.last_id = event_id
             if self._writer is None or self._writer.done():
                 self._writer = asyncio.create_task(self._keep_up())
@@ -71,7 +73,7 @@ class Bookmark:
         """Reads the bookmark, or its copy if the bookmark is gone or empty."""
         for path in (self._path, self._copy):
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                if event_id := file.read(MAX_EVENT_ID).decode("ascii", "ignore").strip():
+                if event_id := file.read(self._most).decode("ascii", "ignore").strip():
                     if path is self._copy:
                         log.error("%s was gone. It was restored from %s.", self._path, path.name)
                         self._write(event_id)
