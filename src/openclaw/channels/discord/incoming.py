@@ -294,11 +294,12 @@ def readable_text(text: str, own: OwnUser, names: dict[str, str], rooms: Rooms) 
     """The text with names in place of ids. A mention of us at the beginning or the end is left out."""
     if "<" not in text:
         return text
-    ours = f"<@!?{re.escape(own.id)}>"
-    bare = re.sub(rf"^\s{{0,50}}{ours}[\s,:]{{0,50}}", "", text)
-    # The end is looked at by itself: a search from every blank would take long in a text of blanks.
-    if tail := re.search(rf"{ours}$", bare.rstrip()):
-        bare = bare[: tail.start()].rstrip()
+    bare = text.strip()
+    for ours in (f"<@{own.id}>", f"<@!{own.id}>"):
+        if bare.startswith(ours):
+            bare = bare[len(ours) :].lstrip(" \t\n,:")
+        if bare.endswith(ours):
+            bare = bare[: -len(ours)].rstrip()
 
     def user(found: re.Match[str]) -> str:
         name = own.name if found[1] == own.id else names.get(found[1])
