@@ -15,7 +15,12 @@ from tests.support.gateway import TOKEN
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-PAGES = ("Chat", "Sessions", "Transcript", "Context", "Messages")
+# fmt: off
+PAGES = (
+    "Chat", "Sessions", "Transcript", "Context", "Messages", "Agents & cron", "Channels", "Approvals", "Usage",
+    "Config", "Logs", "Debug",
+)
+# fmt: on
 
 
 async def test_signing_in_keeps_the_token_out_of_addresses_and_of_what_stays(

@@ -6,6 +6,7 @@ import { address, go, route } from "../core/router.js";
 import { t } from "../core/words.js";
 import { Dialog, Empty, Field, Notice, PageHead, pending, told, useCall } from "../parts/basics.js";
 import { sessionName } from "../parts/session-select.js";
+import { Sure } from "../parts/sure.js";
 
 const PAGE = 50;
 const ACTIVE = { "": "Any time", 60: "Last hour", 1440: "Last day", 10080: "Last week" };
@@ -125,14 +126,6 @@ function SessionDialog({ row, onClose, changed }) {
       </div>
     </section>
   <//>`;
-}
-
-// A button that asks once more before it acts.
-export function Sure({ children, onSure, danger = false }) {
-  const [asked, setAsked] = useState(false);
-  if (!asked) return html`<button type="button" class=${danger ? "danger" : ""} onClick=${() => setAsked(true)}>${children}</button>`;
-  return html`<span class="buttons"><button type="button" class=${danger ? "danger" : ""} onClick=${() => (setAsked(false), onSure())}>${t("Really?")} ${children}</button>
-    <button type="button" class="quiet" onClick=${() => setAsked(false)}>${t("Cancel")}</button></span>`;
 }
 
 function Condense({ row, act }) {
