@@ -53,6 +53,7 @@ const SPANISH = {
   "Copied": "Copiado",
   "Show all": "Mostrar todo",
   "Session": "Sesión",
+  "This is too long to be sent at once.": "Es demasiado largo para enviarlo de una vez.",
   "just now": "ahora",
   "{n} min ago": "hace {n} min",
   "{n} h ago": "hace {n} h",
@@ -60,6 +61,8 @@ const SPANISH = {
 
   // Chat
   "Chat": "Chat",
+  "Show reasoning": "Mostrar razonamiento",
+  "Switch session (Ctrl+K)": "Cambiar de sesión (Ctrl+K)",
   "Conversation": "Conversación",
   "Message": "Mensaje",
   "Send": "Enviar",
@@ -100,6 +103,9 @@ const SPANISH = {
   "{n} sessions in all; search to find others.": "{n} sesiones en total; busca para encontrar otras.",
   // Sessions
   "Sessions": "Sesiones",
+  "Pack old transcripts": "Comprimir transcripciones antiguas",
+  "{n} transcripts were packed.": "Se comprimieron {n} transcripciones.",
+  "Outside the sandbox": "Fuera del entorno aislado",
   "Words that were said": "Palabras dichas",
   "Name or key": "Nombre o clave",
   "Search in": "Buscar en",

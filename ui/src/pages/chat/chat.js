@@ -44,7 +44,10 @@ export function Chat() {
     <header class="chat-head">
       <h1 class="hidden">${t("Chat")}</h1>
       <${SessionSelect} value=${sessionKey} onChange=${choose} create />
-      <${Fullness} facts=${facts} />
+      <span class="buttons">
+        ${facts.reasoningLevel && facts.reasoningLevel !== "off" && html`<label class="check hint"><input type="checkbox" checked=${settings.value.showThinking} onChange=${(event) => change({ showThinking: event.target.checked })} /> ${t("Show reasoning")}</label>`}
+        <${Fullness} facts=${facts} />
+      </span>
     </header>
     ${conversation.problem.value && html`<${Notice} kind="error">${conversation.problem.value}<//>`}
     <${Log} conversation=${conversation} setText=${setText} input=${input} />
