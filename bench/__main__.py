@@ -27,6 +27,7 @@ from bench import (
     history,
     inbound,
     recovery,
+    replies,
     soak,
     startup,
     store,
@@ -50,6 +51,7 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Row]]]] = {
     "context": context.measure,
     "fanout": fanout.measure,
     "recovery": recovery.measure,
+    "replies": replies.measure,
     "soak": soak.measure,
 }
 

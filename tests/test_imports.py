@@ -9,8 +9,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
 RECORDS = {
-    *("clock", "events", "foreign_text", "json_text", "messages", "net", "opener", "paths", "patterns", "printable"),
-    *("public_fetch", "redact", "rights", "text", "url_text"),
+    *("clock", "device_keys", "events", "foreign_text", "json_text", "messages", "net", "opener", "paths", "patterns"),
+    *("printable", "public_fetch", "redact", "rights", "text", "url_text"),
 }
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,
@@ -27,11 +27,12 @@ ALLOWED: dict[str, set[str]] = {
     "scheduler": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "teamwork": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "mcp": RECORDS | {"config", "tools", "outbound"},
+    "node": RECORDS | {"config", "storage", "tools"},
     "skills": set(),
     "security": RECORDS | {"config", "storage", "tools"},
-    "cli": RECORDS | {"config", "models", "gateway", "storage", "security", "tools", "mcp"},
+    "cli": RECORDS | {"config", "models", "gateway", "storage", "security", "tools", "mcp", "node"},
 }
-ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security"}
+ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security", "node"}
 
 
 def imported_packages(path: Path) -> set[str]:

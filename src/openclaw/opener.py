@@ -170,7 +170,12 @@ class PathOpener:
     @contextlib.contextmanager
     def editing(self, path: str) -> Generator[None]:
         """Lets one caller of this process at a time read, change and write the file."""
-        with _EDIT_LOCKS[hash(os.path.realpath(self.resolve(path))) % len(_EDIT_LOCKS)]:
+        named = self.resolve(path)
+        try:
+            real = os.path.realpath(named)
+        except OSError:  # A link on the way was swapped meanwhile. Opening the file will tell.
+            real = str(named)
+        with _EDIT_LOCKS[hash(real) % len(_EDIT_LOCKS)]:
             yield
 
     def _at(self, path: str, action: Callable[[int, str, str, bool], T], *, writing: bool, shown: str = "") -> T:

@@ -31,6 +31,7 @@ READ_OTHERWISE = {
     "agents.list[[]].identity.*": "getattr in gateway/methods/agents.py",
     "tools.exec.*": "converted to ExecSettings as a whole",
     "agents.list[[]].tools.exec.*": "converted to ExecSettings as a whole",
+    "channels.telegram.*topics.*": "group_settings in inbound/access.py, which reads groups and topics alike",
     "session.reset.*": "getattr in sessions/reset.py",
     "session.resetByType.*": "getattr in sessions/reset.py",
     "session.resetByChannel.*": "getattr in sessions/reset.py",
@@ -80,8 +81,8 @@ def test_every_listed_path_is_one_of_the_schema() -> None:
         ("{ hooks: { internal: { enabled: true } } }", "hooks.internal"),
         ("{ cron: { webhook: 'https://example.org/' } }", "cron.webhook"),
         ("{ models: { providers: { p: { api: 'bedrock-converse-stream' } } } }", "models.providers.p.api"),
-        ("{ tools: { exec: { host: 'node' } } }", "tools.exec.host"),
-        ("{ channels: { telegram: { botToken: 't' } } }", "channels.telegram"),
+        ("{ gateway: { nodes: { browser: { node: 'attic' } } } }", "gateway.nodes.browser"),
+        ("{ channels: { telegram: { retry: { attempts: 2 } } } }", "channels.telegram.retry"),
         (
             "{ agents: { defaults: { models: { 'a/b': { streaming: false } } } } }",
             "agents.defaults.models.a/b.streaming",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.outbound.limits import Limits
+from openclaw.outbound.chunking import Limits
 from openclaw.outbound.reply import MediaRef, failure_notice, parts_for
 
 SIGNAL = {"channel": "signal", "to": "signal:+15550000042", "accountId": "default"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from openclaw.events import Silent, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCall
-from openclaw.outbound.limits import Limits
+from openclaw.outbound.chunking import Limits
 from openclaw.outbound.reasoning import AnswerText
 from openclaw.outbound.reply import parts_for
 from openclaw.outbound.visible import ReplyTags, SpeechStream, speech_of, visible_message

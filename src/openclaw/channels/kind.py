@@ -15,6 +15,7 @@ from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 
 BUILT_IN = {
+    "telegram": "openclaw.channels.telegram.kind:TelegramKind",
     "irc": "openclaw.channels.irc.kind:IrcKind",
     "signal": "openclaw.channels.signal.kind:SignalKind",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 
 from openclaw.channels.base import ChannelContext
 from openclaw.inbound.message import Inbound
@@ -13,17 +14,20 @@ OFFERS = 5
 """A message that fails for another reason than the disk is given up after this many attempts."""
 
 
-async def offer(context: ChannelContext, inbound: Inbound) -> bool:
+async def offer(
+    context: ChannelContext, inbound: Inbound, hand_in: Callable[[Inbound], Awaitable[bool | None]] | None = None
+) -> bool:
     """Returns when the message is on disk, refused or given up. True means that somebody who may write wrote it.
 
     While the disk fails it tries for ever, so that no message is lost. After any other failure it gives the message up
     after some attempts, because it would keep back all later ones. The platform is told only after this returns.
+    ``hand_in`` is ``receive`` of the context unless another of its functions is given.
     """
-    log, attempt = context.log, 0
+    log, attempt, hand_in = context.log, 0, hand_in or context.receive
     while True:
         attempt += 1
         try:
-            return await context.receive(inbound) is not False
+            return await hand_in(inbound) is not False
         except OSError as error:
             log.warning("message %s cannot be kept for now (try %d): %s", inbound.message_id, attempt, error)
         except Exception as error:

@@ -38,6 +38,8 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("channels", "channels", "Show the chat platforms and whether they are connected"),
     ("outbox", "outbox", "Show replies that wait for their delivery, try them again or drop them"),
     ("devices", "pairing", "Approve, reject, revoke or remove paired devices"),
+    ("nodes", "nodes", "Show nodes, let them in and run commands on them"),
+    ("node", "node", "Run this machine as a node of a Gateway"),
     ("pairing", "pairing", "Let people in who wrote on a channel"),
     ("approvals", "approvals", "Show and edit which commands may run without a question"),
     ("browser", "browser", "Look at and drive the browser that the agent uses"),

@@ -29,6 +29,7 @@ _PER_AGENT = {
     "memorySearch.query.hybrid.temporalDecay": "results are ordered by their score only",
 }
 _CHANNELS = (
+    "telegram",
     "irc",
     "signal",
 )
@@ -41,6 +42,13 @@ _PER_CHANNEL_ACCOUNT = {
     "replyToMode": "replies quote what the agent asks to quote",
     "ackReaction": "messages are not acknowledged with a reaction yet",
     "defaultTo": "messages are only sent to a recipient that is named",
+}
+_PER_TELEGRAM_ACCOUNT = {
+    "draftChunk": "a draft grows with every new word",
+    "network": "the library chooses between IPv4 and IPv6",
+    "retry": "the outbox repeats what was not delivered, in its own time",
+    "actions.sendMessage": "deny the message tool instead",
+    "actions.sticker": "stickers are not sent",
 }
 
 UNSUPPORTED: dict[str, str] = {
@@ -56,7 +64,7 @@ UNSUPPORTED: dict[str, str] = {
     "models.providers.*.authHeader": "set compat.authHeader of the model instead",
     "models.bedrockDiscovery": "models of Bedrock are not looked up",
     "models.proxy": "there is no proxy for model calls",
-    "nodeHost": "there are no nodes yet",
+    "nodeHost": "a node of ours has no browser to offer",
     "agents.defaults.models.*.streaming": "replies are always streamed",
     "agents.defaults.subagents.maxSpawnDepth": "sub-agents never start sub-agents",
     "agents.defaults.subagents.announceTimeoutMs": "the announce step has two minutes",
@@ -99,7 +107,11 @@ UNSUPPORTED: dict[str, str] = {
     "hooks.gmail": "mail is not fetched; let a program call /hooks/gmail with the preset gmail",
     "hooks.internal": "there are no hooks inside the Gateway yet",
     "web": "there is no WhatsApp channel yet",
-    "channels.telegram": "there is no Telegram channel yet",
+    **{
+        f"channels.telegram{account}.{key}": reason
+        for account in ("", ".accounts.*")
+        for key, reason in _PER_TELEGRAM_ACCOUNT.items()
+    },
     "channels.discord": "there is no Discord channel yet",
     "channels.slack": "there is no Slack channel yet",
     "channels.whatsapp": "there is no WhatsApp channel yet",
@@ -131,7 +143,7 @@ UNSUPPORTED: dict[str, str] = {
     "gateway.remote.sshIdentity": "open an SSH tunnel yourself and set gateway.remote.url to it",
     "gateway.http.endpoints.responses.files.pdf": "PDF files are not read yet",
     "gateway.tailscale": "the Gateway does not publish itself through Tailscale",
-    "gateway.nodes": "there are no nodes yet",
+    "gateway.nodes.browser": "browsers on nodes are not used",
     "gateway.tools.allow": "every tool that is not denied can be invoked",
     "gateway.channelHealthCheckMinutes": "channels report their state themselves",
     "memory.backend": "notes are searched with the built-in index",
@@ -189,10 +201,6 @@ _UNSPOKEN = Rule(
 FILTERS = ("cut", "grep", "head", "sort", "tail", "tr", "uniq", "wc")
 """The programs that ``tools.exec.safeBins`` can name."""
 _EXEC = {
-    "host": Rule(
-        "there are no nodes, so no command runs",
-        _one_of("node"),
-    ),
     "safeBins": Rule(
         f"only {', '.join(FILTERS)} are filters; others can read files, variables or the network, so they are asked "
         "about like every program",
@@ -236,6 +244,11 @@ SAFETY: dict[str, Rule] = {
     **{
         f"channels.{channel}{account}.groups.*.{key}": _GROUP_TOOLS
         for channel in _CHANNELS
+        for account in ("", ".accounts.*")
+        for key in ("tools", "toolsBySender")
+    },
+    **{
+        f"channels.telegram{account}.groups.*.topics.*.{key}": _GROUP_TOOLS
         for account in ("", ".accounts.*")
         for key in ("tools", "toolsBySender")
     },

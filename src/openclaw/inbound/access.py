@@ -15,6 +15,7 @@ import msgspec
 from openclaw.config.channels import DEFAULT_ACCOUNT, account_settings
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels.base import ChannelGroup, DmPolicy, GroupPolicy
+from openclaw.config.schema.channels.telegram import TelegramGroup
 from openclaw.config.schema.system import Commands
 from openclaw.config.validate import KNOWN_CHANNELS
 from openclaw.inbound.message import Inbound
@@ -261,7 +262,7 @@ def _group_name(channel: str, group: str) -> str:
 
 
 def group_settings(group: ChannelGroup) -> GroupSettings:
-    topics: Mapping[str, ChannelGroup] = getattr(group, "topics", {})
+    topics = group.topics if isinstance(group, TelegramGroup) else {}
     return GroupSettings(
         enabled=group.enabled,
         require_mention=group.require_mention,

@@ -74,6 +74,14 @@ def _decoded(content: str, name: str) -> bytes:
     return data
 
 
+def content_type(data: bytes, claimed: str) -> str:
+    """The MIME type of a file. A picture is known by its content; what only claims to be one is a plain file."""
+    if (found := sniff_image(data)) is not None:
+        return found
+    mime = claimed.partition(";")[0].strip().lower()
+    return "application/octet-stream" if mime.startswith("image/") or "/" not in mime else mime
+
+
 FOLDER = "media/inbound"
 _LONGEST_NAME = 80
 _UNSAFE = re.compile(r"[^\w.+-]+")

@@ -12,7 +12,7 @@ import msgspec
 from openclaw.agent.runtime import Runtime
 from openclaw.inbound.incoming import Incoming
 from openclaw.messages import AssistantMessage, TextBlock
-from openclaw.outbound.limits import limits_for
+from openclaw.outbound.chunking import limits_for
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, is_delivered, parts_for
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import RunRecord

@@ -1,6 +1,7 @@
 """Reads Markdown into one intermediate form: a plain text and the spans of it that have a style.
 
-The parser is CommonMark's with strikethrough, spoilers (``||…||``) and tables. HTML is text like any other.
+The parser is CommonMark's with strikethrough, spoilers (``||…||``) and tables. HTML is text like any other, and so are
+definitions of links (``[1]: https://…``), which CommonMark would hide.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ _URL_SCHEME = re.compile(r"\bhttps?$", re.IGNORECASE)
 _INLINE_KINDS: dict[str, Kind] = {"strong": "bold", "em": "italic", "s": "strike", "link": "link"}
 SAFE_SCHEMES = frozenset({"http", "https", "mailto", "tel", "tg"})
 """Schemes of the addresses that become links. Other addresses are shown as text."""
+PLACE = "\ue000"
+"""A character that nobody writes. It stands for the place of a cut."""
+BARE = "bare_url"
 RULE_LINE = "---"
 """What a thematic break is written as."""
 
@@ -94,8 +98,8 @@ def convert_tables(markdown: str, mode: TableMode) -> str:
 def _parser(autolinks: bool) -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough")
-    parser.inline.ruler.before("linkify", "bare_url", _bare_url)
+    parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").disable("reference")
+    parser.inline.ruler.before("linkify", BARE, _bare_url)
     return parser if autolinks else parser.disable("autolink")
 
 
@@ -104,12 +108,41 @@ def _block_parser() -> MarkdownIt:
     """Finds blocks and leaves the text in them unread."""
     from markdown_it import MarkdownIt
 
-    return MarkdownIt("commonmark", {"html": False}).enable("table").disable(["inline", "text_join"])
+    return MarkdownIt("commonmark", {"html": False}).enable("table").disable(["inline", "text_join", "reference"])
 
 
 def parse_blocks(markdown: str) -> list[Token]:
     """The blocks of a text, without what is in their lines."""
     return _block_parser().parse(markdown)
+
+
+def open_marks(before: str, after: str, longest_address: int) -> tuple[str, str]:
+    """What closes the styles that are open between two texts, and what opens them again.
+
+    ``after`` need only go on to where the styles end. Nothing is returned for a text that cannot be judged, and none
+    for a link with a longer address.
+    """
+    if PLACE in before or PLACE in after:
+        return "", ""
+    apart = not before[-1:].strip() or not after[:1].strip()
+    middle = f" {PLACE} " if apart else PLACE
+    opened: list[tuple[str, str]] = []
+    for token in _parser(True).parse(before + middle + after):
+        for child in token.children or ():
+            if child.type == "code_inline" and PLACE in child.content:
+                opened.append((child.markup, child.markup))
+            if PLACE in child.content:
+                return "".join(close for _, close in reversed(opened)), "".join(start for start, _ in opened)
+            if child.type == "link_open":
+                address = str(child.attrs.get("href", ""))
+                plain = child.markup in ("autolink", BARE) or len(address) > longest_address
+                opened.append(("", "") if plain else ("[", f"](<{address}>)"))
+            elif child.nesting > 0:
+                opened.append((child.markup, child.markup))
+            elif child.nesting < 0 and opened:
+                opened.pop()
+        opened.clear()
+    return "", ""
 
 
 @functools.cache
@@ -118,7 +151,7 @@ def html_parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["strikethrough", "table"])
-    parser.inline.ruler.before("linkify", "bare_url", _bare_url)
+    parser.disable("reference").inline.ruler.before("linkify", BARE, _bare_url)
     parser.validateLink = is_safe_link
     return parser
 
@@ -140,7 +173,8 @@ def _bare_url(state: StateInline, silent: bool) -> bool:
         return False
     if not silent:
         state.pending = state.pending[: -len(scheme[0])]
-        state.push("link_open", "a", 1).attrs = {"href": url}
+        opening = state.push("link_open", "a", 1)
+        opening.attrs, opening.markup = {"href": url}, BARE
         state.push("text", "", 0).content = url
         state.push("link_close", "a", -1)
     state.pos += len(url) - len(scheme[0])
@@ -159,13 +193,8 @@ def _without_end(url: str) -> str:
     return url
 
 
-class _List(msgspec.Struct):
-    number: int | None
-    """The number of the next item. None in a list with bullets."""
-
-
 class _Writer:
-    """Writes the tokens of the parser as lines of text and notes the styles."""
+    """Writes the tokens of the parser as lines of text and notes the styles. Blank lines stay where they were."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -175,45 +204,47 @@ class _Writer:
         self._open: list[tuple[Kind, str, int]] = []
         """Inline styles that are open, with the place where they began on this line."""
         self._quotes: list[int] = []
-        self._lists: list[_List] = []
-        self._breaks = 0
-        """Line ends to write before the next text."""
+        """Where the open quotes began. -1: they have no text yet."""
+        self._lists: list[int | None] = []
+        """The number of the next item of each open list. None in a list with bullets."""
         self._marker = ""
         """The bullet or number of an item that has no text yet."""
+        self._breaks = 0
+        """Line ends to write before the next text."""
+        self._last_line = 0
+        """The line of the source behind the last block."""
 
     def write(self, tokens: Sequence[Token]) -> None:
         for index, token in enumerate(tokens):
             match token.type:
                 case "inline":
-                    hidden = index > 0 and tokens[index - 1].type == "heading_open" and self._layout.headings
-                    self._inline(token.children or [], heading=hidden)
-                case "paragraph_close" | "heading_close":
-                    self._end_block()
-                case "bullet_list_open" | "ordered_list_open":
-                    self._break(1)
-                    number = int(token.attrs.get("start", 1)) if token.type == "ordered_list_open" else None
-                    self._lists.append(_List(number))
+                    heading = index > 0 and tokens[index - 1].type == "heading_open" and self._layout.headings
+                    self._inline(token.children or [], heading=heading)
+                case "paragraph_open" | "heading_open":
+                    self._next_block(token)
+                case "bullet_list_open":
+                    self._lists.append(None)
+                case "ordered_list_open":
+                    self._lists.append(int(token.attrs.get("start", 1)))
                 case "bullet_list_close" | "ordered_list_close":
                     self._lists.pop()
-                    self._end_block()
                 case "list_item_open":
-                    self._break(1)
+                    self._end_empty_item()
                     self._marker = self._item_marker()
                 case "list_item_close":
-                    if self._marker:
-                        self._text("")
-                        self._marker = ""
-                    self._break(1)
+                    self._end_empty_item()
                 case "blockquote_open":
-                    self._break(1)
                     self._quotes.append(-1)
                 case "blockquote_close":
-                    self._end_quote()
+                    start = self._quotes.pop()
+                    if not self._quotes and 0 <= start < self._length:
+                        self._spans.append(Span(start, self._length, "quote"))
                 case "fence" | "code_block":
                     self._block(token)
                 case "hr":
-                    self._text(RULE_LINE)
-                    self._end_block()
+                    self._next_block(token)
+                    self._start_line()
+                    self._put(RULE_LINE)
                 case _:
                     pass
 
@@ -230,25 +261,25 @@ class _Writer:
 
     # Lines
 
-    def _break(self, count: int) -> None:
-        """Asks for that many line ends before the next text, if there is any text before it."""
-        if self._length and not self._marker:
-            self._breaks = max(self._breaks, count)
-
-    def _end_block(self) -> None:
-        self._break(1 if self._lists else 2)
+    def _next_block(self, token: Token) -> None:
+        """Begins a block on a line of its own, behind a blank line if the source has one there."""
+        first, end = token.map or (0, 0)
+        if self._length:
+            self._breaks = 2 if first > self._last_line else 1
+        self._last_line = end
 
     def _item_marker(self) -> str:
-        here = self._lists[-1]
-        if here.number is None:
+        number = self._lists[-1]
+        if number is None:
             return self._layout.bullet
-        here.number += 1
-        return f"{here.number - 1}. "
+        self._lists[-1] = number + 1
+        return f"{number}. "
 
-    def _prefix(self) -> str:
-        depth = len(self._lists) - (1 if self._marker else 0)
-        marker, self._marker = self._marker, ""
-        return self._layout.quote * len(self._quotes) + "  " * depth + marker
+    def _end_empty_item(self) -> None:
+        if self._marker:
+            self._breaks = 1 if self._length else 0
+            self._marker = self._marker.rstrip()
+            self._start_line()
 
     def _put(self, text: str) -> None:
         self._pieces.append(text)
@@ -257,40 +288,25 @@ class _Writer:
     def _start_line(self) -> None:
         """Writes the line ends that were asked for and what stands at the start of the new line."""
         fresh = self._length == 0 or self._breaks > 0
-        while self._breaks > 0:
-            self._breaks -= 1
-            self._put("\n")
-            if self._breaks and len(self._quotes) and self._quotes[-1] >= 0:
-                self._put(self._layout.quote.rstrip() * len(self._quotes))
+        breaks, self._breaks = self._breaks, 0
+        started = sum(start >= 0 for start in self._quotes)
+        for number in range(breaks):
+            self._put("\n" if number == 0 else self._layout.quote.rstrip() * started + "\n")
         if fresh or self._marker:
-            self._note_quotes()
-            self._put(self._prefix())
-
-    def _note_quotes(self) -> None:
-        self._quotes = [self._length if start < 0 else start for start in self._quotes]
-
-    def _text(self, text: str) -> None:
-        self._start_line()
-        self._put(text)
-
-    def _end_quote(self) -> None:
-        start = self._quotes.pop()
-        if not self._quotes and 0 <= start < self._length:
-            self._spans.append(Span(start, self._length, "quote"))
-        self._end_block()
+            self._quotes = [self._length if start < 0 else start for start in self._quotes]
+            item, self._marker = "  " * (len(self._lists) - 1) + self._marker if self._marker else "", ""
+            self._put(self._layout.quote * len(self._quotes) + item)
 
     def _block(self, token: Token) -> None:
-        content = token.content if token.content.endswith("\n") else token.content + "\n"
-        if self._marker:
-            self._text("")
-            self._breaks = 1
-        if self._length:
-            self._put("\n" * self._breaks)
+        self._end_empty_item()
+        self._next_block(token)
+        self._put("\n" * self._breaks)
         self._breaks = 0
-        self._note_quotes()
-        self._spans.append(Span(self._length, self._length + len(content), "block", _language(token.info)))
+        self._quotes = [self._length if start < 0 else start for start in self._quotes]
+        content = token.content.removesuffix("\n")
+        if content:
+            self._spans.append(Span(self._length, self._length + len(content), "block", _language(token.info)))
         self._put(content)
-        self._breaks = 0 if self._lists else 1
 
     # Inside a line
 
@@ -340,7 +356,7 @@ class _Writer:
     def _image(self, token: Token) -> None:
         source = str(token.attrs.get("src", ""))
         self._begin("link", source)
-        self._put(token.content or source)
+        self._put(token.content.replace("\n", " ") or source)
         self._end("link")
 
     def _line_end(self) -> None:
@@ -360,6 +376,8 @@ class _Writer:
             name, value, start = self._open[index]
             if name == kind:
                 del self._open[index]
+                if start == self._length and kind == "link":
+                    self._put(value)  # A link without words shows where it leads.
                 if start < self._length:
                     self._spans.append(Span(start, self._length, kind, value))
                 return

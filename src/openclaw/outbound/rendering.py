@@ -191,7 +191,7 @@ def _slack_close(span: Span) -> str:
         case "link":
             return ">"
         case "block":
-            return "```"
+            return "\n```"
         case _:
             return _SLACK_MARKS.get(span.kind, "")
 

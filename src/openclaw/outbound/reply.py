@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from openclaw.outbound.limits import Limits
+from openclaw.outbound.chunking import Limits
 from openclaw.outbound.silence import is_silent
 from openclaw.outbound.visible import CURRENT
 from openclaw.storage.base import OutboxPart
@@ -28,6 +28,14 @@ class MediaRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     file_name: str | None = None
 
 
+class Button(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A button below a message, where ``Capabilities`` say that the platform has them."""
+
+    text: str
+    data: str = ""
+    """What comes in as a message when somebody presses it. Empty means ``text``."""
+
+
 Act: TypeAlias = Literal["send", "react", "edit", "delete"]
 
 
@@ -46,6 +54,8 @@ class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     text: str = ""
     media: tuple[MediaRef, ...] = ()
     reply_to_id: str | None = None
+    buttons: tuple[tuple[Button, ...], ...] = ()
+    """Rows of buttons."""
     possibly_duplicate: bool = False
     """The message may have arrived already, because an earlier attempt ended while it was being sent."""
 

@@ -19,7 +19,7 @@ from openclaw.agent.runtime import Runtime
 from openclaw.config.schema import Config
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import INTERNAL, TextBlock, UserMessage
-from openclaw.outbound.limits import limits_for
+from openclaw.outbound.chunking import limits_for
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.outbound.reply import failure_notice, is_delivered, parts_for
 from openclaw.redact import redact

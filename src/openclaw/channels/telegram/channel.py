@@ -1,0 +1,434 @@
+"""One Telegram bot: receives updates by long polling or through a webhook, and sends through ``TelegramSender``.
+
+An update goes ``_poll`` or ``_on_webhook`` → ``_take`` → ``offer``, which hands it to the Gateway. Only then is it
+confirmed: by the offset of the next poll, or by the answer to the webhook.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import random
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+import msgspec
+
+from openclaw import redact
+from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest
+from openclaw.channels.bookmark import Bookmark
+from openclaw.channels.offer import offer
+from openclaw.channels.telegram.api import POLL_S, UPDATE_KINDS, BotApi, BotApiFailed, FileRefused, open_api
+from openclaw.channels.telegram.incoming import (
+    EditEvent,
+    FileToFetch,
+    MessageEvent,
+    MovedEvent,
+    OwnBot,
+    PressEvent,
+    ReactionEvent,
+    TelegramEvent,
+    decode_update,
+    interpret,
+    joined,
+    may_continue,
+)
+from openclaw.channels.telegram.kind import TOKEN_VARIABLE
+from openclaw.channels.telegram.sending import TelegramSender
+from openclaw.config.channels import DEFAULT_ACCOUNT
+from openclaw.config.schema.base import SecretRef
+from openclaw.config.schema.channels.telegram import TelegramAccount
+from openclaw.config.secrets import SecretUnavailable, resolve_secret
+from openclaw.inbound.attachments import content_type
+from openclaw.inbound.message import Inbound, Media, Route
+from openclaw.outbound.backoff import Backoff
+from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
+
+BOOKMARK = "last-update"
+KEPT_S = 24 * 3600.0
+"""The platform keeps updates for so long. Later an offset is of no use, and the ids may have begun anew elsewhere."""
+RECONNECT = Backoff(initial_s=2.0, max_s=30.0, factor=1.8, jitter=0.25)
+MORE_PARTS_S = 0.5
+"""The parts of an album arrive one after the other, within this time."""
+MOST_LOOKS = 6
+"""How often the server is asked for further parts of an album or a long text."""
+CHATS_AT_ONCE = 8
+WEBHOOK_S = 40.0
+"""The platform delivers an update again that is not confirmed in time."""
+CHECK_WEBHOOK_S = 300.0
+MOST_COMMANDS = 100
+LONGEST_DESCRIPTION = 256
+RECEIVED = 2000
+CONFLICT = (
+    "another program reads the updates of this bot (409 Conflict): stop it, or give this Gateway a bot of its own;"
+    " trying again"
+)
+REFUSED_TOKEN = "Telegram does not accept the bot token: take the present one from @BotFather"
+_SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
+_COMMAND = re.compile(r"[a-z0-9_]{1,32}")
+
+
+class TelegramChannel:
+    def __init__(self, context: ChannelContext) -> None:
+        self._context = context
+        self._settings: TelegramAccount = context.account.settings
+        self._bookmark = Bookmark(context.state_dir / BOOKMARK, context.clock)
+        self._api: BotApi | None = None
+        self._sender: TelegramSender | None = None
+        self._own = OwnBot(id=0)
+        self._commands: frozenset[str] = frozenset()
+        self._received: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._waiting: list[tuple[Any, asyncio.Future[None]]] = []
+
+    async def run(self) -> None:
+        token = await asyncio.to_thread(self._token)
+        self._api = api = await asyncio.to_thread(open_api, token, self._settings)
+        try:
+            await self._bookmark.load()
+            self._own = await self._introduce(api)
+            self._sender = TelegramSender(self._context, api, self._own)
+            await self._register_commands(api)
+            if self._settings.webhook_url:
+                await self._serve_webhook(api, self._settings.webhook_url)
+            else:
+                await self._poll(api)
+        finally:
+            self._api = self._sender = None
+            await self._bookmark.close()
+            await api.close()
+
+    def _token(self) -> str:
+        settings, environ = self._settings, self._context.environ
+        given = SecretRef(file=settings.token_file) if settings.token_file else settings.bot_token
+        try:
+            token = resolve_secret(given, environ, "the bot token")
+        except SecretUnavailable as problem:
+            raise NotConfigured(str(problem)) from None
+        if not token and self._context.account.id == DEFAULT_ACCOUNT:
+            token = environ.get(TOKEN_VARIABLE)
+        if not (token := (token or "").strip()):
+            raise NotConfigured("set channels.telegram.botToken to the token that @BotFather gave you")
+        redact.know([token])
+        return token
+
+    # Connecting
+
+    async def _introduce(self, api: BotApi) -> OwnBot:
+        """Asks who we are until the server answers."""
+        attempt = 0
+        while True:
+            try:
+                return msgspec.convert(await api.call("getMe"), OwnBot)
+            except msgspec.ValidationError:
+                raise NotConfigured(f"{self._settings.api_root} is not a Bot API: its getMe names no bot") from None
+            except BotApiFailed as failure:
+                attempt += 1
+                await self._pause(failure, attempt)
+
+    async def _pause(self, failure: BotApiFailed, attempt: int) -> None:
+        """Reports the failure and waits before the next attempt. Raises ``NotConfigured`` for a refused token."""
+        if failure.kind == "token":
+            raise NotConfigured(REFUSED_TOKEN) from None
+        reason = CONFLICT if failure.kind == "conflict" else str(failure)
+        self._context.disconnected(reason)
+        delay_s = max(RECONNECT.delay_s(attempt, random.random), failure.retry_after_s or 0.0)
+        self._context.log.warning("Telegram is not connected: %s; again in %.1f s", reason, delay_s)
+        await self._context.clock.sleep(delay_s)
+
+    async def _register_commands(self, api: BotApi) -> None:
+        """Puts the commands into the bot's menu. A failure costs the menu only."""
+        menu = {
+            name: command.description
+            for command in self._context.commands()
+            if _COMMAND.fullmatch(name := command.name.lower().replace("-", "_"))
+        }
+        self._commands = frozenset(menu)
+        for own in self._settings.custom_commands:
+            menu.setdefault(own.command.lower().lstrip("/"), own.description)
+        listed = [
+            {"command": name, "description": text.strip()[:LONGEST_DESCRIPTION] or name}
+            for name, text in list(menu.items())[:MOST_COMMANDS]
+        ]
+        try:
+            if listed:
+                await api.call("setMyCommands", {"commands": listed})
+            else:
+                await api.call("deleteMyCommands")
+        except BotApiFailed as failure:
+            self._context.log.warning("the menu of commands was not set: %s", failure)
+
+    # Long polling
+
+    async def _poll(self, api: BotApi) -> None:
+        attempt, connected = 0, False
+        offset, moved_at = await asyncio.to_thread(self._first_offset), self._context.clock.monotonic()
+        while True:
+            if self._context.clock.monotonic() - moved_at > KEPT_S:
+                offset = None
+            try:
+                if not connected:
+                    await api.call("deleteWebhook", {"drop_pending_updates": False})
+                # The first question is not a long one, so that it is soon known whether the server answers.
+                updates = await api.updates(offset, POLL_S if connected else 0)
+                updates = await self._with_all_parts(api, offset, updates)
+            except BotApiFailed as failure:
+                attempt, connected = attempt + 1, False
+                await self._pause(failure, attempt)
+                continue
+            if not connected:
+                self._context.connected()
+                connected, attempt = True, 0
+            await self._take_all(updates)
+            if ids := [one["update_id"] for one in updates if _has_id(one)]:
+                offset, moved_at = max(ids) + 1, self._context.clock.monotonic()
+                self._bookmark.move_to(f"{self._own.id}:{max(ids)}")
+
+    def _first_offset(self) -> int | None:
+        """Where to go on after a restart. None: an offset of another bot, or one that is too old."""
+        bot, _, last = self._bookmark.last_id.partition(":")
+        try:
+            age_s = self._context.clock.now_ms() / 1000 - (self._context.state_dir / BOOKMARK).stat().st_mtime
+        except OSError:
+            age_s = 0.0
+        return int(last) + 1 if bot == str(self._own.id) and last.isdigit() and age_s < KEPT_S else None
+
+    async def _with_all_parts(self, api: BotApi, offset: int | None, updates: list[Any]) -> list[Any]:
+        """The updates, asked for again if the last one is part of an album or a long text that may go on.
+
+        They are not confirmed meanwhile, so nothing is lost if the Gateway ends.
+        """
+        for _ in range(MOST_LOOKS):
+            if not updates or not may_continue(self._event(updates[-1])):
+                return updates
+            await self._context.clock.sleep(MORE_PARTS_S)
+            again = await api.updates(offset, 0)
+            if len(again) <= len(updates):
+                return updates
+            updates = again
+        return updates
+
+    async def _take_all(self, updates: Sequence[Any]) -> None:
+        """Takes the updates of each chat in order, and of several chats side by side."""
+        chats: dict[int, list[TelegramEvent]] = {}
+        for update in updates:
+            if (event := self._event(update)) is not None:
+                chats.setdefault(event.chat, []).append(event)
+        limit = asyncio.Semaphore(CHATS_AT_ONCE)
+
+        async def take_chat(events: list[TelegramEvent]) -> None:
+            async with limit:
+                for event in joined(events):
+                    await self._take(event)
+
+        async with asyncio.TaskGroup() as group:
+            for events in chats.values():
+                group.create_task(take_chat(events))
+
+    def _event(self, update: Any) -> TelegramEvent | None:
+        try:
+            return interpret(decode_update(update), self._own, self._context.account.id, self._commands)
+        except (msgspec.ValidationError, RecursionError) as error:
+            self._context.log.warning("an update of Telegram was not understood and is passed over: %s", error)
+            return None
+
+    # The webhook
+
+    async def _serve_webhook(self, api: BotApi, url: str) -> None:
+        try:
+            secret = await asyncio.to_thread(
+                resolve_secret, self._settings.webhook_secret, self._context.environ, "the webhook's secret"
+            )
+        except SecretUnavailable as problem:
+            raise NotConfigured(str(problem)) from None
+        if not secret or not _SECRET.fullmatch(secret):
+            raise NotConfigured("webhookSecret must be 1 to 256 letters, digits, _ or -")
+
+        async def answer(request: WebhookRequest) -> WebhookAnswer:
+            return await self._on_webhook(request, secret)
+
+        end = self._context.serve(self._settings.webhook_path, answer)
+        try:
+            await self._keep_webhook(api, url, secret)
+        finally:
+            end()
+
+    async def _keep_webhook(self, api: BotApi, url: str, secret: str) -> None:
+        """Registers the webhook, and looks from time to time whether it is still there."""
+        wanted = {"url": url, "secret_token": secret, "allowed_updates": list(UPDATE_KINDS)}
+        attempt, connected = 0, False
+        while True:
+            try:
+                info = await api.call("getWebhookInfo") if connected else {}
+                if not isinstance(info, dict) or info.get("url") != url:
+                    await api.call("setWebhook", wanted)
+                elif problem := info.get("last_error_message"):
+                    self._context.log.warning("Telegram could not deliver updates to the webhook: %s", problem)
+            except BotApiFailed as failure:
+                if failure.kind == "refused":
+                    raise NotConfigured(f"the webhook was not accepted; check webhookUrl: {failure}") from None
+                attempt, connected = attempt + 1, False
+                await self._pause(failure, attempt)
+                continue
+            if not connected:
+                self._context.connected()
+                connected, attempt = True, 0
+            await self._context.clock.sleep(CHECK_WEBHOOK_S)
+
+    async def _on_webhook(self, request: WebhookRequest, secret: str) -> WebhookAnswer:
+        given = request.headers.get("x-telegram-bot-api-secret-token", "")
+        if not hmac.compare_digest(given.encode(), secret.encode()):
+            return WebhookAnswer(status=401, text="wrong secret")
+        if request.method != "POST":
+            return WebhookAnswer(status=405, text="only POST")
+        try:
+            update = msgspec.json.decode(request.body)
+        except (msgspec.DecodeError, RecursionError):
+            return WebhookAnswer(status=400, text="not JSON")
+        try:
+            async with asyncio.timeout(WEBHOOK_S):
+                if may_continue(self._event(update)) or self._waiting:
+                    await self._take_with_parts(update)
+                else:
+                    await self._take_all([update])
+        except TimeoutError:
+            return WebhookAnswer(status=503, text="try again")
+        return WebhookAnswer(text="ok")
+
+    async def _take_with_parts(self, update: Any) -> None:
+        """Waits a moment for further parts. The first caller takes all, and the others wait for it."""
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((update, taken))
+        if len(self._waiting) > 1:
+            await taken
+            return
+        waiting: list[tuple[Any, asyncio.Future[None]]] = []
+        try:
+            await self._context.clock.sleep(MORE_PARTS_S)
+            waiting, self._waiting = self._waiting, []
+            waiting.sort(key=lambda one: one[0]["update_id"] if _has_id(one[0]) else 0)
+            await self._take_all([update for update, _ in waiting])
+        except BaseException:
+            for _, future in waiting or self._waiting:
+                if future is not taken and not future.done():
+                    future.set_exception(TimeoutError())
+            self._waiting = [] if not waiting else self._waiting
+            raise
+        for _, future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    # One update
+
+    async def _take(self, event: TelegramEvent) -> None:
+        match event:
+            case MessageEvent(inbound=inbound, files=files):
+                if files:
+                    media, notes = await self._fetch(files)
+                    inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
+                self._note_received(event.chat, inbound)
+                if inbound.text.strip() or inbound.media or inbound.untrusted:
+                    await offer(self._context, inbound)
+            case EditEvent(inbound=inbound):
+                await offer(self._context, inbound, self._context.edited)
+            case PressEvent(inbound=inbound, query_id=query_id):
+                if inbound.text:
+                    await offer(self._context, inbound)
+                await self._acknowledge(query_id)
+            case ReactionEvent():
+                await self._take_reaction(event)
+            case MovedEvent(chat=chat, new_chat=new_chat):
+                self._context.log.warning(
+                    "group %d became supergroup %d; use the new id under channels.telegram.groups", chat, new_chat
+                )
+                if self._sender is not None:
+                    self._sender.moved(chat, new_chat)
+
+    async def _fetch(self, files: Sequence[FileToFetch]) -> tuple[tuple[Media, ...], tuple[str, ...]]:
+        """Puts the files into the blob store. Returns them, and for the agent a line for each that was not fetched."""
+        api, limit = self._api, int(self._settings.media_max_mb * 1024 * 1024)
+        media: list[Media] = []
+        notes: list[str] = []
+        for file in files:
+            name = file.file_name or file.what
+            try:
+                if api is None:
+                    raise FileRefused("the channel is being stopped")
+                if file.size is not None and file.size > limit:
+                    raise FileRefused(f"it is larger than {limit / 1024 / 1024:g} MB (channels.telegram.mediaMaxMb)")
+                data, path = await api.fetch_file(file.file_id, limit)
+            except (FileRefused, BotApiFailed) as reason:
+                notes.append(f"Attachment {name} was not fetched: {reason}")
+                continue
+            named = file.file_name or PurePosixPath(path).name or None
+            mime = content_type(data, file.mime_type)
+            media.append(Media(mime_type=mime, file_name=named, blob=await self._context.blobs.put(data)))
+        return tuple(media), tuple(notes)
+
+    def _note_received(self, chat: int, inbound: Inbound) -> None:
+        for message_id in inbound.own_ids:
+            self._received[(chat, int(message_id))] = None
+        while len(self._received) > RECEIVED:
+            self._received.popitem(last=False)
+
+    async def _acknowledge(self, query_id: str) -> None:
+        """Ends the sign of waiting on the button."""
+        try:
+            if self._api is not None:
+                await self._api.call("answerCallbackQuery", {"callback_query_id": query_id})
+        except BotApiFailed as failure:
+            self._context.log.info("the press of a button was not acknowledged: %s", failure)
+
+    async def _take_reaction(self, event: ReactionEvent) -> None:
+        """Reports a reaction if the configuration wants it. The platform does not say whose message it is on."""
+        place = (event.chat, event.target)
+        sent = self._sender is not None and self._sender.sent(*place)
+        to_us = sent or (event.inbound.peer.kind == "direct" and place not in self._received)
+        settings = self._settings
+        allowed = {str(entry).strip().lower() for entry in settings.reaction_allowlist}
+        match settings.reaction_notifications:
+            case "off":
+                wanted = False
+            case "own":
+                wanted = to_us
+            case "all":
+                wanted = True
+            case "allowlist":
+                wanted = bool({"*", event.inbound.sender.id, *event.inbound.sender.other_ids} & allowed)
+        if wanted:
+            whose = "your message" if to_us else "a message"
+            event.inbound.text = f"{event.inbound.text} to {whose} (id {event.target})"
+            await offer(self._context, event.inbound, self._context.notice)
+
+    # Sending
+
+    async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
+        return await self._started().send(route, message, key)
+
+    async def typing(self, route: Route, on: bool) -> None:
+        if on:  # The sign ends by itself.
+            await self._started().typing(route)
+
+    async def draft(self, route: Route, draft_id: int, text: str) -> None:
+        await self._started().draft(route, draft_id, text)
+
+    async def probe(self) -> dict[str, Any]:
+        if self._api is None:
+            return {"ok": False, "error": "not running"}
+        try:
+            found = await self._api.call("getMe")
+        except BotApiFailed as failure:
+            return {"ok": False, "error": REFUSED_TOKEN if failure.kind == "token" else str(failure)}
+        bot = {name: found.get(name) for name in ("id", "username")} if isinstance(found, dict) else {}
+        return {"ok": True, "bot": bot, "mode": "webhook" if self._settings.webhook_url else "polling"}
+
+    def _started(self) -> TelegramSender:
+        if self._sender is None:
+            raise SendFailed("Telegram is not running", reached=False)
+        return self._sender
+
+
+def _has_id(update: Any) -> bool:
+    return isinstance(update, dict) and isinstance(update.get("update_id"), int)
