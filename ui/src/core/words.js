@@ -267,6 +267,9 @@ const SPANISH = {
   "Where": "Dónde",
   "In a session of its own": "En una sesión propia",
   "In the main session": "En la sesión principal",
+  "Its answer": "Su respuesta",
+  "is kept in its session": "se guarda en su sesión",
+  "goes to the last chat on a channel": "va al último chat de un canal",
   // Channels
   "Channels": "Canales",
   "Try the connections": "Probar las conexiones",

@@ -80,7 +80,7 @@ function History({ job, onClose }) {
 }
 
 function NewJob({ agents, onClose, added }) {
-  const [job, setJob] = useState({ name: "", agentId: "", kind: "cron", expr: "0 9 * * *", minutes: 60, at: "", target: "isolated", text: "" });
+  const [job, setJob] = useState({ name: "", agentId: "", kind: "cron", expr: "0 9 * * *", minutes: 60, at: "", target: "isolated", delivery: "none", text: "" });
   const [problem, setProblem] = useState("");
   const set = (name) => (event) => setJob({ ...job, [name]: event.target.value });
   const save = async (event) => {
@@ -88,7 +88,8 @@ function NewJob({ agents, onClose, added }) {
     const schedule = { cron: { kind: "cron", expr: job.expr, tz: Intl.DateTimeFormat().resolvedOptions().timeZone }, every: { kind: "every", everyMs: Number(job.minutes) * 60_000 }, at: { kind: "at", at: job.at ? new Date(job.at).toISOString() : "" } }[job.kind];
     const payload = job.target === "main" ? { kind: "systemEvent", text: job.text } : { kind: "agentTurn", message: job.text };
     try {
-      await call("cron.add", { name: job.name, schedule, payload, sessionTarget: job.target, ...(job.agentId ? { agentId: job.agentId } : {}) });
+      const delivery = job.target === "main" ? {} : { delivery: { mode: job.delivery } };
+      await call("cron.add", { name: job.name, schedule, payload, sessionTarget: job.target, ...delivery, ...(job.agentId ? { agentId: job.agentId } : {}) });
       told(t("Saved"));
       added();
     } catch (error) {
@@ -105,6 +106,7 @@ function NewJob({ agents, onClose, added }) {
       ${job.kind === "every" && html`<${Field} label=${t("Minutes between runs")}><input type="number" min="1" value=${job.minutes} onInput=${set("minutes")} /><//>`}
       ${job.kind === "at" && html`<${Field} label=${t("Time")}><input type="datetime-local" required value=${job.at} onInput=${set("at")} /><//>`}
       <${Field} label=${t("Where")}><select value=${job.target} onChange=${set("target")}><option value="isolated">${t("In a session of its own")}</option><option value="main">${t("In the main session")}</option></select><//>
+      ${job.target === "isolated" && html`<${Field} label=${t("Its answer")}><select value=${job.delivery} onChange=${set("delivery")}><option value="none">${t("is kept in its session")}</option><option value="announce">${t("goes to the last chat on a channel")}</option></select><//>`}
       ${agents.length > 1 && html`<${Field} label=${t("Agent")}><select value=${job.agentId} onChange=${set("agentId")}><option value="">${t("Default")}</option>${agents.map((one) => html`<option key=${one.id}>${one.id}</option>`)}</select><//>`}
     </div>
     <div class="buttons"><button class="primary" type="submit">${t("Save")}</button><button type="button" onClick=${onClose}>${t("Cancel")}</button></div>
