@@ -78,4 +78,4 @@ def test_only_the_command_that_starts_it_imports_the_gateway() -> None:
 
 def test_only_commands_that_work_without_a_gateway_read_the_stores() -> None:
     importers = {path.name for path in (SOURCE / "cli").rglob("*.py") if "storage" in imported_packages(path)}
-    assert importers == {"doctor.py", "sessions.py"}
+    assert importers == {"backup.py", "doctor.py", "sessions.py"}

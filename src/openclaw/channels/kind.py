@@ -18,6 +18,7 @@ BUILT_IN = {
     "telegram": "openclaw.channels.telegram.kind:TelegramKind",
     "irc": "openclaw.channels.irc.kind:IrcKind",
     "signal": "openclaw.channels.signal.kind:SignalKind",
+    "slack": "openclaw.channels.slack.kind:SlackKind",
 }
 """Channel → its kind. A kind is imported when the configuration first names its channel."""
 ENTRY_POINTS = "openclaw.channels"

@@ -45,6 +45,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("browser", "browser", "Look at and drive the browser that the agent uses"),
     ("sandbox", "sandbox", "Show the sandboxes of sessions, and make one anew"),
     ("mcp", "mcp", "Show the MCP servers whose tools the agents use, or be one for other agents"),
+    ("backup", "backup", "Make, check and restore backups of everything the Gateway keeps"),
     ("logs", "logs", "Show the Gateway's log"),
     ("dashboard", "status", "Print the address and the token for a Control UI that you host"),
     ("completion", "completion", "Print a completion script for bash, zsh or fish"),

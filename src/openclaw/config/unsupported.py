@@ -32,6 +32,7 @@ _CHANNELS = (
     "telegram",
     "irc",
     "signal",
+    "slack",
 )
 """The channels that exist."""
 _PER_CHANNEL_ACCOUNT = {
@@ -42,6 +43,20 @@ _PER_CHANNEL_ACCOUNT = {
     "replyToMode": "replies quote what the agent asks to quote",
     "ackReaction": "messages are not acknowledged with a reaction yet",
     "defaultTo": "messages are only sent to a recipient that is named",
+}
+_PER_SLACK_ACCOUNT = {
+    "userToken": "everything is done with the bot's token",
+    "userTokenReadOnly": "everything is done with the bot's token",
+    "signingSecret": "events arrive in Socket Mode only",
+    "slashCommand.sessionPrefix": "a slash command speaks to the session of the conversation it was given in",
+    "thread.historyScope": "a thread has its own history",
+    "thread.inheritParent": "a thread begins with its first message only",
+    "replyToModeByChatType": "replies quote what the agent asks to quote",
+    "actions.pins": "the agent cannot pin messages yet",
+    "actions.memberInfo": "the agent cannot look people up yet",
+    "actions.emojiList": "the agent cannot list emoji yet",
+    "channels.*.skills": "skills are chosen per agent",
+    "channels.*.systemPrompt": "channels have no prompt of their own",
 }
 _PER_TELEGRAM_ACCOUNT = {
     "draftChunk": "a draft grows with every new word",
@@ -113,7 +128,6 @@ UNSUPPORTED: dict[str, str] = {
         for key, reason in _PER_TELEGRAM_ACCOUNT.items()
     },
     "channels.discord": "there is no Discord channel yet",
-    "channels.slack": "there is no Slack channel yet",
     "channels.whatsapp": "there is no WhatsApp channel yet",
     "channels.bluebubbles": "there is no BlueBubbles channel yet",
     "channels.imessage": "there is no BlueBubbles channel yet",
@@ -132,6 +146,11 @@ UNSUPPORTED: dict[str, str] = {
         for channel in _CHANNELS
         for account in ("", ".accounts.*")
         for key, reason in _PER_CHANNEL_ACCOUNT.items()
+    },
+    **{
+        f"channels.slack{account}.{key}": reason
+        for account in ("", ".accounts.*")
+        for key, reason in _PER_SLACK_ACCOUNT.items()
     },
     "discovery": "the Gateway does not announce itself on the network",
     "canvasHost": "there is no canvas yet",
@@ -248,8 +267,9 @@ SAFETY: dict[str, Rule] = {
         for key in ("tools", "toolsBySender")
     },
     **{
-        f"channels.telegram{account}.groups.*.topics.*.{key}": _GROUP_TOOLS
+        f"channels.{place}.{key}": _GROUP_TOOLS
         for account in ("", ".accounts.*")
+        for place in (f"slack{account}.channels.*", f"telegram{account}.groups.*.topics.*")
         for key in ("tools", "toolsBySender")
     },
 }
