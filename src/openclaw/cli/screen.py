@@ -207,7 +207,9 @@ class Screen:
         self._commands.load()
         with self._print_lock:
             self._plain.plain(KEYS)
-            self._plain.plain("\n".join(f"{shortened(usage, 30):<30} {help}" for usage, help in self._commands.listed()))
+            self._plain.plain(
+                "\n".join(f"{shortened(usage, 30):<30} {help}" for usage, help in self._commands.listed())
+            )
 
     def _abort(self) -> None:
         if not self._conversation.abort():
