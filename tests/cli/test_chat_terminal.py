@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.gateway import model_config
 from tests.support.gateway_in_process import InProcessGateway
-from tests.support.model_server import ModelServer, Reply
+from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.tmux import Tmux, need_tmux
 
 
@@ -109,3 +109,75 @@ async def test_after_a_restart_the_chat_shows_the_reply_to_its_own_message(
         screen = await terminal.shows("the whole reply", without=("waiting for the Gateway",))
         assert screen.count("› go on") == 1
         assert screen.count("the whole reply") == 1
+
+
+async def test_no_key_swallows_a_line(gateway: InProcessGateway, models: ModelServer, folder: Path) -> None:
+    hold = asyncio.Event()
+    models.queue(Reply(text="done with it"), held("busy ", "now", hold=hold, after=1))
+    async with Tmux(folder, gateway.env, "chat") as terminal:
+        await terminal.shows("›")
+        await terminal.type("find me again")
+        await terminal.press("Enter")
+        await terminal.shows("done with it", without=("thinking", "writing"))
+        await terminal.type("a thought")
+        await terminal.press("C-c")
+        await terminal.shows("done with it", without=("a thought",))
+        await terminal.press("Up")
+        await terminal.shows("› a thought")
+        await terminal.press("C-r")
+        await terminal.type("find me")
+        await terminal.shows("› find me again", "I-search backward: find me")
+        await terminal.press("Enter")  # The line that was found stands in the input; nothing is sent yet.
+        screen = await terminal.shows("find me again", without=("I-search", "thinking"))
+        assert screen.count("› find me again") == 2 and len(models.requests) == 1
+        await terminal.press("Enter")
+        await terminal.shows("busy", "writing…")
+        await terminal.type("half a line")
+        await terminal.press("C-c")
+        await terminal.shows("stopped", "› half a line", without=("writing",))
+        hold.set()
+
+
+async def test_commands_are_completed_and_listed(gateway: InProcessGateway, folder: Path) -> None:
+    async with Tmux(folder, gateway.env, "chat") as terminal:
+        await terminal.shows("›")
+        await terminal.type("/stat")
+        await terminal.shows("› /stat", "/status ")
+        await terminal.press("Tab")
+        await terminal.shows("› /status")
+        await terminal.press("C-c")
+        await terminal.type("/help")
+        await terminal.press("Enter")
+        for _ in range(600):
+            lines = await terminal.screen(scrolled=True)
+            if "/whoami" in lines:
+                break
+            await asyncio.sleep(0.1)
+        assert "Ctrl-D, /exit" in lines
+        for command in ("/status", "/compact", "/session KEY", "/stop"):
+            assert f"\n{command}" in lines
+
+
+async def test_a_retry_is_told_while_it_lasts_and_a_failed_tool_shows_its_error(
+    gateway: InProcessGateway, models: ModelServer, folder: Path
+) -> None:
+    hold = asyncio.Event()
+    models.queue(
+        Reply(status=529, message="Overloaded"),
+        held("fine ", "now", hold=hold, after=1),
+        Reply(calls=[Call("read", {"path": "no-such-file.txt"})]),
+        Reply(text="I could not read it"),
+    )
+    async with Tmux(folder, gateway.env, "chat") as terminal:
+        await terminal.shows("›")
+        await terminal.type("hello")
+        await terminal.press("Enter")
+        await terminal.shows("trying again", "(attempt 2)", "fine", "writing…")
+        hold.set()
+        await terminal.shows("fine now", without=("writing…",))
+        await terminal.type("read it")
+        await terminal.press("Enter")
+        screen = await terminal.shows("I could not read it", without=("writing…", "thinking…"))
+        assert "⚙ read: no-such-file.txt" in screen
+        [failure] = [line for line in screen.splitlines() if line.startswith("✗ read: ")]
+        assert "no-such-file.txt" in failure or "No such file" in failure or "ENOENT" in failure

@@ -9,7 +9,7 @@ from openclaw import paths
 from openclaw.cli import service
 from openclaw.cli.client import Client, GatewayError, Lost, Unreachable, new_id
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
-from openclaw.cli.message import check_agent, find_session
+from openclaw.cli.message import check_agent, session_key
 from openclaw.cli.target import resolve
 from openclaw.cli.terminal import note
 from openclaw.cli.turn import NOTE, VOID, Printer, Turn, close_turn, message_text
@@ -47,9 +47,7 @@ class Conversation:
         if not session or session == "main":
             self.key = f"agent:{self.agent}:main" if self.agent else "main"
             return
-        # A chat may begin a new session, because the person sees that it is empty. A script may not.
-        new = session if session.startswith("agent:") else f"agent:{self.agent or 'main'}:{session}"
-        self.key = find_session(self.client, session, self.agent or None) or new
+        self.key, _ = session_key(self.client, session, self.agent or None)
 
     def view(self, limit: int = HISTORY, run_id: str | None = None) -> dict[str, Any]:
         """The last messages, the run under way and what waits; with a run id also which message that run answers."""
@@ -229,7 +227,7 @@ COMMANDS = {
         "Talk with the agent in this terminal",
         run,
         (
-            Flag("--session KEY", "session key, id or label (default: the main session)"),
+            Flag("--session NAME", "session key, id or label; a new name begins a session (default: main)"),
             Flag("--agent ID", "agent to talk with (default: the default agent)"),
             Flag("--history N", "messages to show on opening (10)", type=int, default=10),
             *GATEWAY,
