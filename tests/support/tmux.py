@@ -33,9 +33,9 @@ class Tmux:
         self._words = words
 
     async def __aenter__(self) -> Tmux:
-        command = [sys.executable, "-m", "openclaw", *self._words]
+        # The window stays open after the program, so that its last words can still be read.
+        command = ["sh", "-c", '"$@"; exec cat', "sh", sys.executable, "-m", "openclaw", *self._words]
         await self._tmux("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "30", *command)
-        await self._tmux("set-option", "-g", "remain-on-exit", "on")
         return self
 
     async def __aexit__(
