@@ -17,6 +17,7 @@ from openclaw.outbound.reply import SendFailed
 BUILT_IN = {
     "telegram": "openclaw.channels.telegram.kind:TelegramKind",
     "irc": "openclaw.channels.irc.kind:IrcKind",
+    "matrix": "openclaw.channels.matrix.kind:MatrixKind",
     "signal": "openclaw.channels.signal.kind:SignalKind",
 }
 """Channel → its kind. A kind is imported when the configuration first names its channel."""

@@ -31,6 +31,7 @@ _PER_AGENT = {
 _CHANNELS = (
     "telegram",
     "irc",
+    "matrix",
     "signal",
 )
 """The channels that exist."""
@@ -117,7 +118,8 @@ UNSUPPORTED: dict[str, str] = {
     "channels.whatsapp": "there is no WhatsApp channel yet",
     "channels.bluebubbles": "there is no BlueBubbles channel yet",
     "channels.imessage": "there is no BlueBubbles channel yet",
-    "channels.matrix": "there is no Matrix channel yet",
+    "channels.matrix.initialSyncLimit": "messages from before the first start are not read",
+    "channels.matrix.accounts.*.initialSyncLimit": "messages from before the first start are not read",
     **{
         f"channels.irc{account}.{key}": reason
         for account in ("", ".accounts.*")
