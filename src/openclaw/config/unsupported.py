@@ -33,6 +33,7 @@ _CHANNELS = (
     "irc",
     "matrix",
     "signal",
+    "slack",
 )
 """The channels that exist."""
 _PER_CHANNEL_ACCOUNT = {
@@ -43,6 +44,20 @@ _PER_CHANNEL_ACCOUNT = {
     "replyToMode": "replies quote what the agent asks to quote",
     "ackReaction": "messages are not acknowledged with a reaction yet",
     "defaultTo": "messages are only sent to a recipient that is named",
+}
+_PER_SLACK_ACCOUNT = {
+    "userToken": "everything is done with the bot's token",
+    "userTokenReadOnly": "everything is done with the bot's token",
+    "signingSecret": "events arrive in Socket Mode only",
+    "slashCommand.sessionPrefix": "a slash command speaks to the session of the conversation it was given in",
+    "thread.historyScope": "a thread has its own history",
+    "thread.inheritParent": "a thread begins with its first message only",
+    "replyToModeByChatType": "replies quote what the agent asks to quote",
+    "actions.pins": "the agent cannot pin messages yet",
+    "actions.memberInfo": "the agent cannot look people up yet",
+    "actions.emojiList": "the agent cannot list emoji yet",
+    "channels.*.skills": "skills are chosen per agent",
+    "channels.*.systemPrompt": "channels have no prompt of their own",
 }
 _PER_TELEGRAM_ACCOUNT = {
     "draftChunk": "a draft grows with every new word",
@@ -65,7 +80,7 @@ UNSUPPORTED: dict[str, str] = {
     "models.providers.*.authHeader": "set compat.authHeader of the model instead",
     "models.bedrockDiscovery": "models of Bedrock are not looked up",
     "models.proxy": "there is no proxy for model calls",
-    "nodeHost": "there are no nodes yet",
+    "nodeHost": "a node of ours has no browser to offer",
     "agents.defaults.models.*.streaming": "replies are always streamed",
     "agents.defaults.subagents.maxSpawnDepth": "sub-agents never start sub-agents",
     "agents.defaults.subagents.announceTimeoutMs": "the announce step has two minutes",
@@ -114,7 +129,6 @@ UNSUPPORTED: dict[str, str] = {
         for key, reason in _PER_TELEGRAM_ACCOUNT.items()
     },
     "channels.discord": "there is no Discord channel yet",
-    "channels.slack": "there is no Slack channel yet",
     "channels.whatsapp": "there is no WhatsApp channel yet",
     "channels.bluebubbles": "there is no BlueBubbles channel yet",
     "channels.imessage": "there is no BlueBubbles channel yet",
@@ -135,6 +149,11 @@ UNSUPPORTED: dict[str, str] = {
         for account in ("", ".accounts.*")
         for key, reason in _PER_CHANNEL_ACCOUNT.items()
     },
+    **{
+        f"channels.slack{account}.{key}": reason
+        for account in ("", ".accounts.*")
+        for key, reason in _PER_SLACK_ACCOUNT.items()
+    },
     "discovery": "the Gateway does not announce itself on the network",
     "canvasHost": "there is no canvas yet",
     "talk": "there is no talk mode yet",
@@ -145,7 +164,7 @@ UNSUPPORTED: dict[str, str] = {
     "gateway.remote.sshIdentity": "open an SSH tunnel yourself and set gateway.remote.url to it",
     "gateway.http.endpoints.responses.files.pdf": "PDF files are not read yet",
     "gateway.tailscale": "the Gateway does not publish itself through Tailscale",
-    "gateway.nodes": "there are no nodes yet",
+    "gateway.nodes.browser": "browsers on nodes are not used",
     "gateway.tools.allow": "every tool that is not denied can be invoked",
     "gateway.channelHealthCheckMinutes": "channels report their state themselves",
     "memory.backend": "notes are searched with the built-in index",
@@ -203,10 +222,6 @@ _UNSPOKEN = Rule(
 FILTERS = ("cut", "grep", "head", "sort", "tail", "tr", "uniq", "wc")
 """The programs that ``tools.exec.safeBins`` can name."""
 _EXEC = {
-    "host": Rule(
-        "there are no nodes, so no command runs",
-        _one_of("node"),
-    ),
     "safeBins": Rule(
         f"only {', '.join(FILTERS)} are filters; others can read files, variables or the network, so they are asked "
         "about like every program",
@@ -254,8 +269,9 @@ SAFETY: dict[str, Rule] = {
         for key in ("tools", "toolsBySender")
     },
     **{
-        f"channels.telegram{account}.groups.*.topics.*.{key}": _GROUP_TOOLS
+        f"channels.{place}.{key}": _GROUP_TOOLS
         for account in ("", ".accounts.*")
+        for place in (f"slack{account}.channels.*", f"telegram{account}.groups.*.topics.*")
         for key in ("tools", "toolsBySender")
     },
 }

@@ -15,6 +15,7 @@ import msgspec
 from openclaw.config.channels import DEFAULT_ACCOUNT, account_settings
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels.base import ChannelGroup, DmPolicy, GroupPolicy
+from openclaw.config.schema.channels.slack import SlackAccount, SlackRoom
 from openclaw.config.schema.channels.telegram import TelegramGroup
 from openclaw.config.schema.system import Commands
 from openclaw.config.validate import KNOWN_CHANNELS
@@ -63,9 +64,11 @@ def decide_access(inbound: Inbound, settings: ChannelSettings, allow_store: Coll
 
 def group_rules(settings: ChannelSettings, inbound: Inbound) -> GroupRules:
     """Returns what the list of groups says about this one. An empty list allows all groups."""
+    if settings.group_dms is not None and inbound.peer.kind == "group":
+        return GroupRules(allowed=True, require_mention=False, mention_is_set=True)
     own, rest = _listed(settings, inbound), settings.groups.get("*")
     topic = _topic(own, inbound) or _topic(rest, inbound)
-    wishes = [found.require_mention for found in (topic, own, rest) if found]
+    wishes = [*(found.require_mention for found in (topic, own, rest) if found), settings.require_mention]
     return GroupRules(
         allowed=not settings.groups or own is not None or rest is not None,
         require_mention=next((wish for wish in wishes if wish is not None), True),
@@ -154,6 +157,8 @@ def _direct(inbound: Inbound, settings: ChannelSettings, allow_store: Collection
 
 
 def _group(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[str]) -> Access:
+    if settings.group_dms is not None and inbound.peer.kind == "group":
+        return _group_dm(inbound, settings, settings.group_dms, allow_store)
     own = _listed(settings, inbound)
     topic = _topic(own, inbound)
     chain = [found for found in (topic, own) if found]
@@ -163,6 +168,12 @@ def _group(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[
     if policy == "disabled":
         return Drop("group messages are disabled")
     members = next((found.allow_from for found in chain if found.allow_from is not None), None)
+    if settings.lists_rooms:
+        if policy == "allowlist" and own is None and "*" not in settings.groups:
+            return Drop("channel is not on the list of channels")
+        if members is not None and not _admits(_known(settings.channel, members), sender_ids(inbound)):
+            return Drop("sender is not on the list of the channel")
+        return Allow()
     if members is not None or policy == "allowlist":
         if members is None:
             members = settings.allow_from if settings.group_allow_from is None else settings.group_allow_from
@@ -174,6 +185,16 @@ def _group(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[
     if not group_rules(settings, inbound).allowed:
         return Drop("group is not on the list of groups")
     return Allow()
+
+
+def _group_dm(inbound: Inbound, settings: ChannelSettings, rooms: GroupDms, allow_store: Collection[str]) -> Access:
+    """A direct chat with several people. Everybody in it must be known by themselves, as in a direct chat."""
+    if not rooms.enabled or settings.dm_policy == "disabled":
+        return Drop("direct messages with several people are disabled")
+    if rooms.listed and normal_id(settings.channel, inbound.peer.id) not in _known(settings.channel, rooms.listed):
+        return Drop("this direct chat with several people is not on the list")
+    people = _known(settings.channel, settings.allow_from) | _known(settings.channel, allow_store)
+    return Allow() if _admits(people, sender_ids(inbound)) else Drop("sender is not on the allow list")
 
 
 def _listed(settings: ChannelSettings, inbound: Inbound) -> GroupSettings | None:
@@ -227,6 +248,14 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     topics: Mapping[str, GroupSettings] = {}
 
 
+class GroupDms(msgspec.Struct, frozen=True, kw_only=True):
+    """Direct chats with several people, on platforms that tell them from groups."""
+
+    enabled: bool = False
+    listed: tuple[str, ...] = ()
+    """Their ids. Empty means all."""
+
+
 class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
     channel: str
     dm_policy: DmPolicy = "pairing"
@@ -235,6 +264,12 @@ class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
     group_allow_from: tuple[str, ...] | None = None
     """None means unset, so that ``allow_from`` counts. An empty list admits nobody."""
     groups: Mapping[str, GroupSettings] = {}
+    lists_rooms: bool = False
+    """The policy "allowlist" means the rooms in ``groups``, not the people in ``allow_from``."""
+    require_mention: bool | None = None
+    """For groups that do not say."""
+    group_dms: GroupDms | None = None
+    """None: the platform has groups instead, and a peer of the kind ``group`` is one."""
     history_limit: int | None = None
 
 
@@ -245,7 +280,7 @@ def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACC
     if account is None:
         return ChannelSettings(channel=name)
     direct = account.dm
-    return ChannelSettings(
+    settings = ChannelSettings(
         channel=name,
         dm_policy=direct.policy or account.dm_policy if direct.enabled else "disabled",
         allow_from=_ids(account.allow_from) + _ids(direct.allow_from),
@@ -253,6 +288,28 @@ def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACC
         group_allow_from=None if account.group_allow_from is None else _ids(account.group_allow_from),
         groups={_group_name(name, group): group_settings(settings) for group, settings in account.groups.items()},
         history_limit=account.history_limit,
+    )
+    return _with_rooms(settings, account) if isinstance(account, SlackAccount) else settings
+
+
+def _with_rooms(settings: ChannelSettings, account: SlackAccount) -> ChannelSettings:
+    """What Slack has besides: its rooms are ``channels``, and a direct chat may have several people."""
+    rooms = {name: _slack_room(room) for name, room in account.channels.items()}
+    return msgspec.structs.replace(
+        settings,
+        groups={**settings.groups, **rooms},
+        lists_rooms=True,
+        require_mention=account.require_mention,
+        group_dms=GroupDms(enabled=account.dm.group_enabled, listed=_ids(account.dm.group_channels)),
+    )
+
+
+def _slack_room(room: SlackRoom) -> GroupSettings:
+    people = room.users if room.allow_from is None else room.allow_from
+    return msgspec.structs.replace(
+        group_settings(room),
+        enabled=room.enabled and room.allow is not False,
+        allow_from=None if people is None else _ids(people),
     )
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from openclaw.channels.base import ChannelContext
 from openclaw.channels.bookmark import Bookmark
+from openclaw.channels.media import files_to_send
 from openclaw.channels.offer import offer
 from openclaw.channels.signal.connection import (
     Daemon,
@@ -206,17 +207,10 @@ class SignalChannel:
         return {"message": rendered.text, **({"textStyle": styles} if styles else {})}
 
     async def _outgoing_media(self, message: OutgoingMessage) -> list[str]:
-        uris: list[str] = []
-        for media in message.media:
-            data = await self._context.blobs.get(media.blob)
-            if data is None:
-                raise SendFailed(f"the file {media.file_name or media.blob[:12]} is gone", permanent=True)
-            limit = self._settings.media_max_mb
-            if len(data) > limit * 1024 * 1024:
-                name = media.file_name or media.mime_type
-                raise SendFailed(f"{name} is larger than channels.signal.mediaMaxMb ({limit:g})", permanent=True)
-            uris.append(await asyncio.to_thread(data_uri, data, media.mime_type, media.file_name))
-        return uris
+        return [
+            await asyncio.to_thread(data_uri, data, media.mime_type, media.file_name)
+            for media, data in await files_to_send(self._context, message, self._settings.media_max_mb)
+        ]
 
     async def typing(self, route: Route, on: bool) -> None:
         target = recipient_params(route.to or "")

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from openclaw.channels.media import NotFetched, fetch_files
 from openclaw.channels.signal.connection import RpcError, RpcUnreachable, SignalRpc
 from openclaw.channels.signal.kind import normalize_number
 from openclaw.foreign_text import disarmed_name
@@ -18,7 +19,6 @@ from openclaw.inbound.prompt_text import display_name
 from openclaw.storage.base import BlobStore
 
 MAX_TEXT = 256 * 1024
-MAX_ATTACHMENTS = 32
 FETCH_TIMEOUT_S = 60.0
 LONGEST_EMOJI = 32
 
@@ -233,25 +233,15 @@ def _text(units: bytes) -> str:
     return units.decode("utf-16-le", "replace")
 
 
-class NotFetched(Exception):
-    """An attachment was not fetched. The message says why."""
-
-
 async def fetch_attachments(
     rpc: SignalRpc, blobs: BlobStore, attachments: Sequence[SignalAttachment], origin: dict[str, Any], limit: int
 ) -> tuple[tuple[Media, ...], tuple[str, ...]]:
     """Puts the files into the blob store. Returns them, and for the agent a line for each that was not fetched."""
-    media: list[Media] = []
-    notes: list[str] = []
-    for attachment in attachments[:MAX_ATTACHMENTS]:
-        try:
-            media.append(await _fetch(rpc, blobs, attachment, origin, limit))
-        except NotFetched as reason:
-            name = attachment.filename or attachment.content_type or "a file"
-            notes.append(f"Attachment {name} was not fetched: {reason}")
-    if (left := len(attachments) - MAX_ATTACHMENTS) > 0:
-        notes.append(f"{left} more attachments were not fetched: at most {MAX_ATTACHMENTS} are")
-    return tuple(media), tuple(notes)
+    return await fetch_files(
+        attachments,
+        lambda attachment: attachment.filename or attachment.content_type,
+        lambda attachment: _fetch(rpc, blobs, attachment, origin, limit),
+    )
 
 
 async def _fetch(

@@ -1,0 +1,78 @@
+"""Files that travel with messages: what is fetched from a platform, and what is sent to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from openclaw.channels.base import ChannelContext
+from openclaw.inbound.message import Media
+from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
+
+if TYPE_CHECKING:
+    import aiohttp
+
+File = TypeVar("File")
+MAX_FILES = 32
+MB = 1024 * 1024
+_UNSAFE = re.compile(r"[^\w.()+ -]+")
+
+
+class NotFetched(Exception):
+    """A file was not fetched. The message says why."""
+
+
+async def fetch_files(
+    files: Sequence[File], name: Callable[[File], str | None], fetch: Callable[[File], Awaitable[Media]]
+) -> tuple[tuple[Media, ...], tuple[str, ...]]:
+    """Fetches files with ``fetch``. Returns them, and for the agent a line for each that was not fetched."""
+    media: list[Media] = []
+    notes: list[str] = []
+    for file in files[:MAX_FILES]:
+        try:
+            media.append(await fetch(file))
+        except NotFetched as reason:
+            notes.append(f"Attachment {name(file) or 'a file'} was not fetched: {reason}")
+    if (left := len(files) - MAX_FILES) > 0:
+        notes.append(f"{left} more attachments were not fetched: at most {MAX_FILES} are")
+    return tuple(media), tuple(notes)
+
+
+async def read_within(response: aiohttp.ClientResponse, limit: int, where: str) -> bytes:
+    """The body of an answer. Raises ``NotFetched`` if it is larger than ``limit``, which the key ``where`` sets."""
+    too_large = f"it is larger than {limit / MB:g} MB ({where})"
+    if (response.content_length or 0) > limit:
+        raise NotFetched(too_large)
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_chunked(256 * 1024):
+        size += len(chunk)
+        if size > limit:
+            raise NotFetched(too_large)
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+async def files_to_send(
+    context: ChannelContext, message: OutgoingMessage, limit_mb: float
+) -> list[tuple[MediaRef, bytes]]:
+    """The files of a message with their bytes. Raises a permanent ``SendFailed`` if one is gone or too large."""
+    files: list[tuple[MediaRef, bytes]] = []
+    for media in message.media:
+        data = await context.blobs.get(media.blob)
+        if data is None:
+            raise SendFailed(f"the file {media.file_name or media.blob[:12]} is gone", permanent=True)
+        if len(data) > limit_mb * MB:
+            name, key = media.file_name or media.mime_type, f"channels.{context.channel}.mediaMaxMb"
+            raise SendFailed(f"{name} is larger than {key} ({limit_mb:g})", permanent=True)
+        files.append((media, data))
+    return files
+
+
+def safe_file_name(media: MediaRef) -> str:
+    """A name for the platform, without a path or signs that could mean something. Never empty."""
+    import mimetypes
+
+    name = _UNSAFE.sub("_", (media.file_name or "").replace("\\", "/").rpartition("/")[2]).strip(" ._")[-120:]
+    return name or f"file{mimetypes.guess_extension(media.mime_type) or '.bin'}"

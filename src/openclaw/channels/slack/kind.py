@@ -1,0 +1,105 @@
+"""Slack's entry in the list of channels: its configured accounts, and the form of its addresses."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from openclaw.channels.base import Capabilities, Channel, ChannelContext, NotConfigured
+from openclaw.channels.credentials import is_given
+from openclaw.channels.kind import ConfiguredKind, Section
+from openclaw.config.schema import Config
+from openclaw.config.schema.channels.slack import SlackAccount
+from openclaw.inbound.message import Peer
+from openclaw.outbound.reply import SendFailed
+
+TargetKind: TypeAlias = Literal["user", "channel", "ephemeral"]
+_PERSON = re.compile(r"[UWB][A-Z0-9]{2,20}")
+_CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,20}")
+
+
+class SlackKind(ConfiguredKind):
+    id = "slack"
+    label = "Slack"
+    capabilities = Capabilities(
+        chat_types=("direct", "channel", "group"),
+        media=True,
+        reactions=True,
+        typing=True,
+        threads=True,
+        mentions=True,
+        reply=True,
+        edit=True,
+        unsend=True,
+        native_commands=True,
+        idempotent=False,
+    )
+
+    def section(self, config: Config) -> Section | None:
+        slack = config.channels.slack
+        return Section(slack, slack.accounts, slack.default_account) if slack else None
+
+    def problem(self, account_id: str, where: str, settings: SlackAccount) -> str:
+        if settings.mode == "http":
+            return f'{where}.mode "http" does not exist here; set it to "socket" and give {where}.appToken'
+        if not is_given(settings.bot_token, account_id, "SLACK_BOT_TOKEN", self.environ):
+            return f"set {where}.botToken to the bot's token (xoxb-…)"
+        if not is_given(settings.app_token, account_id, "SLACK_APP_TOKEN", self.environ):
+            return f"set {where}.appToken to the app's token (xapp-…)"
+        return ""
+
+    def peer(self, to: str) -> Peer:
+        target = target_of(to)
+        return Peer(kind="direct" if target.kind == "user" else "channel", id=target.id)
+
+    def open(self, context: ChannelContext) -> Channel:
+        try:
+            import slack_sdk  # pyright: ignore[reportUnusedImport]  # noqa: F401
+        except ModuleNotFoundError:
+            raise NotConfigured("install Slack's library: pip install 'openclaw[slack]'") from None
+        from openclaw.channels.slack.channel import SlackChannel
+
+        return SlackChannel(context)
+
+
+class SlackTarget(msgspec.Struct, frozen=True):
+    kind: TargetKind
+    id: str
+    """The user, or the channel."""
+    only_for: str = ""
+    """The person who alone sees an ``ephemeral`` message in the channel."""
+
+
+def target_of(to: str) -> SlackTarget:
+    """Reads ``user:U…``, ``channel:C…``, ``<@U…>``, ``<#C…>`` or a bare id, with or without ``slack:`` before it.
+
+    Raises a permanent ``SendFailed`` if it is none of these. Ids are written in capitals, whatever the address has.
+    """
+    text = to.strip()
+    if text.lower().startswith("slack:"):
+        text = text[len("slack:") :].strip()
+    if text.startswith(("<@", "<#")) and text.endswith(">"):
+        text = text[2:-1].partition("|")[0]
+    kind, _, rest = text.partition(":")
+    given = rest.strip().upper()
+    match kind.lower():
+        case "user" | "dm" if _PERSON.fullmatch(given):
+            return SlackTarget("user", given)
+        case "channel" | "group" if _CHANNEL.fullmatch(given):
+            return SlackTarget("channel", given)
+        case "ephemeral":
+            channel, _, person = given.partition(":")
+            if _CHANNEL.fullmatch(channel) and _PERSON.fullmatch(person):
+                return SlackTarget("ephemeral", channel, person)
+        case _:
+            pass
+    if _PERSON.fullmatch(text.upper()):
+        return SlackTarget("user", text.upper())
+    if _CHANNEL.fullmatch(text.upper()):
+        return SlackTarget("channel", text.upper())
+    raise SendFailed(
+        f"{to!r} is no Slack recipient; use user:<U…> or channel:<C…> (the id is at the end of 'Copy link')",
+        permanent=True,
+    )
