@@ -98,6 +98,7 @@ class Synapse:
             "macaroon_secret_key: test\nform_secret: test\n"
             "report_stats: false\nbcrypt_rounds: 4\ntrusted_key_servers: []\nsuppress_key_server_warning: true\n"
             "enable_metrics: false\npresence: {enabled: false}\nfederation_domain_whitelist: []\n"
+            "caches: {sync_response_cache_duration: 0s}\n"
             f"rc_message: {fast}\nrc_registration: {fast}\n"
             f"rc_login: {{address: {fast}, account: {fast}, failed_attempts: {fast}}}\n"
             f"rc_joins: {{local: {fast}, remote: {fast}}}\nrc_joins_per_room: {fast}\n"

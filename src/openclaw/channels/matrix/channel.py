@@ -23,7 +23,6 @@ from openclaw.channels.matrix.client import (
     MatrixClient,
     MatrixFailed,
     RoomUpdate,
-    TooLarge,
 )
 from openclaw.channels.matrix.incoming import (
     IncomingEdit,
@@ -41,18 +40,19 @@ from openclaw.channels.matrix.incoming import (
     read_event,
 )
 from openclaw.channels.matrix.kind import homeserver_of, parse_address, user_of
+from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, safe_file_name
 from openclaw.channels.offer import offer
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels.matrix import MatrixAccount
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
+from openclaw.inbound.attachments import sniff_image
 from openclaw.inbound.message import Media, Quoted, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.redact import know
 from openclaw.storage.files.disk import atomic_replace
-from openclaw.tools.images import sniff_image
 
 RECONNECT = Backoff(initial_s=1.0, max_s=60.0)
 JOIN_TRIES = 3
@@ -284,14 +284,9 @@ class MatrixChannel:
         inbound = message.inbound
         if message.quoted_id:
             inbound.quoted = await self._quoted(client, room.id, message.quoted_id)
-        if message.file is not None:
-            try:
-                inbound.media = (await self._fetch(client, message.file),)
-            except (TooLarge, MatrixFailed, ValueError) as error:
-                limit = f"it is larger than {self._settings.media_max_mb:g} MB ({self._where}.mediaMaxMb)"
-                reason = limit if isinstance(error, TooLarge) else str(error)
-                name = message.file.name or message.file.mime_type
-                inbound.untrusted = (*inbound.untrusted, f"Attachment {name} was not fetched: {reason}")
+        files = (message.file,) if message.file is not None else ()
+        media, notes = await fetch_files(files, lambda file: file.name, lambda file: self._fetch(client, file))
+        inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
         if await offer(self._context, inbound) and self._settings.send_read_receipts:
             self._spawn(client.read(room.id, inbound.message_id))
 
@@ -305,10 +300,10 @@ class MatrixChannel:
         return quoted_of(event, self._me) if event else Quoted(id=event_id)
 
     async def _fetch(self, client: MatrixClient, file: MatrixFile) -> Media:
-        limit = int(self._settings.media_max_mb * 1024 * 1024)
+        limit, where = int(self._settings.media_max_mb * MB), f"{self._where}.mediaMaxMb"
         if file.size is not None and file.size > limit:
-            raise TooLarge
-        data = await client.download(file.url, limit)
+            raise NotFetched(f"it is larger than {limit / MB:g} MB ({where})")
+        data = await client.download(file.url, limit, where)
         if file.secret is not None:
             data = await asyncio.to_thread(_decrypted, data, file.secret)
         mime = sniff_image(data) or (
@@ -446,12 +441,13 @@ class MatrixChannel:
             if message.act != "send":
                 return SendReceipt(message_id=await self._change(client, room_id, message, key))
             relation = relates_to(message.reply_to_id, route.thread_id)
+            files = await files_to_send(self._context, message, self._settings.media_max_mb)
             sent: list[str] = []
             if message.text:
                 content = {**self._words(message.text), **relation}
                 sent.append(await client.send(room_id, "m.room.message", content, transaction(key, "text")))
-            for number, media in enumerate(message.media):
-                content = {**await self._file_content(client, room_id, media), **relation}
+            for number, (media, data) in enumerate(files):
+                content = {**await self._file_content(client, room_id, media, data), **relation}
                 sent.append(await client.send(room_id, "m.room.message", content, transaction(key, f"file-{number}")))
         except MatrixFailed as failure:
             raise _send_failed(failure) from None
@@ -493,14 +489,8 @@ class MatrixChannel:
         formatted = {"format": _HTML, "formatted_body": rendered.html} if rendered.html else {}
         return {"msgtype": "m.text", "body": rendered.text, **formatted, "m.mentions": {}}
 
-    async def _file_content(self, client: MatrixClient, room_id: str, media: MediaRef) -> dict[str, Any]:
-        name = media.file_name or "file"
-        data = await self._context.blobs.get(media.blob)
-        if data is None:
-            raise SendFailed(f"the file {name} is gone", permanent=True)
-        limit = self._settings.media_max_mb
-        if len(data) > limit * 1024 * 1024:
-            raise SendFailed(f"{name} is larger than {self._where}.mediaMaxMb ({limit:g})", permanent=True)
+    async def _file_content(self, client: MatrixClient, room_id: str, media: MediaRef, data: bytes) -> dict[str, Any]:
+        name = safe_file_name(media)
         encrypt = self._settings.encryption and client.is_encrypted(room_id)
         url, secret = await client.upload(data, media.mime_type, name, encrypt)
         kind = media.mime_type.partition("/")[0]
@@ -592,4 +582,4 @@ def _decrypted(data: bytes, secret: Any) -> bytes:
     try:
         return decrypt_attachment(data, secret["key"]["k"], secret["hashes"]["sha256"], secret["iv"])
     except (EncryptionError, KeyError, TypeError, ValueError):
-        raise ValueError("it cannot be decrypted") from None
+        raise NotFetched("it cannot be decrypted") from None

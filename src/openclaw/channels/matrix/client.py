@@ -16,6 +16,8 @@ import nio
 from nio.api import RelationshipType
 from nio.crypto import ENCRYPTION_ENABLED
 
+from openclaw.channels.media import NotFetched, read_within
+
 POLL_MS = 30_000
 REQUEST_S = 60.0
 FIRST_SYNC_S = 300.0
@@ -44,10 +46,6 @@ class MatrixFailed(Exception):
     def refused(self) -> bool:
         """Whether the same call would be refused again."""
         return 400 <= self.status < 500 and self.status not in (408, 429) and self.code not in UNKNOWN_TOKEN
-
-
-class TooLarge(Exception):
-    """A file is larger than allowed."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +98,7 @@ class MatrixClient:
         self._nio: Any = nio.AsyncClient(
             homeserver, user_id, store_path=str(store) if encryption else "", config=config
         )
+        self._knows_rooms = False
         self.user_id = user_id
         self.device_id = ""
 
@@ -158,8 +157,15 @@ class MatrixClient:
         }
         async with asyncio.timeout(FIRST_SYNC_S):
             answer = await self._call(
-                self._nio.sync(timeout=POLL_MS if wait else 0, sync_filter=sync_filter, since=since or None)
+                self._nio.sync(
+                    timeout=POLL_MS if wait else 0,
+                    sync_filter=sync_filter,
+                    since=since or None,
+                    # Who writes encrypted must know who is in all its rooms.
+                    full_state=self._encryption and not self._knows_rooms,
+                )
             )
+        self._knows_rooms = True
         if self._encryption:
             await self._exchange_keys()
         rooms = [
@@ -223,8 +229,8 @@ class MatrixClient:
             raise
         return _rooms_by_person(answer.rooms)
 
-    async def download(self, mxc: str, limit: int) -> bytes:
-        """Raises ``TooLarge`` as soon as more than ``limit`` bytes have come."""
+    async def download(self, mxc: str, limit: int, where: str) -> bytes:
+        """Raises ``NotFetched`` as soon as more than ``limit`` bytes have come, and when there is no such file."""
         server, _, media = mxc.removeprefix("mxc://").partition("/")
         place = f"{quote(server, safe='')}/{quote(media, safe='')}"
         for path in (f"/_matrix/client/v1/media/download/{place}", f"/_matrix/media/v3/download/{place}"):
@@ -235,11 +241,11 @@ class MatrixClient:
                         if response.status == 404 and path.startswith("/_matrix/client/"):
                             continue  # An old server, or the file is gone.
                         if response.status != 200:
-                            raise MatrixFailed(f"the server answered {response.status}", status=response.status)
-                        return await _read(response, limit)
+                            raise NotFetched(f"the server answered {response.status}")
+                        return await read_within(response, limit, where)
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise MatrixFailed(_reason(error)) from None
-        raise MatrixFailed("the server does not have the file", status=404)
+                raise NotFetched(_reason(error)) from None
+        raise NotFetched("the server does not have it")
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._nio.access_token}"}
@@ -353,17 +359,6 @@ def _rooms_by_person(content: Any) -> dict[str, list[str]]:
         return {}
     listed = cast("dict[str, Any]", content)
     return {person: [str(room) for room in rooms] for person, rooms in listed.items() if isinstance(rooms, list)}
-
-
-async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    if (response.content_length or 0) > limit:
-        raise TooLarge
-    data = bytearray()
-    async for piece in response.content.iter_chunked(64 * 1024):
-        data += piece
-        if len(data) > limit:
-            raise TooLarge
-    return bytes(data)
 
 
 def _reason(error: Exception) -> str:

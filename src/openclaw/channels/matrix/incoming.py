@@ -141,7 +141,7 @@ def _message(
         if not target or not text.strip() or _text(new, "msgtype") == "m.notice":
             return None
         inbound = _inbound(event, room, me, account_id, text, mentions=new)
-        inbound.message_id = target
+        inbound.message_id, inbound.revision = target, event.event_id
         return IncomingEdit(inbound=inbound)
     file = _file(content) if kind in _FILES else None
     answered = _text(_map(relation, "m.in_reply_to"), "event_id")
