@@ -32,6 +32,7 @@ READ_OTHERWISE = {
     "tools.exec.*": "converted to ExecSettings as a whole",
     "agents.list[[]].tools.exec.*": "converted to ExecSettings as a whole",
     "channels.telegram.*topics.*": "group_settings in inbound/access.py, which reads groups and topics alike",
+    "channels.discord.*maxLinesPerMessage": "getattr in outbound/chunking.py",
     "session.reset.*": "getattr in sessions/reset.py",
     "session.resetByType.*": "getattr in sessions/reset.py",
     "session.resetByChannel.*": "getattr in sessions/reset.py",
