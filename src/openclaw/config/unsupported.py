@@ -12,14 +12,11 @@ from typing import Any, NamedTuple
 
 from openclaw.config.keypath import KeyPath
 
-_NO_BLOCKS = "replies are not sent in blocks yet"
-
 _PER_AGENT = {
     "sandbox.docker.setupCommand": "a container lives for one command; do this when you build the image",
     "sandbox.browser": "the browser does not run in a sandbox; sandboxed sessions have none",
     "heartbeat.includeReasoning": "alerts are delivered without reasoning",
     "heartbeat.suppressToolErrorWarnings": "tool errors are told to the model only",
-    "humanDelay": _NO_BLOCKS,
     "memorySearch.remote.batch": "embeddings are not made in batch jobs",
     "memorySearch.local.modelCacheDir": "embedding models are not downloaded",
     "memorySearch.store": "the index of the notes is always in the state folder",
@@ -37,11 +34,7 @@ _CHANNELS = (
 )
 """The channels that exist."""
 _PER_CHANNEL_ACCOUNT = {
-    "blockStreaming": _NO_BLOCKS,
-    "blockStreamingCoalesce": _NO_BLOCKS,
     "reactionLevel": "the agent reacts with emoji as often as it is told to",
-    "responsePrefix": "replies get no prefix yet",
-    "replyToMode": "replies quote what the agent asks to quote",
     "ackReaction": "messages are not acknowledged with a reaction yet",
     "defaultTo": "messages are only sent to a recipient that is named",
 }
@@ -91,10 +84,6 @@ UNSUPPORTED: dict[str, str] = {
     "agents.defaults.models.*.streaming": "replies are always streamed",
     "agents.defaults.subagents.maxSpawnDepth": "sub-agents never start sub-agents",
     "agents.defaults.subagents.announceTimeoutMs": "the announce step has two minutes",
-    "agents.defaults.blockStreamingDefault": _NO_BLOCKS,
-    "agents.defaults.blockStreamingBreak": _NO_BLOCKS,
-    "agents.defaults.blockStreamingChunk": _NO_BLOCKS,
-    "agents.defaults.blockStreamingCoalesce": _NO_BLOCKS,
     "agents.defaults.mediaMaxMb": "set mediaMaxMb of the channel instead",
     "agents.defaults.cliBackends": "other agent programs are not used as models",
     **{f"agents.defaults.{key}": reason for key, reason in _PER_AGENT.items()},
@@ -112,7 +101,6 @@ UNSUPPORTED: dict[str, str] = {
     "broadcast.strategy": "the agents of a broadcast answer side by side",
     "audio": "voice messages are not transcribed yet",
     "media": "media are stored by their content",
-    "messages.responsePrefix": "replies get no prefix yet",
     "messages.messagePrefix": "messages get no prefix yet",
     "messages.ackReaction": "messages are not acknowledged with a reaction yet",
     "messages.ackReactionScope": "messages are not acknowledged with a reaction yet",
@@ -185,7 +173,6 @@ UNSUPPORTED: dict[str, str] = {
     "skills.limits": "skills have fixed limits",
     "skills.entries.*.config": "skills are given their env and apiKey only",
     "plugins.slots": "plugins have no slots yet",
-    "plugins.entries": "plugins are named in plugins.load.paths and get no settings yet",
     "plugins.installs": "OpenClaw does not install plugins",
     "secrets": "secrets are named where they are used: env, file or command",
     "acp": "the agent client protocol is not served",

@@ -33,7 +33,7 @@ READ = names("""
     agent.identity.get skills.status voicewake.get sessions.list sessions.preview cron.list cron.status cron.runs
     system-presence last-heartbeat node.list node.describe chat.history sessions.archived sessions.tree sessions.search
     sessions.export messages.list messages.get messages.why memory.status memory.search events.replay
-    chat.view chat.commands sessions.entries mcp.status
+    chat.view chat.commands sessions.entries mcp.status plugins.list
     outbox.list
 """)
 WRITE = names("""
@@ -45,7 +45,7 @@ PAIRING = names("""
     device.pair.approve device.pair.reject device.token.rotate device.token.revoke node.rename pairing.list
     pairing.approve device.pair.remove
 """)
-APPROVALS = ["exec.approval.request", "exec.approval.resolve"]
+APPROVALS = ["exec.approval.request", "exec.approval.resolve", "exec.approval.list"]
 NODE = ["node.invoke.result", "node.event", "skills.bins"]
 
 

@@ -11,6 +11,7 @@ import { SessionSelect, mainSession } from "../parts/session-select.js";
 
 const ROW_PX = 38;
 const AROUND = 15;
+const KINDS = { model_change: "model", thinking_level_change: "thinking level", custom: "mark", custom_message: "internal note", branch_summary: "summary of a branch", session_info: "session" };
 
 // The entries in the order of the page, each with its depth and whether it is on the active branch.
 export function laidOut(entries, leafId) {
@@ -97,9 +98,9 @@ function Tree({ session, data, rows, chosen, choose }) {
     const top = at * ROW_PX;
     if (top < box.current.scrollTop || top + ROW_PX > box.current.scrollTop + box.current.clientHeight) box.current.scrollTop = top - 100;
     choose(next.entry.id);
-    requestAnimationFrame(() => box.current.querySelector(`[data-entry="${CSS.escape(next.entry.id)}"]`)?.focus());
+    requestAnimationFrame(() => box.current?.querySelector(`[data-entry="${CSS.escape(next.entry.id)}"]`)?.focus());
   };
-  return html`<div class="tree" ref=${box} onScroll=${() => setFrom(box.current.scrollTop)} onKeyDown=${move} tabindex="0" role="group" aria-label=${t("Entries")}>
+  return html`<div class="tree" ref=${box} onScroll=${() => box.current && setFrom(box.current.scrollTop)} onKeyDown=${move} tabindex="0" role="group" aria-label=${t("Entries")}>
     <ul style=${{ height: `${rows.length * ROW_PX}px` }}>
       ${shown.map((row, index) => html`<${Entry} key=${row.entry.id} row=${row} top=${(first + index) * ROW_PX} facts=${known.current.get(row.entry.id)}
         leaf=${row.entry.id === data.leafId} chosen=${row.entry.id === chosen} choose=${choose} />`)}
@@ -111,7 +112,7 @@ function Entry({ row, top, facts, leaf, chosen, choose }) {
   const kind = facts?.role || entry.type;
   return html`<li style=${{ top: `${top}px` }}>
     <button data-entry=${entry.id} aria-pressed=${chosen} class=${active ? "active" : ""} style=${{ paddingLeft: `${10 + Math.min(depth, 8) * 22}px` }} onClick=${() => choose(entry.id)}>
-      ${depth > 0 && html`<span aria-hidden="true">⎇</span>`}<span class="chip kind-${kind}">${t(kind)}</span>
+      ${depth > 0 && html`<span aria-hidden="true">⎇</span>`}<span class="chip">${t(KINDS[kind] || kind)}</span>
       ${entry.label && html`<span class="chip warn">${entry.label}</span>`}
       <span class="text">${facts?.text || ""}</span>${leaf && html`<span class="chip good">${t("newest")}</span>`}
     </button></li>`;
