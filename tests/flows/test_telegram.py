@@ -31,7 +31,7 @@ async def telegram() -> AsyncIterator[TelegramServer]:
 def start(tmp_path: Path, models: ModelServer, telegram: TelegramServer) -> Start:
     @asynccontextmanager
     async def gateway(more: dict[str, Any] | None = None, **channel: Any) -> AsyncIterator[InProcessGateway]:
-        section = {"botToken": TOKEN, "apiRoot": telegram.url, **channel}
+        section = {"botToken": TOKEN, "apiRoot": telegram.url, "streamMode": "off", **channel}
         config = model_config(models.base_url, models.api_key, channels={"telegram": section}, **(more or {}))
         async with InProcessGateway(tmp_path / "state", config) as gateway:
             if "webhookUrl" not in section:
@@ -260,7 +260,7 @@ async def until_failing(client: WireClient) -> None:
 async def test_after_a_kill_the_reply_comes_once_and_the_message_is_not_answered_again(
     tmp_path: Path, telegram: TelegramServer, models: ModelServer
 ) -> None:
-    section = {"botToken": TOKEN, "apiRoot": telegram.url, "allowFrom": [ANN]}
+    section = {"botToken": TOKEN, "apiRoot": telegram.url, "allowFrom": [ANN], "streamMode": "off"}
     config = model_config(models.base_url, models.api_key, channels={"telegram": section})
     async with ForkedGateway(tmp_path / "state", config) as gateway:
         await telegram.polling()
