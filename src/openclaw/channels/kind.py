@@ -19,6 +19,7 @@ BUILT_IN = {
     "irc": "openclaw.channels.irc.kind:IrcKind",
     "signal": "openclaw.channels.signal.kind:SignalKind",
     "slack": "openclaw.channels.slack.kind:SlackKind",
+    "whatsapp": "openclaw.channels.whatsapp.kind:WhatsAppKind",
 }
 """Channel → its kind. A kind is imported when the configuration first names its channel."""
 ENTRY_POINTS = "openclaw.channels"

@@ -33,6 +33,7 @@ _CHANNELS = (
     "irc",
     "signal",
     "slack",
+    "whatsapp",
 )
 """The channels that exist."""
 _PER_CHANNEL_ACCOUNT = {
@@ -43,6 +44,13 @@ _PER_CHANNEL_ACCOUNT = {
     "replyToMode": "replies quote what the agent asks to quote",
     "ackReaction": "messages are not acknowledged with a reaction yet",
     "defaultTo": "messages are only sent to a recipient that is named",
+}
+_PER_WHATSAPP_ACCOUNT = {
+    "authDir": "WhatsApp is used through the Cloud API, not through WhatsApp Web",
+    "selfChatMode": "a number of the Cloud API belongs to the agent alone",
+    "debounceMs": "set messages.inbound.byChannel.whatsapp instead",
+    "actions.sendMessage": "deny the message tool instead",
+    "actions.polls": "the Cloud API has no polls",
 }
 _PER_SLACK_ACCOUNT = {
     "userToken": "everything is done with the bot's token",
@@ -105,7 +113,6 @@ UNSUPPORTED: dict[str, str] = {
     "audio": "voice messages are not transcribed yet",
     "media": "media are stored by their content",
     "messages.responsePrefix": "replies get no prefix yet",
-    "messages.messagePrefix": "messages get no prefix yet",
     "messages.ackReaction": "messages are not acknowledged with a reaction yet",
     "messages.ackReactionScope": "messages are not acknowledged with a reaction yet",
     "messages.removeAckAfterReply": "messages are not acknowledged with a reaction yet",
@@ -121,14 +128,13 @@ UNSUPPORTED: dict[str, str] = {
     "cron.webhookToken": "finished jobs are told to clients and channels only",
     "hooks.gmail": "mail is not fetched; let a program call /hooks/gmail with the preset gmail",
     "hooks.internal": "there are no hooks inside the Gateway yet",
-    "web": "there is no WhatsApp channel yet",
+    "web": "WhatsApp is used through the Cloud API, not through WhatsApp Web",
     **{
         f"channels.telegram{account}.{key}": reason
         for account in ("", ".accounts.*")
         for key, reason in _PER_TELEGRAM_ACCOUNT.items()
     },
     "channels.discord": "there is no Discord channel yet",
-    "channels.whatsapp": "there is no WhatsApp channel yet",
     "channels.bluebubbles": "there is no BlueBubbles channel yet",
     "channels.imessage": "there is no BlueBubbles channel yet",
     "channels.matrix": "there is no Matrix channel yet",
@@ -146,6 +152,11 @@ UNSUPPORTED: dict[str, str] = {
         for channel in _CHANNELS
         for account in ("", ".accounts.*")
         for key, reason in _PER_CHANNEL_ACCOUNT.items()
+    },
+    **{
+        f"channels.whatsapp{account}.{key}": reason
+        for account in ("", ".accounts.*")
+        for key, reason in _PER_WHATSAPP_ACCOUNT.items()
     },
     **{
         f"channels.slack{account}.{key}": reason

@@ -18,7 +18,7 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.config.agents import user_zone
-from openclaw.config.channels import normalize_account_id
+from openclaw.config.channels import message_prefix, normalize_account_id
 from openclaw.foreign_text import disarmed
 from openclaw.inbound.access import (
     ChannelSettings,
@@ -548,7 +548,7 @@ class Pipeline:
         rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
         return msgspec.structs.replace(
             body,
-            prompt=self._channel_prompt(inbound, outcome, entry, rotation, pending),
+            prompt=self._channel_prompt(inbound, message.facts.session.agent_id, outcome, entry, rotation, pending),
             internal=outcome.greeting,
             images=[
                 StoredImage(media.blob, media.mime_type)
@@ -573,6 +573,7 @@ class Pipeline:
     def _channel_prompt(
         self,
         inbound: Inbound,
+        agent_id: str,
         outcome: Continue,
         entry: SessionEntry,
         rotation: Rotation | None,
@@ -580,8 +581,10 @@ class Pipeline:
     ) -> str:
         base = outcome.text
         if not outcome.greeting:
-            said = msgspec.structs.replace(inbound, text=outcome.text)
-            options = envelope_options(self._runtime.config.current)
+            config = self._runtime.config.current
+            prefix = message_prefix(config, inbound.channel, inbound.account_id, agent_id)
+            said = msgspec.structs.replace(inbound, text=f"{prefix} {outcome.text}".strip() if prefix else outcome.text)
+            options = envelope_options(config)
             base = channel_body(said, options, previous_ms=entry.get("updatedAt"), history=pending)
         new = rotation is not None or not entry.get("systemSent")
         return assemble_prompt(
