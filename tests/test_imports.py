@@ -9,8 +9,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
 RECORDS = {
-    *("clock", "events", "foreign_text", "json_text", "messages", "net", "opener", "paths", "patterns", "printable"),
-    *("public_fetch", "redact", "rights", "text", "url_text"),
+    *("clock", "device_keys", "events", "foreign_text", "json_text", "messages", "net", "opener", "paths", "patterns"),
+    *("printable", "public_fetch", "redact", "rights", "text", "url_text"),
 }
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,
@@ -27,11 +27,12 @@ ALLOWED: dict[str, set[str]] = {
     "scheduler": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "teamwork": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "mcp": RECORDS | {"config", "tools", "outbound"},
+    "node": RECORDS | {"config", "storage", "tools"},
     "skills": set(),
     "security": RECORDS | {"config", "storage", "tools"},
-    "cli": RECORDS | {"config", "models", "gateway", "storage", "security", "tools", "mcp"},
+    "cli": RECORDS | {"config", "models", "gateway", "storage", "security", "tools", "mcp", "node"},
 }
-ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security"}
+ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security", "node"}
 
 
 def imported_packages(path: Path) -> set[str]:
@@ -77,4 +78,4 @@ def test_only_the_command_that_starts_it_imports_the_gateway() -> None:
 
 def test_only_commands_that_work_without_a_gateway_read_the_stores() -> None:
     importers = {path.name for path in (SOURCE / "cli").rglob("*.py") if "storage" in imported_packages(path)}
-    assert importers == {"doctor.py", "sessions.py"}
+    assert importers == {"backup.py", "doctor.py", "sessions.py"}

@@ -79,7 +79,7 @@ def test_a_channel_is_added_switched_off_and_removed(cli: Cli, gateway: FakeGate
     assert cli("channels", "remove", "irc").returncode == 0
     assert section(cli, "irc")["enabled"] is False
     assert cli("channels", "remove", "irc", "--delete").returncode == 0
-    assert "Config path not found" in cli("config", "get", "channels.irc").stderr
+    assert cli("config", "get", "channels.irc", "--json").stdout == "null\n"
 
 
 def test_an_account_that_is_refused_says_why(cli: Cli, gateway: FakeGateway) -> None:

@@ -40,6 +40,12 @@ def test_get_prints_one_value(cli: Cli, config: Path, path: str, shown: str) -> 
     assert (done.returncode, done.stdout) == (0, shown)
 
 
+def test_get_answers_with_the_default_of_a_key_that_is_not_set(cli: Cli, config: Path) -> None:
+    done = cli("config", "get", "agents.defaults.compaction.reserveTokensFloor")
+    assert (done.returncode, done.stdout) == (0, "20000\n") and "is the default" in done.stderr
+    assert cli("config", "get", "agents.defaults.model", "--json").stdout == "null\n"
+
+
 def test_get_prints_json_for_objects_and_when_asked(cli: Cli, config: Path) -> None:
     assert json.loads(cli("config", "get", "agents").stdout) == {"list": [{"id": "main", "default": True}]}
     assert cli("config", "get", "gateway.auth.mode", "--json").stdout == '"token"\n'
@@ -70,7 +76,7 @@ def test_set_and_unset_keep_the_comments(cli: Cli, config: Path) -> None:
     assert cli("config", "get", "agents.defaults.model").stdout == "anthropic/claude-sonnet-4-5\n"
     assert "// my Gateway" in config.read_text()
     assert cli("config", "unset", "agents.defaults.model").returncode == 0
-    assert cli("config", "get", "agents.defaults.model").returncode == 1
+    assert "is the default" in cli("config", "get", "agents.defaults.model").stderr
     assert stat.S_IMODE(config.stat().st_mode) == 0o600
 
 

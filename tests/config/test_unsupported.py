@@ -81,7 +81,7 @@ def test_every_listed_path_is_one_of_the_schema() -> None:
         ("{ hooks: { internal: { enabled: true } } }", "hooks.internal"),
         ("{ cron: { webhook: 'https://example.org/' } }", "cron.webhook"),
         ("{ models: { providers: { p: { api: 'bedrock-converse-stream' } } } }", "models.providers.p.api"),
-        ("{ tools: { exec: { host: 'node' } } }", "tools.exec.host"),
+        ("{ gateway: { nodes: { browser: { node: 'attic' } } } }", "gateway.nodes.browser"),
         ("{ channels: { telegram: { retry: { attempts: 2 } } } }", "channels.telegram.retry"),
         (
             "{ agents: { defaults: { models: { 'a/b': { streaming: false } } } } }",

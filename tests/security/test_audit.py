@@ -79,6 +79,12 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "gateway.control_ui.origins_wide": (
         gateway(controlUi={"allowedOrigins": ["*"]}, trustedProxies=["127.0.0.1"]), "critical",
     ),
+    "browser.private_network_open": (
+        {"browser": {"ssrfPolicy": {"dangerouslyAllowPrivateNetwork": True}}},
+        "critical",
+    ),
+    "browser.no_sandbox": ({"browser": {"noSandbox": True}}, "warn"),
+    "browser.groups": ({"browser": {"allowInGroups": True}}, "warn"),
     "browser.remote_cdp_http": ({"browser": {"cdpUrl": "http://browser.example:9222"}}, "warn"),
     "config.invalid": (gateway(port="many"), "critical"),
     "config.refused": (signal(groups={"g": {"tools": {"deny": ["exec"]}}}), "critical"),

@@ -117,11 +117,25 @@ CASES: dict[str, list[list[str]]] = {
     "devices rotate": [["devices", "rotate", "--device", f"x{ESCAPES}", "--role", "operator"]],
     "devices revoke": [["devices", "revoke", "--device", f"x{ESCAPES}", "--role", "operator"]],
     "devices remove": [["devices", "remove", f"x{ESCAPES}"]],
+    "nodes list": [["nodes", "list"], ["nodes", "list", "--json"]],
+    "nodes status": [["nodes", "status"]],
+    "nodes describe": [["nodes", "describe", "--node", f"x{ESCAPES}"]],
+    "nodes pending": [["nodes", "pending"], ["nodes", "pending", "--json"]],
+    "nodes approve": [["nodes", "approve", f"x{ESCAPES}"]],
+    "nodes reject": [["nodes", "reject", f"x{ESCAPES}"]],
+    "nodes rename": [["nodes", "rename", "--node", f"x{ESCAPES}", "--name", f"x{ESCAPES}"]],
+    "nodes invoke": [["nodes", "invoke", "--node", f"x{ESCAPES}", "--command", f"x{ESCAPES}"]],
+    "nodes run": [["nodes", "run", "--node", f"x{ESCAPES}", "--", f"x{ESCAPES}"]],
+    "node status": [["node", "status"], ["node", "status", "--json"]],
     "pairing list": [["pairing", "list", "signal"], ["pairing", "list", "signal", "--json"]],
     "pairing approve": [["pairing", "approve", "signal", f"x{ESCAPES}"]],
     "outbox list": [["outbox", "list"], ["outbox", "list", "--json"]],
     "outbox retry": [["outbox", "retry", "1"]],
     "outbox drop": [["outbox", "drop", "--all"]],
+    "backup create": [["backup", "create"], ["backup", "create", "--json"]],
+    "backup list": [["backup", "list", "--to", f"/nowhere{ESCAPES}"]],
+    "backup verify": [["backup", "verify", f"x{ESCAPES}"]],
+    "backup restore": [["backup", "restore", f"x{ESCAPES}"]],
     "approvals get": [["approvals", "get"], ["approvals", "get", "--json"]],
     "approvals set": [["approvals", "set", "--file", f"/nowhere{ESCAPES}"]],
     "approvals allowlist": [["approvals", "allowlist", "add", f"/bin/{ESCAPES}"]],
@@ -166,7 +180,8 @@ CASES: dict[str, list[list[str]]] = {
     "security audit": [["security", "audit"], ["security", "audit", "--json"]],
 }
 """What is run of each command. A command that stops, installs or serves shows nothing that an answer holds."""
-NOT_RUN = {"gateway run", "gateway stop", "gateway restart", "gateway install", "gateway uninstall", "mcp serve"}
+NOT_RUN = {"gateway run", "gateway stop", "gateway restart", "gateway install", "gateway uninstall"}
+NOT_RUN |= {"mcp serve", "node run"}
 
 
 def commands() -> Iterator[str]:

@@ -43,6 +43,7 @@ from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.openai_chat import ChatMessage, FunctionCall, MadeCall, conversation
 from openclaw.gateway.http.openai_files import _marked  # pyright: ignore[reportPrivateUsage]
 from openclaw.gateway.http.openai_run import compose
+from openclaw.gateway.nodes.events import ExecEvent, exec_text
 from openclaw.inbound.gate import history_entry
 from openclaw.inbound.incoming import Continue, Door, Facts, Incoming
 from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Sender
@@ -387,6 +388,8 @@ OTHERS: dict[str, Callable[[str], str]] = {
     "a file's name": lambda text: _marked(text, "x", cut=False),
     "a note of the Gateway about a command": note,
     "a turn that a command began": lambda text: system_line(disarmed(f"Exec done :: {text}"), AT, None),
+    "a node's command": lambda text: note(exec_text("exec.finished", "attic", ExecEvent(command=text, output=text))),
+    "a node's name": lambda text: note(exec_text("exec.denied", text, ExecEvent(command="x", reason=text))),
     "a webhook's message": lambda text: wrapped(HookRun(message=text), "run", "now", "now"),
     "a webhook's name": lambda text: wrapped(HookRun(message="x", name=text), "run", "now", "now"),
     "a tool's output": lambda text: sent(result(text)),
@@ -504,15 +507,16 @@ PROMPT_MAKERS = {
         "runs/dispatcher.py", "sessions/tree.py",
     },
     "Incoming": {
-        "gateway/http/openai_run.py", "gateway/methods/agent.py", "gateway/methods/chat.py", "inbound/pipeline.py",
-        "scheduler/turns.py", "teamwork/between.py",
+        "gateway/http/openai_run.py", "gateway/methods/agent.py", "gateway/methods/chat.py", "gateway/nodes/events.py",
+        "inbound/pipeline.py", "scheduler/turns.py", "teamwork/between.py",
     },
     "notes.add": {
         "agent/prepare.py", "gateway/gateway.py", "gateway/http/tools_invoke.py", "gateway/methods/system.py",
         "inbound/commands/context_command.py", "inbound/commands/settings.py", "inbound/pipeline.py",
     },
     "notes.put": {
-        "gateway/methods/cron.py", "scheduler/cron.py", "scheduler/hook_runs.py", "scheduler/tool.py",
+        "gateway/methods/cron.py", "gateway/nodes/events.py", "scheduler/cron.py", "scheduler/hook_runs.py",
+        "scheduler/tool.py",
     },
     "system_line": {"inbound/pipeline.py", "sessions/notes.py"},
 }  # fmt: skip

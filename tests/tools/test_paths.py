@@ -62,8 +62,13 @@ RULES = {
         "workdir": SHOWN,
         "env": NO_PATH,
         "host": NO_PATH,
+        "node": NO_PATH,
         "security": NO_PATH,
         "ask": NO_PATH,
+    },
+    "nodes": {
+        **dict.fromkeys(("action", "node", "title", "body", "env", "facing", "deviceId", "desiredAccuracy"), NO_PATH),
+        **dict.fromkeys(("command", "cwd"), SHOWN),
     },
     "process": {
         **dict.fromkeys(("action", "sessionId", "data", "literal", "text"), NO_PATH),
@@ -84,6 +89,7 @@ async def tools(tmp_path: Path) -> AsyncIterator[dict[str, Tool]]:
     browser = {"executablePath": sys.executable}
     async with gateway_parts(tmp_path / "state", ScriptedModel(), browser=browser) as gateway:
         runtime = gateway.runtime
+        runtime.has_nodes = lambda: True
         config = runtime.config.current
         workspace = workspace_dir(config, str(runtime.state_dir), "main")
         workspace.mkdir(parents=True, exist_ok=True)

@@ -162,7 +162,7 @@ def run_settings_of(
         )
 
     key = ("run settings", agent_id, chosen.provider, chosen.id, chosen.auth_profile, subagent)
-    key += (sandbox and sandbox.plan.key, foreign)
+    key += (sandbox and sandbox.plan.key, foreign, runtime.has_nodes())
     known = runtime.derived.of(config, key, make)
     # The catalogue can change without the configuration, e.g. when a local server is found.
     return known if known.chosen is chosen or known.chosen == chosen else make()

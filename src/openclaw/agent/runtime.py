@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.base import Tool
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
+    from openclaw.tools.node_calls import NodeCalls
     from openclaw.tools.process_registry import ProcessRegistry
 
 
@@ -74,6 +75,10 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Takes a run id and a text. Starts a turn in that run's session; its answer goes where that run's went."""
     team_tools: Callable[[], list[Tool]] = list
     """Makes the tools that need the whole Gateway, such as those that look at other sessions."""
+    nodes: NodeCalls | None = None
+    """The nodes that are connected to the Gateway."""
+    has_nodes: Callable[[], bool] = lambda: False
+    """Whether there is a node at all. The agents' tools depend on it."""
     foreign_tools: ForeignTools | None = None
     """The tools of MCP servers. None where there can be none."""
     children: Callable[[str], list[str]] = lambda _: []

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.sandbox import MOST_ANCESTORS
+from openclaw.agent.sandbox import MOST_ANCESTORS, comes_from_group
 from openclaw.agent.skills.library import skill_folders
 from openclaw.config.agents import agent_config, default_agent_id, main_key
 from openclaw.config.schema import Config
@@ -25,7 +25,9 @@ from openclaw.sessions.search import SearchIndex
 from openclaw.storage.base import MessageBody
 from openclaw.tools.base import Tool
 from openclaw.tools.exec.settings import ExecSettings
+from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.memory import memory_tools
+from openclaw.tools.nodes import NodesTool
 from openclaw.tools.policy import (
     ToolFilter,
     ToolSettings,
@@ -61,6 +63,7 @@ def tools_for(
     if not model.tools:
         return []
     key = ("tools", agent_id, model.provider, model.id, subagent, sandbox and sandbox.plan.key, foreign)
+    key += (runtime.has_nodes(),)
     make = partial(_make, agent_id, model, workspace, config, runtime, subagent, sandbox, foreign)
     return runtime.derived.of(config, key, make)
 
@@ -94,6 +97,7 @@ def _make(
         rules=runtime.approval_rules,
         approvals=runtime.approvals,
         sandbox=sandbox,
+        nodes=runtime.nodes,
     )
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
     index = SearchIndex(str(runtime.state_dir), visible_text)
@@ -106,6 +110,11 @@ def _make(
     notes = runtime.memories.of(agent_id, workspace, search, config)
     tools += memory_tools(notes, workspace, search, config.memory.citations, search_transcripts)
     tools += [*runtime.team_tools(), *foreign]
+    if runtime.nodes is not None and runtime.has_nodes():
+        # Commands on nodes are commands. A sandboxed session has its sandbox for them.
+        runs = sandbox is None and bool(allowed_tools(["exec"], policies))
+        exec_tool = next((tool for tool in tools if runs and isinstance(tool, ExecTool)), None)
+        tools.append(NodesTool(runtime.nodes, exec_tool, partial(comes_from_group, runtime)))
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))
     if sandbox is not None:
         names &= set(tools_inside(names, sandbox.plan.filters))

@@ -77,9 +77,17 @@ class Action:
     """One thing a command does. ``run`` gets the parsed arguments and returns the exit code."""
 
     def __init__(
-        self, help: str, run: Callable[[argparse.Namespace], int], flags: tuple[Flag, ...] = (), *, example: str
+        self,
+        help: str,
+        run: Callable[[argparse.Namespace], int],
+        flags: tuple[Flag, ...] = (),
+        *,
+        example: str,
+        rest: str = "",
     ) -> None:
+        """``rest`` names the argument that gets the words after ``--``, which argparse would read as flags."""
         self.help = help
+        self.rest = rest
         self.run = run
         self.flags = flags
         self.example = example
@@ -190,7 +198,10 @@ def run(command: Action | Group, prog: str, argv: list[str]) -> int:
 
 
 def _run_action(action: Action, prog: str, argv: list[str]) -> int:
-    namespace = action.parser(prog).parse_intermixed_args(argv)
+    end = argv.index("--") if action.rest and "--" in argv else len(argv)
+    namespace = action.parser(prog).parse_intermixed_args(argv[:end])
+    if action.rest:
+        setattr(namespace, action.rest, [*(getattr(namespace, action.rest) or []), *argv[end + 1 :]])
     if namespace.no_color:
         os.environ["NO_COLOR"] = "1"
     return action.run(namespace)

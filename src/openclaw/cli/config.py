@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def get(args: argparse.Namespace) -> int:
-    value = configured(args.path)
+    try:
+        value = configured(args.path)
+    except NotSet:
+        value = _default(args.path)
+        note(f"{args.path} is not set; this is the default.")
     if args.json or isinstance(value, dict | list):
         print_json(value)
     else:
@@ -43,6 +47,23 @@ def configured(path: str) -> Any:
             value = get_path(redacted(parsed), path, MISSING)
     except KeyPathError as error:
         raise UserError(f"{error}") from error
+    if value is MISSING:
+        raise NotSet(f"Config path not found: {path}")
+    return value
+
+
+class NotSet(UserError):
+    """The configuration has no value at this path."""
+
+
+def _default(path: str) -> Any:
+    """What holds while a key is not set. Raises ``UserError`` for a key that does not exist."""
+    import msgspec
+
+    from openclaw.config.keypath import MISSING, get_path
+    from openclaw.config.schema import Config
+
+    value = get_path(msgspec.to_builtins(Config()), path, MISSING)
     if value is MISSING:
         raise UserError(f"Config path not found: {path}")
     return value

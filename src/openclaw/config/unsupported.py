@@ -87,7 +87,7 @@ UNSUPPORTED: dict[str, str] = {
     "models.providers.*.authHeader": "set compat.authHeader of the model instead",
     "models.bedrockDiscovery": "models of Bedrock are not looked up",
     "models.proxy": "there is no proxy for model calls",
-    "nodeHost": "there are no nodes yet",
+    "nodeHost": "a node of ours has no browser to offer",
     "agents.defaults.models.*.streaming": "replies are always streamed",
     "agents.defaults.subagents.maxSpawnDepth": "sub-agents never start sub-agents",
     "agents.defaults.subagents.announceTimeoutMs": "the announce step has two minutes",
@@ -173,7 +173,7 @@ UNSUPPORTED: dict[str, str] = {
     "gateway.remote.sshIdentity": "open an SSH tunnel yourself and set gateway.remote.url to it",
     "gateway.http.endpoints.responses.files.pdf": "PDF files are not read yet",
     "gateway.tailscale": "the Gateway does not publish itself through Tailscale",
-    "gateway.nodes": "there are no nodes yet",
+    "gateway.nodes.browser": "browsers on nodes are not used",
     "gateway.tools.allow": "every tool that is not denied can be invoked",
     "gateway.channelHealthCheckMinutes": "channels report their state themselves",
     "memory.backend": "notes are searched with the built-in index",
@@ -231,10 +231,6 @@ _UNSPOKEN = Rule(
 FILTERS = ("cut", "grep", "head", "sort", "tail", "tr", "uniq", "wc")
 """The programs that ``tools.exec.safeBins`` can name."""
 _EXEC = {
-    "host": Rule(
-        "there are no nodes, so no command runs",
-        _one_of("node"),
-    ),
     "safeBins": Rule(
         f"only {', '.join(FILTERS)} are filters; others can read files, variables or the network, so they are asked "
         "about like every program",

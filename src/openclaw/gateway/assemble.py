@@ -52,6 +52,7 @@ from openclaw.gateway.methods import (
     mcp,
     memory,
     messages,
+    nodes,
     outbox,
     send,
     skills,
@@ -63,6 +64,7 @@ from openclaw.gateway.methods import config as config_methods
 from openclaw.gateway.methods import sessions as sessions_methods
 from openclaw.gateway.methods.exec_approvals import watch_approvals
 from openclaw.gateway.metrics import Metrics, RunMetrics
+from openclaw.gateway.nodes.nodes import Nodes
 from openclaw.gateway.restart import Restart
 from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
@@ -132,6 +134,7 @@ METHOD_FAMILIES = (
     messages,
     outbox,
     channels,
+    nodes,
     send,
     skills,
     transcripts,
@@ -238,7 +241,7 @@ def build_gateway(
 ) -> Gateway:
     """The parts that serve clients and channels, without runs."""
     clock, state_dir = runtime.clock, str(runtime.state_dir)
-    broadcaster, disk = Broadcaster(), DiskCheck(state_dir, clock)
+    broadcaster, disk, known_devices = Broadcaster(), DiskCheck(state_dir, clock), Devices(state_dir, clock)
 
     def publish_health(health: dict[str, Any]) -> None:
         broadcaster.publish("health", health, state_version=gateway.state_version())
@@ -250,7 +253,8 @@ def build_gateway(
         routes=[route for module in HTTP_MODULES for route in module.ROUTES],
         broadcaster=broadcaster,
         presence=Presence(clock),
-        devices=Devices(state_dir, clock),
+        devices=known_devices,
+        nodes=Nodes(state_dir, clock, known_devices, broadcaster, lambda: runtime.config.current.gateway.nodes),
         pairing=PairingStore(state_dir, clock),
         health=Health(clock, disk, lambda: build_health(gateway), publish_health),
         disk=disk,
@@ -321,6 +325,7 @@ def add_message_flow(gateway: Gateway) -> None:
         return [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime), message, *web, *used]
 
     runtime.team_tools = tools
+    runtime.nodes, runtime.has_nodes = gateway.nodes, lambda: gateway.nodes.any
 
 
 def add_browser(gateway: Gateway) -> BrowserTool:
@@ -359,7 +364,7 @@ def add_scheduler(gateway: Gateway) -> None:
         return None
 
     publish = partial(gateway.broadcaster.publish, drop_if_slow=True)
-    turns = Turns(gateway.runtime, gateway.dispatcher, gateway.pipeline, gateway.notices, reach)
+    turns = gateway.turns = Turns(gateway.runtime, gateway.dispatcher, gateway.pipeline, gateway.notices, reach)
     gateway.heartbeats = Heartbeats(turns, partial(publish, "heartbeat"))
     off = gateway.environ.get("OPENCLAW_SKIP_CRON") == "1"
     gateway.cron = Cron(turns, gateway.heartbeats, partial(publish, "cron"), switched_off=off)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.health import DiskCheck, Health
     from openclaw.gateway.methods.transcripts import FolderImport
     from openclaw.gateway.metrics import Metrics
+    from openclaw.gateway.nodes.nodes import Nodes
     from openclaw.gateway.restart import Restart
     from openclaw.gateway.server.events import Broadcaster, Client
     from openclaw.gateway.server.presence import Presence
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from openclaw.scheduler.cron import Cron
     from openclaw.scheduler.heartbeat import Heartbeats
     from openclaw.scheduler.hook_runs import HookRuns
+    from openclaw.scheduler.turns import Turns
     from openclaw.sessions.search import SearchIndex
     from openclaw.teamwork.team import Team
     from openclaw.tools.browser.browsers import Browsers
@@ -88,6 +90,8 @@ class Gateway:
     presence: Presence
     devices: Devices
     """Devices that are paired or ask to be."""
+    nodes: Nodes
+    """Machines that carry out commands."""
     pairing: PairingStore
     """Senders on channels that are paired or ask to be."""
     health: Health
@@ -116,6 +120,8 @@ class Gateway:
     """The scheduled jobs."""
     hook_runs: HookRuns = field(init=False)
     """The turns of webhooks."""
+    turns: Turns = field(init=False)
+    """How turns without a message begin and are announced."""
     browsers: Browsers = field(init=False)
     """The browsers that agents drive."""
     browser_tool: BrowserTool = field(init=False)
@@ -210,6 +216,7 @@ class Gateway:
 
     def client_left(self, client: Client) -> None:
         self.broadcaster.remove(client)
+        self.nodes.connected.left(client.conn_id)
         if client.presence_key is not None:
             self.presence.disconnect(client.presence_key)
             self._publish_presence_soon()
@@ -280,6 +287,7 @@ class Gateway:
     async def start_services(self) -> None:
         """Starts everything that goes on by itself."""
         await self.devices.load()
+        await self.nodes.pairing.load()
         hearers = (self._end_old_secret, self._restart_if_needed, self._follow_mcp)
         unsubscribe = [self.runtime.config.subscribe(hear) for hear in hearers]
         self._unsubscribe = lambda: [forget() for forget in unsubscribe]

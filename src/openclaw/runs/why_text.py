@@ -65,6 +65,7 @@ _REASONS = {
         "Not taken: {detail} messages of this session are waiting already. Wait for an answer, or use /stop."
     ),
     ReasonCode.REMOVED_FROM_QUEUE: "dropped from the queue by hand",
+    ReasonCode.RESTORED: "under way when the backup was made that was restored; it is not run again",
     ReasonCode.WITHDRAWN: "changed or taken back by its sender",
     ReasonCode.EXPIRED: (
         "The Gateway was not running for too long: this message had waited {detail} hours, so it was not answered. "

@@ -154,10 +154,35 @@ def control_ui_checks(subject: Subject) -> Iterator[Finding]:
     if wide:
         detail = f"gateway.controlUi.allowedOrigins has {', '.join(map(repr, wide))}"
         yield finding("gateway.control_ui.origins_wide", detail, "name each origin in full: https://host:port")
-    address = subject.snapshot.config.browser.cdp_url or ""
-    if address.startswith(("http://", "ws://")) and not is_loopback(_host(address)):
-        detail = f"browser.cdpUrl is {address.split('@')[-1]}; who is on the way can control the browser"
-        yield finding("browser.remote_cdp_http", detail, "use https or wss, or a tunnel")
+    yield from _browser_checks(subject)
+
+
+def _browser_checks(subject: Subject) -> Iterator[Finding]:
+    browser = subject.snapshot.config.browser
+    addresses = {"browser.cdpUrl": browser.cdp_url or ""}
+    addresses |= {f"browser.profiles.{name}.cdpUrl": one.cdp_url or "" for name, one in browser.profiles.items()}
+    for path, address in addresses.items():
+        if address.startswith(("http://", "ws://")) and not is_loopback(_host(address)):
+            detail = f"{path} is {address.split('@')[-1]}; who is on the way can control the browser"
+            yield finding("browser.remote_cdp_http", detail, "use https or wss, or a tunnel")
+    if not browser.enabled:
+        return
+    if browser.ssrf_policy.dangerously_allow_private_network:
+        detail = (
+            "browser.ssrfPolicy.dangerouslyAllowPrivateNetwork is true: any page reaches this machine and your network"
+        )
+        fix = "openclaw config unset browser.ssrfPolicy.dangerouslyAllowPrivateNetwork; name hosts in allowedHostnames"
+        yield finding("browser.private_network_open", detail, fix)
+    if browser.no_sandbox:
+        detail = "browser.noSandbox is true: a page that breaks the browser has the rights of the Gateway's user"
+        yield finding(
+            "browser.no_sandbox", detail, "run the Gateway as a user that is not root, and unset browser.noSandbox"
+        )
+    if browser.allow_in_groups:
+        detail = (
+            "browser.allowInGroups is true: members of groups can have the agent use what its browser is logged in to"
+        )
+        yield finding("browser.groups", detail, "openclaw config unset browser.allowInGroups")
 
 
 def config_checks(subject: Subject) -> Iterator[Finding]:

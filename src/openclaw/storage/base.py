@@ -298,6 +298,8 @@ class ReasonCode(StrEnum):
     """The sender changed the message or took it back."""
     EXPIRED = "expired"
     """The message had waited too long when the Gateway started (the hours)."""
+    RESTORED = "restored"
+    """The message was under way in a backup that was restored."""
     CRASHED = "crashed"
     """The Gateway crashed too often while it worked on the message (how often)."""
     COMMAND = "command"

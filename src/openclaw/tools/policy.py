@@ -16,6 +16,7 @@ from openclaw.tools.exec.approvals import ApprovalRules, Approvals
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.files import EditTool, ReadTool, WriteTool
+from openclaw.tools.node_calls import NodeCalls
 from openclaw.tools.process import ProcessTool
 from openclaw.tools.process_registry import ProcessRegistry
 
@@ -142,6 +143,7 @@ def built_in_tools(
     rules: ApprovalRules | None = None,
     approvals: Approvals | None = None,
     sandbox: Boundary | None = None,
+    nodes: NodeCalls | None = None,
 ) -> list[Tool]:
     """The tools for files and commands. With a ``sandbox``, all of them work in it."""
     if sandbox is not None:
@@ -152,6 +154,6 @@ def built_in_tools(
         ReadTool(opener),
         WriteTool(opener),
         EditTool(opener),
-        ExecTool(settings.exec, processes, rules, approvals, sandbox),
+        ExecTool(settings.exec, processes, rules, approvals, sandbox, nodes),
         ProcessTool(processes),
     ]

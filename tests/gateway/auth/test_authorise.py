@@ -152,7 +152,8 @@ async def test_a_node_may_call_its_three_methods_and_no_other(running: Running) 
     async with running.client(role="node", scopes=SCOPES) as socket:
         assert (await socket.call("skills.bins"))["payload"] == {"bins": ["curl", "openclaw"]}
         assert (await socket.call("health"))["error"]["message"] == "unauthorized role: node"
-        assert (await socket.call("node.event"))["error"]["code"] == "UNAVAILABLE"
+        told = await socket.call("node.event", {"event": "exec.finished", "payload": {}})
+        assert told["error"]["message"] == "device identity required", "without a device it is nobody's node"
 
 
 async def test_authorisation_comes_before_existence(running: Running) -> None:

@@ -10,8 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from openclaw import device_keys
 from openclaw.clock import SystemClock
-from openclaw.gateway.auth import devices as device_keys
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.shared_auth import SharedSecret
 from tests.gateway.support import TOKEN, Running, Socket, connect_params, running_gateway

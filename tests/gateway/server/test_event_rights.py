@@ -23,7 +23,7 @@ CLIENTS = [("operator", scopes) for scopes in SCOPE_SETS] + [("node", frozenset(
 
 # The rules a second time, by scope: a change must be made in both places.
 EVERYONE = {"connect.challenge", "tick", "shutdown"}
-FOR_NODES = {"node.invoke.request"}
+FOR_NODES = {"node.invoke.request", "node.invoke.cancel"}
 FOR_SCOPE = {
     "operator.pairing": {"device.pair.requested", "device.pair.resolved", "node.pair.requested", "node.pair.resolved"},
     "operator.approvals": {"exec.approval.requested", "exec.approval.resolved"},

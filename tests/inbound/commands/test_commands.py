@@ -11,7 +11,7 @@ from openclaw.agent.spend.spend import Totals
 from openclaw.inbound.command_text import Listening
 from openclaw.inbound.commands.handle import HANDLERS
 from openclaw.inbound.commands.management import read_value
-from openclaw.inbound.commands.registry import COMMANDS, listed
+from openclaw.inbound.commands.registry import COMMANDS, listed, near_miss
 from openclaw.inbound.incoming import Continue, Handled
 from openclaw.outbound.usage_text import money, percent, token_count
 from openclaw.sessions.keys import SessionRef
@@ -54,6 +54,16 @@ async def test_the_list_shows_what_would_work_here(desk: Desk, make_desk: MakeDe
     assert "/activation mention|always — " in (await desk.reply("/commands", **GROUP) or "")
     allowed = await make_desk({"commands": {"config": True, "restart": True}})
     assert {"config", "restart"} <= {command.name for command in listed(allowed.context.config)}
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("/stauts", "status"), ("/Contxt", "context"), ("/comapct", "compact")])
+async def test_a_mistyped_command_is_told_and_not_sent_to_the_model(desk: Desk, typed: str, meant: str) -> None:
+    assert await desk.reply(typed) == f"{typed} is not a command. Did you mean /{meant}? /help lists them all."
+
+
+@pytest.mark.parametrize("text", ["/tmp", "/weather", "/stauts of the build", "look at /stauts", "/usr/bin/status"])
+def test_other_words_behind_a_slash_are_words(text: str) -> None:
+    assert near_miss(text) is None
 
 
 async def test_whoami_says_how_to_be_allowed(desk: Desk) -> None:

@@ -160,7 +160,7 @@ async def test_a_browser_that_already_runs_is_driven_over_a_websocket(
     port, data = tmp_path / "data" / "DevToolsActivePort", tmp_path / "data"
     arguments = ["--headless=new", "--remote-debugging-port=0", f"--user-data-dir={data}", "--no-first-run"]
     # Its own network reaches this machine by another name. The Gateway still looks at each request.
-    arguments += ["--host-resolver-rules=MAP site.test 127.0.0.1,MAP inside.test 127.0.0.1"]
+    arguments += ["--host-resolver-rules=MAP *.test 127.0.0.1"]
     arguments += ["--no-sandbox"] if os.geteuid() == 0 else []
     running = subprocess.Popen(
         [chromium() or "", *arguments, "about:blank"], stderr=subprocess.DEVNULL, start_new_session=True
@@ -168,14 +168,15 @@ async def test_a_browser_that_already_runs_is_driven_over_a_websocket(
     try:
         await until(lambda: port.exists() and bool(port.read_text().strip()), "it listens")
         number = port.read_text().split()[0]
-        driver.names.answers["inside.test"] = ["127.0.0.1"]
+        driver.names.answers |= {"inside.test": ["127.0.0.1"], "second.test": ["127.0.0.1"]}
         driver.config = browser_config(profiles={"mine": BrowserProfile(cdp_url=f"http://127.0.0.1:{number}")})
         await driver.do("open", profile="mine", targetUrl=site.url("/form"))
         seen = await driver.do("snapshot", profile="mine")
         assert "Your order" in seen["snapshot"]
-        page = f"<img src='{site.url('/secret', 'inside.test')}'>"
-        site.pages["/img"] = page
+        site.pages["/inner"] = f"<img src='{site.url('/secret', 'inside.test')}'>inner"
+        site.pages["/img"] = f"{site.pages['/inner']}<iframe src='{site.url('/inner', 'second.test')}'></iframe>"
         await driver.do("navigate", profile="mine", targetUrl=site.url("/img"))
+        await until(lambda: "second.test/inner" in site.asked, "a frame of another site is loaded")
         site.pages["/away"] = lambda _: web.Response(status=302, headers={"Location": site.url("/in", "inside.test")})
         with pytest.raises(ToolError, match="was not opened"):
             await driver.do("navigate", profile="mine", targetUrl=site.url("/away"))

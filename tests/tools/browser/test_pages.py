@@ -18,6 +18,7 @@ from tests.security.test_text_sources import MARKS, marks_in
 from tests.tools.browser.support import Driver, Names, Website, browser_config, needs_chromium, picture_of, text_of
 from tests.tools.browser.support import website as serve
 
+NAMES = Names(site_test=["127.0.0.1"], second_test=["127.0.0.1"])
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -30,7 +31,7 @@ async def site() -> AsyncIterator[Website]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def one_browser(site: Website, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Driver]:
     needs_chromium()
-    made = Driver(tmp_path_factory.mktemp("state"), browser_config(), Names(site_test=["127.0.0.1"]))
+    made = Driver(tmp_path_factory.mktemp("state"), browser_config(), NAMES)
     yield made
     await made.browsers.close()
 
@@ -55,8 +56,9 @@ async def test_a_form_is_filled_and_sent(driver: Driver) -> None:
         {"ref": refs["combobox Size"], "value": "Large"},
     ]
     assert (await driver.act("fill", fields=fields))["filled"] == 4
-    done = await driver.act("click", ref=refs["button Send"])
-    assert done["ok"] and "/done?" in done["url"]
+    assert (await driver.act("click", ref=refs["button Send"]))["ok"]
+    done = await driver.act("wait", url="/done?", loadState="load", timeoutMs=60_000)
+    assert "/done?" in done["url"]
     sent = await driver.evaluate("() => Object.fromEntries(new URLSearchParams(location.search))")
     assert (sent["name"], sent["day"], sent["agree"], sent["size"]) == ('Ann "A" <b>', "2026-02-03", "on", "l")
     assert sent["note"].split() == ["two", "lines"]
@@ -73,6 +75,7 @@ async def test_refs_hold_until_the_page_is_left(driver: Driver) -> None:
     with pytest.raises(ToolError, match="no longer on the page; take a new snapshot"):
         await driver.act("type", ref=name, text="Eve")
     await driver.act("click", ref=refs["link Other page"])
+    await driver.act("wait", url="/other", timeoutMs=60_000)
     with pytest.raises(ToolError, match=f"ref {name} is of a page that is gone; take a new snapshot"):
         await driver.act("type", ref=name, text="Eve")
     with pytest.raises(ToolError, match="there is no ref 'e999'"):
@@ -105,6 +108,44 @@ async def test_what_is_in_a_frame_can_be_clicked(driver: Driver) -> None:
     await driver.act("click", ref=refs["button In frame"])
     clicked = "() => document.querySelector('iframe').contentDocument.body.dataset.clicked"
     assert await driver.evaluate(clicked) == "yes"
+
+
+async def test_a_frame_of_another_site_is_read_and_acted_on(driver: Driver, site: Website) -> None:
+    """It runs in a process of its own, with places and numbers of its own."""
+    second = site.url("/inner", "second.test")
+    site.pages["/outer"] = f"""<input aria-label="Before"><div style="height:1500px"></div>
+        <iframe src="{second}" style="margin:40px;height:300px"></iframe><div style="height:1500px"></div>"""
+    site.pages[
+        "/inner"
+    ] = """<div style="height:500px"></div><input aria-label="Card"><input type=file aria-label="Scan">
+        <button onclick="document.title=document.querySelector('input').value; console.log('paid')">Pay</button>
+        <button onclick="alert('hello')">Alert</button>"""
+    await driver.do("navigate", targetUrl=site.url("/outer"))
+    deadline = time.monotonic() + 60
+    while "button Pay" not in (refs := await driver.refs()):
+        assert time.monotonic() < deadline
+    text = (await driver.do("snapshot", frame="iframe"))["snapshot"]
+    assert 'button "Pay"' in text and "Before" not in text
+    refs = await driver.refs()
+    await driver.act("type", ref=refs["textbox Card"], text="4242")
+    await driver.act("press", key="!")
+    await driver.act("click", ref=refs["button Pay"])
+    value = await driver.act(
+        "evaluate", ref=refs["textbox Card"], fn="card => [card.value, document.title, location.host]"
+    )
+    assert value["result"] == ["4242!", "4242!", f"second.test:{site.port}"]
+    (driver.workspace / "scan.txt").write_text("scanned")
+    await driver.do("upload", paths=["scan.txt"], inputRef=refs["button Scan"])
+    named = await driver.act("evaluate", ref=refs["button Scan"], fn="input => input.files[0].name")
+    assert named["result"] == "scan.txt"
+    await driver.act("click", ref=refs["button Alert"])
+    told = [entry["text"] for entry in (await driver.do("console"))["messages"]]
+    assert "paid" in told and "alert dismissed: hello" in told
+    picture = await driver.run("screenshot", ref=refs["textbox Card"])
+    assert picture_of(picture).data
+    await driver.act("type", ref=refs["textbox Before"], text="x")
+    with pytest.raises(ToolError, match="is no frame"):
+        await driver.do("snapshot", frame="input")
 
 
 async def test_what_cannot_be_acted_on_is_told(driver: Driver, site: Website) -> None:

@@ -179,6 +179,7 @@ async def test_an_approval_is_found_by_its_beginning_when_that_is_enough() -> No
 
 USUAL = CommandPolicy(host="sandbox", security="full", ask="on-miss")
 ASKING = CommandPolicy(host="gateway", security="allowlist", ask="on-miss")
+ON_NODE = CommandPolicy(host="node", security="full", ask="on-miss")
 MAY = {"elevated_allowed": True}
 FULL = CommandPolicy(host="gateway", security="full", ask="off")
 
@@ -192,7 +193,10 @@ FULL = CommandPolicy(host="gateway", security="full", ask="off")
         ({"host": "gateway"}, {"security": "full", "ask": "off"}, {"security": "deny"}, {}, "exec is denied"),
         ({"host": "gateway"}, {"ask": "off"}, {"ask": "always"}, {}, msgspec.structs.replace(ASKING, ask="always")),
         ({}, {"security": "deny"}, {}, {}, "exec is denied"),
-        ({}, {"host": "node", "node": "attic"}, {}, {}, 'no node "attic" is connected'),
+        ({}, {"host": "node", "node": "attic"}, {}, {}, ON_NODE),
+        # The rules file of this machine says nothing about other machines.
+        ({}, {"host": "node"}, {"security": "deny"}, {}, ON_NODE),
+        ({"host": "node", "security": "deny"}, {}, {}, {}, "exec is denied"),
         ({}, {"host": "gateway"}, {}, {"host": "sandbox"}, "host sandbox is not allowed"),
         ({}, {}, {}, {"security": "allowlist"}, CommandPolicy(host="sandbox", security="allowlist", ask="on-miss")),
         # Elevated: needs permission, goes to the host, and only "full" does without asking.

@@ -58,6 +58,12 @@ PARAM_RIGHTS: Mapping[str, Mapping[str, Right]] = {
 }
 """Parameters that do more than their method does, by the name of their field."""
 
+NODE_PARAM_RIGHTS: Mapping[str, Mapping[str, Right]] = {
+    # Whoever says that a person approved a command answers in the place of that person.
+    "system.run": {"approved": "approvals", "approvalDecision": "approvals"},
+}
+"""Parameters of commands for nodes that do more than ``node.invoke`` does."""
+
 Everyone: TypeAlias = Literal["everyone"]
 EVENT_RIGHTS: Mapping[str, Right | Everyone] = {
     "connect.challenge": "everyone",
@@ -78,6 +84,7 @@ EVENT_RIGHTS: Mapping[str, Right | Everyone] = {
     "node.pair.requested": "pairing",
     "node.pair.resolved": "pairing",
     "node.invoke.request": "node",
+    "node.invoke.cancel": "node",
 }
 """Who gets an event, live or replayed."""
 
@@ -101,6 +108,14 @@ def param_refusal(method: str, params: Any, rights: Set[Right]) -> str | None:
         if getattr(params, field) and right not in rights:
             wire = params.__struct_encode_fields__[params.__struct_fields__.index(field)]
             return f"missing scope: {scope_for(right)} (for {wire})"
+    return None
+
+
+def invoke_refusal(command: str, params: Any, rights: Set[Right]) -> str | None:
+    """Why the caller of ``node.invoke`` may not give one of the parameters of a node's command, or None."""
+    for name, right in NODE_PARAM_RIGHTS.get(command, {}).items():
+        if right not in rights and isinstance(params, dict) and params.get(name):
+            return f"missing scope: {scope_for(right)} (for params.{name})"
     return None
 
 

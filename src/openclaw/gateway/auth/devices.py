@@ -7,9 +7,6 @@ Records are plain mappings, so that fields written by other versions survive. To
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hashlib
 import json
 import logging
 import secrets
@@ -24,6 +21,8 @@ from openclaw.config.store import write_private
 from openclaw.gateway.auth.shared_auth import same_secret
 
 PENDING_TTL_MS = 5 * 60_000
+MAX_SKEW_MS = 600_000
+"""How far the clock of a device may be from ours when it signs."""
 MAX_PENDING = 100
 Record: TypeAlias = dict[str, Any]
 
@@ -50,13 +49,17 @@ class Devices:
     async def _change(self) -> AsyncGenerator[None]:
         async with self._changing:
             if not self._loaded:
-                self._paired = await asyncio.to_thread(_read_map, self._dir / "paired.json")
-                self._pending = await asyncio.to_thread(_read_map, self._dir / "pending.json")
+                self._paired = await asyncio.to_thread(read_records, self._dir / "paired.json")
+                self._pending = await asyncio.to_thread(read_records, self._dir / "pending.json")
                 self._loaded = True
             yield
 
     def paired(self, device_id: str) -> Record | None:
         return self._paired.get(device_id)
+
+    def with_role(self, role: str) -> list[Record]:
+        """The paired devices that have this role."""
+        return [record for record in self._paired.values() if role in _roles(record)]
 
     def waiting(self, request_id: str) -> Record | None:
         """The pairing request with this id, as long as it is valid."""
@@ -64,8 +67,8 @@ class Devices:
 
     def listing(self) -> dict[str, list[Record]]:
         """Both lists, newest first, without token values."""
-        pending = sorted(self._alive(), key=lambda record: -_number(record, "ts"))
-        paired = sorted(self._paired.values(), key=lambda record: -_number(record, "approvedAtMs"))
+        pending = sorted(self._alive(), key=lambda record: -number_in(record, "ts"))
+        paired = sorted(self._paired.values(), key=lambda record: -number_in(record, "approvedAtMs"))
         return {"pending": pending, "paired": [summary(record) for record in paired]}
 
     def covers(self, device_id: str, public_key: str, role: str, scopes: Iterable[str]) -> bool:
@@ -199,7 +202,7 @@ class Devices:
 
     def _alive(self) -> list[Record]:
         oldest = self._clock.now_ms() - PENDING_TTL_MS
-        return [record for record in self._pending.values() if _number(record, "ts") >= oldest]
+        return [record for record in self._pending.values() if number_in(record, "ts") >= oldest]
 
     def _forget_expired(self) -> None:
         self._pending = {record["requestId"]: record for record in self._alive() if "requestId" in record}
@@ -243,12 +246,12 @@ def _union(first: Iterable[str], second: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*first, *second]))
 
 
-def _number(record: Record, key: str) -> int:
+def number_in(record: Record, key: str) -> int:
     value = record.get(key)
     return value if isinstance(value, int) else 0
 
 
-def _read_map(path: Path) -> dict[str, Record]:
+def read_records(path: Path) -> dict[str, Record]:
     """The records of a file. A file that cannot be read is renamed, not overwritten."""
     try:
         data = json.loads(path.read_bytes())
@@ -268,89 +271,3 @@ def _read_map(path: Path) -> dict[str, Record]:
 def write_private_json(path: Path, value: Any) -> None:
     """Replaces the file atomically. Only its owner can read it."""
     write_private(str(path), json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
-MAX_SKEW_MS = 600_000
-
-
-def raw_public_key(text: str) -> bytes | None:
-    """The 32 bytes of a key given as base64url or PEM. None when it is no key, or one that proves nothing."""
-    raw = _from_pem(text) if text.lstrip().startswith("-----BEGIN") else decode_base64url(text)
-    return raw if raw is not None and len(raw) == 32 and not is_degenerate(raw) else None
-
-
-_FIELD = 2**255 - 19
-_ORDER_8 = int.from_bytes(bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"), "little")
-_SMALL_ORDER = frozenset({0, 1, _FIELD - 1, _ORDER_8, _FIELD - _ORDER_8})
-
-
-def is_degenerate(raw_key: bytes) -> bool:
-    """Whether an Ed25519 key is of small order or not written in the one canonical way.
-
-    One signature fits many texts under a key of small order, all zeros among them, so that nobody needs its private
-    half. Keys written in two ways would be two devices.
-    """
-    y = int.from_bytes(raw_key, "little") & (2**255 - 1)  # The top bit is the sign of x, and every sign is as bad.
-    return y >= _FIELD or y in _SMALL_ORDER
-
-
-def _from_pem(text: str) -> bytes | None:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-    try:
-        key = load_pem_public_key(text.encode())
-    except (ValueError, UnsupportedAlgorithm):
-        return None
-    return key.public_bytes_raw() if isinstance(key, Ed25519PublicKey) else None
-
-
-def decode_base64url(text: str) -> bytes | None:
-    text = text.rstrip("=").replace("+", "-").replace("/", "_")
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        return None
-
-
-def encode_base64url(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def device_id(raw_key: bytes) -> str:
-    return hashlib.sha256(raw_key).hexdigest()
-
-
-def signed_text(
-    *,
-    device_id: str,
-    client_id: str,
-    client_mode: str,
-    role: str,
-    scopes: Sequence[str],
-    signed_at: int,
-    token: str | None,
-    nonce: str | None,
-) -> str:
-    """The text that a device signs. ``scopes`` are those the client asked for, before any default is applied."""
-    fields = ["v1" if nonce is None else "v2", device_id, client_id, client_mode, role, ",".join(scopes)]
-    fields += [str(signed_at), token or ""]
-    if nonce is not None:
-        fields.append(nonce)
-    return "|".join(fields)
-
-
-def signature_is_valid(raw_key: bytes, text: str, signature: str) -> bool:
-    # The import is here because most Gateways have no devices and the library is large.
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    raw = decode_base64url(signature)
-    if raw is None:
-        return False
-    try:
-        Ed25519PublicKey.from_public_bytes(raw_key).verify(raw, text.encode())
-    except (InvalidSignature, ValueError):
-        return False
-    return True

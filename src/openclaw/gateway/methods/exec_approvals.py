@@ -38,6 +38,7 @@ class RequestParams(Params):
     id: NonEmpty | None = None
     cwd: str | None = None
     host: str | None = None
+    node: str | None = None
     security: str | None = None
     ask: str | None = None
     agent_id: str | None = None
@@ -150,6 +151,8 @@ def question_text(approval: Approval) -> str:
     request = approval.request
     seconds = round((approval.expires_at_ms - approval.created_at_ms) / 1000)
     lines = [f"🔒 May I run this command? (id {approval.slug})", "", fenced(request.command), ""]
+    if request.node:
+        lines += ["On the node:", fenced(request.node)]
     if request.cwd:
         lines += ["In:", fenced(request.cwd)]
     if request.env:

@@ -303,6 +303,7 @@ class Connection:
         resumption = None if last is None else resume(broadcaster, last, connect.epoch)
         client.send_frame(params.encode_response(id, hello_ok(self._gateway, grant, self._id, resumption)))
         broadcaster.add(client)
+        self._gateway.nodes.joined(client, connect)
         if resumption is not None:
             client.live = False  # The client is live again once it has been sent what it missed.
             self._gateway.spawn(catch_up(broadcaster, client, resumption.after))

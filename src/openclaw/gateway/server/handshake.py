@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from openclaw import __version__
+from openclaw.device_keys import device_id, encode_base64url, raw_public_key, signature_is_valid, signed_text
 from openclaw.gateway.auth.authorise import may_receive, right_of
-from openclaw.gateway.auth.devices import (
-    MAX_SKEW_MS,
-    device_id,
-    encode_base64url,
-    raw_public_key,
-    signature_is_valid,
-    signed_text,
-)
+from openclaw.gateway.auth.devices import MAX_SKEW_MS
 from openclaw.gateway.auth.origin import PeerAddress, caller_key, site_refusal
 from openclaw.gateway.auth.shared_auth import SecretCheck, SharedSecret, check, is_control_ui, is_webchat, refusal_text
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES, ClientInfo
@@ -129,6 +123,8 @@ async def admit(gateway: Gateway, connect: ConnectParams, peer: PeerAddress, non
     verdict = attempt.prove()
     if not attempt.pairing_is_bypassed(verdict):
         await attempt.ensure_paired(connect.device)
+    if role == "node" and not gateway.nodes.connected.has_room(connect.device.id):
+        raise ConnectRefused("too many nodes are connected", code="UNAVAILABLE", close_code=1013, retry_after_ms=30_000)
     issued = await gateway.devices.ensure_token(connect.device.id, role, scopes)
     attempt.check_still_valid(verdict)
     return ConnectGrant(

@@ -55,7 +55,7 @@ ADVERTISED: tuple[str, ...] = tuple(_METHODS.split())
 
 _EVENTS = """
 connect.challenge agent chat presence tick talk.mode shutdown health heartbeat cron node.pair.requested
-node.pair.resolved node.invoke.request device.pair.requested device.pair.resolved voicewake.changed
+node.pair.resolved node.invoke.request node.invoke.cancel device.pair.requested device.pair.resolved voicewake.changed
 exec.approval.requested exec.approval.resolved
 """
 EVENTS: tuple[str, ...] = tuple(_EVENTS.split())

@@ -18,7 +18,7 @@ from openclaw.inbound.command_text import (
 )
 from openclaw.inbound.commands import context_command, management, models, queue, session, status
 from openclaw.inbound.commands.queue import edits_queue
-from openclaw.inbound.commands.registry import settings_rights, usable_aliases
+from openclaw.inbound.commands.registry import near_miss, settings_rights, usable_aliases
 from openclaw.inbound.commands.session import begin_session, find_reset
 from openclaw.inbound.commands.settings import honoured, settings_for_run, store_directives
 from openclaw.inbound.directives import KINDS, Directives, parse_directives
@@ -83,6 +83,10 @@ async def _handle(facts: Facts, text: str, context: CommandContext) -> Outcome:
             outcome = await _stand_alone(called, facts, context)
             if outcome is not None:
                 return outcome
+    elif "read" in facts.rights and _understands(facts, context):
+        body = command_body(text, facts.listening)
+        if meant := near_miss(body, usable_aliases(model_aliases(context.config))):
+            return Handled(reply=f"{body.strip()} is not a command. Did you mean /{meant}? /help lists them all.")
     return await _with_directives(text, facts, context)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -228,6 +228,17 @@ _BY_WORD: Mapping[str, Command] = {word: command for command in COMMANDS for wor
 def find(word: str) -> Command | None:
     """The command with this name or alias, without the slash and in any case."""
     return _BY_WORD.get(word.lower())
+
+
+def near_miss(text: str, aliases: Collection[str] = ()) -> str | None:
+    """The command that somebody probably meant who sent one mistyped word, such as ``/stauts``."""
+    word = text.strip().removeprefix("/").lower()
+    if not text.strip().startswith("/") or not word.isalpha() or len(word) > 20 or word in _BY_WORD or word in aliases:
+        return None
+    import difflib
+
+    found = difflib.get_close_matches(word, _BY_WORD, n=1, cutoff=0.8)
+    return _BY_WORD[found[0]].name if found else None
 
 
 def settings_rights(kinds: Iterable[str], *, inline: bool = False) -> list[tuple[str, Right]]:

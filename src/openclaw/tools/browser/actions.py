@@ -14,6 +14,10 @@ from openclaw.tools.browser.cdp import CdpClosed, CdpError
 from openclaw.tools.browser.snapshot import RefNode
 from openclaw.tools.browser.tab import Tab
 
+SETTLE_BEGIN_S, SHORTLY_S = 0.25, 0.05
+"""How long it is waited for a navigation that an action may have begun."""
+_MAY_NAVIGATE = ("click", "press", "drag", "select", "evaluate")
+
 LONGEST_TEXT = 50_000
 MOST_SLOW_CHARS = 500
 MOST_FIELDS = 100
@@ -126,8 +130,8 @@ async def act(tab: Tab, request: dict[str, Any], *, scripts: bool) -> dict[str, 
     if done is None:
         raise ToolError(f"unknown kind {kind[:40]!r}; known: {', '.join(KINDS)}, close")
     told = await done(tab, request)
-    if kind not in ("wait", "resize"):
-        await tab.settle()
+    if kind in _MAY_NAVIGATE or request.get("submit"):
+        await tab.settle(SHORTLY_S if kind == "evaluate" else SETTLE_BEGIN_S)
     return told
 
 
@@ -240,8 +244,9 @@ async def _press(tab: Tab, combination: str) -> None:
 
 async def _focus(tab: Tab, node: RefNode) -> None:
     try:
-        await tab.call("DOM.scrollIntoViewIfNeeded", {"backendNodeId": node.backend_id})
-        await tab.call("DOM.focus", {"backendNodeId": node.backend_id})
+        element = {"backendNodeId": node.backend_id}
+        await tab.call("DOM.scrollIntoViewIfNeeded", element, session=node.session)
+        await tab.call("DOM.focus", element, session=node.session)
     except CdpError:
         await tab.run_on(node, "function() { this.focus(); }")
 

@@ -28,7 +28,7 @@ from openclaw.tools.browser.guard import (
     checked_resolver,
 )
 from openclaw.tools.browser.launch import BrowserProcess, BrowserUnavailable, LaunchSettings, find_program
-from openclaw.tools.browser.tab import Tab
+from openclaw.tools.browser.tab import FrameSession, Tab
 from openclaw.url_text import redact_urls
 
 DEFAULT_PROFILE = "openclaw"
@@ -63,6 +63,8 @@ class RunningBrowser:
         self.in_use = 0
         self.product = ""
         self.connection: CdpConnection
+        self.begun = False
+        """Whether there is a connection."""
         self._current: OrderedDict[str, str] = OrderedDict()
         self._sessions: dict[str, Tab] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -76,10 +78,13 @@ class RunningBrowser:
 
     async def begin(self, transport: Transport) -> None:
         """Learns of the tabs that there are. Raises ``CdpError``."""
-        self.connection = CdpConnection(transport, self._event)
+        self.connection, self.begun = CdpConnection(transport, self._event), True
         self.product = str((await self.connection.call("Browser.getVersion", timeout=START_S)).get("product") or "")
         attach = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True, "filter": _PAGES}
         await self.connection.call("Target.setAutoAttach", attach)
+        if self._resolve is not None:
+            # Asked of the browser and not of its tabs, it sees the requests of workers and frames as well.
+            await self.connection.call("Fetch.enable", {"patterns": [{"urlPattern": "*"}]})
         if self.process is not None:
             await self.connection.call("Browser.setDownloadBehavior", {"behavior": "deny"})
 
@@ -94,8 +99,7 @@ class RunningBrowser:
             with contextlib.suppress(CdpError):
                 await self.connection.call("Browser.close", timeout=2)
             await self.process.end()
-        with contextlib.suppress(AttributeError):
-            await self.connection.close()
+        await self.connection.close()
         for tab in self.tabs.values():
             tab.end()
         self.tabs, self._sessions = {}, {}
@@ -161,15 +165,24 @@ class RunningBrowser:
         self._remove(tab)
 
     def _event(self, name: str, params: dict[str, Any], session: str) -> None:
-        if name == "Target.attachedToTarget" and not session:
-            self._add(str(params["targetInfo"]["targetId"]), str(params["sessionId"]))
-        elif name == "Target.detachedFromTarget" and not session:
-            if (tab := self._sessions.get(str(params.get("sessionId")))) is not None:
+        if name == "Target.attachedToTarget":
+            target_id, own = str(params["targetInfo"]["targetId"]), str(params["sessionId"])
+            if not session:
+                self._add(target_id, own)
+            elif (tab := self._sessions.get(session)) is not None:
+                self._sessions[own] = tab
+                self._spawn(self._prepare_frame(tab, FrameSession(own, target_id, session)))
+        elif name == "Target.detachedFromTarget":
+            tab = self._sessions.pop(str(params.get("sessionId")), None)
+            if tab is not None and session:
+                tab.frames.pop(str(params.get("sessionId")), None)
+                self.connection.drop(str(params.get("sessionId")))
+            elif tab is not None:
                 self._remove(tab)
-        elif name == "Fetch.requestPaused" and (tab := self._sessions.get(session)) is not None:
-            self._spawn(self._let_through(tab, params))
+        elif name == "Fetch.requestPaused":
+            self._spawn(self._let_through(params))
         elif (tab := self._sessions.get(session)) is not None:
-            tab.event(name, params)
+            tab.event(name, params, session)
 
     def _add(self, target_id: str, session: str) -> None:
         tab = Tab(self.connection, target_id, session, self.proxy)
@@ -183,23 +196,27 @@ class RunningBrowser:
 
     def _remove(self, tab: Tab) -> None:
         self.tabs.pop(tab.target_id, None)
-        self._sessions.pop(tab.session, None)
+        for session in (tab.session, *tab.frames):
+            self._sessions.pop(session, None)
         tab.end()
 
     async def _prepare(self, tab: Tab) -> None:
         try:
-            if self._resolve is not None:
-                await tab.call("Fetch.enable", {"patterns": [{"urlPattern": "*"}]})
             await tab.prepare()
         except CdpError as error:
             log.info("a tab was gone before it could be used: %s", error)
             self._remove(tab)
 
+    async def _prepare_frame(self, tab: Tab, frame: FrameSession) -> None:
+        # A frame that went away in the meantime is no problem.
+        with contextlib.suppress(CdpError):
+            await tab.prepare_frame(frame)
+
     async def _close(self, target_id: str) -> None:
         with contextlib.suppress(CdpError):
             await self.connection.call("Target.closeTarget", {"targetId": target_id})
 
-    async def _let_through(self, tab: Tab, params: dict[str, Any]) -> None:
+    async def _let_through(self, params: dict[str, Any]) -> None:
         from yarl import URL
 
         request, url = {"requestId": params["requestId"]}, str(params["request"]["url"])
@@ -210,9 +227,9 @@ class RunningBrowser:
                     assert self._resolve is not None
                     await self._resolve(address.raw_host or "", address.port or 0, self._rules())
             except (AddressRefused, OSError):
-                await tab.call("Fetch.failRequest", {**request, "errorReason": "AccessDenied"})
+                await self.connection.call("Fetch.failRequest", {**request, "errorReason": "AccessDenied"})
             else:
-                await tab.call("Fetch.continueRequest", request)
+                await self.connection.call("Fetch.continueRequest", request)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -374,6 +391,8 @@ class Browsers:
             transport = await WebSocketTransport.open(settings.cdp_url, *limits)
             await browser.begin(transport)
         except CdpError as error:
+            if browser.begun:
+                await browser.end()
             raise ToolError(f"the browser at {shown} cannot be used: {error}") from None
         log.info("browser %s connected: %s", settings.name, shown)
         return browser

@@ -28,6 +28,8 @@ async def labelled(tab: Tab) -> tuple[bytes, str]:
     for ref, node in tab.refs.items():
         if len(labels) >= MOST_LABELS:
             break
+        if node.session:
+            continue  # Frames of other sites have places of their own.
         try:
             quads = (await tab.call("DOM.getContentQuads", {"backendNodeId": node.backend_id})).get("quads") or []
         except CdpClosed:

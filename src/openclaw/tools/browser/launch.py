@@ -62,6 +62,7 @@ _ARGUMENTS = (
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--disable-quic",
+    "--disk-cache-size=104857600",
 )
 
 
@@ -187,8 +188,9 @@ class BrowserProcess:
             await asyncio.to_thread(_kill, self.pid, left, running=self.running)
         await self._process.wait()
         await asyncio.to_thread(_sweep, str(self._folder))
+        # Nobody holds the pipe any more, so its end comes at once.
+        await asyncio.wait({self._listening}, timeout=END_S)
         self._listening.cancel()
-        await asyncio.gather(self._listening, return_exceptions=True)
 
     async def _listen(self, errors: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError, ValueError):

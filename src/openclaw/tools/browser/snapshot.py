@@ -6,7 +6,7 @@ The text is the page's, so a name cannot leave its quotes: it stands in one line
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -63,6 +63,10 @@ _STATES = (
 _ROLES = {"rootwebarea": "document", "statictext": "text", "textfield": "textbox", "image": "img", "iframe": "iframe"}
 
 
+Element: TypeAlias = tuple[str, int]
+"""The session that knows an element, and its number there. Numbers repeat from process to process."""
+
+
 class RefNode(NamedTuple):
     """What a ref stands for."""
 
@@ -70,6 +74,8 @@ class RefNode(NamedTuple):
     frame_id: str
     role: str
     name: str
+    session: str = ""
+    """The session of the frame, if it is of another site and runs in a process of its own."""
 
 
 class SnapshotOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,8 +102,13 @@ class _Node(NamedTuple):
     url: str
     backend_id: int
     frame_id: str
+    session: str
     children: list[str]
     ignored: bool
+
+    @property
+    def ref(self) -> RefNode:
+        return RefNode(self.backend_id, self.frame_id, self.role, self.name, self.session)
 
 
 class _Line(NamedTuple):
@@ -115,34 +126,36 @@ class AccessibilityTree:
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
-        self._by_backend: dict[int, str] = {}
+        self._by_element: dict[Element, str] = {}
         self.roots: list[str] = []
         self.count = 0
 
-    def add_frame(self, frame_id: str, nodes: Sequence[Mapping[str, Any]], owner: int | None) -> None:
+    def add_frame(
+        self, frame_id: str, nodes: Sequence[Mapping[str, Any]], owner: Element | None, session: str = ""
+    ) -> None:
         """Adds the nodes of a frame. ``owner`` is the element that shows it, None for the page itself."""
         first = ""
         for raw in nodes[: max(0, MOST_NODES - self.count)]:
             key = f"{frame_id}/{raw.get('nodeId')}"
             first = first or key
-            made = _node(raw, frame_id)
+            made = _node(raw, frame_id, session)
             self._nodes[key] = made
             if made.backend_id:
-                self._by_backend.setdefault(made.backend_id, key)
+                self._by_element.setdefault((session, made.backend_id), key)
             self.count += 1
         if not first:
             return
-        shown_in = self._by_backend.get(owner) if owner is not None else None
+        shown_in = self._by_element.get(owner) if owner is not None else None
         if shown_in is None:
             self.roots.append(first)
         else:
             self._nodes[shown_in].children.append(first)
 
-    def below(self, backend_id: int) -> AccessibilityTree:
+    def below(self, element: Element) -> AccessibilityTree:
         """The part of the tree below one element. It is empty if the element is not in the tree."""
         part = AccessibilityTree()
-        part._nodes, part._by_backend = self._nodes, self._by_backend
-        part.roots = [key] if (key := self._by_backend.get(backend_id)) else []
+        part._nodes, part._by_element = self._nodes, self._by_element
+        part.roots = [key] if (key := self._by_element.get(element)) else []
         return part
 
     def render(self, options: SnapshotOptions) -> Snapshot:
@@ -187,12 +200,12 @@ class AccessibilityTree:
                 row: dict[str, Any] = {"ref": ref, "role": node.role, "name": node.name, "value": node.value}
                 row |= {"backendDOMNodeId": node.backend_id, "depth": depth}
                 rows.append({name: value for name, value in row.items() if value != "" or name == "name"})
-                refs[ref] = RefNode(node.backend_id, node.frame_id, node.role, node.name)
+                refs[ref] = node.ref
             stack.extend((child, depth + 1) for child in reversed(node.children[:MOST_NODES]))
         return rows, refs
 
 
-def _node(raw: Mapping[str, Any], frame_id: str) -> _Node:
+def _node(raw: Mapping[str, Any], frame_id: str, session: str) -> _Node:
     role = _text(raw.get("role")).lower()
     properties = {str(one.get("name")): _value(one) for one in _dicts(raw.get("properties"))}
     states = tuple(
@@ -208,6 +221,7 @@ def _node(raw: Mapping[str, Any], frame_id: str) -> _Node:
         url=_one_line(str(properties.get("url") or ""), LONGEST_URL),
         backend_id=int(raw.get("backendDOMNodeId") or 0),
         frame_id=frame_id,
+        session=session,
         children=[f"{frame_id}/{child}" for child in raw.get("childIds") or []],
         ignored=bool(raw.get("ignored")),
     )
@@ -227,7 +241,7 @@ def _line(node: _Node, depth: int, refs: dict[str, RefNode], options: SnapshotOp
     ref = ""
     if node.backend_id and len(refs) < MOST_REFS and (acts or (node.name and role in CONTENT)):
         ref = f"e{len(refs) + 1}"
-        refs[ref] = RefNode(node.backend_id, node.frame_id, role, node.name)
+        refs[ref] = node.ref
         words.append(f"[ref={ref}]")
     if node.value and node.value != node.name:
         words.append(f"value={quoted(node.value)}")

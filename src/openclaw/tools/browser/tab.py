@@ -6,7 +6,7 @@ import asyncio
 import base64
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from openclaw.tools.base import ToolError
 from openclaw.tools.browser.cdp import CdpClosed, CdpConnection, CdpError, CdpTimeout
 from openclaw.tools.browser.guard import BLANK, GuardProxy
-from openclaw.tools.browser.snapshot import AccessibilityTree, RefNode
+from openclaw.tools.browser.snapshot import AccessibilityTree, Element, RefNode
 
 WORLD = "openclaw"
 """Scripts of ours run in a world of their own, where the page cannot replace what they call."""
@@ -22,12 +22,18 @@ MOST_CONSOLE = 500
 LONGEST_CONSOLE = 1000
 MOST_FRAMES = 50
 MOST_GONE_REFS = 2000
-SETTLE_BEGIN_S = 0.25
-"""How long it is waited for a navigation that an action may have begun."""
 SETTLE_S = 10.0
+STILL_TRIES, STILL_S = 20, 0.05
+"""How often and how long it is waited for an element that is being scrolled."""
 MOST_PIXELS_HIGH = 16_000
 MOST_PIXELS_WIDE = 4000
 MOST_PDF_BYTES = 32 * 1024 * 1024
+_FRAMES = {
+    "autoAttach": True,
+    "waitForDebuggerOnStart": False,  # It would stop workers, too, which nobody sets going again.
+    "flatten": True,
+    "filter": [{"type": "iframe", "exclude": False}, {"exclude": True}],
+}
 _READABLE = ("http://", "https://", "blob:http", "chrome-error://")
 
 _FAILED = {
@@ -44,6 +50,22 @@ class ConsoleEntry(msgspec.Struct, frozen=True):
     text: str
     timestamp: int
     location: str = ""
+
+
+class FrameSession(NamedTuple):
+    """A frame of another site. It runs in a process of its own and is spoken to on a session of its own."""
+
+    session: str
+    frame_id: str
+    parent: str
+    """The session of the page or frame that it stands in."""
+
+
+class Box(NamedTuple):
+    left: float
+    top: float
+    width: float
+    height: float
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -67,6 +89,8 @@ class Tab:
         self.refs: dict[str, RefNode] = {}
         self.console: deque[ConsoleEntry] = deque(maxlen=MOST_CONSOLE)
         self.next_dialog: Answer | None = None
+        self.frames: dict[str, FrameSession] = {}
+        """Frames of other sites, by their session."""
         self.next_files: list[str] | None = None
         self.files_taken = asyncio.Event()
         self._gone_refs: set[str] = set()
@@ -80,8 +104,11 @@ class Tab:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def call(self, method: str, params: dict[str, Any] | None = None, timeout: float = 30.0) -> dict[str, Any]:
-        return await self._connection.call(method, params, self.session, timeout)
+    async def call(
+        self, method: str, params: dict[str, Any] | None = None, timeout: float = 30.0, *, session: str = ""
+    ) -> dict[str, Any]:
+        """Calls a method for the page, or for the frame that has a session of its own."""
+        return await self._connection.call(method, params, session or self.session, timeout)
 
     async def prepare(self) -> None:
         """Asks the browser to tell what happens in the tab."""
@@ -92,16 +119,28 @@ class Tab:
         for method in ("Runtime.enable", "Log.enable", "DOM.enable"):
             await self.call(method)
         await self.call("Page.setInterceptFileChooserDialog", {"enabled": True})
+        await self.call("Target.setAutoAttach", _FRAMES)
         # A window that a page opened stands still until now, and the page with it.
         await self.call("Runtime.runIfWaitingForDebugger")
         self.ready.set()
 
+    async def prepare_frame(self, frame: FrameSession) -> None:
+        """The same for a frame of another site. It can be read and acted on from now on."""
+        session = frame.session
+        for method in ("Page.enable", "Runtime.enable", "Log.enable", "DOM.enable"):
+            await self.call(method, session=session)
+        await self.call("Page.setInterceptFileChooserDialog", {"enabled": True}, session=session)
+        await self.call("Target.setAutoAttach", _FRAMES, session=session)
+        await self.call("Runtime.runIfWaitingForDebugger", session=session)
+        self.frames[session] = frame
+
     # What the browser tells
 
-    def event(self, name: str, params: dict[str, Any]) -> None:
-        main = params.get("frameId") == self._main_frame
+    def event(self, name: str, params: dict[str, Any], session: str) -> None:
+        of_page = session == self.session
+        main = of_page and params.get("frameId") == self._main_frame
         match name:
-            case "Page.frameNavigated":
+            case "Page.frameNavigated" if of_page:
                 frame = params["frame"]
                 if not frame.get("parentId"):
                     self._main_frame = frame["id"]
@@ -116,8 +155,8 @@ class Tab:
             case "Page.javascriptDialogOpening":
                 self._answer_dialog(params)
             case "Page.fileChooserOpened":
-                self._give_files(params)
-            case "Inspector.targetCrashed":
+                self._give_files(params, session)
+            case "Inspector.targetCrashed" if of_page:
                 self.crashed = True
                 self._forget_refs()
             case "Runtime.consoleAPICalled":
@@ -164,18 +203,21 @@ class Tab:
             choice["promptText"] = answer.text
         self._soon("Page.handleJavaScriptDialog", choice)
 
-    def _give_files(self, params: dict[str, Any]) -> None:
+    def _give_files(self, params: dict[str, Any], session: str) -> None:
         backend_id = params.get("backendNodeId")
         if self.next_files is None or not backend_id:
             self._say("dialog", "the page asked for a file; the upload action gives it one", {}, "")
             return
         files, self.next_files = self.next_files, None
-        self._soon("DOM.setFileInputFiles", {"files": files, "backendNodeId": backend_id}, self.files_taken.set)
+        given = {"files": files, "backendNodeId": backend_id}
+        self._soon("DOM.setFileInputFiles", given, self.files_taken.set, session)
 
-    def _soon(self, method: str, params: dict[str, Any], done: Callable[[], None] | None = None) -> None:
+    def _soon(
+        self, method: str, params: dict[str, Any], done: Callable[[], None] | None = None, session: str = ""
+    ) -> None:
         async def call() -> None:
             try:
-                await self.call(method, params)
+                await self.call(method, params, session=session)
             except CdpError as error:
                 self._say("error", f"{method}: {error}", {}, "")
             else:
@@ -228,9 +270,9 @@ class Tab:
         refused = [one.why for one in self._proxy.refused if one.host == host] if self._proxy else []
         return refused[-1] if refused else "it could not be loaded"
 
-    async def settle(self) -> None:
-        """Waits for what an action began: a page that loads is waited for, up to a limit."""
-        await self._until(lambda: self._loading, SETTLE_BEGIN_S)
+    async def settle(self, seconds: float) -> None:
+        """Waits ``seconds`` for a navigation that an action may have begun, and then, up to a limit, for its page."""
+        await self._until(lambda: self._loading, seconds)
         if self._loading:
             await self._until(lambda: not self._loading, SETTLE_S)
 
@@ -256,30 +298,63 @@ class Tab:
         return True
 
     async def tree(self, frame_selector: str = "") -> AccessibilityTree:
-        """The accessibility tree of the page and the frames in it. Frames of other sites run apart and are left out."""
+        """The accessibility tree of the page and the frames in it."""
         tree = AccessibilityTree()
-        top = (await self.call("Page.getFrameTree"))["frameTree"]
-        frames: list[tuple[str, int | None]] = [(top["frame"]["id"], None)]
+        frames = await self._frames("")
+        waiting = [frame for frame in self.frames.values() if frame.parent == self.session]
+        while waiting and len(frames) < MOST_FRAMES:
+            frame = waiting.pop(0)
+            owner = await self._owner(frame)
+            if owner is None:
+                continue
+            frames += [
+                (session, frame_id, where or owner) for session, frame_id, where in await self._frames(frame.session)
+            ]
+            waiting += [inner for inner in self.frames.values() if inner.parent == frame.session]
+        if frame_selector:
+            found = await self.find(frame_selector)
+            wanted = [place for place, frame in enumerate(frames) if frame[2] == (found.session, found.backend_id)]
+            if not wanted:
+                raise ToolError(f"{frame_selector[:100]} is no frame")
+            frames = [(*frames[place][:2], None) for place in wanted]
+        for session, frame_id, owner in frames[:MOST_FRAMES]:
+            try:
+                answer = await self.call("Accessibility.getFullAXTree", {"frameId": frame_id}, session=session)
+            except CdpError:
+                if self.gone:
+                    raise
+                continue  # The frame went away in between.
+            tree.add_frame(frame_id, answer["nodes"], owner, session)
+        return tree
+
+    async def _frames(self, session: str) -> list[tuple[str, str, Element | None]]:
+        """The frames that one process shows: session, id, and the element that each stands in."""
+        try:
+            top = (await self.call("Page.getFrameTree", session=session))["frameTree"]
+        except CdpError:
+            if self.gone or not session:
+                raise
+            return []
+        frames: list[tuple[str, str, Element | None]] = [(session, str(top["frame"]["id"]), None)]
         waiting = list(top.get("childFrames") or [])
         while waiting and len(frames) < MOST_FRAMES:
             child = waiting.pop(0)
-            owner = await self.call("DOM.getFrameOwner", {"frameId": child["frame"]["id"]})
-            frames.append((child["frame"]["id"], owner.get("backendNodeId")))
+            frame = FrameSession("", str(child["frame"]["id"]), session)
+            if (owner := await self._owner(frame)) is not None:
+                frames.append((session, frame.frame_id, owner))
             waiting.extend(child.get("childFrames") or [])
-        if frame_selector:
-            wanted = (await self.find(frame_selector)).backend_id
-            frames = [(frame_id, None) for frame_id, owner in frames if owner == wanted]
-            if not frames:
-                raise ToolError(f"{frame_selector[:100]} is no frame of this site")
-        for frame_id, owner in frames:
-            try:
-                nodes = (await self.call("Accessibility.getFullAXTree", {"frameId": frame_id}))["nodes"]
-            except CdpClosed:
+        return frames
+
+    async def _owner(self, frame: FrameSession) -> Element | None:
+        """The element that a frame stands in. None if it went away."""
+        parent = "" if frame.parent == self.session else frame.parent
+        try:
+            answer = await self.call("DOM.getFrameOwner", {"frameId": frame.frame_id}, session=parent)
+        except CdpError:
+            if self.gone:
                 raise
-            except CdpError:
-                continue  # The frame went away in between.
-            tree.add_frame(frame_id, nodes, owner)
-        return tree
+            return None
+        return parent, int(answer.get("backendNodeId") or 0)
 
     # Elements
 
@@ -309,9 +384,9 @@ class Tab:
         """Calls a function with the element as ``this`` and returns its value."""
         params: dict[str, Any] = {"backendNodeId": node.backend_id}
         if own_world:
-            params["executionContextId"] = await self._world(node.frame_id)
+            params["executionContextId"] = await self._world(node.frame_id, node.session)
         try:
-            object_id = (await self.call("DOM.resolveNode", params))["object"]["objectId"]
+            object_id = (await self.call("DOM.resolveNode", params, session=node.session))["object"]["objectId"]
         except CdpClosed:
             raise
         except CdpError:
@@ -320,13 +395,13 @@ class Tab:
         # An element that was taken off the page still has its object.
         whole = f"function(...given) {{ return this.isConnected ? [({function}).apply(this, given)] : []; }}"
         if own_world:
-            value = await self._called(whole, {"objectId": object_id, "arguments": given})
+            value = await self._called(whole, {"objectId": object_id, "arguments": given}, node.session)
             if not value:
                 raise _taken_off()
             return value[0]
-        if not await self._called("function() { return this.isConnected; }", {"objectId": object_id}):
+        if not await self._called("function() { return this.isConnected; }", {"objectId": object_id}, node.session):
             raise _taken_off()
-        return await self._called(function, {"objectId": object_id, "arguments": given})
+        return await self._called(function, {"objectId": object_id, "arguments": given}, node.session)
 
     async def run(self, function: str, *arguments: Any, own_world: bool = True) -> Any:
         """Calls a function in the page and returns its value."""
@@ -337,24 +412,60 @@ class Tab:
             params["contextId"] = await self._world(self._main_frame)
         return _returned(await self.call("Runtime.evaluate", params))
 
-    async def _called(self, function: str, params: dict[str, Any]) -> Any:
+    async def _called(self, function: str, params: dict[str, Any], session: str) -> Any:
         options = {"functionDeclaration": function, "returnByValue": True, "awaitPromise": True, "userGesture": True}
-        return _returned(await self.call("Runtime.callFunctionOn", {**options, **params}))
+        return _returned(await self.call("Runtime.callFunctionOn", {**options, **params}, session=session))
 
-    async def _world(self, frame_id: str) -> int:
+    async def _world(self, frame_id: str, session: str = "") -> int:
+        wanted = {"frameId": frame_id, "worldName": WORLD}
         try:
-            made = await self.call("Page.createIsolatedWorld", {"frameId": frame_id, "worldName": WORLD})
+            made = await self.call("Page.createIsolatedWorld", wanted, session=session)
         except CdpClosed:
             raise
         except CdpError:
             raise ToolError("the frame is no longer on the page; take a new snapshot") from None
         return int(made["executionContextId"])
 
-    async def box(self, node: RefNode) -> tuple[float, float, float, float]:
-        """Left, top, width and height of the element in the window, scrolled into view."""
+    async def box(self, node: RefNode) -> Box:
+        """Where the element is in the window, scrolled into view."""
+        if not node.session:
+            return await self._box_here(node)
+        # Scrolling goes from process to process, so it is waited until the element stands still.
+        before: Box | None = None
+        for _ in range(STILL_TRIES):
+            left, top = await self._corner(node.session)
+            inner = await self._box_here(node)
+            now = Box(inner.left + left, inner.top + top, inner.width, inner.height)
+            if now == before:
+                return now
+            before = now
+            await asyncio.sleep(STILL_S)
+        raise ToolError("the element does not stand still; try again")
+
+    async def _corner(self, session: str) -> tuple[float, float]:
+        """The place of the upper left corner of a frame in the window."""
+        left = top = 0.0
+        while (frame := self.frames.get(session)) is not None:
+            owner = await self._owner(frame)
+            if owner is None:
+                raise _taken_off()
+            element = {"backendNodeId": owner[1]}
+            try:
+                await self.call("DOM.scrollIntoViewIfNeeded", element, session=owner[0])
+                content = (await self.call("DOM.getBoxModel", element, session=owner[0]))["model"]["content"]
+            except CdpClosed:
+                raise
+            except CdpError:
+                raise ToolError("the frame cannot be seen, so nothing in it can be acted on") from None
+            left, top, session = left + content[0], top + content[1], owner[0]
+        return left, top
+
+    async def _box_here(self, node: RefNode) -> Box:
+        """Where the element is in the window of its own process."""
+        element = {"backendNodeId": node.backend_id}
         try:
-            await self.call("DOM.scrollIntoViewIfNeeded", {"backendNodeId": node.backend_id})
-            quads = (await self.call("DOM.getContentQuads", {"backendNodeId": node.backend_id})).get("quads") or []
+            await self.call("DOM.scrollIntoViewIfNeeded", element, session=node.session)
+            quads = (await self.call("DOM.getContentQuads", element, session=node.session)).get("quads") or []
         except CdpClosed:
             raise
         except CdpError as error:
@@ -363,9 +474,9 @@ class Tab:
             raise _taken_off() from None
         for quad in quads:
             across, down = quad[0::2], quad[1::2]
-            left, top, width, height = min(across), min(down), max(across) - min(across), max(down) - min(down)
-            if width * height > 0:
-                return left, top, width, height
+            box = Box(min(across), min(down), max(across) - min(across), max(down) - min(down))
+            if box.width * box.height > 0:
+                return box
         raise ToolError("the element has no size, so it cannot be acted on")
 
     # Pictures

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from openclaw.paths import make_private_dir
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.browser.actions import KINDS, act
 from openclaw.tools.browser.browsers import Browsers, RunningBrowser
+from openclaw.tools.browser.cdp import CdpClosed, CdpError
 from openclaw.tools.browser.guard import AddressRefused, checked_address
 from openclaw.tools.browser.labels import labelled
 from openclaw.tools.browser.snapshot import (
@@ -29,6 +31,7 @@ from openclaw.tools.browser.snapshot import (
     EFFICIENT_DEPTH,
     MOST_CHARS,
     MOST_DEPTH,
+    RefNode,
     SnapshotOptions,
 )
 from openclaw.tools.browser.tab import Answer, Tab
@@ -41,6 +44,8 @@ NAVIGATE_MS = 30_000
 MOST_LISTED = 500
 MOST_UPLOADS = 10
 MOST_UPLOAD_BYTES = 64 * 1024 * 1024
+MOST_KEPT_UPLOADS = 20
+"""Copies of older uploads are deleted."""
 _MOST_DEPTH_OF_RESULT = 20
 _PAGE_ACTIONS = ("snapshot", "screenshot", "navigate", "console", "pdf", "upload", "dialog", "act", "focus", "close")
 ACTIONS = ("status", "start", "stop", "profiles", "tabs", "open", *_PAGE_ACTIONS)
@@ -310,7 +315,8 @@ class BrowserTool:
         short = mode == "efficient"
         tree = await tab.tree(str(arguments.get("frame") or ""))
         if selector := str(arguments.get("selector") or ""):
-            tree = tree.below((await tab.find(selector)).backend_id)
+            found = await tab.find(selector)
+            tree = tree.below((found.session, found.backend_id))
         if arguments.get("snapshotFormat") == "aria":
             rows, tab.refs = await asyncio.to_thread(tree.listed, number("limit", MOST_LISTED, 2000))
             told |= {"format": "aria", "nodes": rows}
@@ -354,9 +360,9 @@ class BrowserTool:
         # The browser opens files by itself. It gets copies, so that no link can be swapped in after the check.
         files = await asyncio.to_thread(_copies, paths, browser.uploads, context)
         if ref := str(arguments.get("inputRef") or ""):
-            await _set_files(tab, tab.node(ref).backend_id, files)
+            await _set_files(tab, tab.node(ref), files)
         elif element := str(arguments.get("element") or ""):
-            await _set_files(tab, (await tab.find(element)).backend_id, files)
+            await _set_files(tab, await tab.find(element), files)
         else:
             tab.files_taken.clear()
             tab.next_files = files
@@ -369,11 +375,10 @@ class BrowserTool:
                     raise ToolError("the click did not make the page ask for a file; name its input with inputRef")
 
 
-async def _set_files(tab: Tab, backend_id: int, files: list[str]) -> None:
-    from openclaw.tools.browser.cdp import CdpClosed, CdpError
-
+async def _set_files(tab: Tab, node: RefNode, files: list[str]) -> None:
+    given = {"files": files, "backendNodeId": node.backend_id}
     try:
-        await tab.call("DOM.setFileInputFiles", {"files": files, "backendNodeId": backend_id})
+        await tab.call("DOM.setFileInputFiles", given, session=node.session)
     except CdpClosed:
         raise
     except CdpError as error:
@@ -388,6 +393,9 @@ def _copies(paths: list[str], uploads: Path, context: ToolContext) -> list[str]:
     """Copies files of the workspace to a folder that only the Gateway's user can read."""
     opener = _opener(context)
     copies: list[str] = []
+    older = sorted(uploads.iterdir(), key=lambda one: one.stat().st_mtime) if uploads.is_dir() else []
+    for folder in older[: max(0, len(older) + len(paths) - MOST_KEPT_UPLOADS)]:
+        shutil.rmtree(folder, ignore_errors=True)
     left = MOST_UPLOAD_BYTES
     for path in paths:
         folder = Path(make_private_dir(str(uploads / secrets.token_hex(8))))

@@ -21,7 +21,7 @@ import msgspec
 from openclaw.clock import Clock, wait_within
 from openclaw.paths import make_private_dir
 from openclaw.storage.files.disk import atomic_replace
-from openclaw.tools.base import ToolError
+from openclaw.tools.base import ToolError, ToolResult, text_result
 from openclaw.tools.exec.allowlist import AllowRule
 from openclaw.tools.exec.binding import BoundFile
 from openclaw.tools.exec.question import MAX_SHOWN, shown_command, visible
@@ -53,6 +53,8 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     """The whole command, after the variables that it sets."""
     cwd: str | None = None
     host: str | None = None
+    node: str | None = None
+    """The node that runs it, if it runs on one."""
     security: str | None = None
     ask: str | None = None
     agent_id: str | None = None
@@ -226,6 +228,35 @@ async def _written(change: Awaitable[None]) -> None:
         await change
     except OSError as error:  # The request itself does not depend on the journal.
         log.warning("a restart would not know what became of a question: %s", error)
+
+
+async def asked_person(approvals: Approvals, request: ApprovalRequest, run_id: str) -> Approval:
+    """Puts the question, and keeps it on disk. Raises ``ToolError`` when it cannot be asked now."""
+    try:
+        approval = approvals.ask(request, run_id=run_id)
+    except ValueError as full:
+        raise ToolError(f"exec needs an approval, which cannot be asked for now: {full}") from None
+    await approvals.keep(approval)
+    return approval
+
+
+def pending_result(approval: Approval, warning: str = "") -> ToolResult:
+    """What the model reads while a person is asked."""
+    text = (
+        f"{warning}Approval required (id {approval.slug}). Approve to run; the outcome follows in this session "
+        "when the command has ended. Do not run it again meanwhile. The person can answer with "
+        f"/approve {approval.slug} {approval.choices}."
+    )
+    details = {
+        "status": "approval-pending",
+        "approvalId": approval.id,
+        "approvalSlug": approval.slug,
+        "expiresAtMs": approval.expires_at_ms,
+        "host": approval.request.host,
+        "command": approval.request.command,
+        "cwd": approval.request.cwd,
+    }
+    return text_result(text, details)
 
 
 class PendingApproval(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -39,7 +39,7 @@ class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
     host: Host = "sandbox"
     """Without an active sandbox, ``sandbox`` runs commands directly, as the Gateway's user."""
     security: Security | None = None
-    """None means ``allowlist`` on host ``gateway`` and ``full`` on host ``sandbox``."""
+    """None means ``allowlist`` on host ``gateway``, ``full`` on ``sandbox``, and on ``node`` that its rules decide."""
     ask: Ask = "on-miss"
     node: str | None = None
     path_prepend: list[str] = []
@@ -129,6 +129,8 @@ def command_policy(
         overrides = msgspec.structs.replace(overrides, host=None)
     mode = _elevated_mode(overrides, arguments.get("elevated"), "sandboxed" if sandboxed else "direct")
     host = _host(settings, overrides, arguments.get("host"), elevated=mode != "off")
+    if host == "node":
+        rules = HostRules()  # Those of this machine. The node has its own.
     if overrides.security == "deny":
         raise ToolError("exec is denied (security=deny) in this session; the owner can change that with /exec")
     if mode == "full":
@@ -166,8 +168,4 @@ def _host(settings: ExecSettings, overrides: ExecOverrides, requested: Host | No
             f"exec host {requested} is not allowed: the host is {configured}. Leave host out, or have the owner "
             f"change it with /exec host={requested} or tools.exec.host"
         )
-    if configured == "node":
-        node = overrides.node or settings.node
-        named = f' "{node}"' if node else ""
-        raise ToolError(f"exec host node: no node{named} is connected to this Gateway")
     return configured

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,9 +20,18 @@ from openclaw.text import clipped
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.exec.allowlist import AllowRule, RefusedCommand, evaluate, parse, rule_for
-from openclaw.tools.exec.approvals import Approval, ApprovalRequest, ApprovalRules, Approvals, Decision
+from openclaw.tools.exec.approvals import (
+    Approval,
+    ApprovalRequest,
+    ApprovalRules,
+    Approvals,
+    Decision,
+    asked_person,
+    pending_result,
+)
 from openclaw.tools.exec.binding import Binding, bind, bind_text
 from openclaw.tools.exec.environment import command_environment, wanted_variables, working_directory
+from openclaw.tools.exec.node import NodeExec, new_command
 from openclaw.tools.exec.settings import (
     CommandPolicy,
     ExecOverrides,
@@ -30,6 +40,7 @@ from openclaw.tools.exec.settings import (
     HostRules,
     command_policy,
 )
+from openclaw.tools.node_calls import NodeCalls
 from openclaw.tools.process_registry import ProcessRegistry, ProcessSession
 from openclaw.tools.shell_process import ShellCommand
 
@@ -41,6 +52,7 @@ LINGER_S = 0.5
 """After the shell has exited, we wait this long for children that hold its output open."""
 MAX_YIELD_MS = 120_000
 MAX_TIMEOUT_S = 2_147_000
+MAX_NODE_TIMEOUT_S = 12 * 3600
 OUTCOME_CHARS = 2000
 """Characters from the end of the output that the session is told; ``process log`` shows the rest."""
 COMMAND_CHARS = 300
@@ -98,6 +110,7 @@ class ExecTool:
                 "host": {"type": "string", "enum": ["sandbox", "gateway", "node"], "description": "Where to run"},
                 "security": {"type": "string", "enum": ["deny", "allowlist", "full"]},
                 "ask": {"type": "string", "enum": ["off", "on-miss", "always"]},
+                "node": {"type": "string", "description": "The node to run on, with host node"},
                 "elevated": {"type": "boolean", "description": "Run on the host with elevated rights, if allowed"},
             },
         },
@@ -110,10 +123,11 @@ class ExecTool:
         rules: ApprovalRules | None = None,
         approvals: Approvals | None = None,
         sandbox: Boundary | None = None,
+        nodes: NodeCalls | None = None,
     ) -> None:
         """Without ``approvals`` nobody can be asked, so a command that needs an approval is refused.
 
-        With a ``sandbox``, every command runs in it, unless it is elevated.
+        With a ``sandbox``, every command runs in it, unless it is elevated. Without ``nodes`` there are none.
         """
         self._settings = settings
         self._processes = processes
@@ -121,6 +135,7 @@ class ExecTool:
         self._approvals = approvals
         self._sandbox = sandbox
         self._clock = processes.clock
+        self._on_nodes = None if nodes is None else NodeExec(nodes, approvals, self._clock, settings)
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         text = required_text(arguments, "command")
@@ -132,8 +147,10 @@ class ExecTool:
             self._settings, overrides or ExecOverrides(), rules, arguments, sandboxed=self._sandbox is not None
         )
         sets = wanted_variables(arguments.get("env") or {})
+        if policy.host == "node":
+            return await self._on_node(text, sets, policy, overrides, arguments, context)
         wanted, warning = await self._wanted(text, sets, policy, arguments, context)
-        checked = await self._check(wanted, sets, policy, rules, context)
+        checked = await check_command(wanted, sets, policy, rules, self._settings, context.workspace)
         if isinstance(checked, NeedsApproval):
             return await self._ask(checked, context, warning)
         session, complaint = await self._start(checked, context.process_scope)
@@ -150,13 +167,48 @@ class ExecTool:
         self._processes.move_to_background(session, notify)
         return still_running(session, warning)
 
+    async def run_on_node(self, text: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        """Runs a command on a node under the rules for the host ``node``, whatever the usual host is."""
+        overrides = await context.exec_overrides() if context.exec_overrides else None
+        settings = msgspec.structs.replace(self._settings, host="node")
+        asked = msgspec.structs.replace(overrides or ExecOverrides(), host=None, elevated_allowed=False)
+        policy = command_policy(settings, asked, HostRules(), {})
+        sets = wanted_variables(arguments.get("env") or {})
+        return await self._on_node(text, sets, policy, overrides, arguments, context)
+
+    async def _on_node(
+        self,
+        text: str,
+        sets: Mapping[str, str],
+        policy: CommandPolicy,
+        overrides: ExecOverrides | None,
+        arguments: dict[str, Any],
+        context: ToolContext,
+    ) -> ToolResult:
+        if self._on_nodes is None:
+            raise ToolError("exec host node: no node is connected to this Gateway")
+        bound = (overrides.node if overrides else None) or self._settings.node
+        node = self._on_nodes.choose(bound, arguments.get("node"))
+        command = new_command(
+            text,
+            node,
+            policy,
+            context,
+            cwd=arguments.get("workdir"),
+            sets=sets,
+            timeout_s=min(self._timeout(arguments), MAX_NODE_TIMEOUT_S),
+        )
+        return await self._on_nodes.run(command, self._window(arguments), context)
+
+    def _timeout(self, arguments: dict[str, Any]) -> float:
+        timeout = arguments.get("timeout")
+        return self._settings.timeout_sec if timeout is None or timeout <= 0 else timeout
+
     async def _wanted(
         self, text: str, sets: Mapping[str, str], policy: CommandPolicy, arguments: dict[str, Any], context: ToolContext
     ) -> tuple[ShellCommand, str]:
         """The command as the call wants it, in the sandbox if there is one, and a warning about its folder."""
-        timeout, pty, workdir = arguments.get("timeout"), bool(arguments.get("pty")), arguments.get("workdir")
-        if timeout is None or timeout <= 0:
-            timeout = self._settings.timeout_sec
+        timeout, pty, workdir = self._timeout(arguments), bool(arguments.get("pty")), arguments.get("workdir")
         if self._sandbox is not None and policy.host == "sandbox":
             longest = min(timeout, self._settings.timeout_sec)
             return await self._sandbox.command(text, workdir, sets, use_pty=pty, timeout=longest)
@@ -169,36 +221,6 @@ class ExecTool:
             timeout=min(timeout, MAX_TIMEOUT_S) or None,
         )
         return command, warning
-
-    async def _check(
-        self,
-        command: ShellCommand,
-        sets: Mapping[str, str],
-        policy: CommandPolicy,
-        rules: HostRules,
-        context: ToolContext,
-    ) -> ShellCommand | NeedsApproval:
-        """Returns the command to run, perhaps without a shell. Raises ``ToolError`` when it may not run here."""
-        if policy.security == "full" and policy.ask != "always":
-            return command
-        verdict = await asyncio.to_thread(
-            evaluate,
-            command.text,
-            rules=[*(AllowRule(pattern=pattern) for pattern in self._settings.allowlist), *rules.allowlist],
-            safe_bins=self._settings.safe_bins,
-            search_path=command.env["PATH"],
-            cwd=command.cwd,
-            workspace=context.workspace,
-        )
-        if sets:
-            verdict = RefusedCommand(f"it sets {', '.join(sets)}")
-        refused = verdict.reason if isinstance(verdict, RefusedCommand) else None
-        if policy.asks_first(listed=refused is None):
-            return await asyncio.to_thread(_question, command, sets, policy, refused, rules.ask_fallback)
-        if isinstance(verdict, RefusedCommand):
-            raise ToolError(f"exec is denied (security=allowlist): {verdict.reason}")
-        env = {} if verdict.is_filter else command.env
-        return msgspec.structs.replace(command, binding=verdict.binding, env=env)
 
     async def _ask(self, asked: NeedsApproval, context: ToolContext, warning: str) -> ToolResult:
         """Asks a person and returns at once: an answer may take minutes, and the conversation goes on meanwhile."""
@@ -218,27 +240,9 @@ class ExecTool:
             env=dict(asked.sets) or None,
             once_only=asked.rule if isinstance(asked.rule, str) else None,
         )
-        try:
-            approval = self._approvals.ask(request, run_id=context.run_id)
-        except ValueError as full:
-            raise ToolError(f"exec needs an approval, which cannot be asked for now: {full}") from None
-        await self._approvals.keep(approval)
+        approval = await asked_person(self._approvals, request, context.run_id)
         self._approvals.spawn(self._after_answer(approval, asked, self._approvals, context))
-        text = (
-            f"{warning}Approval required (id {approval.slug}). Approve to run; the outcome follows in this session "
-            "when the command has ended. Do not run it again meanwhile. The person can answer with "
-            f"/approve {approval.slug} {approval.choices}."
-        )
-        details = {
-            "status": "approval-pending",
-            "approvalId": approval.id,
-            "approvalSlug": approval.slug,
-            "expiresAtMs": approval.expires_at_ms,
-            "host": policy.host,
-            "command": approval.request.command,
-            "cwd": command.cwd,
-        }
-        return text_result(text, details)
+        return pending_result(approval, warning)
 
     async def _after_answer(
         self, approval: Approval, asked: NeedsApproval, approvals: Approvals, context: ToolContext
@@ -333,6 +337,37 @@ class ExecTool:
                 context.update(text_result(session.output.tail(), _running_details(session)))
             left = UPDATE_INTERVAL_S if window is None else min(UPDATE_INTERVAL_S, started + window - now)
             await wait_within(session.ended, left, self._clock)
+
+
+async def check_command(
+    command: ShellCommand,
+    sets: Mapping[str, str],
+    policy: CommandPolicy,
+    rules: HostRules,
+    settings: ExecSettings,
+    workspace: Path,
+) -> ShellCommand | NeedsApproval:
+    """Returns the command to run, perhaps without a shell. Raises ``ToolError`` when it may not run here."""
+    if policy.security == "full" and policy.ask != "always":
+        return command
+    verdict = await asyncio.to_thread(
+        evaluate,
+        command.text,
+        rules=[*(AllowRule(pattern=pattern) for pattern in settings.allowlist), *rules.allowlist],
+        safe_bins=settings.safe_bins,
+        search_path=command.env["PATH"],
+        cwd=command.cwd,
+        workspace=workspace,
+    )
+    if sets:
+        verdict = RefusedCommand(f"it sets {', '.join(sets)}")
+    refused = verdict.reason if isinstance(verdict, RefusedCommand) else None
+    if policy.asks_first(listed=refused is None):
+        return await asyncio.to_thread(_question, command, sets, policy, refused, rules.ask_fallback)
+    if isinstance(verdict, RefusedCommand):
+        raise ToolError(f"exec is denied (security=allowlist): {verdict.reason}")
+    env = {} if verdict.is_filter else command.env
+    return msgspec.structs.replace(command, binding=verdict.binding, env=env)
 
 
 def _question(

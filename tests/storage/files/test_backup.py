@@ -1,0 +1,152 @@
+"""Backups: of a folder that is being written, kept small, checked, encrypted, and restored elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from openclaw.storage.files.backup import PIECE, BackupError, BackupFolder, settle_restored
+from tests.support.gateway import GatewayProcess, model_config
+from tests.support.model_server import ModelServer
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    folder = tmp_path / "state"
+    sessions = folder / "agents" / "main" / "sessions"
+    sessions.mkdir(parents=True)
+    (folder / "openclaw.json").write_text("{}")
+    (folder / "openclaw.json").chmod(0o600)
+    (sessions / "s1.jsonl").write_bytes(os.urandom(PIECE * 2 + 1000))
+    (folder / "logs").mkdir()
+    (folder / "logs" / "x.log").write_text("not kept")
+    (folder / "link").symlink_to("/etc/passwd")
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def pieces(folder: BackupFolder) -> list[Path]:
+    return sorted((folder.folder / "pieces").iterdir())
+
+
+def test_a_restored_folder_is_the_same_and_private(state: Path, tmp_path: Path) -> None:
+    folder = BackupFolder(tmp_path / "backups", create=True)
+    backup, _ = folder.create(state, "1")
+    assert folder.verify(backup) == []
+    elsewhere = tmp_path / "another" / "home"
+    assert BackupFolder(tmp_path / "backups").restore(backup, elsewhere) is None
+    kept = {name: data for name, data in content(state).items() if not name.startswith(("logs", "link"))}
+    assert content(elsewhere) == kept
+    assert (elsewhere.stat().st_mode & 0o777, (elsewhere / "openclaw.json").stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+def test_a_second_backup_stores_only_what_was_added(state: Path, tmp_path: Path) -> None:
+    folder = BackupFolder(tmp_path / "backups", create=True)
+    folder.create(state, "1")
+    before = len(pieces(folder))
+    with (state / "agents" / "main" / "sessions" / "s1.jsonl").open("ab") as file:
+        file.write(b"one more line\n")
+    second, added = folder.create(state, "1")
+    assert len(pieces(folder)) == before + 1 and added < 10_000
+    assert [one.id for one in folder.list()][-1] == second.id
+
+
+@pytest.mark.parametrize("damage", ["flip", "missing", "cut"])
+def test_damage_is_found_and_never_restored(state: Path, tmp_path: Path, damage: str) -> None:
+    folder = BackupFolder(tmp_path / "backups", create=True)
+    backup, _ = folder.create(state, "1")
+    piece = max(pieces(folder), key=lambda path: path.stat().st_size)
+    data = piece.read_bytes()
+    if damage == "missing":
+        piece.unlink()
+    else:
+        piece.write_bytes(data[: len(data) // 2] + (b"" if damage == "cut" else b"\0\1" + data[len(data) // 2 + 2 :]))
+    assert [problem.partition(":")[0] for problem in folder.verify(backup)] == ["agents/main/sessions/s1.jsonl"]
+    before = content(state)
+    with pytest.raises(BackupError, match="Nothing was changed"):
+        folder.restore(backup, state)
+    assert content(state) == before
+
+
+def test_an_encrypted_backup_tells_nothing_without_its_passphrase(state: Path, tmp_path: Path) -> None:
+    (state / "openclaw.json").write_text('{ token: "CANARY-CANARY-CANARY" }')
+    folder = BackupFolder(tmp_path / "backups", "correct horse", create=True)
+    backup, _ = folder.create(state, "1")
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "backups").rglob("*") if path.is_file())
+    assert b"CANARY" not in stored and b"openclaw.json" not in stored
+    for wrong, words in (("", "encrypted"), ("wrong horse", "wrong")):
+        with pytest.raises(BackupError, match=words):
+            BackupFolder(tmp_path / "backups", wrong)
+    BackupFolder(tmp_path / "backups", "correct horse").restore(backup, tmp_path / "new")
+    assert "CANARY" in (tmp_path / "new" / "openclaw.json").read_text()
+
+
+@pytest.fixture
+async def models() -> AsyncIterator[ModelServer]:
+    async with ModelServer() as server:
+        yield server
+
+
+async def test_a_backup_of_a_busy_gateway_is_whole_and_goes_on_elsewhere(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    env = {"OPENCLAW_BACKUP_PASSPHRASE": ""}
+
+    def command(gateway: GatewayProcess, *words: str) -> dict[str, object]:
+        run = [sys.executable, "-m", "openclaw", "backup", *words, "--to", str(tmp_path / "backups"), "--json"]
+        done = subprocess.run(run, env=gateway.env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    async with GatewayProcess(tmp_path / "state", config, env) as gateway, gateway.client() as client:
+        for number in range(5):
+            await client.chat(f"before {number} [[reply:answer {number}]]")
+        talking = [asyncio.create_task(client.chat(f"meanwhile {n}", session_key=f"s{n}")) for n in range(20)]
+        made = await asyncio.to_thread(command, gateway, "create")
+        await asyncio.gather(*talking)
+    assert made["skipped"] == []
+    other = GatewayProcess(tmp_path / "other", None, env)
+    assert (await asyncio.to_thread(command, other, "verify"))["ok"] is True
+    await asyncio.to_thread(command, other, "restore")
+    async with other, other.client() as client:
+        history = (await client.call("chat.history", {"sessionKey": "main"}))["messages"]
+        assert [m["role"] for m in history][:10] == ["user", "assistant"] * 5
+        rows = (await client.call("messages.list", {"limit": 100}))["messages"]
+        assert {row["state"] for row in rows} <= {"answered", "expired"}
+        await client.chat("and on we go")
+
+
+async def test_what_was_under_way_is_not_done_again(tmp_path: Path) -> None:
+    from openclaw.clock import SystemClock
+    from openclaw.storage.base import Accept, MessageBody, OutboxPart
+    from openclaw.storage.files.ledger import FileLedger
+
+    def message(run_id: str) -> Accept:
+        return Accept(
+            run_id=run_id,
+            dedupe_key="",
+            agent_id="main",
+            session_key="agent:main:main",
+            session_id="s",
+            source="test",
+            route={"channel": "signal", "to": "ann"},
+            body=MessageBody(prompt="hi"),
+        )
+
+    ledger = await FileLedger.open(str(tmp_path), clock=SystemClock())
+    await ledger.accept(message("r1"))
+    await ledger.post(message("r2"), [OutboxPart(part=0, channel="signal", payload={"text": "hello"})])
+    await ledger.close()
+    assert await settle_restored(str(tmp_path)) == (1, 1)
+    ledger = await FileLedger.open(str(tmp_path), clock=SystemClock())
+    assert await ledger.unfinished() == [] and await ledger.outbox_depth() == 0
+    await ledger.close()
