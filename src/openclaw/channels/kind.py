@@ -18,6 +18,8 @@ BUILT_IN = {
     "telegram": "openclaw.channels.telegram.kind:TelegramKind",
     "irc": "openclaw.channels.irc.kind:IrcKind",
     "signal": "openclaw.channels.signal.kind:SignalKind",
+    "bluebubbles": "openclaw.channels.bluebubbles.kind:BlueBubblesKind",
+    "imessage": "openclaw.channels.bluebubbles.kind:IMessageKind",
     "slack": "openclaw.channels.slack.kind:SlackKind",
     "whatsapp": "openclaw.channels.whatsapp.kind:WhatsAppKind",
 }

@@ -34,6 +34,8 @@ _CHANNELS = (
     "signal",
     "slack",
     "whatsapp",
+    "bluebubbles",
+    "imessage",
 )
 """The channels that exist."""
 _PER_CHANNEL_ACCOUNT = {
@@ -135,8 +137,6 @@ UNSUPPORTED: dict[str, str] = {
         for key, reason in _PER_TELEGRAM_ACCOUNT.items()
     },
     "channels.discord": "there is no Discord channel yet",
-    "channels.bluebubbles": "there is no BlueBubbles channel yet",
-    "channels.imessage": "there is no BlueBubbles channel yet",
     "channels.matrix": "there is no Matrix channel yet",
     **{
         f"channels.irc{account}.{key}": reason
@@ -152,6 +152,12 @@ UNSUPPORTED: dict[str, str] = {
         for channel in _CHANNELS
         for account in ("", ".accounts.*")
         for key, reason in _PER_CHANNEL_ACCOUNT.items()
+    },
+    **{
+        f"channels.{channel}{account}.{key}": "iMessage is used through a BlueBubbles server (serverUrl, password)"
+        for channel in ("bluebubbles", "imessage")
+        for account in ("", ".accounts.*")
+        for key in ("cliPath", "dbPath")
     },
     **{
         f"channels.whatsapp{account}.{key}": reason
