@@ -546,9 +546,11 @@ class Pipeline:
             return msgspec.structs.replace(body, prompt=prompt, internal=body.internal or outcome.greeting, **found)
         inbound = await within_reach(self._runtime, message.inbound, message.facts.session, entry)
         rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
+        agent_id = message.facts.session.agent_id
+        prefix = message_prefix(self._runtime.config.current, inbound.channel, inbound.account_id, agent_id)
         return msgspec.structs.replace(
             body,
-            prompt=self._channel_prompt(inbound, message.facts.session.agent_id, outcome, entry, rotation, pending),
+            prompt=self._channel_prompt(inbound, outcome, entry, rotation, pending, prefix),
             internal=outcome.greeting,
             images=[
                 StoredImage(media.blob, media.mime_type)
@@ -573,18 +575,16 @@ class Pipeline:
     def _channel_prompt(
         self,
         inbound: Inbound,
-        agent_id: str,
         outcome: Continue,
         entry: SessionEntry,
         rotation: Rotation | None,
         pending: tuple[HistoryEntry, ...],
+        prefix: str = "",
     ) -> str:
         base = outcome.text
         if not outcome.greeting:
-            config = self._runtime.config.current
-            prefix = message_prefix(config, inbound.channel, inbound.account_id, agent_id)
             said = msgspec.structs.replace(inbound, text=f"{prefix} {outcome.text}".strip() if prefix else outcome.text)
-            options = envelope_options(config)
+            options = envelope_options(self._runtime.config.current)
             base = channel_body(said, options, previous_ms=entry.get("updatedAt"), history=pending)
         new = rotation is not None or not entry.get("systemSent")
         return assemble_prompt(
