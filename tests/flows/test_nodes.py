@@ -451,3 +451,50 @@ async def test_the_newest_of_two_connections_serves_and_the_other_takes_over(
         sent = await client.send("node.invoke", {**asked, "nodeId": old.id, "idempotencyKey": "b"})
         await old.answer(await old.asked(), ok=True, payload="old")
         assert (await client.answer(sent))["payload"] == "old"
+
+
+async def test_the_agent_has_the_tool_once_there_is_a_node(
+    gateway: InProcessGateway, models: ModelServer, tmp_path: Path
+) -> None:
+    def offered() -> bool:
+        return any(tool["name"] == "nodes" for tool in models.requests[-1].body["tools"])
+
+    async with gateway.client() as client:
+        await client.chat("hello")
+        assert not offered(), "without nodes the prompt pays nothing for them"
+        async with serving(NodeUnderTest(gateway, tmp_path / "attic")):
+            models.queue(
+                Reply(calls=[Call("nodes", {"action": "status"})]),
+                Reply(calls=[Call("nodes", {"action": "run", "command": ["echo", "from the attic"]})]),
+                Reply(text="seen"),
+            )
+            await client.chat("which nodes?")
+            assert offered()
+            sent = json.dumps(models.requests[-1].body["messages"])
+            assert "attic (" in sent and "connected; commands:" in sent and "from the attic" in sent
+            models.queue(Reply(calls=[Call("nodes", {"action": "camera_snap"})]), Reply(text="seen"))
+            await client.chat("a picture")
+            assert "no node is connected to this Gateway that has camera.snap" in last_result(models)
+
+
+async def test_the_commands_of_the_command_line(gateway: InProcessGateway, tmp_path: Path) -> None:
+    assert "There are no nodes" in (await gateway.command("nodes")).stdout
+    assert "No node waits" in (await gateway.command("nodes", "pending")).stdout
+    async with serving(NodeUnderTest(gateway, tmp_path / "attic", rules=None)) as node, gateway.client() as client:
+        renamed = await gateway.command("nodes", "rename", "--node", node.id[:8], "--name", "loft")
+        assert f"{node.id} is called loft now." in renamed.stdout
+        listed = await gateway.command("nodes", "list", "--connected")
+        assert listed.stdout.startswith(f"loft  {node.id[:12]}  linux  connected"), listed.stderr
+        which = ["--command", "system.which", "--params", '{"bins": ["sh"]}']
+        found = await gateway.command("nodes", "invoke", "--node", "loft", *which)
+        assert json.loads(found.stdout)["bins"]["sh"].endswith("/sh")
+        waiting = asyncio.create_task(gateway.command("nodes", "run", "--node", "loft", "--", "echo", "hello"))
+        asked = await question(client)
+        assert (asked["request"]["command"], asked["request"]["node"]) == ("echo hello", "loft")
+        await client.call("exec.approval.resolve", {"id": asked["id"], "decision": "allow-once"})
+        ran = await waiting
+        assert (ran.returncode, ran.stdout) == (0, "hello\n"), ran.stderr
+        assert (await gateway.command("nodes", "run", "--node", "loft")).returncode == 2
+        unknown = await gateway.command("nodes", "describe", "--node", "garage")
+        assert unknown.returncode == 1 and "unknown nodeId" in unknown.stderr
+    assert "has not been a node yet" in (await gateway.command("node", "status")).stdout

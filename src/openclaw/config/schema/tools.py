@@ -41,11 +41,11 @@ class ExecConfig(Record):
     host: Literal["sandbox", "gateway", "node"] = "sandbox"
     """Where commands run. In a session without a sandbox, "sandbox" is this machine itself, as the Gateway's user."""
     security: Literal["deny", "allowlist", "full"] | None = None
-    """What may run; unset means everything on host "sandbox", and the allowlist on host "gateway"."""
+    """What may run; unset: everything on host "sandbox", the allowlist on host "gateway", a node's rules on a node."""
     ask: Literal["off", "on-miss", "always"] = "on-miss"
     """When a person is asked first: on-miss for what is not on the allowlist, where security is allowlist."""
     node: str | None = None
-    """Node for host "node"."""
+    """Node for host "node", by name or id; unset: the only one that is connected."""
     path_prepend: list[str] = []
     """Folders put in front of PATH."""
     safe_bins: list[str] | None = None
