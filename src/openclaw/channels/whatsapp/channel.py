@@ -127,7 +127,8 @@ class WhatsAppChannel:
                 await self._call("GET", f"{self._settings.phone_number_id}", query={"fields": "display_phone_number"})
             except SendFailed as failure:
                 if isinstance(failure, GraphRefused) and (failure.code in _REFUSED or failure.permanent):
-                    raise NotConfigured(f"{self._where}.accessToken: {failure}") from None
+                    key = "accessToken" if failure.code in _REFUSED else "phoneNumberId"
+                    raise NotConfigured(f"{self._where}.{key}: {failure}") from None
                 attempt += 1
                 self._context.disconnected(str(failure))
                 await self._context.clock.sleep(RECONNECT.delay_s(attempt, random.random))
