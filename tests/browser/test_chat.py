@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 
 import pytest
 from playwright.async_api import expect
 
-from openclaw.messages import ImageBlock, ToolCall, UserMessage
+from openclaw.messages import AssistantMessage, ImageBlock, ThinkingBlock, ToolCall, UserMessage
+from openclaw.models.base import ModelRequest, OnEvent, Thinking
 from tests.browser.support import Tab
-from tests.support.scripted_model import Answer
+from tests.support.scripted_model import Answer, ScriptedModel
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -210,3 +212,50 @@ async def test_a_restart_of_the_gateway_in_the_middle_of_an_answer(tab: Tab) -> 
     await tab.sees("And again.")
     await expect(tab.log.get_by_text("Survive this")).to_have_count(1)
     await expect(tab.log.get_by_text("Written while it was away")).to_have_count(1)
+
+
+class ThinkingModel(ScriptedModel):
+    """Thinks aloud before every answer, and goes on when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+
+    async def answer(self, request: ModelRequest, agent_id: str, on_event: OnEvent) -> AssistantMessage:
+        on_event(Thinking("Herons eat **fish**."))
+        await self.go_on.wait()
+        said = await super().answer(request, agent_id, on_event)
+        said.content.insert(0, ThinkingBlock(thinking="Herons eat **fish**."))
+        return said
+
+
+async def test_reasoning_is_shown_while_it_comes_and_can_be_hidden(tab: Tab) -> None:
+    model = tab.gateway.model = ThinkingModel()
+    tab.gateway.gateway.runtime.call_model = model.answer
+    model.queue("Fish, mostly.")
+    await tab.say("/reasoning stream")
+    await tab.sees("easoning")
+    await tab.say("What do herons eat?")
+    reasoning = tab.log.locator("details.thinking")
+    await expect(reasoning.locator("strong")).to_have_text("fish")
+    model.go_on.set()
+    await tab.sees("Fish, mostly.")
+    await expect(tab.button("Stop")).to_have_count(0)
+    await expect(reasoning).to_have_count(1)
+    await tab.page.get_by_label("Show reasoning").uncheck()
+    await expect(reasoning).to_have_count(0)
+
+
+async def test_what_is_too_long_is_told_and_the_connection_stays(tab: Tab) -> None:
+    await tab.say("€" * 175_000)  # In bytes it is three times as long.
+    await tab.sees("This is too long to be sent at once.")
+    await tab.log.get_by_role("button", name="Delete").click()
+    await tab.say("short")
+    await tab.sees("ok")
+
+
+async def test_the_session_switcher_opens_with_the_keyboard(tab: Tab) -> None:
+    await tab.box.press("Control+k")
+    await expect(tab.page.get_by_role("dialog", name="Sessions").get_by_role("searchbox")).to_be_focused()
+    await tab.page.keyboard.press("Escape")
+    await expect(tab.page.get_by_role("dialog")).to_have_count(0)

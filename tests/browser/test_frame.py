@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, expect
 
-from tests.browser.support import Tab, WebGateway, new_tab
+from tests.browser.support import ELSEWHERE, Tab, WebGateway, new_tab
 from tests.support.gateway import TOKEN
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-PAGES = ("Chat", "Sessions", "Transcript", "Context", "Messages")
+# fmt: off
+PAGES = (
+    "Chat", "Sessions", "Transcript", "Context", "Messages", "Agents & cron", "Channels", "Approvals", "Usage",
+    "Config", "Logs", "Debug",
+)
+# fmt: on
 
 
 async def test_signing_in_keeps_the_token_out_of_addresses_and_of_what_stays(
@@ -114,8 +121,8 @@ async def scan(tab: Tab, where: str) -> None:
     assert problems == [], where
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_every_page_is_accessible(tab: Tab, scheme: str) -> None:
+@pytest.mark.parametrize(("scheme", "pages"), [("light", PAGES), ("dark", ("Chat", "Sessions", "Context", "Config"))])
+async def test_every_page_is_accessible(tab: Tab, scheme: str, pages: tuple[str, ...]) -> None:
     await tab.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     tab.gateway.model.queue(
         "# Title\n\n```\ncode\n```\n\n|a|b|\n|-|-|\n|1|2|\n\n- [x] done\n\n[link](https://example.com)"
@@ -123,22 +130,20 @@ async def test_every_page_is_accessible(tab: Tab, scheme: str) -> None:
     await tab.say("Something to look at")
     await tab.sees("done")
     await expect(tab.button("Stop")).to_have_count(0)
-    for name in PAGES:
+    for name in pages:
         await tab.link(name).click()
         await expect(tab.page.get_by_role("heading", name=name, exact=True)).to_be_attached()
         await expect(tab.page.get_by_text("Loading…")).to_have_count(0)
         await scan(tab, f"{name}, {scheme}")
 
 
-@pytest.mark.parametrize("width", [360, 1280])
-async def test_every_page_fits_its_screen(tab: Tab, width: int) -> None:
-    await tab.page.set_viewport_size({"width": width, "height": 780})
+async def test_every_page_fits_a_phone(tab: Tab) -> None:
+    await tab.page.set_viewport_size({"width": 360, "height": 780})
     tab.gateway.model.queue("An answer with averyveryverylongwordthatcannotbebrokenanywhere" + "x" * 200)
     await tab.say("Something to look at")
     await tab.sees("An answer")
     for name in PAGES:
-        if width < 600:
-            await tab.button("Menu").click()
+        await tab.button("Menu").click()
         await tab.link(name).click()
         await expect(tab.page.get_by_role("heading", name=name, exact=True)).to_be_attached()
         await expect(tab.page.get_by_text("Loading…")).to_have_count(0)
@@ -159,6 +164,44 @@ async def test_the_keyboard_is_enough(tab: Tab) -> None:
     await expect(tab.page.get_by_role("link", name="Skip to content")).to_be_focused()
     await tab.page.keyboard.press("Enter")
     await expect(tab.page.get_by_role("main")).to_be_focused()
+
+
+def with_page(**control_ui: Any) -> dict[str, Any]:
+    return {"mode": "local", "auth": {"mode": "token", "token": TOKEN}, "controlUi": control_ui}
+
+
+async def test_the_page_works_below_a_base_path(browser: Browser, tmp_path: Path) -> None:
+    async with WebGateway(tmp_path / "state", gateway=with_page(basePath="/claw")) as gateway:
+        assert isinstance(gateway, WebGateway)
+        tab = await (await new_tab(browser, gateway)).open("/claw/chat")
+        await tab.say("Below")
+        await tab.sees("ok")
+        await tab.link("Messages").click()
+        await expect(tab.page.get_by_role("row").filter(has_text="Below")).to_be_visible()
+        assert tab.page.url.startswith(f"{gateway.url}/claw/messages")
+        await tab.page.reload()
+        await expect(tab.page.get_by_role("row").filter(has_text="Below")).to_be_visible()
+        assert tab.errors == []
+        await tab.page.context.close()
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+async def test_without_a_secure_context_the_token_alone_is_enough_only_if_that_is_allowed(
+    browser: Browser, tmp_path: Path, allowed: bool
+) -> None:
+    page = with_page(allowInsecureAuth=allowed, allowedOrigins=[f"http://{ELSEWHERE}"])
+    async with WebGateway(tmp_path / "state", gateway=page) as gateway:
+        assert isinstance(gateway, WebGateway)
+        tab = await new_tab(browser, gateway)
+        await tab.page.goto(f"http://{ELSEWHERE}:{gateway.port}/chat#token={TOKEN}")
+        assert not await tab.page.evaluate("isSecureContext")
+        if allowed:
+            await tab.say("From elsewhere")
+            await tab.sees("ok")
+        else:
+            await expect(tab.page.get_by_role("alert")).to_contain_text("requires HTTPS or localhost")
+        assert tab.errors == []
+        await tab.page.context.close()
 
 
 async def test_an_address_without_a_page_says_so(tab: Tab) -> None:

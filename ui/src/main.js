@@ -1,5 +1,6 @@
 // The frame of the page: navigation, sign-in, the state of the connection, and the page that the address names.
 import { html, render, useEffect, useState } from "./core/dom.js";
+import { approvals } from "./core/approvals.js";
 import { connection, gateway } from "./core/gateway.js";
 import { address, route } from "./core/router.js";
 import { change, settings, takeTokenFromAddress } from "./core/settings.js";
@@ -49,7 +50,7 @@ function Navigation({ open, close }) {
     <div class="brand"><img src="${address("favicon.svg")}" alt="" width="26" height="26" /><strong>OpenClaw</strong></div>
     <ul>${PAGES.map((one) => html`<li key=${one.path}>
       <a href=${address(one.path, query.session ? { session: query.session } : {})} onClick=${close}
-        aria-current=${one.path === page ? "page" : undefined}><${Icon} name=${one.icon} /><span>${t(one.name)}</span></a>
+        aria-current=${one.path === page ? "page" : undefined}><${Icon} name=${one.icon} /><span>${t(one.name)}</span>${one.path === "approvals" && approvals.value.length > 0 ? html`<span class="badge" aria-hidden="true">${approvals.value.length}</span>` : ""}</a>
     </li>`)}</ul>
     <div class="side-foot">
       <p class="link-state ${phase}" role="status">${phase === "open" ? t("Connected") : t("Reconnecting…")}</p>

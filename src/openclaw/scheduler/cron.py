@@ -354,7 +354,9 @@ class Cron:
             line = {**entry, "runId": run_id}
             await until_written(lambda: self._history.add(job_id, line), self._runtime.clock.sleep)
         faults.point("cron.logged")
-        if job is not None and job_id in self._store.jobs:
+        # Somebody may have changed the job while the history was written.
+        if (current := self._store.jobs.get(job_id)) is not None:
+            after = _after_run(current, due, began, now, finished)
             if after is None:
                 del self._store.jobs[job_id]
             else:

@@ -45,7 +45,7 @@ PAIRING = names("""
     device.pair.approve device.pair.reject device.token.rotate device.token.revoke node.rename pairing.list
     pairing.approve device.pair.remove
 """)
-APPROVALS = ["exec.approval.request", "exec.approval.resolve"]
+APPROVALS = ["exec.approval.request", "exec.approval.resolve", "exec.approval.list"]
 NODE = ["node.invoke.result", "node.event", "skills.bins"]
 
 

@@ -2,6 +2,7 @@
 import { signal } from "./dom.js";
 import { deviceIdentity, signedDevice } from "./device.js";
 import { secrets } from "./settings.js";
+import { t } from "./words.js";
 
 const CLIENT = { id: "openclaw-control-ui", version: "1", platform: "web", mode: "webchat" };
 const CAPS = ["tool-events", "delta-events", "tool-output"];
@@ -74,13 +75,18 @@ class Gateway {
 
   #request(socket, method, params) {
     const id = `r${++this.#number}`;
+    const frame = JSON.stringify({ type: "req", id, method, params });
+    // The Gateway would close the connection, and a message that is sent again after that would close it again.
+    if (new Blob([frame]).size > (connection.value.hello?.policy.maxPayload ?? 524_288)) {
+      return Promise.reject(new CallFailed({ code: "INVALID_REQUEST", message: t("This is too long to be sent at once.") }));
+    }
     return new Promise((resolve, reject) => {
       const limit = setTimeout(() => {
         this.#calls.delete(id);
         reject(new CallFailed({ code: "AGENT_TIMEOUT", message: `${method} was not answered` }));
       }, CALL_LIMIT_MS);
       this.#calls.set(id, { resolve, reject, limit, socket });
-      socket.send(JSON.stringify({ type: "req", id, method, params }));
+      socket.send(frame);
     });
   }
 

@@ -6,6 +6,7 @@ import { address, go, route } from "../core/router.js";
 import { t } from "../core/words.js";
 import { Dialog, Empty, Field, Notice, PageHead, pending, told, useCall } from "../parts/basics.js";
 import { sessionName } from "../parts/session-select.js";
+import { Sure } from "../parts/sure.js";
 
 const PAGE = 50;
 const ACTIVE = { "": "Any time", 60: "Last hour", 1440: "Last day", 10080: "Last week" };
@@ -20,7 +21,7 @@ export function Sessions() {
   }, [typed]);
   const said = query.in === "words";
   return html`<div class="page">
-    <${PageHead} title=${t("Sessions")} />
+    <${PageHead} title=${t("Sessions")}><button onClick=${pack}>${t("Pack old transcripts")}</button><//>
     <div class="filters" role="search">
       <input type="search" aria-label=${t("Search")} placeholder=${said ? t("Words that were said") : t("Name or key")} value=${typed} onInput=${(event) => setTyped(event.target.value)} />
       <select aria-label=${t("Search in")} value=${query.in || ""} onChange=${(event) => set({ in: event.target.value })}>
@@ -33,6 +34,8 @@ export function Sessions() {
     ${said ? html`<${Found} words=${query.search || ""} />` : html`<${List} query=${query} set=${set} />`}
   </div>`;
 }
+
+const pack = () => call("sessions.archive").then((done) => told(t("{n} transcripts were packed.", { n: count(done.compressed) })), told);
 
 function List({ query, set }) {
   const offset = Number(query.offset) || 0;
@@ -81,12 +84,16 @@ const LEVELS = {
   verboseLevel: ["Tool notices", ["off", "on", "full"]],
   reasoningLevel: ["Reasoning", ["off", "on", "stream"]],
   responseUsage: ["Usage footer", ["off", "tokens", "full"]],
+  elevatedLevel: ["Outside the sandbox", ["off", "on", "ask", "full"]],
   sendPolicy: ["Sending", ["allow", "deny"]],
 };
 
 function SessionDialog({ row, onClose, changed }) {
   const [fields, setFields] = useState({ label: row.label || "", ...Object.fromEntries(Object.keys(LEVELS).map((name) => [name, row[name] || ""])) });
   const [problem, setProblem] = useState("");
+  const [model, setModel] = useState("");
+  const models = useCall("models.list");
+  const usable = (models.data?.models || []).filter((one) => one.available);
   const set = (name) => (event) => setFields({ ...fields, [name]: event.target.value });
   const act = async (work, news) => {
     try {
@@ -104,12 +111,17 @@ function SessionDialog({ row, onClose, changed }) {
     event.preventDefault();
     const given = Object.entries(fields).filter(([name, value]) => value !== (row[name] || ""));
     const patch = Object.fromEntries(given.map(([name, value]) => [name, value || null]));
+    if (model) patch.model = model === "default" ? null : model;
     act(() => call("sessions.patch", { key: row.key, ...patch }), t("Saved")).then((answer) => answer && onClose());
   };
   return html`<${Dialog} title=${row.key} onClose=${onClose}>
     ${problem && html`<${Notice} kind="error">${problem}<//>`}
     <form onSubmit=${save}>
       <${Field} label=${t("Label")}><input value=${fields.label} maxlength="64" onInput=${set("label")} /><//>
+      <${Field} label=${t("Model")}><select value=${model} onChange=${(event) => setModel(event.target.value)}>
+        <option value="">${row.model || t("Default")}</option><option value="default">${t("Default")}</option>
+        ${usable.map((one) => html`<option key=${`${one.provider}/${one.id}`} value=${`${one.provider}/${one.id}`}>${one.provider}/${one.id}</option>`)}
+      </select><//>
       <div class="grid">${Object.entries(LEVELS).map(([name, [label, values]]) => html`<${Field} key=${name} label=${t(label)}>
         <select value=${fields[name]} onChange=${set(name)}><option value="">${t("Default")}</option>${values.map((one) => html`<option key=${one}>${one}</option>`)}</select>
       <//>`)}</div>
@@ -125,14 +137,6 @@ function SessionDialog({ row, onClose, changed }) {
       </div>
     </section>
   <//>`;
-}
-
-// A button that asks once more before it acts.
-export function Sure({ children, onSure, danger = false }) {
-  const [asked, setAsked] = useState(false);
-  if (!asked) return html`<button type="button" class=${danger ? "danger" : ""} onClick=${() => setAsked(true)}>${children}</button>`;
-  return html`<span class="buttons"><button type="button" class=${danger ? "danger" : ""} onClick=${() => (setAsked(false), onSure())}>${t("Really?")} ${children}</button>
-    <button type="button" class="quiet" onClick=${() => setAsked(false)}>${t("Cancel")}</button></span>`;
 }
 
 function Condense({ row, act }) {

@@ -97,9 +97,9 @@ function Tree({ session, data, rows, chosen, choose }) {
     const top = at * ROW_PX;
     if (top < box.current.scrollTop || top + ROW_PX > box.current.scrollTop + box.current.clientHeight) box.current.scrollTop = top - 100;
     choose(next.entry.id);
-    requestAnimationFrame(() => box.current.querySelector(`[data-entry="${CSS.escape(next.entry.id)}"]`)?.focus());
+    requestAnimationFrame(() => box.current?.querySelector(`[data-entry="${CSS.escape(next.entry.id)}"]`)?.focus());
   };
-  return html`<div class="tree" ref=${box} onScroll=${() => setFrom(box.current.scrollTop)} onKeyDown=${move} tabindex="0" role="group" aria-label=${t("Entries")}>
+  return html`<div class="tree" ref=${box} onScroll=${() => box.current && setFrom(box.current.scrollTop)} onKeyDown=${move} tabindex="0" role="group" aria-label=${t("Entries")}>
     <ul style=${{ height: `${rows.length * ROW_PX}px` }}>
       ${shown.map((row, index) => html`<${Entry} key=${row.entry.id} row=${row} top=${(first + index) * ROW_PX} facts=${known.current.get(row.entry.id)}
         leaf=${row.entry.id === data.leafId} chosen=${row.entry.id === chosen} choose=${choose} />`)}

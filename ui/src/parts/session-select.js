@@ -17,7 +17,16 @@ export function sessionName(row) {
 
 export function SessionSelect({ value, onChange, create = false }) {
   const [open, setOpen] = useState(false);
-  return html`<button class="session-select" aria-haspopup="dialog" onClick=${() => setOpen(true)}>
+  useEffect(() => {
+    const key = (event) => {
+      if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey) return;
+      event.preventDefault();
+      setOpen(true);
+    };
+    addEventListener("keydown", key);
+    return () => removeEventListener("keydown", key);
+  }, []);
+  return html`<button class="session-select" aria-haspopup="dialog" title=${t("Switch session (Ctrl+K)")} onClick=${() => setOpen(true)}>
       <span class="hidden">${t("Session")}: </span><span class="name">${value}</span><${Icon} name="down" />
     </button>
     ${open && html`<${SessionDialog} value=${value} create=${create} onClose=${() => setOpen(false)}

@@ -55,6 +55,7 @@ export function WindowList({ rows, render, onTop, label, footer, resetKey }) {
   }, []);
 
   const scrolled = () => {
+    if (!box.current) return; // The event of a list that has just been taken away.
     const { scrollTop, scrollHeight, clientHeight } = box.current;
     const below = scrollHeight - scrollTop - clientHeight;
     // Only scrolling up ends it. What grows below does not, and may be larger than the edge.

@@ -31,7 +31,7 @@ _METHODS: dict[Right, str] = {
         device.pair.approve device.pair.reject device.token.rotate device.token.revoke node.rename
         device.pair.remove pairing.list pairing.approve
     """,
-    "approvals": "exec.approval.request exec.approval.resolve",
+    "approvals": "exec.approval.request exec.approval.resolve exec.approval.list",
     "node": "node.invoke.result node.event skills.bins",
     "admin": """
         connect channels.logout config.get config.set config.apply config.patch config.schema exec.approvals.get

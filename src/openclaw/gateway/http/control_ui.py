@@ -99,7 +99,6 @@ def answer(request: web.BaseRequest, asset: Asset) -> web.Response:
         "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
         "Referrer-Policy": "no-referrer",
-        "Cross-Origin-Opener-Policy": "same-origin",
         "Cache-Control": asset.cache,
         "ETag": asset.etag,
         "Vary": "Accept-Encoding",

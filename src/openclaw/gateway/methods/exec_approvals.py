@@ -91,6 +91,12 @@ async def resolve(call: MethodCall) -> Any:
     return {"ok": True}
 
 
+@methods.add("exec.approval.list", NoParams)
+async def list_open(call: MethodCall) -> Any:
+    """The questions that nobody has answered yet, oldest first, for a client that comes later."""
+    return {"approvals": [question_view(approval) for approval in call.gateway.runtime.approvals.pending()]}
+
+
 @methods.add("exec.approvals.get", NoParams)
 async def get(call: MethodCall) -> Any:
     try:
@@ -120,13 +126,7 @@ def watch_approvals(gateway: Gateway) -> None:
     """Tells the clients that may answer, and the chat a question arose in, what becomes of every question."""
 
     def requested(approval: Approval) -> None:
-        payload = {
-            "id": approval.id,
-            "request": msgspec.to_builtins(approval.request),
-            "createdAtMs": approval.created_at_ms,
-            "expiresAtMs": approval.expires_at_ms,
-        }
-        gateway.broadcaster.publish("exec.approval.requested", payload, drop_if_slow=True)
+        gateway.broadcaster.publish("exec.approval.requested", question_view(approval), drop_if_slow=True)
         _tell_chat(gateway, approval, "asked", question_text(approval))
 
     def decided(approval: Approval, by: str | None) -> None:
@@ -144,6 +144,16 @@ def watch_approvals(gateway: Gateway) -> None:
 
     approvals = gateway.runtime.approvals
     approvals.on_requested, approvals.on_decided, approvals.on_expired = requested, decided, expired
+
+
+def question_view(approval: Approval) -> dict[str, Any]:
+    """A question as clients get it."""
+    return {
+        "id": approval.id,
+        "request": msgspec.to_builtins(approval.request),
+        "createdAtMs": approval.created_at_ms,
+        "expiresAtMs": approval.expires_at_ms,
+    }
 
 
 def question_text(approval: Approval) -> str:

@@ -1,10 +1,12 @@
 // Chat: one session's conversation, live.
 import { html, useEffect, useMemo, useRef, useState } from "../../core/dom.js";
+import { approvals } from "../../core/approvals.js";
 import { connection } from "../../core/gateway.js";
 import { go, route } from "../../core/router.js";
 import { change, draft, settings } from "../../core/settings.js";
 import { t } from "../../core/words.js";
 import { Empty, Icon, Notice, told } from "../../parts/basics.js";
+import { Question } from "../../parts/question.js";
 import { SessionSelect, mainSession } from "../../parts/session-select.js";
 import { WindowList } from "../../parts/window-list.js";
 import { Composer } from "./composer.js";
@@ -42,7 +44,10 @@ export function Chat() {
     <header class="chat-head">
       <h1 class="hidden">${t("Chat")}</h1>
       <${SessionSelect} value=${sessionKey} onChange=${choose} create />
-      <${Fullness} facts=${facts} />
+      <span class="buttons">
+        ${facts.reasoningLevel && facts.reasoningLevel !== "off" && html`<label class="check hint"><input type="checkbox" checked=${settings.value.showThinking} onChange=${(event) => change({ showThinking: event.target.checked })} /> ${t("Show reasoning")}</label>`}
+        <${Fullness} facts=${facts} />
+      </span>
     </header>
     ${conversation.problem.value && html`<${Notice} kind="error">${conversation.problem.value}<//>`}
     <${Log} conversation=${conversation} setText=${setText} input=${input} />
@@ -89,6 +94,7 @@ function Log({ conversation, setText, input }) {
   const footer = html`
     ${empty && html`<${Empty}>${t("Nothing said yet. Write a message below; / lists the commands.")}<//>`}
     ${conversation.compacting.value && html`<p class="mark"><span>${t("Condensing older messages…")}</span></p>`}
+    ${approvals.value.filter((one) => one.request.sessionKey === conversation.fullKey).map((one) => html`<${Question} key=${one.id} approval=${one} />`)}
     <${Outgoing} conversation=${conversation} setText=${setText} input=${input} />`;
   return html`<${WindowList} rows=${rows} render=${render} label=${t("Conversation")} resetKey=${sessionKey}
     onTop=${() => conversation.loadOlder()} footer=${footer} />`;

@@ -60,13 +60,18 @@ function Picture({ block, sessionKey, entryId, index }) {
   return html`<button class="quiet" onClick=${show}>${t("Show picture")} (${bytes(block.bytes || 0)})</button>`;
 }
 
+const LONGEST_PLAIN = 20_000;
+
 export function MyMessage({ row, sessionKey, onEdit, onDelete, pending }) {
   const { message, said } = row;
-  const text = message ? textOf(message) : said.text;
+  const [whole, setWhole] = useState(false);
+  const full = message ? textOf(message) : said.text;
+  const text = whole ? full : clipped(full, LONGEST_PLAIN);
   const pictures = (message?.content || []).map((block, index) => ({ block, index })).filter(({ block }) => block.type === "image");
   return html`<article class="message me" data-entry=${message?.__openclaw.id} aria-label=${t("You")}>
     <div class="bubble" dir="auto">
       ${text && html`<div class="plain">${text}</div>`}
+      ${text !== full && html`<button class="quiet" onClick=${() => setWhole(true)}>${t("Show all")}</button>`}
       ${pictures.map(({ block, index }) => html`<${Picture} key=${index} block=${block} index=${index} sessionKey=${sessionKey} entryId=${message.__openclaw.id} />`)}
       ${said?.images > 0 && html`<small>${t("{n} pictures", { n: said.images })}</small>`}
     </div>
