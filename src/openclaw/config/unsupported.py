@@ -261,7 +261,7 @@ UNSUPPORTED_VALUES: dict[str, Rule] = {
             "reactionAllowlist": "IRC has no reactions",
         }.items()
     },
-    "channels.*": Rule("this channel is not connected: so far there is Signal only", _asks),
+    "channels.*": Rule("no channel of OpenClaw has this name; a package that is installed must bring it", _asks),
 }
 """Key path → values that have no effect. Something reads these keys, for other values or only to show them."""
 
