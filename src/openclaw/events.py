@@ -14,6 +14,10 @@ from openclaw.messages import AssistantMessage, Message, ToolResultMessage, User
 
 class RunStarted(msgspec.Struct, frozen=True):
     started_at: int
+    model: str = ""
+    """The model that answers, as ``provider/model``."""
+    thinking: str = ""
+    """Its thinking level."""
 
 
 class AssistantStarted(msgspec.Struct, frozen=True):
@@ -22,6 +26,8 @@ class AssistantStarted(msgspec.Struct, frozen=True):
 
 class TextDelta(msgspec.Struct, frozen=True):
     delta: str
+    reply_to: str = ""
+    """The message that the answer quotes, as far as it has said so: ``current`` or an id."""
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ READ_OTHERWISE = {
     "tools.exec.*": "converted to ExecSettings as a whole",
     "agents.list[[]].tools.exec.*": "converted to ExecSettings as a whole",
     "channels.telegram.*topics.*": "group_settings in inbound/access.py, which reads groups and topics alike",
+    "channels.discord.*maxLinesPerMessage": "getattr in outbound/chunking.py",
     "session.reset.*": "getattr in sessions/reset.py",
     "session.resetByType.*": "getattr in sessions/reset.py",
     "session.resetByChannel.*": "getattr in sessions/reset.py",
@@ -87,7 +88,7 @@ def test_every_listed_path_is_one_of_the_schema() -> None:
             "{ agents: { defaults: { models: { 'a/b': { streaming: false } } } } }",
             "agents.defaults.models.a/b.streaming",
         ),
-        ("{ agents: { defaults: { humanDelay: { mode: 'natural' } } } }", "agents.defaults.humanDelay"),
+        ("{ agents: { defaults: { cliBackends: { a: {} } } } }", "agents.defaults.cliBackends"),
         (
             "{ agents: { list: [{ id: 'a' }, { id: 'b', tools: { loopDetection: { enabled: true } } }] } }",
             "agents.list[1].tools.loopDetection",

@@ -236,3 +236,34 @@ async def test_what_was_given_up_is_listed_tried_again_and_dropped(
             while (await client.call("outbox.list", {}))["parts"]:
                 await asyncio.sleep(0.02)
     assert got(signal)[-1] == "Hi Ann" and len(models.requests) == 1
+
+
+@pytest.mark.parametrize("point", ["outbox.added", "outbox.arrived", "answer.before", "finish.before", "finish.after"])
+async def test_blocks_that_were_sent_before_a_kill_are_not_sent_again(
+    tmp_path: Path, models: ModelServer, signal: SignalDaemon, point: str
+) -> None:
+    section = {"enabled": True, "account": US, "httpUrl": signal.url, "autoStart": False, "allowFrom": [ANN]}
+    section |= {"blockStreaming": True, "blockStreamingCoalesce": {"minChars": 1, "maxChars": 60, "idleMs": 1}}
+    config = model_config(models.base_url, models.api_key, channels={"signal": section})
+    config["agents"]["defaults"]["blockStreamingChunk"] = {"minChars": 10, "maxChars": 60}
+    gateway = ForkedGateway(tmp_path / "state", config)
+    paragraphs = ["First paragraph.", "Second paragraph.", "Third paragraph.", "Fourth and last."]
+    text = "\n\n".join(paragraphs)
+    pieces = [text[place : place + 6] for place in range(0, len(text), 6)]
+    models.answer_with(lambda request: Reply(text=text, pieces=pieces, delay_ms=3))
+    try:
+        await begin(gateway, signal, "go", {"at": point, "do": "kill"})
+        await live_again(gateway, signal)
+        async with gateway.client() as client:
+            deliveries, _ = await settled(client)
+    finally:
+        with contextlib.suppress(AssertionError):
+            gateway.kill()
+    mark = "(possibly sent twice) "
+    unmarked = [one for one in got(signal) if not one.startswith(mark)]
+    # At most the block that was on its way comes a second time, and says so.
+    assert len(got(signal)) - len(unmarked) <= 1
+    assert len(set(unmarked)) == len(unmarked)
+    shown = dict.fromkeys(one.removeprefix(mark) for one in got(signal))
+    assert "".join("".join(shown).split()) == "".join(text.split())
+    assert all(part["state"] == "sent" for part in deliveries)

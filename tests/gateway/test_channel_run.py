@@ -33,7 +33,7 @@ class Sign:
         self.record = RunRecord(cast(LedgerRow, row))
         config = Config(session=Session(typing_mode=mode, typing_interval_seconds=6))
         channels, delivery = SimpleNamespace(typing=self.show), SimpleNamespace(wake=self.wake)
-        services = SimpleNamespace(clock=self.clock, channels=channels, delivery=delivery)
+        services = SimpleNamespace(clock=self.clock, channels=channels, delivery=delivery, ledger=None)
         self.run = ChannelRun(self.record, cast(ChannelServices, services), config)
 
     async def show(self, channel: str, route: Any, on: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openclaw.outbound.chunking import Limits
-from openclaw.outbound.reply import MediaRef, failure_notice, parts_for
+from openclaw.outbound.reply import MediaRef, ReplyShape, failure_notice, parts_for
 
 SIGNAL = {"channel": "signal", "to": "signal:+15550000042", "accountId": "default"}
 
@@ -22,11 +22,11 @@ SIGNAL = {"channel": "signal", "to": "signal:+15550000042", "accountId": "defaul
     ],
 )
 def test_a_reply_to_the_web_or_to_nowhere_leaves_through_no_channel(route: dict[str, Any]) -> None:
-    assert parts_for(route, ["hello"], Limits()) == []
+    assert parts_for(route, ["hello"], ReplyShape(limits=Limits())) == []
 
 
 def test_texts_are_cut_and_numbered_in_order() -> None:
-    parts = parts_for(SIGNAL, ["first thing", "second"], Limits(6))
+    parts = parts_for(SIGNAL, ["first thing", "second"], ReplyShape(limits=Limits(6)))
     assert [(part.part, part.channel, part.payload) for part in parts] == [
         (0, "signal", {"text": "first"}),
         (1, "signal", {"text": "thing"}),
@@ -35,11 +35,11 @@ def test_texts_are_cut_and_numbered_in_order() -> None:
 
 
 def test_silence_and_blank_text_yield_nothing_and_media_still_go() -> None:
-    assert parts_for(SIGNAL, ["NO_REPLY", "  \n"], Limits()) == []
+    assert parts_for(SIGNAL, ["NO_REPLY", "  \n"], ReplyShape(limits=Limits())) == []
     file = MediaRef(blob="ab", mime_type="image/png")
-    (part,) = parts_for(SIGNAL, ["NO_REPLY"], Limits(), [file])
+    (part,) = parts_for(SIGNAL, ["NO_REPLY"], ReplyShape(limits=Limits()), [file])
     assert [list(part.payload), *part.payload["media"]] == [["media"], {"blob": "ab", "mimeType": "image/png"}]
-    with_text = parts_for(SIGNAL, ["look here", "and more"], Limits(), [file])
+    with_text = parts_for(SIGNAL, ["look here", "and more"], ReplyShape(limits=Limits()), [file])
     assert ["media" in part.payload for part in with_text] == [True, False]
 
 

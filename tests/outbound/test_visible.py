@@ -12,7 +12,7 @@ from openclaw.events import Silent, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCall
 from openclaw.outbound.chunking import Limits
 from openclaw.outbound.reasoning import AnswerText
-from openclaw.outbound.reply import parts_for
+from openclaw.outbound.reply import ReplyShape, parts_for
 from openclaw.outbound.visible import ReplyTags, SpeechStream, speech_of, visible_message
 
 EXAMPLES = int(os.environ.get("OPENCLAW_FUZZ_EXAMPLES", "400"))
@@ -145,5 +145,5 @@ def test_a_bracket_that_is_no_tag_is_not_held_for_ever() -> None:
 @pytest.mark.parametrize(("tag", "quoted"), [("current", "msg-7"), ("abc", "abc"), ("", None)])
 def test_the_first_message_of_a_reply_quotes_what_was_named(tag: str, quoted: str | None) -> None:
     route = {"channel": "telegram", "to": "5", "replyToId": "msg-7"}
-    parts = parts_for(route, ["one", "two"], Limits(), reply_to=tag)
+    parts = parts_for(route, ["one", "two"], ReplyShape(limits=Limits()), reply_to=tag)
     assert [part.payload.get("replyToId") for part in parts] == [quoted, None]

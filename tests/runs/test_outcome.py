@@ -10,6 +10,8 @@ from openclaw.agent.recorder import NO_WORDS, RAN_OUT, RunResult
 from openclaw.config.load import parse_config
 from openclaw.events import Silent, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, ToolCall
+from openclaw.outbound.chunking import limits_for
+from openclaw.outbound.reply import ReplyShape
 from openclaw.runs.dispatcher import ending_of, reply_parts
 
 SIGNAL = {"channel": "signal", "to": "signal:+15550000042"}
@@ -41,4 +43,5 @@ def test_an_end_and_what_is_delivered_of_it(result: RunResult, state: str, texts
     config: Any = parse_config("openclaw.json", "{}", {}).config
     ending = ending_of(result)
     assert ending.state == state
-    assert [part.payload["text"] for part in reply_parts(SIGNAL, ending, result, config)] == texts
+    shape = ReplyShape(limits=limits_for(config, "signal"))
+    assert [part.payload["text"] for part in reply_parts(SIGNAL, ending, result, shape)] == texts

@@ -117,6 +117,7 @@ class LoopOptions(msgspec.Struct, kw_only=True):
     """Everything the loop gets from its caller besides the messages."""
 
     model: Model
+    thinking: str = ""
     ask: Callable[[ModelRequest, OnEvent], Awaitable[AssistantMessage]]
     """Calls the model and returns its whole answer. Stream events go to the callback as they arrive."""
     request: Callable[[list[Message]], ModelRequest]
@@ -159,7 +160,7 @@ class _Loop:
 
     async def run(self) -> RunEnded:
         options, messages = self._options, self._messages
-        options.show(RunStarted(options.clock.now_ms()))
+        options.show(RunStarted(options.clock.now_ms(), options.model.ref, options.thinking))
         answer = GrowingAnswer.resumed(messages, options.speech, options.max_continuations)
         if answer.parts and isinstance(messages[-1], AssistantMessage):
             await self._ask_for_more(messages[-1], answer)
@@ -358,7 +359,10 @@ class _Loop:
 
     def _show(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
-            self._options.show(TextDelta(piece.text) if type(piece) is AnswerText else ThinkingDelta(piece.text))
+            if type(piece) is AnswerText:
+                self._options.show(TextDelta(piece.text, piece.reply_to))
+            else:
+                self._options.show(ThinkingDelta(piece.text))
 
     def _over(self, outcome: str, error: str | None = None) -> RunEnded:
         return RunEnded(outcome, error, self._added, self._failure)

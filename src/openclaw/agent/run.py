@@ -315,6 +315,7 @@ class AgentRun:
 
         options = LoopOptions(
             model=prepared.model,
+            thinking=prepared.thinking,
             ask=self._ask_in_time,
             request=request,
             tools=prepared.prompt.tools,

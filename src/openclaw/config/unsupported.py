@@ -12,14 +12,11 @@ from typing import Any, NamedTuple
 
 from openclaw.config.keypath import KeyPath
 
-_NO_BLOCKS = "replies are not sent in blocks yet"
-
 _PER_AGENT = {
     "sandbox.docker.setupCommand": "a container lives for one command; do this when you build the image",
     "sandbox.browser": "the browser does not run in a sandbox; sandboxed sessions have none",
     "heartbeat.includeReasoning": "alerts are delivered without reasoning",
     "heartbeat.suppressToolErrorWarnings": "tool errors are told to the model only",
-    "humanDelay": _NO_BLOCKS,
     "memorySearch.remote.batch": "embeddings are not made in batch jobs",
     "memorySearch.local.modelCacheDir": "embedding models are not downloaded",
     "memorySearch.store": "the index of the notes is always in the state folder",
@@ -30,6 +27,7 @@ _PER_AGENT = {
 }
 _CHANNELS = (
     "telegram",
+    "discord",
     "irc",
     "signal",
     "slack",
@@ -39,11 +37,7 @@ _CHANNELS = (
 )
 """The channels that exist."""
 _PER_CHANNEL_ACCOUNT = {
-    "blockStreaming": _NO_BLOCKS,
-    "blockStreamingCoalesce": _NO_BLOCKS,
     "reactionLevel": "the agent reacts with emoji as often as it is told to",
-    "responsePrefix": "replies get no prefix yet",
-    "replyToMode": "replies quote what the agent asks to quote",
     "ackReaction": "messages are not acknowledged with a reaction yet",
     "defaultTo": "messages are only sent to a recipient that is named",
 }
@@ -75,6 +69,13 @@ _PER_TELEGRAM_ACCOUNT = {
     "actions.sendMessage": "deny the message tool instead",
     "actions.sticker": "stickers are not sent",
 }
+_PER_DISCORD_ACCOUNT = {
+    "retry": "the outbox repeats what was not delivered, in its own time",
+    "guilds.*.channels.*.skills": "skills are the agent's, not a channel's",
+    "guilds.*.channels.*.systemPrompt": "the prompt is the agent's; bind the channel to an agent of its own",
+    "guilds.*.channels.*.autoThread": "answers stay in the channel",
+    "guilds.*.channels.*.includeThreadStarter": "the first message of a thread is shown where the platform sends it",
+}
 
 UNSUPPORTED: dict[str, str] = {
     "env.shellEnv": "variables are not taken from a login shell",
@@ -93,10 +94,6 @@ UNSUPPORTED: dict[str, str] = {
     "agents.defaults.models.*.streaming": "replies are always streamed",
     "agents.defaults.subagents.maxSpawnDepth": "sub-agents never start sub-agents",
     "agents.defaults.subagents.announceTimeoutMs": "the announce step has two minutes",
-    "agents.defaults.blockStreamingDefault": _NO_BLOCKS,
-    "agents.defaults.blockStreamingBreak": _NO_BLOCKS,
-    "agents.defaults.blockStreamingChunk": _NO_BLOCKS,
-    "agents.defaults.blockStreamingCoalesce": _NO_BLOCKS,
     "agents.defaults.mediaMaxMb": "set mediaMaxMb of the channel instead",
     "agents.defaults.cliBackends": "other agent programs are not used as models",
     **{f"agents.defaults.{key}": reason for key, reason in _PER_AGENT.items()},
@@ -114,7 +111,6 @@ UNSUPPORTED: dict[str, str] = {
     "broadcast.strategy": "the agents of a broadcast answer side by side",
     "audio": "voice messages are not transcribed yet",
     "media": "media are stored by their content",
-    "messages.responsePrefix": "replies get no prefix yet",
     "messages.ackReaction": "messages are not acknowledged with a reaction yet",
     "messages.ackReactionScope": "messages are not acknowledged with a reaction yet",
     "messages.removeAckAfterReply": "messages are not acknowledged with a reaction yet",
@@ -136,7 +132,11 @@ UNSUPPORTED: dict[str, str] = {
         for account in ("", ".accounts.*")
         for key, reason in _PER_TELEGRAM_ACCOUNT.items()
     },
-    "channels.discord": "there is no Discord channel yet",
+    **{
+        f"channels.discord{account}.{key}": reason
+        for account in ("", ".accounts.*")
+        for key, reason in _PER_DISCORD_ACCOUNT.items()
+    },
     "channels.matrix": "there is no Matrix channel yet",
     **{
         f"channels.irc{account}.{key}": reason
@@ -286,7 +286,12 @@ SAFETY: dict[str, Rule] = {
     **{
         f"channels.{place}.{key}": _GROUP_TOOLS
         for account in ("", ".accounts.*")
-        for place in (f"slack{account}.channels.*", f"telegram{account}.groups.*.topics.*")
+        for place in (
+            f"slack{account}.channels.*",
+            f"telegram{account}.groups.*.topics.*",
+            f"discord{account}.guilds.*",
+            f"discord{account}.guilds.*.channels.*",
+        )
         for key in ("tools", "toolsBySender")
     },
 }

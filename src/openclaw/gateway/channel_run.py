@@ -1,4 +1,4 @@
-"""What a channel is shown of a run whose reply goes there: the typing sign, and then the reply."""
+"""What a channel is shown of a run whose reply goes there: the typing sign, blocks and notices, then the reply."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import asyncio
 from openclaw.config.schema import Config
 from openclaw.events import Event, TextDelta, ThinkingDelta, ToolStarted, ToolUpdated
 from openclaw.gateway.channel_services import ChannelServices
+from openclaw.outbound.blocks import block_settings
+from openclaw.outbound.prefix import Speaker
+from openclaw.outbound.reply import ReplyShape, reply_shape
+from openclaw.outbound.stream import ReplyStream
+from openclaw.outbound.tool_text import run_notice
 from openclaw.runs.queue import RunRecord
 
 TTL_S = 120.0
@@ -14,7 +19,8 @@ TTL_S = 120.0
 
 
 class ChannelRun:
-    """Observes a run: shows on its channel that the agent is typing, and wakes the delivery when the run has ended.
+    """Observes a run: shows on its channel that the agent is typing, sends what is finished of the reply, and wakes
+    the delivery when the run has ended.
 
     After the run has ended, the typing sign is not shown again.
     """
@@ -31,12 +37,40 @@ class ChannelRun:
         self._sealed = self._mode == "never"
         self._task: asyncio.Task[None] | None = None
         self._last: asyncio.Task[None] | None = None
+        self._direct = direct
+        self._config = config
+        route = record.row.route
+        self._blocks = block_settings(config, str(route["channel"]), route.get("accountId"), record.agent_id)
+        self._stream = ReplyStream(
+            record.row,
+            services.ledger,
+            services.clock,
+            shape=self._shape,
+            blocks=self._blocks,
+            notice=lambda event: run_notice(event, self._verbose()),
+            wake=services.delivery.wake,
+        )
+
+    def _shape(self) -> ReplyShape:
+        record = self._record
+        speaker = Speaker(agent_id=record.agent_id, model=record.model, thinking=record.thinking)
+        return reply_shape(self._config, record.row.route, speaker)
+
+    def _verbose(self) -> str:
+        """How much the chat is told of the tools. Groups are told nothing."""
+        if not self._direct:
+            return "off"
+        return self._record.verbose or self._config.agents.defaults.verbose_default or "off"
 
     def started(self) -> None:
+        if self._blocks is not None or self._verbose() != "off":
+            self._record.settle_reply = self._stream.settle
         if self._mode == "instant":
             self._active()
 
     def event(self, event: Event) -> None:
+        if self._record.settle_reply is not None:
+            self._stream.event(event)
         match event:
             # Text that may turn out to be silence does not come as an event.
             case TextDelta() | ToolStarted() | ToolUpdated():
@@ -47,6 +81,7 @@ class ChannelRun:
                 pass
 
     def aborted(self, reason: str) -> None:
+        self._stream.stop()
         self._end_sign(reply_follows=False)
 
     def absorbed(self, by: str) -> None:

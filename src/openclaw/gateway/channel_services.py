@@ -34,6 +34,7 @@ class ChannelServices:
     ) -> None:
         self._config = runtime.config
         self.clock = runtime.clock
+        self.ledger = runtime.ledger
         self.channels = ChannelManager(
             kinds=kinds,
             config=lambda: runtime.config.current,

@@ -13,7 +13,7 @@ from openclaw.agent.runtime import Runtime
 from openclaw.inbound.incoming import Incoming
 from openclaw.messages import AssistantMessage, TextBlock
 from openclaw.outbound.chunking import limits_for
-from openclaw.outbound.reply import MediaRef, OutgoingMessage, is_delivered, parts_for
+from openclaw.outbound.reply import MediaRef, OutgoingMessage, ReplyShape, is_delivered, parts_for
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import RunRecord
 from openclaw.sessions.keys import SessionRef, shown_key
@@ -206,7 +206,7 @@ class Notices:
         if not is_delivered(route):
             return []
         limits = limits_for(self._runtime.config.current, route["channel"], route.get("accountId"))
-        return parts_for(route, texts, limits, media, reply_to)
+        return parts_for(route, texts, ReplyShape(limits=limits), media, reply_to)
 
     def show(self, session: SessionRef, run_id: str, text: str) -> None:
         """Shows a text in open chats at once and writes it to the transcript as soon as no run writes there."""

@@ -53,7 +53,8 @@ _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 _NEW_BLOCK = re.compile(r"[ \t]*(?:[-+*] |\d{1,9}[.)] |#{1,6} |>|```|~~~)")
 _NESTED_MARKER = re.compile(r"(?m)^[ \t>]{0,40}(?:[-+*]|\d{1,9}[.)]) {1,4}(?:[-+*>]|\d{1,9}[.)])")
 _ODD_ADDRESS = re.compile(r"\]\([^)\n]{0,300}[\"\\^`{|}\[\]<>\x80-\U0010ffff]")
-_POSES_AS_BLOCK = re.compile(r"(?:`{3}|~{3}|#{1,6}(?:\s|$)|>|[-+*](?:\s|$)|\d{1,9}[.)](?:\s|$)|={1,200}$)")
+POSES_AS_BLOCK = re.compile(r"(?:`{3}|~{3}|#{1,6}(?:\s|$)|>|[-+*](?:\s|$)|\d{1,9}[.)](?:\s|$)|={1,200}$)")
+"""What begins a block at the start of a line, and is only text inside one."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -459,7 +460,7 @@ class _Cutter:
             rest += 1
         if "\n" in text[cut:rest]:
             rest = self._past_blank(cut)
-        elif not opening and _POSES_AS_BLOCK.match(text, rest, min(len(text), rest + 210)):
+        elif not opening and POSES_AS_BLOCK.match(text, rest, min(len(text), rest + 210)):
             opening = "\\"  # What stood inside a line may not begin a block now.
         return _Piece(part + closing, rest, opening)
 

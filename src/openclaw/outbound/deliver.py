@@ -42,6 +42,9 @@ ASK_AGAIN_S = 20.0
 DOUBT_PAUSES_S = (0.0, 300.0, 1800.0, 7200.0)
 """The least pause after the first, second … try that got no answer although the channel answers other questions."""
 
+LONGEST_PAUSE_MS = 60_000
+"""The longest pause before a block of a reply, whatever is configured."""
+
 RouteKey: TypeAlias = tuple[str, str, str, str]
 Outcome: TypeAlias = Literal["sent", "dead", "later"]
 
@@ -251,6 +254,8 @@ class Delivery:
             return await self._end(row, "dead", error=row.error, doubts=doubts, code=DeliveryCode.GIVEN_UP)
         if unanswered and not await self._outlet.answers(row.channel, row.route):
             return await self._hold(row, ASK_AGAIN_S, row.error, row.doubts, row.code)
+        if pause_ms := row.payload.get("pauseMs"):
+            await self._clock.sleep(min(int(pause_ms), LONGEST_PAUSE_MS) / 1000)
         await self._mark(row, "sending", error=row.error, doubts=row.doubts, code=row.code)
         try:
             message = msgspec.convert(row.payload, OutgoingMessage)

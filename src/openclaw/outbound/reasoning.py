@@ -29,6 +29,8 @@ _RUN_OR_END = re.compile(r"`+|\n")
 
 class AnswerText(msgspec.Struct, frozen=True):
     text: str
+    reply_to: str = ""
+    """The message that the answer quotes, as far as it has said so."""
 
 
 class ReasoningText(msgspec.Struct, frozen=True):

@@ -7,7 +7,11 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from openclaw.outbound.chunking import Limits
+from openclaw.config.channels import account_settings
+from openclaw.config.schema import Config
+from openclaw.outbound.blocks import BlockRef
+from openclaw.outbound.chunking import Limits, limits_for
+from openclaw.outbound.prefix import Speaker, prefixed, response_prefix
 from openclaw.outbound.silence import is_silent
 from openclaw.outbound.visible import CURRENT
 from openclaw.storage.base import OutboxPart
@@ -58,6 +62,10 @@ class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Rows of buttons."""
     possibly_duplicate: bool = False
     """The message may have arrived already, because an earlier attempt ended while it was being sent."""
+    pause_ms: int = 0
+    """How long to wait before the message is sent."""
+    block: BlockRef | None = None
+    """The message is a block of a reply that was being written, and this is how far it goes."""
 
 
 class SendReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,27 +102,75 @@ def is_delivered(route: Mapping[str, Any]) -> bool:
     return str(route.get("channel") or "") not in NOT_DELIVERED and bool(route.get("to"))
 
 
+QuoteMode: TypeAlias = Literal["off", "first", "all"]
+QUOTE_MODES: dict[str, QuoteMode] = {"telegram": "first", "discord": "off", "slack": "off", "matrix": "off"}
+"""``replyToMode`` where nothing is configured. Everywhere else it is ``first``."""
+QUOTES_UNASKED = frozenset({"discord", "slack"})
+"""Channels whose replies quote the message they answer, unless the mode is ``off``, without being asked to."""
+
+
+class ReplyShape(msgspec.Struct, frozen=True, kw_only=True):
+    """How the replies of one conversation look: their limits, what is before them and what they quote."""
+
+    limits: Limits = Limits()
+    prefix: str = ""
+    quotes: QuoteMode = "first"
+    unasked: bool = False
+    """A reply quotes the message that it answers, even if the agent did not ask for it."""
+
+    def quoted(self, route: Mapping[str, Any], reply_to: str, earlier: int) -> str:
+        """The id that the next text quotes. ``earlier`` counts the messages that were sent before it."""
+        if self.quotes == "off" or (self.quotes == "first" and earlier):
+            return ""
+        wanted = reply_to or (CURRENT if self.unasked else "")
+        return str(route.get("replyToId") or "") if wanted == CURRENT else wanted
+
+
+def reply_shape(config: Config, route: Mapping[str, Any], speaker: Speaker) -> ReplyShape:
+    channel, account_id = str(route.get("channel") or ""), route.get("accountId")
+    account = account_settings(config, channel, account_id)
+    mode = account.reply_to_mode if account is not None else None
+    return ReplyShape(
+        limits=limits_for(config, channel, account_id),
+        prefix=response_prefix(config, channel, account_id, speaker),
+        quotes=mode or QUOTE_MODES.get(channel, "first"),
+        unasked=channel in QUOTES_UNASKED,
+    )
+
+
 def parts_for(
-    route: Mapping[str, Any], texts: Sequence[str], limits: Limits, media: Sequence[MediaRef] = (), reply_to: str = ""
+    route: Mapping[str, Any],
+    texts: Sequence[str],
+    shape: ReplyShape,
+    media: Sequence[MediaRef] = (),
+    reply_to: str = "",
+    *,
+    first: int = 0,
 ) -> list[OutboxPart]:
     """The messages to deliver, in order. Media go with the first text. Silence and blank text yield no message.
 
-    ``reply_to`` is the id of the message that the first one quotes, or ``current`` for the message that is answered.
-    Cutting a text loses only white space at the cuts.
+    ``reply_to`` is the id of the message that is quoted, or ``current`` for the message that is answered. ``first`` is
+    the number of the first part, which is the number of messages that were sent before. Cutting a text loses only
+    white space at the cuts.
     """
     if not is_delivered(route):
         return []
-    chunks = [chunk for text in texts if text.strip() and not is_silent(text) for chunk in limits.cut(text.strip())]
-    parts = [OutgoingMessage(text=chunk) for chunk in chunks]
+    parts: list[OutgoingMessage] = []
+    for text in texts:
+        if text.strip() and not is_silent(text):
+            quoted = shape.quoted(route, reply_to, first + len(parts)) or None
+            chunks = shape.limits.cut(prefixed(text.strip(), shape.prefix))
+            parts += [
+                OutgoingMessage(text=chunk, reply_to_id=quoted if place == 0 else None)
+                for place, chunk in enumerate(chunks)
+            ]
     if media:
-        first = parts[0] if parts else OutgoingMessage()
-        parts[:1] = [msgspec.structs.replace(first, media=tuple(media))]
-    quoted = route.get("replyToId") if reply_to == CURRENT else reply_to
-    if quoted and parts:
-        parts[0] = msgspec.structs.replace(parts[0], reply_to_id=str(quoted))
+        start = parts[0] if parts else OutgoingMessage(reply_to_id=shape.quoted(route, reply_to, first) or None)
+        parts[:1] = [msgspec.structs.replace(start, media=tuple(media))]
     channel = str(route["channel"])
     return [
-        OutboxPart(part=number, channel=channel, payload=msgspec.to_builtins(part)) for number, part in enumerate(parts)
+        OutboxPart(part=number, channel=channel, payload=msgspec.to_builtins(part))
+        for number, part in enumerate(parts, first)
     ]
 
 

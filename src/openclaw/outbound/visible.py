@@ -85,7 +85,7 @@ class SpeechStream:
 
     def _say(self, text: str) -> AnswerText:
         self._said.append(text)
-        return AnswerText(text)
+        return AnswerText(text, self._reply_tags.reply_to)
 
 
 def speech_of(text: str, *, complete: bool = True) -> Speech:

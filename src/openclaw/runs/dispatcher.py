@@ -19,9 +19,12 @@ from openclaw.agent.runtime import Runtime
 from openclaw.config.schema import Config
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import INTERNAL, TextBlock, UserMessage
-from openclaw.outbound.chunking import limits_for
+from openclaw.outbound.blocks import rest_of
+from openclaw.outbound.prefix import Speaker
 from openclaw.outbound.reasoning import reasoning_message
-from openclaw.outbound.reply import failure_notice, is_delivered, parts_for
+from openclaw.outbound.reply import ReplyShape, failure_notice, is_delivered, parts_for, reply_shape
+from openclaw.outbound.stream import stored_refs
+from openclaw.outbound.usage_text import with_footer
 from openclaw.redact import redact
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.queue import (
@@ -63,6 +66,7 @@ from openclaw.storage.base import (
     MessageBody,
     MessageState,
     OutboxPart,
+    OutboxRow,
     Reason,
     ReasonCode,
     Transcript,
@@ -130,6 +134,8 @@ def run_kind(session_key: str) -> RunKind:
 
 
 log = logging.getLogger("openclaw.runs")
+LONG_REPLY = 20_000
+"""Replies with more characters are cut into parts on another thread."""
 T = TypeVar("T")
 
 IDLE_LANES = 1_000
@@ -378,7 +384,7 @@ class Dispatcher:
         if written is not None:
             faults.point("sync.before")
         row_id, disk = record.row.id, record.disk
-        parts = reply_parts(record.row.route, ending, result, self._runtime.config.current)
+        parts = await self._parts(record, ending, result)
         await self._until_written(
             lambda: self._runtime.ledger.finish(
                 row_id, ending.state, reason=ending.reason, result=summary | disk.noted(), outbox=parts, written=written
@@ -387,6 +393,22 @@ class Dispatcher:
         )
         faults.point("finish.after")
         self._tell_end(record, result, ending.reason)
+
+    async def _parts(self, record: RunRecord, ending: Ending, result: RunResult) -> list[OutboxPart]:
+        """What the channel delivers now, besides what it got while the reply was being written."""
+        row, ledger = record.row, self._runtime.ledger
+        if not is_delivered(row.route):
+            return []
+        stored: list[OutboxRow] = []
+        if record.settle_reply is not None:
+            await record.settle_reply()
+        if record.settle_reply is not None or row.attempts:
+            stored = await self._until_written(lambda: ledger.outbox_of(row.id), record.disk)
+        speaker = Speaker(agent_id=row.agent_id, model=record.model, thinking=record.thinking)
+        shape = reply_shape(self._runtime.config.current, row.route, speaker)
+        make = partial(reply_parts, row.route, ending, result, shape, stored)
+        # Cutting a very long reply takes a while, and other conversations go on meanwhile.
+        return await asyncio.to_thread(make) if sum(map(len, result.texts)) > LONG_REPLY else make()
 
     def _tell_end(self, record: RunRecord, result: RunResult, reason: Reason) -> None:
         # A run that took too long failed: everyone is told why, and not only that it was stopped.
@@ -709,18 +731,25 @@ def abort_reason(stopped_by: str) -> Reason:
             return Reason(ReasonCode.OTHER, stopped_by)
 
 
-def reply_parts(route: dict[str, Any], ending: Ending, result: RunResult, config: Config) -> list[OutboxPart]:
+def reply_parts(
+    route: dict[str, Any], ending: Ending, result: RunResult, shape: ReplyShape, stored: Sequence[OutboxRow] = ()
+) -> list[OutboxPart]:
     """Returns what the channel delivers: what was said, then one notice if the run failed.
 
-    Nothing is delivered for messages of the web client and for runs that somebody stopped.
+    ``stored`` is what the outbox holds of the reply already: what its blocks have said is not said again. Nothing is
+    delivered for messages of the web client and for runs that somebody stopped.
     """
     if not is_delivered(route) or ending.state not in ("answered", "failed", "expired"):
         return []
     notice = result.notice if ending.state == "answered" else failure_notice(reason_text(ending.reason))
     reasoning = reasoning_message(result.reasoning)
-    texts = [*([reasoning] if reasoning else []), *result.shown_texts, *([notice] if notice else [])]
-    limits = limits_for(config, str(route["channel"]), route.get("accountId"))
-    return parts_for(route, texts, limits, reply_to=result.reply_to)
+    said, refs = result.texts, stored_refs(stored)
+    said = [rest_of(text, refs) for text in said] if refs else list(said)
+    if said and result.footer:
+        said[-1] = with_footer(said[-1], result.footer) if said[-1].strip() else result.footer
+    texts = [*([reasoning] if reasoning else []), *said, *([notice] if notice else [])]
+    first = max((row.part for row in stored), default=-1) + 1
+    return parts_for(route, texts, shape, reply_to=result.reply_to, first=first)
 
 
 # The runs in memory

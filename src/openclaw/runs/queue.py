@@ -13,7 +13,7 @@ from openclaw.agent.loop import AbortSignal, Steered
 from openclaw.agent.recorder import RunResult
 from openclaw.clock import Clock, wait_within
 from openclaw.config.schema.messages import Queue, QueueDrop, QueueMode
-from openclaw.events import Event
+from openclaw.events import Event, ModelSwitched, RunStarted
 from openclaw.messages import UserMessage
 from openclaw.storage.base import FirstStep, LedgerRow, MessageBody, Reason, ReasonCode
 from openclaw.storage.disk_errors import DiskWait
@@ -343,6 +343,11 @@ class RunRecord:
         """The connections that asked for this run. They may see its tool events."""
         self.listeners: list[Callable[[Event], None]] = []
         """Called with every event of the run, for example by an HTTP response that streams it."""
+        self.model = ""
+        """The model that answers, as ``provider/model``. Empty until it is known."""
+        self.thinking = ""
+        self.settle_reply: Callable[[], Awaitable[None]] | None = None
+        """Ends the sending of a reply that is still being written. Awaited before the message is ended."""
         self.ticket: Ticket | None = None
         """The message's place in the admission."""
         self._ended = asyncio.Event()
@@ -374,6 +379,13 @@ class RunRecord:
         self.release_ticket()
 
     def tell(self, event: Event) -> None:
+        match event:
+            case RunStarted(model=model, thinking=thinking) if model:
+                self.model, self.thinking = model, thinking
+            case ModelSwitched(active=active):
+                self.model = active
+            case _:
+                pass
         for listener in self.listeners:
             listener(event)
 

@@ -779,6 +779,13 @@ class Ledger(Protocol):
 
     async def outbox_of(self, ledger_id: int) -> list[OutboxRow]: ...
 
+    async def outbox_add(self, ledger_id: int, parts: Sequence[OutboxPart]) -> bool:
+        """Stores parts of a message that has not ended, behind those that it has. They get the next numbers.
+
+        Returns False, and stores nothing, if the message has ended.
+        """
+        ...
+
     async def outbox_parts(
         self, states: Sequence[PartState], *, channel: str | None = None, limit: int = 100
     ) -> list[OutboxRow]:

@@ -644,6 +644,24 @@ class FileLedger:
         )
         return await self._write(statement, self._clock.now_ms(), *outbox_ids)
 
+    async def outbox_add(self, ledger_id: int, parts: Sequence[OutboxPart]) -> bool:
+        now = self._clock.now_ms()
+        statement = (
+            "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
+            " SELECT id, run_id, (SELECT coalesce(max(part) + 1, 0) FROM outbox WHERE ledger_id = messages.id),"
+            " ?, route, ?, 'pending', ? FROM messages WHERE id = ? AND ended_at IS NULL"
+        )
+
+        def add(db: sqlite3.Connection) -> bool:
+            added = [
+                db.execute(statement, (part.channel, encode(part.payload), now, ledger_id)).rowcount for part in parts
+            ]
+            return all(added)
+
+        stored = await self._thread.run(add)
+        faults.point("outbox.added")
+        return stored
+
     async def outbox_mark(
         self,
         outbox_id: int,

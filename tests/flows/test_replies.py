@@ -1,0 +1,160 @@
+"""Replies on a channel: sent in blocks while they are written, prefixed, quoted, with notices, each word once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import model_config
+from tests.support.gateway_in_process import InProcessGateway
+from tests.support.model_server import Call, ModelServer, Reply
+from tests.support.signal_daemon import SignalDaemon
+
+US, ANN, GROUP = "+15550000001", "+15550000042", "Z3JvdXAtb25l"
+Start = Callable[..., AbstractAsyncContextManager[InProcessGateway]]
+SMALL = {
+    "blockStreamingChunk": {"minChars": 10, "maxChars": 60},
+    "blockStreamingCoalesce": {"minChars": 1, "idleMs": 1},
+}
+STREAM: dict[str, Any] = {
+    "blockStreaming": True,
+    "blockStreamingCoalesce": {"minChars": 1, "maxChars": 60, "idleMs": 1},
+}
+
+
+@pytest.fixture
+async def signal() -> AsyncIterator[SignalDaemon]:
+    async with SignalDaemon(US, groups=(GROUP,)) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def start(tmp_path: Path, models: ModelServer, signal: SignalDaemon) -> Start:
+    @asynccontextmanager
+    async def gateway(
+        channel: dict[str, Any] | None = None, defaults: dict[str, Any] | None = None, **more: Any
+    ) -> AsyncIterator[InProcessGateway]:
+        section = {"enabled": True, "account": US, "httpUrl": signal.url, "autoStart": False, "allowFrom": [ANN]}
+        config = model_config(
+            models.base_url, models.api_key, channels={"signal": {**section, **(channel or {})}}, **more
+        )
+        config["agents"]["defaults"] |= defaults or {}
+        async with InProcessGateway(tmp_path / "state", config) as running:
+            await signal.connected()
+            yield running
+
+    return gateway
+
+
+def streamed(*pieces: str, **more: Any) -> Reply:
+    return Reply(text="".join(pieces), pieces=list(pieces), **more)
+
+
+async def sent(signal: SignalDaemon, count: int) -> list[str]:
+    return [call["message"] for call in await signal.called("send", count)]
+
+
+async def sent_until(signal: SignalDaemon, end: str) -> list[str]:
+    """Everything that was sent, up to the message that ends with these words."""
+    async with asyncio.timeout(60):
+        while not any(str(call["message"]).endswith(end) for call in signal.of("send")):
+            await asyncio.sleep(0.01)
+    return [call["message"] for call in signal.of("send")]
+
+
+async def test_a_finished_paragraph_is_sent_before_the_rest_is_written(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    hold = asyncio.Event()
+    models.queue(streamed("First paragraph.\n\n", "Second ", "paragraph.\n\nThird.", hold=hold, hold_after=2))
+    async with start(STREAM, SMALL) as gateway:
+        await signal.say("go", sender=ANN)
+        assert await sent(signal, 1) == ["First paragraph."]
+        hold.set()
+        assert await sent(signal, 2) == ["First paragraph.", "Second paragraph.\n\nThird."]
+        async with gateway.client() as client:
+            history = await client.call("chat.history", {"sessionKey": "agent:main:main"})
+    assert history["messages"][-1]["content"][0]["text"] == "First paragraph.\n\nSecond paragraph.\n\nThird."
+
+
+async def test_without_the_switch_of_the_channel_a_reply_comes_whole(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    models.queue(streamed("First paragraph.\n\n", "Second."))
+    async with start({}, {**SMALL, "blockStreamingDefault": "on"}):
+        await signal.say("go", sender=ANN)
+        assert await sent(signal, 1) == ["First paragraph.\n\nSecond."]
+
+
+async def test_identical_blocks_are_both_sent_and_a_fence_goes_on_in_the_next_message(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    same = "Same paragraph here."
+    text = f"{same}\n\n{same}\n\n```py\n{'x = 1 + 2 + 3' * 3}\n{'y = 4 + 5 + 6' * 3}\n```\nDone."
+    models.queue(streamed(*(text[place : place + 7] for place in range(0, len(text), 7))))
+    async with start(STREAM, SMALL):
+        await signal.say("go", sender=ANN)
+        got = await sent_until(signal, "Done.")
+    assert "\n".join(got).count(same) == 2
+    assert "".join("".join(got).split()) == "".join(
+        f"{same}{same}{'x = 1 + 2 + 3' * 3}{'y = 4 + 5 + 6' * 3}Done.".split()
+    )
+
+
+async def test_words_before_a_tool_come_before_it_and_the_rest_keeps_its_footer(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    models.queue(
+        Reply(text="Let me look that up.", calls=[Call("read", {"path": "AGENTS.md"})]), Reply(text="It is done.")
+    )
+    async with start({**STREAM, "blockStreamingCoalesce": {"minChars": 500, "idleMs": 0}}, SMALL):
+        await signal.say("/usage tokens", sender=ANN)
+        await signal.called("send")
+        await signal.say("/verbose on", sender=ANN)
+        await signal.called("send", 2)
+        await signal.say("go", sender=ANN)
+        got = (await sent(signal, 5))[2:]
+    assert got[0] == "Let me look that up."
+    assert got[1] == "📖 Read: AGENTS.md"
+    assert got[2].startswith("It is done.\n\nUsage: ")
+
+
+@pytest.mark.parametrize("reply", ["NO_REPLY", "NO_REPLY\n\nNothing to say here, really."])
+async def test_silence_does_not_leak_through_blocks(
+    start: Start, signal: SignalDaemon, models: ModelServer, reply: str
+) -> None:
+    models.queue(streamed(*reply), Reply(text="Spoken."))
+    async with start(STREAM, SMALL):
+        await signal.say("quiet", sender=ANN)
+        await models.wait_for_requests(1)
+        await signal.say("loud", sender=ANN)
+        assert await sent(signal, 1) == ["Spoken."]
+
+
+async def test_a_failed_answer_that_was_sent_in_part_is_not_begun_again(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    pieces = ["First paragraph.\n\n", "Second paragraph.\n\n", "Third one."]
+    cut = streamed(*pieces[:2], "Thi", cut=True, delay_ms=5)
+    models.queue(cut, streamed(*pieces))
+    async with start(STREAM, SMALL):
+        await signal.say("go", sender=ANN)
+        got = await sent_until(signal, "Third one.")
+    text = "\n\n".join(got)
+    assert text.count("First paragraph.") == 1
+    assert "".join(text.split()) == "Firstparagraph.Secondparagraph.Thirdone."
+
+
+async def test_a_prefix_names_the_model_and_the_agent(start: Start, signal: SignalDaemon, models: ModelServer) -> None:
+    models.reply("hello")
+    template = "[{identity.name}|{model}|{think}|{nope}]"
+    async with start({"responsePrefix": template}):
+        await signal.say("go", sender=ANN)
+        (got,) = await sent(signal, 1)
+    assert got.startswith("[{identity.name}|")
+    assert got.endswith("|off|{nope}] hello")
