@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,12 @@ def configuration(models: ModelServer, server: BlueBubblesServer, channel: str, 
 
 async def reached(gateway: GatewayUnderTest, server: BlueBubblesServer, channel: str) -> None:
     server.webhook = f"{gateway.url}/bluebubbles-webhook"
-    async with gateway.client() as client:
-        for _ in range(3000):
+    async with asyncio.timeout(60), gateway.client() as client:
+        while True:
             (account,) = (await client.call("channels.status", {}))["channelAccounts"][channel]
             if account["connected"]:
                 return
-    raise AssertionError("the channel did not connect")
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("channel", ["imessage", "bluebubbles"])
