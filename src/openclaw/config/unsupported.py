@@ -29,6 +29,7 @@ _CHANNELS = (
     "telegram",
     "discord",
     "irc",
+    "matrix",
     "signal",
     "slack",
     "whatsapp",
@@ -137,7 +138,8 @@ UNSUPPORTED: dict[str, str] = {
         for account in ("", ".accounts.*")
         for key, reason in _PER_DISCORD_ACCOUNT.items()
     },
-    "channels.matrix": "there is no Matrix channel yet",
+    "channels.matrix.initialSyncLimit": "messages from before the first start are not read",
+    "channels.matrix.accounts.*.initialSyncLimit": "messages from before the first start are not read",
     **{
         f"channels.irc{account}.{key}": reason
         for account in ("", ".accounts.*")
