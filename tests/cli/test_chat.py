@@ -264,3 +264,36 @@ def test_bare_openclaw_says_who_answers_and_opens_the_chat(terminal: Any, talk: 
     chat.expect("mock/mock-1 answers.")
     chat.expect("›")
     assert chat.leave() == 0
+
+
+def test_a_reply_that_came_while_the_connection_was_gone_is_fetched(cli: Cli, talk: FakeGateway) -> None:
+    def frames(params: dict[str, Any]) -> Iterator[Any]:
+        if len(talk.params_of("chat.send")) > 1:
+            yield res({"runId": params["idempotencyKey"], "status": "ok"})
+            return
+        yield res({"runId": params["idempotencyKey"], "status": "started"})
+        raise ConnectionAbortedError
+
+    def view(params: dict[str, Any]) -> dict[str, Any]:
+        said = [
+            {"role": "assistant", "content": "an older reply", "__openclaw": {"id": "e0"}},
+            {"role": "user", "content": "one", "__openclaw": {"id": "e1"}},
+            {"role": "assistant", "content": "the reply", "__openclaw": {"id": "e2"}},
+            {"role": "user", "content": "two", "__openclaw": {"id": "e3"}},
+            {"role": "assistant", "content": "another reply", "__openclaw": {"id": "e4"}},
+        ]
+        return {"messages": said, "asked": "e1"}
+
+    talk.streams["chat.send"] = frames
+    talk.replies["chat.view"] = view
+    done = cli("chat", input="one\n")
+    first, again = talk.params_of("chat.send")
+    assert first == again, "the same message under the same id begins nothing new"
+    assert (done.returncode, done.stdout) == (0, "the reply\n")
+    assert "attaches to this message again" in done.stderr
+
+
+def test_a_gateway_that_is_not_there_is_said_at_once(cli: Cli, talk: FakeGateway) -> None:
+    done = cli("chat", "--url", "ws://127.0.0.1:1", "--token", "x", input="one\n")
+    assert done.returncode == 1
+    assert "attaches" not in done.stderr

@@ -54,15 +54,25 @@ class Tmux:
         """The screen as it is now; ``scrolled`` has the lines above it too."""
         return await self._tmux("capture-pane", "-p", *(("-S", "-") if scrolled else ()))
 
-    async def shows(self, *texts: str, without: tuple[str, ...] = ()) -> str:
-        """Waits until the screen has all these texts at once, and none of the others."""
+    async def shows(self, *texts: str, without: tuple[str, ...] = (), idle: bool = False) -> str:
+        """Waits until the screen has all these texts at once, and none of the others.
+
+        ``idle``: the chat's empty input line is there too, and nothing runs or waits. While lines are printed above
+        it, the input line is not on the screen for a moment.
+        """
         screen = ""
+        busy = ("Ctrl-C stops", "⋯ waits") if idle else ()
         for _ in range(WAIT_S * 10):
             screen = await self.screen()
-            if all(text in screen for text in texts) and not any(text in screen for text in without):
+            ready = not idle or screen.rstrip().splitlines()[-1:] == ["›"]
+            if (
+                ready
+                and all(text in screen for text in texts)
+                and not any(text in screen for text in (*without, *busy))
+            ):
                 return screen
             await asyncio.sleep(0.1)
-        raise AssertionError(f"never shown: {texts} without {without}\n{screen}")
+        raise AssertionError(f"never shown: {texts} without {without}, idle {idle}\n{screen}")
 
     async def _tmux(self, *words: str, check: bool = True) -> str:
         done = await asyncio.to_thread(

@@ -91,7 +91,7 @@ class Screen:
     async def _loop(self) -> None:
         with patch_stdout(raw=True):
             self._open()
-            self._in_thread(self._commands.load)
+            self._try(self._commands.load)
             try:
                 while True:
                     text = (await self._prompt.prompt_async(self._message)).strip()
@@ -275,8 +275,9 @@ class Screen:
             if self._sent:
                 self._in_thread(self._abort)
             elif buffer.text:
-                buffer.append_to_history()
-                buffer.reset()
+                buffer.reset(append_to_history=True)
+                # Otherwise the history is only read with the next drawing, and an Up before it finds nothing.
+                buffer.load_history_if_not_yet_loaded()
             else:
                 self._say("Ctrl-D leaves the chat.")
 
