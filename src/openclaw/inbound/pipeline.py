@@ -69,6 +69,7 @@ from openclaw.inbound.prompt_text import (
     from_label,
     group_intro,
     is_empty,
+    message_prefix,
     stamped,
 )
 from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
@@ -581,8 +582,11 @@ class Pipeline:
         base = outcome.text
         if not outcome.greeting:
             said = msgspec.structs.replace(inbound, text=outcome.text)
-            options = envelope_options(self._runtime.config.current)
-            base = channel_body(said, options, previous_ms=entry.get("updatedAt"), history=pending)
+            config = self._runtime.config.current
+            prefix = message_prefix(config, inbound.channel, inbound.account_id)
+            base = channel_body(
+                said, envelope_options(config), previous_ms=entry.get("updatedAt"), history=pending, prefix=prefix
+            )
         new = rotation is not None or not entry.get("systemSent")
         return assemble_prompt(
             PromptParts(
