@@ -25,11 +25,14 @@ class Bookmark:
     platform repeat events, and dedupe drops them.
     """
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, most: int = MAX_EVENT_ID) -> None:
+        """``most`` is the length of an id at most."""
         self._path = path
+        self._most = most
         self._copy = path.with_name(f"{path.name}.bak")
         self._clock = clock
         self._writer: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
         self._written = ""
         self.last_id = ""
 
@@ -38,7 +41,7 @@ class Bookmark:
 
     def move_to(self, event_id: str) -> None:
         """Sets the bookmark. An empty id is ignored."""
-        if event_id and event_id != self.last_id and len(event_id) <= MAX_EVENT_ID:
+        if event_id and event_id != self.last_id and len(event_id) <= self._most:
             self.last_id = event_id
             if self._writer is None or self._writer.done():
                 self._writer = asyncio.create_task(self._keep_up())
@@ -47,6 +50,8 @@ class Bookmark:
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
+        if self._writing is not None:  # A thread goes on writing when its waiter is cancelled.
+            await asyncio.gather(self._writing, return_exceptions=True)
         if self.last_id != self._written:
             await self._put(self.last_id)
 
@@ -59,7 +64,8 @@ class Bookmark:
     async def _put(self, event_id: str) -> None:
         self._written = event_id
         try:
-            await asyncio.to_thread(self._write, event_id)
+            self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, event_id))
+            await asyncio.shield(self._writing)
         except OSError as error:
             log.warning("%s stays where it was: %s", self._path, error)
 
@@ -67,7 +73,7 @@ class Bookmark:
         """Reads the bookmark, or its copy if the bookmark is gone or empty."""
         for path in (self._path, self._copy):
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                if event_id := file.read(MAX_EVENT_ID).decode("ascii", "ignore").strip():
+                if event_id := file.read(self._most).decode("ascii", "ignore").strip():
                     if path is self._copy:
                         log.error("%s was gone. It was restored from %s.", self._path, path.name)
                         self._write(event_id)

@@ -16,6 +16,7 @@ from openclaw.outbound.reply import SendFailed
 
 BUILT_IN = {
     "telegram": "openclaw.channels.telegram.kind:TelegramKind",
+    "discord": "openclaw.channels.discord.kind:DiscordKind",
     "irc": "openclaw.channels.irc.kind:IrcKind",
     "signal": "openclaw.channels.signal.kind:SignalKind",
     "slack": "openclaw.channels.slack.kind:SlackKind",

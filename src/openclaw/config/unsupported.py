@@ -27,6 +27,7 @@ _PER_AGENT = {
 }
 _CHANNELS = (
     "telegram",
+    "discord",
     "irc",
     "signal",
     "slack",
@@ -55,6 +56,13 @@ _PER_TELEGRAM_ACCOUNT = {
     "retry": "the outbox repeats what was not delivered, in its own time",
     "actions.sendMessage": "deny the message tool instead",
     "actions.sticker": "stickers are not sent",
+}
+_PER_DISCORD_ACCOUNT = {
+    "retry": "the outbox repeats what was not delivered, in its own time",
+    "guilds.*.channels.*.skills": "skills are the agent's, not a channel's",
+    "guilds.*.channels.*.systemPrompt": "the prompt is the agent's; bind the channel to an agent of its own",
+    "guilds.*.channels.*.autoThread": "answers stay in the channel",
+    "guilds.*.channels.*.includeThreadStarter": "the first message of a thread is shown where the platform sends it",
 }
 
 UNSUPPORTED: dict[str, str] = {
@@ -109,7 +117,11 @@ UNSUPPORTED: dict[str, str] = {
         for account in ("", ".accounts.*")
         for key, reason in _PER_TELEGRAM_ACCOUNT.items()
     },
-    "channels.discord": "there is no Discord channel yet",
+    **{
+        f"channels.discord{account}.{key}": reason
+        for account in ("", ".accounts.*")
+        for key, reason in _PER_DISCORD_ACCOUNT.items()
+    },
     "channels.whatsapp": "there is no WhatsApp channel yet",
     "channels.bluebubbles": "there is no BlueBubbles channel yet",
     "channels.imessage": "there is no BlueBubbles channel yet",
@@ -251,7 +263,12 @@ SAFETY: dict[str, Rule] = {
     **{
         f"channels.{place}.{key}": _GROUP_TOOLS
         for account in ("", ".accounts.*")
-        for place in (f"slack{account}.channels.*", f"telegram{account}.groups.*.topics.*")
+        for place in (
+            f"slack{account}.channels.*",
+            f"telegram{account}.groups.*.topics.*",
+            f"discord{account}.guilds.*",
+            f"discord{account}.guilds.*.channels.*",
+        )
         for key in ("tools", "toolsBySender")
     },
 }

@@ -15,6 +15,7 @@ import msgspec
 from openclaw.config.channels import DEFAULT_ACCOUNT, account_settings
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels.base import ChannelGroup, DmPolicy, GroupPolicy
+from openclaw.config.schema.channels.discord import DiscordAccount
 from openclaw.config.schema.channels.slack import SlackAccount, SlackRoom
 from openclaw.config.schema.channels.telegram import TelegramGroup
 from openclaw.config.schema.system import Commands
@@ -67,6 +68,15 @@ def group_rules(settings: ChannelSettings, inbound: Inbound) -> GroupRules:
     if settings.group_dms is not None and inbound.peer.kind == "group":
         return GroupRules(allowed=True, require_mention=False, mention_is_set=True)
     own, rest = _listed(settings, inbound), settings.groups.get("*")
+    if settings.guilds is not None and inbound.guild_id:
+        # Without a list, only an open policy lets servers in.
+        everywhere = not settings.guilds and settings.group_policy == "open"
+        wish = own.require_mention if own else None
+        return GroupRules(
+            allowed=own is not None or everywhere,
+            require_mention=wish is not False,
+            mention_is_set=wish is not None,
+        )
     topic = _topic(own, inbound) or _topic(rest, inbound)
     wishes = [*(found.require_mention for found in (topic, own, rest) if found), settings.require_mention]
     return GroupRules(
@@ -199,10 +209,41 @@ def _group_dm(inbound: Inbound, settings: ChannelSettings, rooms: GroupDms, allo
 
 def _listed(settings: ChannelSettings, inbound: Inbound) -> GroupSettings | None:
     """Returns the entry of this group, or of the group that its topic or thread belongs to."""
+    if settings.guilds is not None and inbound.guild_id:
+        return _in_guild(settings, settings.guilds, inbound)
     names = [inbound.peer.id, inbound.peer.id.partition(":topic:")[0]]
     if inbound.parent_peer is not None:
         names.append(inbound.parent_peer.id)
     return next((settings.groups[name] for name in names if name != "*" and name in settings.groups), None)
+
+
+def _in_guild(settings: ChannelSettings, guilds: Mapping[str, GuildSettings], inbound: Inbound) -> GroupSettings | None:
+    """Returns what holds in a channel of a server. None: the server or the channel is not on the list.
+
+    A list names servers and channels, not people: whoever can write there counts, unless ``users`` says otherwise.
+    """
+    space = inbound.group_space or ""
+    guild = guilds.get(inbound.guild_id or "") or guilds.get(_slug(space)) or guilds.get("*")
+    if guild is None:
+        return None
+    named = (inbound.group_channel or "").lstrip("#")
+    parent = inbound.parent_peer.id if inbound.parent_peer else ""
+    keys = (inbound.peer.id, parent, named, f"#{named}", "*")
+    channel = next((guild.channels[key] for key in keys if key and key in guild.channels), None)
+    if guild.channels and channel is None:
+        return None
+    wishes = (channel.require_mention if channel else None, guild.require_mention)
+    users = channel.allow_from if channel and channel.allow_from is not None else guild.users
+    return GroupSettings(
+        enabled=channel is None or channel.enabled,
+        require_mention=next((wish for wish in wishes if wish is not None), None),
+        policy="disabled" if settings.group_policy == "disabled" else "open",
+        allow_from=settings.group_allow_from if users is None else users,
+    )
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def _topic(group: GroupSettings | None, inbound: Inbound) -> GroupSettings | None:
@@ -248,6 +289,14 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     topics: Mapping[str, GroupSettings] = {}
 
 
+class GuildSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A server of Discord."""
+
+    require_mention: bool | None = None
+    users: tuple[str, ...] | None = None
+    channels: Mapping[str, GroupSettings] = {}
+
+
 class GroupDms(msgspec.Struct, frozen=True, kw_only=True):
     """Direct chats with several people, on platforms that tell them from groups."""
 
@@ -264,6 +313,8 @@ class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
     group_allow_from: tuple[str, ...] | None = None
     """None means unset, so that ``allow_from`` counts. An empty list admits nobody."""
     groups: Mapping[str, GroupSettings] = {}
+    guilds: Mapping[str, GuildSettings] | None = None
+    """Servers by id or slug. None: the platform has none."""
     lists_rooms: bool = False
     """The policy "allowlist" means the rooms in ``groups``, not the people in ``allow_from``."""
     require_mention: bool | None = None
@@ -287,6 +338,7 @@ def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACC
         group_policy=account.group_policy,
         group_allow_from=None if account.group_allow_from is None else _ids(account.group_allow_from),
         groups={_group_name(name, group): group_settings(settings) for group, settings in account.groups.items()},
+        guilds=_guilds(account) if isinstance(account, DiscordAccount) else None,
         history_limit=account.history_limit,
     )
     return _with_rooms(settings, account) if isinstance(account, SlackAccount) else settings
@@ -311,6 +363,27 @@ def _slack_room(room: SlackRoom) -> GroupSettings:
         enabled=room.enabled and room.allow is not False,
         allow_from=None if people is None else _ids(people),
     )
+
+
+def _guilds(account: DiscordAccount) -> dict[str, GuildSettings]:
+    found: dict[str, GuildSettings] = {}
+    for key, guild in account.guilds.items():
+        rules = GuildSettings(
+            require_mention=guild.require_mention,
+            users=None if guild.users is None else _ids(guild.users),
+            channels={
+                name: GroupSettings(
+                    enabled=room.enabled and room.allow,
+                    require_mention=room.require_mention,
+                    allow_from=None if room.users is None else _ids(room.users),
+                )
+                for name, room in guild.channels.items()
+            },
+        )
+        found[key] = rules
+        if guild.slug:
+            found.setdefault(_slug(guild.slug), rules)
+    return found
 
 
 def _group_name(channel: str, group: str) -> str:

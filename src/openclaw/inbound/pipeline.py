@@ -539,7 +539,7 @@ class Pipeline:
         found["elevated_allowed"] = message.door != "program" and elevated_allowed(
             self._runtime.config.current, message.facts
         )
-        found["guest"] = message.door == "channel" and "admin" not in message.facts.rights
+        found["guest"] = message.body.guest or (message.door == "channel" and "admin" not in message.facts.rights)
         if message.inbound is None:
             prompt = self._prompt(message, outcome, entry)
             changed = message.door == "chat" and disarmed(outcome.text, of_owner=True) != outcome.text

@@ -164,7 +164,7 @@ class TelegramSender:
                 if failure.kind == "moved" and failure.new_chat is not None:
                     self.moved(chat, failure.new_chat)
                     chat = failure.new_chat
-                elif failure.says("can't parse", "unsupported start tag", "entity") and not plain:
+                elif failure.says("can't parse", "parse entities", "unsupported start tag") and not plain:
                     self._context.log.warning("Telegram refused the markup of a message; it is sent as plain text")
                     plain = True
                 elif failure.says("thread not found") and "message_thread_id" in more:
@@ -236,7 +236,7 @@ class TelegramSender:
                 await self._tolerant(method, {**where, **words, **preview}, "message is not modified")
                 return
             except BotApiFailed as failure:
-                if failure.says("can't parse", "unsupported start tag", "entity") and not plain:
+                if failure.says("can't parse", "parse entities", "unsupported start tag") and not plain:
                     plain = True
                 elif failure.says("no text in the message") and field == "text":
                     method, field, preview = "editMessageCaption", "caption", {}

@@ -130,6 +130,7 @@ async def _words(gateway: Gateway, node_id: str, event: str, words: Words) -> di
         reads_commands=False,
         message_id=run_id,
         body=MessageBody(
+            guest=True,
             thinking=parse_level(words.thinking or "") if words.thinking else None,
             timeout_seconds=words.timeout_seconds,
         ),

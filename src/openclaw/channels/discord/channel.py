@@ -1,0 +1,544 @@
+"""One Discord bot: receives through the gateway's WebSocket and sends through the REST API.
+
+An event goes ``_on_event`` → ``_handle`` → ``offer``, which hands it to the Gateway. How far the session was read is
+remembered only up to the first event that is not yet on disk, so that a restart asks for the rest again. Messages that
+came while no session could be resumed are fetched from the channels that were in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import re
+from collections import OrderedDict
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from openclaw import redact
+from openclaw.channels.base import ChannelContext, NotConfigured
+from openclaw.channels.bookmark import Bookmark
+from openclaw.channels.discord.connection import (
+    DiscordConnection,
+    DiscordFailed,
+    GatewayLost,
+    SessionPlace,
+    Upload,
+    open_connection,
+)
+from openclaw.channels.discord.incoming import (
+    ROOM_EVENTS,
+    ChangedEvent,
+    CommandEvent,
+    DeletedMessage,
+    DiscordAttachment,
+    DiscordEvent,
+    OwnUser,
+    ReactedEvent,
+    Rooms,
+    SaidEvent,
+    interpret,
+)
+from openclaw.channels.discord.kind import TOKEN_VARIABLE, parse_address
+from openclaw.channels.offer import offer
+from openclaw.config.channels import DEFAULT_ACCOUNT
+from openclaw.config.schema.channels.discord import DiscordAccount
+from openclaw.config.secrets import SecretUnavailable, resolve_secret
+from openclaw.inbound.attachments import content_type
+from openclaw.inbound.message import Inbound, Media, Route
+from openclaw.outbound.backoff import Backoff
+from openclaw.outbound.rendering import render
+from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed, SendReceipt
+
+RECONNECT = Backoff(initial_s=1.0, max_s=30.0)
+MOST_PENDING = 500
+"""Events that are being taken in at the same time. Beyond it nothing is read from the gateway."""
+REMEMBERED = 2000
+MOST_CHANNELS = 200
+"""Channels whose last message is remembered."""
+MOST_FILES = 10
+ANSWER_INTERACTION_S = 2.0
+"""A command must be answered within three seconds, even while the disk is slow."""
+INTERACTION_S = 14 * 60.0
+"""So long a command can be answered."""
+FETCH_S = 60.0
+CATCH_UP = 100
+BOOKMARK_CHARS = 16_384
+_FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
+_COMMAND = re.compile(r"[-_a-z0-9]{1,32}")
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is kept over restarts."""
+
+    place: SessionPlace | None = None
+    channels: dict[str, str] = {}
+    """Channel → its last message that was taken in."""
+
+
+class DiscordChannel:
+    def __init__(self, context: ChannelContext) -> None:
+        self._context = context
+        self._settings: DiscordAccount = context.account.settings
+        self._bookmark = Bookmark(context.state_dir / "session", context.clock, BOOKMARK_CHARS)
+        self._connection: DiscordConnection | None = None
+        self._files: aiohttp.ClientSession | None = None
+        self._own = OwnUser("")
+        self._application = ""
+        self._rooms = Rooms()
+        self._channels: OrderedDict[str, str] = OrderedDict()
+        self._pending: dict[int, str] = {}
+        """Number of an event that is being taken in → its channel."""
+        self._last: dict[str, asyncio.Task[None]] = {}
+        """Channel → its newest task. The tasks of a channel run one after the other."""
+        self._authors: OrderedDict[str, Inbound] = OrderedDict()
+        """Message → how it came in, because a deletion names nobody."""
+        self._direct: OrderedDict[str, str] = OrderedDict()
+        """Person → their direct channel."""
+        self._interactions: OrderedDict[str, tuple[str, float, bool]] = OrderedDict()
+        """Command → its token, when it came, and whether it has its first answer."""
+        self._ready = False
+
+    async def run(self) -> None:
+        token = await asyncio.to_thread(self._token)
+        connection = await asyncio.to_thread(open_connection, token, self._settings, self._on_event)
+        self._files = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+        try:
+            self._connection = connection
+            await self._bookmark.load()
+            await self._listen(connection, self._recalled())
+        finally:
+            self._connection = None
+            tasks = list(self._last.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._move_bookmark(connection.place())
+            await self._bookmark.close()
+            await self._files.close()
+            await connection.close()
+
+    def _token(self) -> str:
+        try:
+            token = resolve_secret(self._settings.token, self._context.environ, "the bot token")
+        except SecretUnavailable as problem:
+            raise NotConfigured(str(problem)) from None
+        if not token and self._context.account.id == DEFAULT_ACCOUNT:
+            token = self._context.environ.get(TOKEN_VARIABLE)
+        token = (token or "").strip().removeprefix("Bot ").strip()
+        if not token:
+            raise NotConfigured("set channels.discord.token to the token of the bot")
+        redact.know([token])
+        return token
+
+    def _recalled(self) -> SessionPlace | None:
+        try:
+            kept = msgspec.json.decode(self._bookmark.last_id or "{}", type=Remembered)
+        except msgspec.MsgspecError:
+            return None
+        self._channels.update(kept.channels)
+        return kept.place
+
+    # The gateway
+
+    async def _listen(self, connection: DiscordConnection, place: SessionPlace | None) -> None:
+        attempt, own = 0, False
+        while True:
+            try:
+                if not own:
+                    found = await connection.login()
+                    self._own, own = OwnUser(str(found.get("id")), str(found.get("username") or "")), True
+                gateway = await connection.gateway_address()
+                await connection.listen(gateway, place, self._pause)
+            except DiscordFailed as failure:
+                if failure.kind == "token":
+                    raise NotConfigured(str(failure)) from None
+                reason, wait_s = str(failure), failure.retry_after_s or 0.0
+            except GatewayLost as lost:
+                if lost.hopeless:
+                    raise NotConfigured(str(lost)) from None
+                reason, wait_s = str(lost), 0.0
+                place = connection.place() if lost.resume else None
+            attempt = 1 if self._ready else attempt + 1
+            self._ready = False
+            self._context.disconnected(reason)
+            delay_s = max(RECONNECT.delay_s(attempt, random.random), wait_s)
+            self._context.log.warning("Discord is not connected: %s; again in %.1f s", reason, delay_s)
+            await self._context.clock.sleep(delay_s)
+
+    async def _pause(self) -> None:
+        while len(self._pending) >= MOST_PENDING and self._last:
+            await asyncio.wait(list(self._last.values()), return_when=asyncio.FIRST_COMPLETED)
+
+    def _on_event(self, event: str, number: int, data: Any) -> None:
+        """Takes an event from the gateway. It may not wait, so the work is done in tasks."""
+        if event in ("READY", "RESUMED"):
+            self._ready = True
+            if event == "READY":
+                match data:
+                    case {"application": {"id": str(application)}}:
+                        self._application = application
+                    case _:
+                        self._application = self._own.id
+            self._start("", number, self._connected(fresh=event == "READY"))
+        elif event in ROOM_EVENTS:
+            try:
+                self._rooms.learn(event, data)
+            except (msgspec.ValidationError, AttributeError) as error:
+                self._context.log.warning("an event of Discord was not understood: %s", error)
+        elif event.startswith(("MESSAGE_", "INTERACTION_")):
+            channel = str(data.get("channel_id")) if isinstance(data, dict) else ""
+            self._start(channel, number, self._handle(event, data))
+
+    def _start(self, channel: str, number: int, work: Any) -> None:
+        before = self._last.get(channel)
+        self._pending[number] = channel
+
+        async def in_turn() -> None:
+            try:
+                if before is not None:
+                    await asyncio.wait([before])
+                await work
+            except Exception:
+                self._context.log.exception("an event of Discord could not be handled")
+            finally:
+                work.close()
+                self._pending.pop(number, None)
+                if self._last.get(channel) is asyncio.current_task():
+                    del self._last[channel]
+            if self._connection is not None:
+                self._move_bookmark(self._connection.place())
+
+        self._last[channel] = asyncio.create_task(in_turn())
+
+    def _move_bookmark(self, place: SessionPlace | None) -> None:
+        """Remembers how far everything is on disk."""
+        if place is not None and self._pending:
+            place = msgspec.structs.replace(place, sequence=min(min(self._pending) - 1, place.sequence))
+        while len(self._channels) > MOST_CHANNELS:
+            self._channels.popitem(last=False)
+        kept = Remembered(place=place, channels=dict(self._channels))
+        self._bookmark.move_to(msgspec.json.encode(kept).decode())
+
+    async def _connected(self, *, fresh: bool) -> None:
+        self._context.connected()
+        connection = self._connection
+        if not fresh or connection is None:
+            return
+        await self._register_commands(connection)
+        for channel, last in list(self._channels.items()):
+            await self._catch_up(connection, channel, last)
+
+    async def _catch_up(self, connection: DiscordConnection, channel: str, last: str) -> None:
+        """Fetches what was written in a channel while no session could be resumed."""
+        try:
+            path = f"/channels/{{channel_id}}/messages?after={last}&limit={CATCH_UP}"
+            missed = await connection.request("GET", path, {"channel_id": channel})
+        except DiscordFailed as failure:
+            self._context.log.info("what was missed in channel %s was not fetched: %s", channel, failure)
+            if failure.kind in ("gone", "refused"):
+                self._channels.pop(channel, None)
+            return
+        room = self._rooms.rooms.get(channel)
+        for message in reversed(missed if isinstance(missed, list) else []):
+            guild = {"guild_id": room.guild_id} if room and room.guild_id else {}
+            await self._handle("MESSAGE_CREATE", {**guild, **message})
+
+    async def _register_commands(self, connection: DiscordConnection) -> None:
+        words = {"type": 3, "name": "input", "description": "What the command is to do", "required": False}
+        listed = [
+            {
+                "type": 1,
+                "name": command.name.lower(),
+                "description": command.description.strip()[:100] or command.name,
+                **({"options": [words]} if command.takes_text else {}),
+            }
+            for command in self._context.commands()
+            if _COMMAND.fullmatch(command.name.lower())
+        ][:100]
+        place = {"application_id": self._application}
+        try:
+            await connection.request("PUT", "/applications/{application_id}/commands", place, body=listed)
+        except DiscordFailed as failure:
+            self._context.log.warning("the menu of commands was not set: %s", failure)
+
+    # One event
+
+    async def _handle(self, event: str, data: Any) -> None:
+        try:
+            if event in ("MESSAGE_DELETE", "MESSAGE_DELETE_BULK"):
+                await self._deleted(data)
+                return
+            account, bots = self._context.account.id, self._settings.allow_bots
+            found = interpret(event, data, self._own, account, self._rooms, bots=bots)
+        except (msgspec.ValidationError, RecursionError) as error:
+            self._context.log.warning("an event of Discord was not understood and is passed over: %s", error)
+            return
+        if found is not None:
+            await self._take(found, data)
+        if event == "MESSAGE_CREATE" and isinstance(data.get("id"), str):
+            self._note_read(str(data["channel_id"]), data["id"])
+
+    def _note_read(self, channel: str, message_id: str) -> None:
+        if not message_id.isdigit() or int(self._channels.get(channel, "0")) >= int(message_id):
+            return
+        self._channels[channel] = message_id
+        self._channels.move_to_end(channel)
+
+    async def _take(self, event: DiscordEvent, data: Any) -> None:
+        match event:
+            case SaidEvent(inbound=inbound, attachments=attachments):
+                if inbound.peer.kind == "direct":
+                    _remember(self._direct, inbound.peer.id, str(data["channel_id"]))
+                if attachments:
+                    media, notes = await self._fetch(attachments)
+                    inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
+                without_text = msgspec.structs.replace(inbound, text="", media=(), quoted=None, untrusted=())
+                _remember(self._authors, inbound.message_id, without_text)
+                await offer(self._context, inbound)
+            case ChangedEvent(inbound=inbound):
+                await offer(self._context, inbound, self._context.edited)
+            case ReactedEvent() if self._wants(event):
+                await offer(self._context, event.inbound, self._context.notice)
+            case CommandEvent():
+                if event.inbound.peer.kind == "direct":
+                    _remember(self._direct, event.inbound.peer.id, str(data["channel_id"]))
+                await self._take_command(event)
+            case _:
+                pass
+
+    async def _deleted(self, data: Any) -> None:
+        ids = data.get("ids") if isinstance(data, dict) else None
+        for one in ids if isinstance(ids, list) else [data]:
+            gone = msgspec.convert({**data, "id": one} if isinstance(one, str) else one, DeletedMessage)
+            if (inbound := self._authors.pop(gone.id, None)) is not None:
+                await offer(self._context, inbound, self._context.deleted)
+
+    def _wants(self, event: ReactedEvent) -> bool:
+        guild = self._settings.guilds.get(event.inbound.guild_id or "")
+        wish = guild.reaction_notifications if guild else None
+        match wish or self._settings.reaction_notifications:
+            case "off":
+                return False
+            case "own":
+                return event.to_us
+            case "all":
+                return True
+            case "allowlist":
+                allowed = {str(entry).strip().lower() for entry in self._settings.reaction_allowlist}
+                return "*" in allowed or event.inbound.sender.id in allowed
+
+    async def _take_command(self, event: CommandEvent) -> None:
+        """Hands a command in and tells the platform that the answer follows, in time."""
+        _remember(self._interactions, f"interaction:{event.id}", (event.token, self._context.clock.monotonic(), False))
+        taking = asyncio.create_task(offer(self._context, event.inbound))
+        try:
+            await asyncio.wait([taking], timeout=ANSWER_INTERACTION_S)
+            refused = taking.done() and not taking.cancelled() and taking.exception() is None and not taking.result()
+            if refused:
+                self._interactions.pop(f"interaction:{event.id}", None)
+                answer: Any = {"type": 4, "data": {"content": "You may not use this bot.", "flags": 64}}
+            else:
+                answer = {"type": 6 if event.press else 5}
+            if event.press:
+                self._interactions.pop(f"interaction:{event.id}", None)
+            await self._answer_interaction(event, answer)
+            await taking
+        finally:
+            taking.cancel()
+
+    async def _answer_interaction(self, event: CommandEvent, answer: Any) -> None:
+        path = "/interactions/{id}/{token}/callback"
+        try:
+            if self._connection is not None:
+                await self._connection.request("POST", path, {"id": event.id, "token": event.token}, body=answer)
+        except DiscordFailed as failure:
+            self._interactions.pop(f"interaction:{event.id}", None)
+            self._context.log.warning("a command could not be acknowledged: %s", failure)
+
+    async def _fetch(self, attachments: tuple[DiscordAttachment, ...]) -> tuple[tuple[Media, ...], tuple[str, ...]]:
+        """Puts the files into the blob store. Returns them, and for the agent a line for each that was not fetched."""
+        media: list[Media] = []
+        notes: list[str] = []
+        for file in attachments[:MOST_FILES]:
+            try:
+                data = await self._download(file)
+            except ValueError as reason:
+                notes.append(f"Attachment {file.filename or 'a file'} was not fetched: {reason}")
+                continue
+            mime = content_type(data, file.content_type or "application/octet-stream")
+            media.append(
+                Media(mime_type=mime, file_name=file.filename or None, blob=await self._context.blobs.put(data))
+            )
+        return tuple(media), tuple(notes)
+
+    async def _download(self, file: DiscordAttachment) -> bytes:
+        """The content of a file. Raises ``ValueError`` with the reason."""
+        limit = int(self._settings.media_max_mb * 1024 * 1024)
+        too_large = f"it is larger than {limit / 1024 / 1024:g} MB (channels.discord.mediaMaxMb)"
+        host, own = urlsplit(file.url).netloc, urlsplit(self._settings.api_root).netloc
+        if file.size is not None and file.size > limit:
+            raise ValueError(too_large)
+        if (host not in _FILE_HOSTS and host != own) or self._files is None:
+            raise ValueError("it is not on a server of Discord")
+        parts: list[bytes] = []
+        total = 0
+        try:
+            async with asyncio.timeout(FETCH_S), self._files.get(file.url, allow_redirects=False) as answer:
+                if answer.status != 200:
+                    raise ValueError(f"the server answered {answer.status}")
+                async for chunk in answer.content.iter_chunked(256 * 1024):
+                    total += len(chunk)
+                    if total > limit:
+                        raise ValueError(too_large)
+                    parts.append(chunk)
+        except (aiohttp.ClientError, OSError) as error:
+            raise ValueError(f"the connection broke ({type(error).__name__})") from None
+        return b"".join(parts)
+
+    # Sending
+
+    async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
+        connection = self._started()
+        try:
+            if message.act != "send":
+                return await self._change(connection, await self._channel_of(connection, route), message)
+            files = [await self._upload(media) for media in message.media]
+            if not files and not message.text.strip():
+                raise SendFailed("there is nothing to send", permanent=True)
+            first, sent = self._body(message), ""
+            for number in range(0, max(len(files), 1), MOST_FILES):
+                body = first if number == 0 else {}
+                group = tuple(files[number : number + MOST_FILES])
+                found = await self._post(connection, route, {**body, "nonce": nonce(key, number)}, group)
+                sent = sent or found
+            return SendReceipt(message_id=sent)
+        except DiscordFailed as failure:
+            raise failure.as_send_failure() from None
+
+    def _body(self, message: OutgoingMessage) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "content": render(message.text, "discord", tables=self._settings.markdown.tables).text,
+            # Nobody can make the agent call a whole server.
+            "allowed_mentions": {"parse": ["users"], "replied_user": False},
+            "enforce_nonce": True,
+        }
+        quoted = message.reply_to_id or ""
+        if quoted.isascii() and quoted.isdigit():
+            body["message_reference"] = {"message_id": quoted, "fail_if_not_exists": False}
+        if message.buttons:
+            body["components"] = [{"type": 1, "components": [_button(one) for one in row]} for row in message.buttons]
+        return body
+
+    async def _post(
+        self, connection: DiscordConnection, route: Route, body: dict[str, Any], files: tuple[Upload, ...]
+    ) -> str:
+        asked = route.reply_to_id or ""
+        token, at, answered = self._interactions.get(asked, ("", 0.0, False))
+        if token and self._context.clock.monotonic() - at < INTERACTION_S:
+            plain = {name: value for name, value in body.items() if name not in ("nonce", "enforce_nonce")}
+            plain.pop("message_reference", None)
+            path = "/webhooks/{application_id}/{token}" + ("" if answered else "/messages/@original")
+            place: dict[str, str] = {"application_id": self._application, "token": token}
+            method = "POST" if answered else "PATCH"
+            found = await connection.request(method, path, place, body=plain, files=files)
+            _remember(self._interactions, asked, (token, at, True))
+        else:
+            channel = await self._channel_of(connection, route)
+            path = "/channels/{channel_id}/messages"
+            found = await connection.request("POST", path, {"channel_id": channel}, body=body, files=files)
+        return str(found.get("id") or "") if isinstance(found, dict) else ""
+
+    async def _channel_of(self, connection: DiscordConnection, route: Route) -> str:
+        """The channel that a route leads to. A direct one is opened if it is not known."""
+        peer = parse_address(route.to or "")
+        if peer.kind != "direct":
+            return peer.id
+        if (known := self._direct.get(peer.id)) is not None:
+            return known
+        found = await connection.request("POST", "/users/@me/channels", body={"recipient_id": peer.id})
+        channel = str(found.get("id")) if isinstance(found, dict) else ""
+        _remember(self._direct, peer.id, channel)
+        return channel
+
+    async def _upload(self, media: MediaRef) -> Upload:
+        name = re.sub(r"[^\w.+-]+", "_", media.file_name or "").strip("._")[-80:] or "file"
+        data = await self._context.blobs.get(media.blob)
+        if data is None:
+            raise SendFailed(f"the file {name} is gone", permanent=True)
+        limit = self._settings.media_max_mb
+        if len(data) > limit * 1024 * 1024:
+            too_large = f"the file {name} is larger than {limit:g} MB (channels.discord.mediaMaxMb)"
+            raise SendFailed(too_large, permanent=True)
+        return Upload(name, data, media.mime_type)
+
+    async def _change(self, connection: DiscordConnection, channel: str, message: OutgoingMessage) -> SendReceipt:
+        target = message.target_id
+        if not (target.isascii() and target.isdigit()):
+            raise SendFailed(f"{target!r} is no id of a message on Discord", permanent=True)
+        allowed = self._settings.actions
+        if not (allowed.reactions if message.act == "react" else allowed.messages):
+            key = "reactions" if message.act == "react" else "messages"
+            raise SendFailed(f"channels.discord.actions.{key} is off", permanent=True)
+        path = "/channels/{channel_id}/messages/{message_id}"
+        where = {"channel_id": channel, "message_id": target}
+        match message.act:
+            case "edit":
+                body = self._body(message)
+                content = {name: body[name] for name in ("content", "allowed_mentions")}
+                await connection.request("PATCH", path, where, body=content)
+            case "delete":
+                try:
+                    await connection.request("DELETE", path, where)
+                except DiscordFailed as failure:
+                    if failure.kind != "gone":
+                        raise
+            case _:
+                method, where = "DELETE" if message.remove else "PUT", {**where, "emoji": message.emoji}
+                await connection.request(method, f"{path}/reactions/{{emoji}}/@me", where)
+        return SendReceipt(message_id=target)
+
+    async def typing(self, route: Route, on: bool) -> None:
+        if not on:  # The sign ends by itself.
+            return
+        connection = self._started()
+        try:
+            channel = await self._channel_of(connection, route)
+            await connection.request("POST", "/channels/{channel_id}/typing", {"channel_id": channel})
+        except DiscordFailed as failure:
+            raise failure.as_send_failure() from None
+
+    async def probe(self) -> dict[str, Any]:
+        try:
+            found = await self._started().request("GET", "/users/@me")
+        except (DiscordFailed, SendFailed) as failure:
+            return {"ok": False, "error": str(failure)}
+        bot = {name: found.get(name) for name in ("id", "username")} if isinstance(found, dict) else {}
+        return {"ok": True, "bot": bot}
+
+    def _started(self) -> DiscordConnection:
+        if self._connection is None or not self._own.id:
+            raise SendFailed("Discord is not running", reached=False)
+        return self._connection
+
+
+def nonce(key: str, number: int = 0) -> str:
+    """The platform drops a second message with the same one within some minutes. It takes 25 characters."""
+    return hashlib.sha256(f"{key}:{number}".encode()).hexdigest()[:25]
+
+
+def _button(button: Button) -> dict[str, Any]:
+    data = button.data or button.text
+    if len(data) > 100:
+        raise SendFailed(f"the button {button.text!r} carries more than 100 characters", permanent=True)
+    return {"type": 2, "style": 2, "label": button.text[:80], "custom_id": data}
+
+
+def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:
+    memory[key] = value
+    memory.move_to_end(key)
+    while len(memory) > REMEMBERED:
+        memory.popitem(last=False)

@@ -1,0 +1,376 @@
+"""Turns events of Discord's gateway into messages, edits, deletions, reactions and commands for the Gateway."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import msgspec
+
+from openclaw.foreign_text import disarmed_name
+from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
+from openclaw.inbound.prompt_text import display_name
+
+MAX_TEXT = 256 * 1024
+LONGEST_EMOJI = 64
+DISCORD_EPOCH_MS = 1_420_070_400_000
+THREADS = frozenset({10, 11, 12})
+DIRECT, GROUP_DIRECT = 1, 3
+_ORDINARY = frozenset({0, 19, 20, 21})
+"""Types of messages that people write: plain ones, replies, commands, the first message of a thread."""
+_USER = re.compile(r"<@!?(\d{1,20})>")
+_CHANNEL = re.compile(r"<#(\d{1,20})>")
+_EMOJI = re.compile(r"<a?:(\w{1,64}):\d{1,20}>")
+
+
+class DiscordUser(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    username: str = ""
+    global_name: str | None = None
+    discriminator: str = "0"
+    bot: bool = False
+
+    @property
+    def tag(self) -> str:
+        return self.username if self.discriminator in ("", "0") else f"{self.username}#{self.discriminator}"
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    nick: str | None = None
+    user: DiscordUser | None = None
+
+
+class DiscordAttachment(msgspec.Struct, frozen=True, kw_only=True):
+    id: str = ""
+    filename: str = ""
+    url: str = ""
+    size: int | None = None
+    content_type: str | None = None
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    type: int = 0
+    """1: the message is a forwarded one."""
+    message_id: str | None = None
+
+
+class SnapshotMessage(msgspec.Struct, frozen=True, kw_only=True):
+    content: str = ""
+    timestamp: str | None = None
+    attachments: tuple[DiscordAttachment, ...] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    message: SnapshotMessage = SnapshotMessage()
+
+
+class StickerItem(msgspec.Struct, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class DiscordMessage(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    channel_id: str
+    guild_id: str | None = None
+    author: DiscordUser | None = None
+    member: Member | None = None
+    type: int = 0
+    content: str = ""
+    timestamp: str | None = None
+    edited_timestamp: str | None = None
+    webhook_id: str | None = None
+    mention_everyone: bool = False
+    mentions: tuple[DiscordUser, ...] = ()
+    mention_roles: tuple[str, ...] = ()
+    attachments: tuple[DiscordAttachment, ...] = ()
+    sticker_items: tuple[StickerItem, ...] = ()
+    message_reference: Reference | None = None
+    message_snapshots: tuple[Snapshot, ...] = ()
+    referenced_message: DiscordMessage | None = None
+
+
+class DeletedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    channel_id: str
+    guild_id: str | None = None
+
+
+class DiscordEmoji(msgspec.Struct, frozen=True, kw_only=True):
+    name: str | None = None
+
+
+class DiscordReaction(msgspec.Struct, frozen=True, kw_only=True):
+    user_id: str
+    channel_id: str
+    message_id: str
+    guild_id: str | None = None
+    member: Member | None = None
+    emoji: DiscordEmoji = DiscordEmoji()
+    message_author_id: str | None = None
+
+
+class CommandOption(msgspec.Struct, frozen=True, kw_only=True):
+    name: str = ""
+    value: str | int | float | bool | None = None
+
+
+class InteractionData(msgspec.Struct, frozen=True, kw_only=True):
+    name: str = ""
+    options: tuple[CommandOption, ...] = ()
+    custom_id: str = ""
+
+
+class Interaction(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    type: int
+    token: str
+    channel_id: str = ""
+    guild_id: str | None = None
+    data: InteractionData | None = None
+    member: Member | None = None
+    user: DiscordUser | None = None
+    message: DiscordMessage | None = None
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """A channel or thread, as the gateway describes it."""
+
+    id: str
+    type: int = 0
+    name: str | None = None
+    parent_id: str | None = None
+    topic: str | None = None
+    guild_id: str | None = None
+
+
+class Guild(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str | None = None
+    channels: tuple[Room, ...] = ()
+    threads: tuple[Room, ...] = ()
+
+
+class Rooms:
+    """The servers and channels that the gateway has told of."""
+
+    def __init__(self) -> None:
+        self.rooms: dict[str, Room] = {}
+        self.guilds: dict[str, str | None] = {}
+
+    def learn(self, event: str, data: Any) -> None:
+        """Takes in an event about servers or channels. Raises ``msgspec.ValidationError``."""
+        if event in ("GUILD_CREATE", "GUILD_UPDATE"):
+            guild = msgspec.convert(data, Guild)
+            self.guilds[guild.id] = guild.name
+            for room in (*guild.channels, *guild.threads):
+                self.rooms[room.id] = room
+        elif event in ("CHANNEL_DELETE", "THREAD_DELETE"):
+            self.rooms.pop(str(data.get("id")), None)
+        elif event.startswith(("CHANNEL_", "THREAD_")) and event.endswith(("_CREATE", "_UPDATE")):
+            room = msgspec.convert(data, Room)
+            self.rooms[room.id] = room
+
+
+ROOM_EVENTS = frozenset(
+    f"{what}_{how}" for what in ("GUILD", "CHANNEL", "THREAD") for how in ("CREATE", "UPDATE", "DELETE")
+)
+
+
+class OwnUser(msgspec.Struct, frozen=True):
+    id: str
+    name: str = ""
+
+
+class SaidEvent(msgspec.Struct, frozen=True, kw_only=True):
+    inbound: Inbound
+    attachments: tuple[DiscordAttachment, ...] = ()
+
+
+class ChangedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    inbound: Inbound
+
+
+class ReactedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    inbound: Inbound
+    to_us: bool
+
+
+class CommandEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A slash command or the press of a button. It must be answered within three seconds."""
+
+    inbound: Inbound
+    id: str
+    token: str
+    press: bool
+
+
+DiscordEvent: TypeAlias = SaidEvent | ChangedEvent | ReactedEvent | CommandEvent
+
+
+def interpret(
+    event: str, data: Any, own: OwnUser, account_id: str, rooms: Rooms, *, bots: bool = False
+) -> DiscordEvent | None:
+    """What an event of the gateway says. None for our own messages, other bots and what concerns nobody.
+
+    ``bots``: listen to other bots. Raises ``msgspec.ValidationError``.
+    """
+    match event:
+        case "MESSAGE_CREATE" | "MESSAGE_UPDATE":
+            message = msgspec.convert(data, DiscordMessage)
+            author = message.author
+            if author is None or author.id == own.id or (author.bot and not bots) or message.type not in _ORDINARY:
+                return None
+            inbound = _said(message, author, own, account_id, rooms)
+            if event == "MESSAGE_UPDATE":
+                # The platform also changes messages by itself, when it adds the preview of a link.
+                return ChangedEvent(inbound=inbound) if message.edited_timestamp and inbound.text.strip() else None
+            files = (
+                *message.attachments,
+                *(file for one in message.message_snapshots for file in one.message.attachments),
+            )
+            return SaidEvent(inbound=inbound, attachments=files) if inbound.text.strip() or files else None
+        case "MESSAGE_REACTION_ADD" | "MESSAGE_REACTION_REMOVE":
+            return _reacted(msgspec.convert(data, DiscordReaction), event.endswith("ADD"), own, account_id, rooms)
+        case "INTERACTION_CREATE":
+            return _command(msgspec.convert(data, Interaction), account_id, rooms)
+        case _:
+            return None
+
+
+def _place(channel_id: str, guild_id: str | None, person: str, rooms: Rooms) -> dict[str, Any]:
+    """The fields of ``Inbound`` that say where something happened. A thread is a conversation of its own."""
+    if guild_id is None:
+        return {"peer": Peer(kind="direct", id=person), "to": f"user:{person}"}
+    room = rooms.rooms.get(channel_id) or Room(id=channel_id)
+    parent = rooms.rooms.get(room.parent_id or "") if room.type in THREADS else None
+    named = parent or room
+    place: dict[str, Any] = {
+        "peer": Peer(kind="channel", id=channel_id),
+        "to": f"channel:{channel_id}",
+        "guild_id": guild_id,
+        "group_space": rooms.guilds.get(guild_id) or guild_id,
+        "group_channel": f"#{named.name}" if named.name else None,
+    }
+    if room.type in THREADS and room.parent_id:
+        place |= {"parent_peer": Peer(kind="channel", id=room.parent_id), "thread_label": room.name}
+    if named.topic:
+        place["untrusted"] = (f"Topic of the channel: {named.topic}",)
+    return place
+
+
+def _sender(user: DiscordUser, member: Member | None) -> Sender:
+    name = (member.nick if member else None) or user.global_name or user.username
+    return Sender(id=user.id, name=name or None, username=user.username or None, tag=user.tag or None)
+
+
+def _said(message: DiscordMessage, author: DiscordUser, own: OwnUser, account_id: str, rooms: Rooms) -> Inbound:
+    names = {user.id: user.global_name or user.username for user in message.mentions}
+    replied = message.referenced_message
+    forwarded = message.message_snapshots[0].message if message.message_snapshots else None
+    text = message.content or (forwarded.content if forwarded else "")
+    if not text and message.sticker_items:
+        text = f"(sticker {message.sticker_items[0].name})"
+    mentioned = own.id in names
+    return Inbound(
+        channel="discord",
+        account_id=account_id,
+        message_id=message.id,
+        sender=_sender(author, message.member),
+        text=readable_text(text[:MAX_TEXT], own, names, rooms),
+        timestamp_ms=_time(message.timestamp) or snowflake_ms(message.id),
+        mentioned=mentioned,
+        mentions_others=any(user != own.id for user in names) or bool(message.mention_roles),
+        can_detect_mention=True,
+        quoted=_quoted(replied, own) if replied and message.type != 21 else None,
+        forwarded_from="another channel" if forwarded else None,
+        forwarded_at_ms=_time(forwarded.timestamp) if forwarded else None,
+        thread_starter=replied.content if replied and message.type == 21 else None,
+        **_place(message.channel_id, message.guild_id, author.id, rooms),
+    )
+
+
+def readable_text(text: str, own: OwnUser, names: dict[str, str], rooms: Rooms) -> str:
+    """The text with names in place of ids. A mention of us at the beginning or the end is left out."""
+    if "<" not in text:
+        return text
+    bare = text.strip()
+    for ours in (f"<@{own.id}>", f"<@!{own.id}>"):
+        if bare.startswith(ours):
+            bare = bare[len(ours) :].lstrip(" \t\n,:")
+        if bare.endswith(ours):
+            bare = bare[: -len(ours)].rstrip()
+
+    def user(found: re.Match[str]) -> str:
+        name = own.name if found[1] == own.id else names.get(found[1])
+        return f"@{name}" if name else found[0]
+
+    def channel(found: re.Match[str]) -> str:
+        room = rooms.rooms.get(found[1])
+        return f"#{room.name}" if room and room.name else found[0]
+
+    return _EMOJI.sub(r":\1:", _CHANNEL.sub(channel, _USER.sub(user, bare)))
+
+
+def _quoted(replied: DiscordMessage, own: OwnUser) -> Quoted:
+    author = replied.author
+    return Quoted(
+        id=replied.id,
+        sender=(author.global_name or author.username) if author else None,
+        text=replied.content[:MAX_TEXT],
+        from_us=author is not None and author.id == own.id,
+    )
+
+
+def _reacted(change: DiscordReaction, added: bool, own: OwnUser, account_id: str, rooms: Rooms) -> ReactedEvent | None:
+    user = change.member.user if change.member and change.member.user else DiscordUser(id=change.user_id)
+    if change.user_id == own.id or user.bot:
+        return None
+    to_us = change.message_author_id == own.id
+    sender = _sender(user, change.member)
+    emoji = disarmed_name(change.emoji.name or "")[:LONGEST_EMOJI] or "an emoji"
+    did = "reacted with" if added else "took back the reaction"
+    whose = "your message" if to_us else "a message"
+    inbound = Inbound(
+        channel="discord",
+        account_id=account_id,
+        message_id=f"reaction:{change.message_id}:{change.user_id}",
+        sender=sender,
+        text=f"Discord: {display_name(sender.name) or sender.id} {did} {emoji} to {whose} (id {change.message_id})",
+        **_place(change.channel_id, change.guild_id, change.user_id, rooms),
+    )
+    return ReactedEvent(inbound=inbound, to_us=to_us)
+
+
+def _command(asked: Interaction, account_id: str, rooms: Rooms) -> CommandEvent | None:
+    user = (asked.member.user if asked.member else None) or asked.user
+    if user is None or asked.data is None or asked.type not in (2, 3):
+        return None
+    press = asked.type == 3
+    words = " ".join(str(option.value) for option in asked.data.options if option.value is not None)
+    text = asked.data.custom_id if press else f"/{asked.data.name} {words}".strip()
+    inbound = Inbound(
+        channel="discord",
+        account_id=account_id,
+        message_id=f"interaction:{asked.id}",
+        sender=_sender(user, asked.member),
+        text=text,
+        timestamp_ms=snowflake_ms(asked.id),
+        mentioned=True,
+        native_command=not press,
+        quoted=Quoted(id=asked.message.id, text=asked.message.content, from_us=True) if asked.message else None,
+        **_place(asked.channel_id, asked.guild_id, user.id, rooms),
+    )
+    return CommandEvent(inbound=inbound, id=asked.id, token=asked.token, press=press)
+
+
+def _time(stamp: str | None) -> int | None:
+    try:
+        return int(datetime.fromisoformat(stamp).timestamp() * 1000) if stamp else None
+    except ValueError:
+        return None
+
+
+def snowflake_ms(snowflake: str) -> int:
+    """When the thing with this id was made."""
+    return (int(snowflake) >> 22) + DISCORD_EPOCH_MS if snowflake.isascii() and snowflake.isdigit() else 0
