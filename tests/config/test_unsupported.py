@@ -33,3 +33,145 @@ READ_OTHERWISE = {
     "agents.list[[]].tools.exec.*": "converted to ExecSettings as a whole",
     "channels.telegram.*topics.*": "group_settings in inbound/access.py, which reads groups and topics alike",
     "channels.discord.*maxLinesPerMessage": "getattr in outbound/chunking.py",
+    "channels.telegram.*draftChunk.*": "one of two records in gateway/channel_run.py",
+    "session.reset.*": "getattr in sessions/reset.py",
+    "session.resetByType.*": "getattr in sessions/reset.py",
+    "session.resetByChannel.*": "getattr in sessions/reset.py",
+    "gateway.remote.url": "cli/target.py reads the raw file",
+    "gateway.remote.token": "cli/target.py reads the raw file",
+    "gateway.remote.password": "cli/target.py reads the raw file",
+    "gateway.remote.tlsFingerprint": "cli/target.py reads the raw file",
+}
+"""Key path (a glob) → where a key is read that ``Reads`` cannot see."""
+
+
+def is_unsupported(key: str, *tables: Iterable[str]) -> bool:
+    paths = [path for table in tables for path in table]
+    return any(key == path or key.startswith((f"{path}.", f"{path}[")) for path in paths)
+
+
+@pytest.fixture(scope="module")
+def reads() -> Reads:
+    return Reads(Schema())
+
+
+def test_every_key_of_the_schema_is_read_or_listed_as_unsupported(reads: Reads) -> None:
+    unread = {key.path for key in reads.schema.keys if key not in reads}
+    seen_elsewhere = {path for path in unread if any(fnmatch.fnmatchcase(path, glob) for glob in READ_OTHERWISE)}
+    forgotten = sorted(path for path in unread - seen_elsewhere if not is_unsupported(path, UNSUPPORTED, SAFETY))
+    assert forgotten == [], "nothing reads these keys: read them, or list them in config/unsupported.py"
+
+
+def test_no_listed_key_is_read(reads: Reads) -> None:
+    wrong = sorted(key.path for key in reads.schema.keys if key in reads and is_unsupported(key.path, UNSUPPORTED))
+    assert wrong == [], "these keys are read: take them off config/unsupported.py"
+
+
+def test_every_listed_path_is_one_of_the_schema() -> None:
+    known = [key.path for key in Schema().keys]
+    strange = [
+        path
+        for path in {**UNSUPPORTED, **UNSUPPORTED_VALUES, **SAFETY}
+        if not any(key == path or key.startswith((f"{path}.", f"{path}[")) for key in known)
+    ]
+    assert strange == []
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("{ hooks: { internal: { enabled: true } } }", "hooks.internal"),
+        ("{ cron: { webhook: 'https://example.org/' } }", "cron.webhook"),
+        ("{ models: { providers: { p: { api: 'bedrock-converse-stream' } } } }", "models.providers.p.api"),
+        ("{ gateway: { nodes: { browser: { node: 'attic' } } } }", "gateway.nodes.browser"),
+        ("{ channels: { telegram: { retry: { attempts: 2 } } } }", "channels.telegram.retry"),
+        (
+            "{ agents: { defaults: { models: { 'a/b': { streaming: false } } } } }",
+            "agents.defaults.models.a/b.streaming",
+        ),
+        ("{ agents: { defaults: { cliBackends: { a: {} } } } }", "agents.defaults.cliBackends"),
+        (
+            "{ agents: { list: [{ id: 'a' }, { id: 'b', tools: { loopDetection: { enabled: true } } }] } }",
+            "agents.list[1].tools.loopDetection",
+        ),
+        (
+            "{ channels: { signal: { accounts: { a: { reactionLevel: 'ack' } } } } }",
+            "channels.signal.accounts.a.reactionLevel",
+        ),
+    ],
+)
+def test_setting_an_unsupported_key_is_a_warning_that_names_it(text: str, path: str) -> None:
+    snapshot = parse_config("openclaw.json", text, {})
+    assert snapshot.valid and not snapshot.mistakes
+    (warning,) = snapshot.warnings
+    assert (warning.path, warning.line) == (path, 1)
+    assert "has no effect yet" in warning.message
+
+
+def test_null_and_supported_neighbours_give_no_warning() -> None:
+    text = "{ hooks: null, agents: { defaults: { sandbox: { mode: 'off' } } }, tools: { exec: { host: 'gateway' } } }"
+    assert parse_config("openclaw.json", text, {}).warnings == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{ agents: { defaults: { heartbeat: { every: '0m' } } } }",
+        "{ cron: { enabled: false, store: 'x' } }",
+        "{ gateway: { tailscale: { mode: 'off' } } }",
+        "{ browser: { enabled: false }, commands: { bash: false } }",
+        "{ channels: { telegram: { enabled: false, botToken: 't' } } }",
+        "{ channels: { signal: { enabled: false, groups: { '*': { tools: {} } } } } }",
+    ],
+)
+def test_switching_off_what_there_is_not_gives_no_warning(text: str) -> None:
+    assert parse_config("openclaw.json", text, {}).warnings == []
+
+
+SAFETY_VALUES = [
+    ("{ gateway: { auth: { mode: 'none' } } }", "gateway.auth.mode"),
+    ("{ gateway: { auth: { mode: 'trusted-proxy' } } }", "gateway.auth.mode"),
+    ("{ gateway: { bind: 'custom' } }", "gateway.bind"),
+    ("{ gateway: { bind: 'custom', customBindHost: ' ' } }", "gateway.bind"),
+    ("{ channels: { signal: { groups: { g: { tools: { deny: ['exec'] } } } } } }", "channels.signal.groups.g.tools"),
+    (
+        "{ channels: { signal: { accounts: { a: { groups: { g: { toolsBySender: { x: { deny: ['a'] } } } } } } } } }",
+        "channels.signal.accounts.a.groups.g.toolsBySender",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "path"), SAFETY_VALUES)
+def test_a_value_that_promises_safety_nothing_gives_is_refused_by_name_and_with_a_way_out(text: str, path: str) -> None:
+    snapshot = parse_config("openclaw.json", text, {})
+    assert snapshot.valid
+    (refusal,) = snapshot.refusals
+    assert (refusal.path, refusal.line) == (path, 1) and refusal in snapshot.warnings
+    assert "does not start with this value" in refusal.message
+    assert "set " in refusal.message or "remove it" in refusal.message
+
+
+async def test_a_running_gateway_does_not_take_such_a_value_over(tmp_path: Path) -> None:
+    path = tmp_path / "openclaw.json"
+    path.write_text('{ gateway: { auth: { token: "t" }, port: 20001 } }')
+    store = ConfigStore(str(path), SystemClock(), {})
+    store.load_or_create()
+    with pytest.raises(ConfigInvalid, match=r"gateway\.auth\.mode"):
+        store.merge_patch({"gateway": {"auth": {"mode": "none"}}}, store.snapshot.hash)
+    path.write_text('{ gateway: { auth: { token: "t", mode: "none" }, port: 20002 } }')
+    assert not await store.reload()
+    assert store.current.gateway.port == 20001 and not store.refusals
+
+
+async def test_the_log_tells_it_at_the_start_and_at_a_reload(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "openclaw.json"
+    path.write_text('{ gateway: { mode: "local", auth: { token: "t" } }, talk: { voiceId: "v" } }')
+    store = ConfigStore(str(path), SystemClock(), {})
+    with caplog.at_level(logging.WARNING, "openclaw.config"):
+        store.load_or_create()
+        store.tell_warnings()
+        assert "talk (line 1): accepted, but it has no effect yet: there is no talk mode yet" in caplog.text
+        caplog.clear()
+        path.write_text('{ gateway: { mode: "local", auth: { token: "t" } }, canvasHost: { enabled: true } }')
+        assert await store.reload()
+        assert "canvasHost (line 1): accepted, but it has no effect yet" in caplog.text
