@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= auto
 SCHEDULES ?= 1000
 
-.PHONY: help setup setup-dev run test faults check format docs ui bench lock clean
+.PHONY: help setup setup-dev run test faults check format docs ui pictures bench lock clean
 
 help:
 	@echo "make run      set up, start the Gateway and open a chat (without a terminal: serve and print the URL)"
@@ -14,6 +14,7 @@ help:
 	@echo "make check    formatting, lint and types"
 	@echo "make docs     write the tables of docs/configuration.md from the code"
 	@echo "make ui       build the web page from ui/ into src/openclaw/web (needs node)"
+	@echo "make pictures take the pictures of docs/web.md again (needs chromium)"
 	@echo "make bench    measure the speed figures and print them beside their bars"
 	@echo "make setup    only create $(VENV) and install"
 	@echo "make lock     renew the lock files after changing pyproject.toml"
@@ -56,6 +57,9 @@ ui: ui/node_modules/.package-lock.json
 
 ui/node_modules/.package-lock.json: ui/package-lock.json
 	cd ui && npm ci --no-audit --no-fund
+
+pictures: setup-dev
+	$(BIN)/python -m tests.browser.pictures
 
 bench: setup-dev
 	$(BIN)/python -m bench

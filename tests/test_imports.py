@@ -20,17 +20,19 @@ ALLOWED: dict[str, set[str]] = {
     "memory": RECORDS | {"config", "models", "storage"},
     "tools": RECORDS | {"config", "models", "storage", "memory"},
     "outbound": RECORDS | {"config", "storage", "sessions"},
-    "agent": RECORDS | {"config", "storage", "sessions", "models", "memory", "tools", "outbound"},
+    "agent": RECORDS | {"extensions", "config", "storage", "sessions", "models", "memory", "tools", "outbound"},
     "runs": RECORDS | {"config", "storage", "sessions", "models", "agent", "outbound"},
-    "inbound": RECORDS | {"config", "storage", "sessions", "models", "tools", "agent", "runs", "outbound", "routing"},
+    "inbound": RECORDS
+    | {"extensions", "config", "storage", "sessions", "models", "tools", "agent", "runs", "outbound", "routing"},
     "channels": RECORDS | {"config", "inbound", "outbound", "storage", "sessions"},
     "scheduler": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "teamwork": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "mcp": RECORDS | {"config", "tools", "outbound"},
+    "extensions": RECORDS | {"config", "tools", "models", "channels", "storage"},
     "node": RECORDS | {"config", "storage", "tools"},
     "skills": set(),
     "security": RECORDS | {"config", "storage", "tools"},
-    "cli": RECORDS | {"config", "models", "gateway", "storage", "security", "tools", "mcp", "node"},
+    "cli": RECORDS | {"config", "models", "gateway", "storage", "security", "tools", "mcp", "extensions", "node"},
 }
 ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security", "node"}
 

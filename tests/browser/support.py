@@ -86,7 +86,7 @@ class Tab:
         fragment = f"#token={TOKEN}" if signed_in else ""
         await self.page.goto(f"{self.gateway.url}{path}{fragment}")
         if signed_in:
-            await expect(self.page.get_by_role("navigation", name="Pages", exact=True)).to_be_attached()
+            await expect(self.page.locator(".frame")).to_be_visible()
         return self
 
     def link(self, name: str) -> Locator:

@@ -8,10 +8,6 @@ from typing import Any
 
 import pytest
 
-from openclaw.agent.hooks import CompactionHooks, load_extensions
-from openclaw.config.schema import Config
-from openclaw.config.schema.agents import AgentDefaults, Agents
-from openclaw.config.schema.system import Plugins
 from tests.flows.test_exec_rules import follow_up, question, said
 from tests.support.gateway import RequestFailed, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
@@ -130,18 +126,3 @@ async def test_keys_of_the_gateway_do_not_reach_a_command(tmp_path: Path, models
         told = str(models.requests[-1].body["messages"][-1])
         assert "PATH=" in told
         assert "canary" not in told
-
-
-def test_no_extension_is_loaded_from_a_workspace(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    workspace = tmp_path / "workspace"
-    workspace.mkdir()
-    (workspace / "bad.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef register(hooks): pass\n")
-    (tmp_path / "linked").symlink_to(workspace)
-    for place in (workspace, workspace / "bad.py", tmp_path / "linked"):
-        config = Config(
-            agents=Agents(defaults=AgentDefaults(workspace=str(workspace))),
-            plugins=Plugins(load={"paths": [str(place)]}),
-        )
-        load_extensions(config, CompactionHooks(), str(tmp_path / "state"))
-    assert not (tmp_path / "ran").exists()
-    assert "is not loaded: agents can write in" in caplog.text

@@ -134,6 +134,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "tools.fs.workspace_only_off": ({"tools": {"fs": {"workspaceOnly": False}}}, "warn"),
     "plugins.extensions_no_allowlist": ({"plugins": {"load": {"paths": ["/nowhere/at-all.py"]}}}, "warn"),
+    "mcp.open_to_all": ({"mcp": {"servers": {"docs": {"command": "docs", "sessions": "all"}}}}, "warn"),
     "models.legacy": ({"agents": {"defaults": {"model": "openai/gpt-3.5-turbo"}}}, "warn"),
     "models.weak_tier": ({"agents": {"defaults": {"model": "anthropic/claude-haiku-4-5"}}}, "warn"),
     "models.small_params": ({"agents": {"defaults": {"model": "ollama/llama3.1:8b"}}}, "info"),

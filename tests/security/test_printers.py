@@ -159,6 +159,8 @@ CASES: dict[str, list[list[str]]] = {
     "sandbox explain": [["sandbox", "explain"], ["sandbox", "explain", "--json"]],
     "sandbox list": [["sandbox", "list"], ["sandbox", "list", "--json"]],
     "sandbox recreate": [["sandbox", "recreate", "--session", f"x{ESCAPES}", "--force"]],
+    "plugins list": [["plugins", "list"], ["plugins", "list", "--json"]],
+    "plugins info": [["plugins", "info", f"x{ESCAPES}"]],
     **{
         f"browser {name}": [["browser", name, *words], ["browser", name, *words, "--json"]]
         for name, words in {

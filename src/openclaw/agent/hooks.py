@@ -1,7 +1,6 @@
-"""The hooks around compaction, and the extensions that add them.
+"""The hooks around compaction. Extensions add them with ``api.on(name, function)``, see ``extensions/api.py``.
 
-An extension is a Python file with a function ``register(hooks)``, which calls ``hooks.on(name, function)``. A function
-may be plain or async. These are the names:
+A function may be plain or async. These are the names:
 
 ``session_before_compact``  It may return ``Cancel()`` or its own ``CompactionResult``. The first answer counts.
 ``session_compact``         It is called after an entry was appended.
@@ -15,28 +14,20 @@ may be plain or async. These are the names:
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import inspect
 import logging
-import sys
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from openclaw.config.agents import agent_ids, workspace_dir
-from openclaw.config.schema import Config
 from openclaw.messages import Message
 
 log = logging.getLogger("openclaw.agents.hooks")
-extensions_log = logging.getLogger("openclaw.agents.extensions")
 
 LONGEST_HOOK_S = 60.0
 LONGEST_FLUSH_S = 600.0
 """A ``before_content_leaves`` hook may call a model and therefore gets more time."""
-MOST_EXTENSIONS = 100
 CompactionReason: TypeAlias = Literal["threshold", "overflow", "manual"]
 
 
@@ -172,45 +163,3 @@ async def _guarded(hook: Callable[[Any], Awaitable[Any]], about: Any, longest_s:
     except Exception:
         log.exception("a hook failed for session %s", about.session_key)
         return None
-
-
-def load_extensions(config: Config, hooks: CompactionHooks, state_dir: str) -> None:
-    """Imports the extensions that the configuration names and lets each register its hooks. Blocking."""
-    for path in list(_extension_files(config, state_dir))[:MOST_EXTENSIONS]:
-        try:
-            _load(path).register(hooks)
-        except Exception:  # The Gateway starts even if an extension fails.
-            extensions_log.exception("the extension %s cannot be used", path)
-        else:
-            extensions_log.info("extension %s", path)
-
-
-def _extension_files(config: Config, state_dir: str) -> Iterator[Path]:
-    """The files in ``plugins.load.paths`` and the ``*.py`` files in its folders, without those the config forbids.
-
-    Nothing is loaded from a workspace: what an agent can write must not become part of the Gateway.
-    """
-    plugins = config.plugins
-    workspaces = [workspace_dir(config, state_dir, agent_id).resolve() for agent_id in agent_ids(config)]
-    named = plugins.load.get("paths")
-    for text in named if plugins.enabled and isinstance(named, list) else ():
-        place = Path(str(text)).expanduser()
-        files = sorted(place.glob("*.py")) if place.is_dir() else [place]
-        for file in files:
-            if inside := next((one for one in workspaces if file.resolve().is_relative_to(one)), None):
-                extensions_log.error("the extension %s is not loaded: agents can write in %s", file, inside)
-            elif file.stem not in plugins.deny and (not plugins.allow or file.stem in plugins.allow):
-                yield file
-
-
-def _load(path: Path) -> ModuleType:
-    name = f"openclaw_extension_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise FileNotFoundError(f"{path} is no Python file (plugins.load.paths)")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    if not callable(getattr(module, "register", None)):
-        raise AttributeError(f"{path} has no function register(hooks)")
-    return module

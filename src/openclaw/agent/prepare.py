@@ -22,6 +22,7 @@ from openclaw.agent.window.tokens import text_tokens
 from openclaw.agent.window.window import PromptWindow
 from openclaw.config.agents import main_key, sandbox_config, workspace_dir
 from openclaw.config.schema import Config
+from openclaw.extensions.api import PromptAbout
 from openclaw.memory.embedders import Pay, unpaid
 from openclaw.messages import ImageBlock, Message, ThinkingLevel, ToolCall
 from openclaw.models.base import Model, ModelError, ModelRequest
@@ -290,7 +291,7 @@ async def prepare(
     subagent = is_subagent(session_key)
     sandbox = await sandbox_of(runtime, agent_id, session_key, entry)
     foreign: tuple[Tool, ...] = ()
-    if runtime.foreign_tools is not None and config.mcp.servers and chosen.tools and body.tool_choice is None:
+    if (config.mcp.servers or runtime.extensions.tools) and chosen.tools and body.tool_choice is None:
         asks = ToolAsker(agent_id=agent_id, session_key=session_key, entry=entry, body=body)
         foreign = await foreign_tools(asks, chosen, config, runtime, sandbox=sandbox)
     settings = run_settings_of(agent_id, chosen, config, runtime, subagent=subagent, sandbox=sandbox, foreign=foreign)
@@ -309,6 +310,9 @@ async def prepare(
         snapshot=snapshot,
         kind=kind,
     )
+    if runtime.extensions.sections and model.tools:
+        about = PromptAbout(agent_id=agent_id, session_key=session_key, private=is_private(kind, session_key))
+        facts.sections = await runtime.extensions.prompt_sections(about)
     now, max_tokens = runtime.clock.now_ms(), body.max_tokens or params.max_tokens
     prompt = runtime.prompts.of(facts, body.client_tools if model.tools else [])
     told = turn_facts(

@@ -318,7 +318,7 @@ class AgentRun:
             thinking=prepared.thinking,
             ask=self._ask_in_time,
             request=request,
-            tools=prepared.prompt.tools,
+            tools=runtime.extensions.watched(prepared.prompt.tools),
             tool_context=partial(tool_context, runtime, prepared, self._row.run_id, pay=self._embeddings),
             clock=runtime.clock,
             abort=self._abort,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from openclaw.extensions.points import ExtensionPoints
+
 if TYPE_CHECKING:
     from openclaw.agent.compaction.compaction import CompactionsUnderWay
     from openclaw.agent.hooks import CompactionHooks
@@ -86,6 +88,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     memories: AgentMemories
     """The agents' memory files and their search indexes."""
     hooks: CompactionHooks
+    extensions: ExtensionPoints = msgspec.field(default_factory=ExtensionPoints)
+    """What extensions added. It is empty without any."""
     compacting: CompactionsUnderWay
     derived: Derived
     """Settings and tools that are derived from the current configuration."""

@@ -160,11 +160,12 @@ class ToolAsker(msgspec.Struct, frozen=True, kw_only=True):
 async def foreign_tools(
     asker: ToolAsker, model: Model, config: Config, runtime: Runtime, *, sandbox: Boundary | None
 ) -> tuple[Tool, ...]:
-    """The tools of the MCP servers that the session may use. Servers that it may not use are not started for it."""
-    servers = runtime.foreign_tools
-    if servers is None:
-        return ()
-    candidates = servers.candidates(asker.agent_id, owner=await is_owners(asker, config, runtime))
+    """The tools of extensions, and of the MCP servers that the session may use. No other server is started for it."""
+    servers, owner = runtime.foreign_tools, await is_owners(asker, config, runtime)
+    own = runtime.extensions.tools_for(owner=owner)
+    if servers is None or not config.mcp.servers:
+        return own
+    candidates = servers.candidates(asker.agent_id, owner=owner)
     subagent = is_subagent(asker.session_key)
     policies = policies_of(asker.agent_id, model, config, sandbox=sandbox, subagent=subagent)
     usable = [
@@ -173,7 +174,7 @@ async def foreign_tools(
         if all(allows_some(policy, prefix) for policy in policies)
         and (sandbox is None or names_some(prefix, sandbox.plan.filters))
     ]
-    return await servers.tools(usable) if usable else ()
+    return (*own, *(await servers.tools(usable) if usable else ()))
 
 
 async def is_owners(asker: ToolAsker, config: Config, runtime: Runtime) -> bool:

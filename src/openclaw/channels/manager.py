@@ -41,7 +41,9 @@ Report: TypeAlias = Callable[[Inbound], Awaitable[None]]
 RESTART = Backoff(initial_s=1.0, max_s=300.0)
 ANSWER_S = 10.0
 """A platform that takes longer to answer a probe counts as silent."""
-RESERVED_PATHS = frozenset({"", "v1", "rpc", "hooks", "tools", "health", "healthz", "readyz", "metrics", "assets"})
+RESERVED_PATHS = frozenset(
+    {"", "v1", "extensions", "rpc", "hooks", "tools", "health", "healthz", "readyz", "metrics", "assets"}
+)
 """First parts of paths that the Gateway serves itself."""
 STABLE_S = 60.0
 """After an account has run this long, its next crash counts as the first one again."""
@@ -79,7 +81,7 @@ class ChannelManager:
         chance: Chance = random.random,
     ) -> None:
         """``on_connected`` is called whenever an account becomes able to send."""
-        self._kinds = kinds
+        self.kinds = kinds
         self._config = config
         self._clock = clock
         self._state_dir = Path(state_dir) / "channels"
@@ -103,7 +105,7 @@ class ChannelManager:
         async with self._changing:
             wanted = {
                 (kind.id, account.id): (kind, account)
-                for kind in self._kinds.configured(config)
+                for kind in self.kinds.configured(config)
                 for account in kind.accounts(config)
             }
             changed = [
@@ -230,7 +232,7 @@ class ChannelManager:
         """The named account of a channel, or its default account."""
         if account_id:
             return self._accounts.get((channel, normalize_account_id(account_id)))
-        kind = self._kinds.get(channel)
+        kind = self.kinds.get(channel)
         return self._accounts.get((channel, kind.default_account(self._config()) if kind else DEFAULT_ACCOUNT))
 
     def ready(self, channel: str, route: dict[str, Any]) -> bool:
@@ -238,7 +240,7 @@ class ChannelManager:
         return running is not None and running.channel is not None and running.status.connected
 
     def idempotent(self, channel: str) -> bool:
-        kind = self._kinds.get(channel)
+        kind = self.kinds.get(channel)
         return kind is not None and kind.capabilities.idempotent
 
     async def answers(self, channel: str, route: dict[str, Any]) -> bool:

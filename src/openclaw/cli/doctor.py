@@ -156,7 +156,35 @@ def _security(state: Path) -> Iterator[Finding]:
         yield Finding("security", "ok", text)
 
 
-CHECKS: tuple[Check, ...] = (_configuration, _state_folder, _generation, _sessions, _ledger, _damage, _port, _security)
+def _extensions(state: Path) -> Iterator[Finding]:
+    from openclaw.extensions.loader import failed_at_start, find_extensions
+
+    config = read_config(paths.config_path(), os.environ).config
+    if not config.plugins.entries and not config.plugins.allow and not config.plugins.load.get("paths"):
+        return
+    found = {one.loaded.id: one for one in find_extensions(config, str(state))}
+    problems = {id: one.loaded.problem for id, one in found.items() if one.loaded.state == "failed"}
+    problems |= {id: why for id, why in failed_at_start(state).items() if id in found and found[id].load is not None}
+    for id, problem in problems.items():
+        yield Finding(
+            "plugins", "error", f"the extension {id} cannot be used: {problem}", f"openclaw plugins info {id}"
+        )
+    if not problems:
+        used = [id for id, one in found.items() if one.load is not None]
+        yield Finding("plugins", "ok", f"extensions: {', '.join(used) or 'none'}")
+
+
+CHECKS: tuple[Check, ...] = (
+    _configuration,
+    _state_folder,
+    _generation,
+    _sessions,
+    _ledger,
+    _damage,
+    _port,
+    _extensions,
+    _security,
+)
 
 
 def _repair(state: Path) -> list[str]:

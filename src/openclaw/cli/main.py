@@ -44,6 +44,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("approvals", "approvals", "Show and edit which commands may run without a question"),
     ("browser", "browser", "Look at and drive the browser that the agent uses"),
     ("sandbox", "sandbox", "Show the sandboxes of sessions, and make one anew"),
+    ("plugins", "plugins", "List the extensions, whether they are loaded and what they add"),
     ("mcp", "mcp", "Show the MCP servers whose tools the agents use, or be one for other agents"),
     ("backup", "backup", "Make, check and restore backups of everything the Gateway keeps"),
     ("logs", "logs", "Show the Gateway's log"),

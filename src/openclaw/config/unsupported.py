@@ -167,7 +167,6 @@ UNSUPPORTED: dict[str, str] = {
     "skills.limits": "skills have fixed limits",
     "skills.entries.*.config": "skills are given their env and apiKey only",
     "plugins.slots": "plugins have no slots yet",
-    "plugins.entries": "plugins are named in plugins.load.paths and get no settings yet",
     "plugins.installs": "OpenClaw does not install plugins",
     "secrets": "secrets are named where they are used: env, file or command",
     "acp": "the agent client protocol is not served",

@@ -195,6 +195,8 @@ def expected(type_: Any) -> str:
 def _constrained(base: Any, metas: tuple[Any, ...]) -> str:
     word = expected(base)
     for meta in metas:
+        if meta.pattern and meta.examples:
+            word = " or ".join(f'"{example}"' for example in meta.examples)
         if meta.ge is not None and meta.le is not None:
             word += f" from {meta.ge} to {meta.le}"
         elif meta.ge is not None:

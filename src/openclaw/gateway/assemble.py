@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -14,7 +13,7 @@ from typing import Any
 
 from openclaw.agent.compaction.compaction import CompactionsUnderWay
 from openclaw.agent.compaction.memory_flush import watch_compactions
-from openclaw.agent.hooks import CompactionHooks, load_extensions
+from openclaw.agent.hooks import CompactionHooks
 from openclaw.agent.loop import Deadlines
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
@@ -25,16 +24,19 @@ from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.history_cleaner import Hygiene
 from openclaw.agent.window.tokens import TokenMeasures
 from openclaw.channels.base import NativeCommand
-from openclaw.channels.kind import ChannelKinds
+from openclaw.channels.kind import BUILT_IN, ChannelKinds
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore, Derived
+from openclaw.extensions.loader import load_extensions
+from openclaw.extensions.points import Taken
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.event_loop import LoopFairness, LoopLag
+from openclaw.gateway.extension_doors import SentMessages, extension_method, extension_route
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import DiskCheck, Health, build_health
 from openclaw.gateway.http import control_ui, hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke
@@ -54,6 +56,7 @@ from openclaw.gateway.methods import (
     messages,
     nodes,
     outbox,
+    plugins,
     send,
     skills,
     system,
@@ -70,7 +73,7 @@ from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.views.history import read_history
-from openclaw.inbound.commands.registry import listed
+from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
 from openclaw.inbound.incoming import CommandContext, client_facts
 from openclaw.inbound.notices import Notices
@@ -113,6 +116,7 @@ from openclaw.tools.browser.tool import BrowserTool
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.message import MessagingTool
 from openclaw.tools.process_registry import ProcessRegistry
+from openclaw.tools.sandbox.rules import PLACES
 from openclaw.tools.web import WebFetchTool
 from openclaw.tools.web_search import WebSearchTool
 
@@ -133,6 +137,7 @@ METHOD_FAMILIES = (
     memory,
     messages,
     outbox,
+    plugins,
     channels,
     nodes,
     send,
@@ -178,7 +183,7 @@ async def open_gateway(
     await runtime.notes.load(partial(has_ended, runtime.ledger))
     watch_approvals(gateway)
     watch_compactions(runtime)
-    await asyncio.to_thread(load_extensions, config.current, runtime.hooks, str(state_dir))
+    await add_extensions(gateway)
     add_message_flow(gateway)
     return gateway
 
@@ -276,6 +281,27 @@ def build_gateway(
         environ=environ,
     )
     return gateway
+
+
+async def add_extensions(gateway: Gateway) -> None:
+    """Loads the extensions that the configuration names, and puts what they add in its places."""
+    runtime, kinds = gateway.runtime, gateway.channel_services.channels.kinds
+    taken = Taken(
+        tools=frozenset(PLACES),
+        commands=frozenset(WORDS),
+        methods=frozenset(gateway.methods.advertised()),
+        channels=frozenset({*BUILT_IN, "webchat"}),
+    )
+    points = runtime.extensions = await load_extensions(runtime.config.current, str(runtime.state_dir), taken)
+    for name, hook in points.compaction:
+        runtime.hooks.on(name, hook)
+    for kind in points.channels.values():
+        kinds.add(kind)
+    for api, provider in points.providers.items():
+        gateway.model_calls.add_provider(api, provider)
+    for method in points.methods.values():
+        gateway.methods.add_own(method.name, method.right, extension_method(method))
+    gateway.routes = [*map(extension_route, points.routes), *gateway.routes]
 
 
 def add_message_flow(gateway: Gateway) -> None:
@@ -403,6 +429,8 @@ def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
 
     stream = RunStream(record, gateway.broadcaster, gateway.runtime.clock, verbose, notice=notice)
     observers: list[Observer] = [RunMetrics(record, gateway.metrics), stream]
+    if gateway.runtime.extensions.hooks["message_sent"]:
+        observers.append(SentMessages(record, gateway.runtime.extensions))
     if is_delivered(record.row.route):
         observers.append(ChannelRun(record, gateway.channel_services, gateway.runtime.config.current))
     return observers
@@ -456,6 +484,7 @@ async def close_gateway(gateway: Gateway) -> None:
     """Closes the parts in the order of the flow: runs first, because they still write to the stores."""
     for part in (gateway.cron, gateway.hook_runs, gateway.heartbeats):
         await part.stop()
+    await gateway.runtime.extensions.tell_all("gateway_stopping")
     await gateway.pipeline.close()
     await gateway.team.close()
     await gateway.dispatcher.stop()
@@ -463,6 +492,7 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.stop()
     await gateway.runtime.approvals.close()
     await gateway.mcp.close()
+    await gateway.runtime.extensions.close()
     await gateway.runtime.processes.close()
     await gateway.browsers.close()
     await gateway.runtime.memories.close()

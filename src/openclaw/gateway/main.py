@@ -214,6 +214,7 @@ async def serving(
         await gateway.tell_repairs()
         await gateway.channel_services.start()
         await start_scheduler(gateway)
+        await gateway.runtime.extensions.tell_all("gateway_started")
         yield gateway, server
         restart = gateway.restart.requested.is_set()
         await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)

@@ -19,6 +19,7 @@ import msgspec
 from openclaw.agent.runtime import Runtime
 from openclaw.config.agents import user_zone
 from openclaw.config.channels import normalize_account_id
+from openclaw.extensions.api import MessageReceived
 from openclaw.foreign_text import disarmed
 from openclaw.inbound.access import (
     ChannelSettings,
@@ -403,6 +404,9 @@ class Pipeline:
         if (known := await self._known(message)) is not None:
             return await self._came_again(message, known)
         inbound, session, config = message.inbound, message.facts.session, self._runtime.config.current
+        extensions = self._runtime.extensions
+        if extensions.hooks["message_received"] and message.door != "program":
+            extensions.message_received(received(message))
         outcome = Continue(text=message.text)
         if message.reads_commands:
             outcome = await handle_commands(message.facts, message.text, self._commands)
@@ -417,6 +421,10 @@ class Pipeline:
                 note = TurnedAway(message_id=message.run_id, channel=message.source, code=ReasonCode.SEND_POLICY)
                 await self._remember(note)
             return Blocked()
+        if extensions.hooks["before_accept"] and message.door != "program":
+            said = await extensions.before_accept(received(message))
+            if said is not None:
+                return await self._write_down(message, Handled(reply=said))
         for number, reply in enumerate(outcome.side_replies):
             if inbound is None:
                 self._notices.show(session, f"{message.run_id}:{number}", reply)
@@ -598,6 +606,22 @@ class Pipeline:
                 media=inbound.media,
             )
         )
+
+
+def received(message: Incoming) -> MessageReceived:
+    """The message as extensions see it."""
+    facts = message.facts
+    return MessageReceived(
+        agent_id=facts.session.agent_id,
+        session_key=facts.session.key,
+        channel=message.source,
+        text=message.text,
+        sender_id=facts.sender_ids[0] if facts.sender_ids else "",
+        sender_name=facts.sender_name or "",
+        group=facts.group,
+        rights=facts.rights,
+        run_id=message.run_id,
+    )
 
 
 def _abort_note(entry: SessionEntry) -> str:

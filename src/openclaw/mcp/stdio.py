@@ -35,7 +35,7 @@ LEAVE_S = 2.0
 LOOK_S = 0.05
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True):
+class ServerLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """How a server is started."""
 
     command: str
@@ -48,7 +48,7 @@ class CannotStartServer(Exception):
     """The program cannot be started. The message says why, in words for the owner."""
 
 
-def launch_of(command: str, args: list[str], env: Mapping[str, str], cwd: str | None) -> Launch:
+def launch_of(command: str, args: list[str], env: Mapping[str, str], cwd: str | None) -> ServerLaunch:
     """Looks for the program. Raises ``CannotStartServer`` if there is none. Blocking."""
     environment = {**command_environment(os.environ, {}, {}, []), **env}
     program = shutil.which(Path(command).expanduser(), path=environment["PATH"])
@@ -57,7 +57,7 @@ def launch_of(command: str, args: list[str], env: Mapping[str, str], cwd: str | 
     folder = Path(cwd).expanduser() if cwd else Path.home()
     if not folder.is_dir():
         raise CannotStartServer(f"its folder {folder} does not exist")
-    return Launch(command=program, args=tuple(args), env=environment, cwd=str(folder))
+    return ServerLaunch(command=program, args=tuple(args), env=environment, cwd=str(folder))
 
 
 class ServerProcess:
@@ -78,7 +78,7 @@ class ServerProcess:
         return lines[-1] if lines else ""
 
     @asynccontextmanager
-    async def transport(self, launch: Launch) -> AsyncGenerator[TransportStreams]:
+    async def transport(self, launch: ServerLaunch) -> AsyncGenerator[TransportStreams]:
         """Starts the program. At the end it is stopped, and everything that it started with it."""
         import anyio
         from mcp.shared.message import SessionMessage

@@ -86,6 +86,10 @@ class ModelCalls:
             self._failed(error)
             raise
 
+    def add_provider(self, api: str, provider: Provider) -> None:
+        """Makes the wire protocol of an extension known."""
+        self._providers[api] = provider
+
     def provider_for(self, model: Model) -> Provider:
         """The provider that speaks the model's ``api``."""
         provider = self._providers.get(model.api)

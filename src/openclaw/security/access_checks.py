@@ -234,9 +234,13 @@ def _surface(subject: Subject, config: Config) -> str:
             f"groups: open={sum(groups.values())}, allowlist={len(groups) - sum(groups.values())}",
             f"tools.elevated: {_on(elevated)}",
             f"hooks: {_on(config.hooks.enabled)}",
-            f"extensions: {len(_list(config.plugins.load.get('paths')))}",
+            f"extensions: {len(_list(config.plugins.load.get('paths'))) + _used(config)}",
         )
     )
+
+
+def _used(config: Config) -> int:
+    return len({*config.plugins.allow, *(id for id, entry in config.plugins.entries.items() if entry.enabled)})
 
 
 def _on(value: bool) -> str:

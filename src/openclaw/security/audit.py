@@ -124,6 +124,7 @@ RULES: dict[str, Rule] = {
     "sandbox.dangerous_network_mode": Rule("warn", "The sandbox has this machine's network"),
     "sandbox.dangerous_bind_mount": Rule("critical", "The sandbox sees folders of value"),
     "plugins.extensions_no_allowlist": Rule("warn", "Extensions are loaded without a list"),
+    "mcp.open_to_all": Rule("warn", "Everybody can use the tools of an MCP server"),
     "plugins.code_perms": Rule("critical", "Other users can change code that the Gateway loads"),
     "models.legacy": Rule("warn", "An old model is used"),
     "models.weak_tier": Rule("warn", "A weak model is used"),

@@ -155,6 +155,15 @@ def extension_checks(subject: Subject) -> Iterator[Finding]:
         yield finding("plugins.extensions_no_allowlist", detail, fix)
 
 
+def mcp_checks(subject: Subject) -> Iterator[Finding]:
+    servers = subject.snapshot.config.mcp.servers
+    free = [name for name, one in servers.items() if one.enabled and one.sessions == "all" and one.ask == "off"]
+    if free:
+        detail = f"whoever can talk to the agent, in groups too, can have it call {', '.join(free[:8])}"
+        fix = f"openclaw config set mcp.servers.{free[0]}.sessions owner, or let it ask with .ask always"
+        yield finding("mcp.open_to_all", detail, fix)
+
+
 def model_checks(subject: Subject) -> Iterator[Finding]:
     from openclaw.security.access_checks import open_doors
 
@@ -190,4 +199,4 @@ def _billions(model: str) -> float | None:
     return max(sizes) if sizes else None
 
 
-CHECKS = (exec_checks, file_tool_checks, extension_checks, model_checks)
+CHECKS = (exec_checks, file_tool_checks, extension_checks, mcp_checks, model_checks)

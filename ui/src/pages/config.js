@@ -62,17 +62,22 @@ function at(value, path) {
   return path.reduce((found, name) => (found && typeof found === "object" ? found[name] : undefined), value);
 }
 
-// Every field whose path or description has the words.
-function found(shape, words, path = [], rows = []) {
-  const { properties } = plainShape(shape);
-  for (const [name, inner] of Object.entries(properties || {})) {
-    if (rows.length >= MOST_FOUND) break;
-    const plain = plainShape(inner);
-    const here = [...path, name];
-    if (plain.properties) found(plain, words, here, rows);
-    else if (`${here.join(".")} ${plain.description || ""}`.toLowerCase().includes(words)) rows.push([here, plain]);
-  }
-  return rows;
+// Every field whose path or description has the words: paths that begin with them, then other paths, then the rest.
+function found(schema, words) {
+  const ranks = [[], [], []];
+  const walk = (shape, path) => {
+    for (const [name, inner] of Object.entries(plainShape(shape).properties || {})) {
+      const plain = plainShape(inner);
+      const here = [...path, name];
+      const place = here.join(".").toLowerCase();
+      if (plain.properties) walk(plain, here);
+      else if (place.startsWith(words)) ranks[0].push([here, plain]);
+      else if (place.includes(words)) ranks[1].push([here, plain]);
+      else if ((plain.description || "").toLowerCase().includes(words)) ranks[2].push([here, plain]);
+    }
+  };
+  walk(schema, []);
+  return ranks.flat().slice(0, MOST_FOUND);
 }
 
 function Form({ file, reload, find, setFind }) {

@@ -11,6 +11,7 @@ import { SessionSelect, mainSession } from "../parts/session-select.js";
 
 const ROW_PX = 38;
 const AROUND = 15;
+const KINDS = { model_change: "model", thinking_level_change: "thinking level", custom: "mark", custom_message: "internal note", branch_summary: "summary of a branch", session_info: "session" };
 
 // The entries in the order of the page, each with its depth and whether it is on the active branch.
 export function laidOut(entries, leafId) {
@@ -111,7 +112,7 @@ function Entry({ row, top, facts, leaf, chosen, choose }) {
   const kind = facts?.role || entry.type;
   return html`<li style=${{ top: `${top}px` }}>
     <button data-entry=${entry.id} aria-pressed=${chosen} class=${active ? "active" : ""} style=${{ paddingLeft: `${10 + Math.min(depth, 8) * 22}px` }} onClick=${() => choose(entry.id)}>
-      ${depth > 0 && html`<span aria-hidden="true">⎇</span>`}<span class="chip kind-${kind}">${t(kind)}</span>
+      ${depth > 0 && html`<span aria-hidden="true">⎇</span>`}<span class="chip">${t(KINDS[kind] || kind)}</span>
       ${entry.label && html`<span class="chip warn">${entry.label}</span>`}
       <span class="text">${facts?.text || ""}</span>${leaf && html`<span class="chip good">${t("newest")}</span>`}
     </button></li>`;

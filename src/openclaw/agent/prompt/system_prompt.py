@@ -75,6 +75,8 @@ class PromptFacts(msgspec.Struct, kw_only=True):
     citations: bool = False
     heartbeat_prompt: str = ""
     sandbox: SandboxFacts | None = None
+    sections: tuple[str, ...] = ()
+    """What extensions add, each with its heading."""
     tagged_reasoning: bool = False
     """The model writes its reasoning into the answer and must separate the two by tags."""
     repo_root: str | None = None
@@ -313,6 +315,7 @@ def _full(facts: PromptFacts, names: frozenset[str], listed: str, skills: str, p
         sections.workspace_files() if project else "",
         sections.reply_tags(),
         sections.messaging(names),
+        *facts.sections,
         sections.reasoning_format(facts.tagged_reasoning),
         project,
         sections.silent_replies(),
@@ -334,6 +337,7 @@ def _minimal(facts: PromptFacts, names: frozenset[str], listed: str, project: st
         sections.date_and_time(facts.user_timezone, FACTS_BEGIN),
         sections.workspace_files() if project else "",
         sections.extra_context(facts.extra.strip(), subagent=True),
+        *facts.sections,
         sections.reasoning_format(facts.tagged_reasoning),
         project,
         _runtime(facts),

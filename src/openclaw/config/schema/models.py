@@ -1,12 +1,12 @@
 """``models`` and ``auth``: providers, their models, and the credentials used with them."""
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from msgspec import field
+from msgspec import Meta, field
 
 from openclaw.config.schema.base import Amount, Name, OpenMap, Positive, Record, Secret, Sensitive
 
-ModelApi: TypeAlias = Literal[
+_APIS = [
     "anthropic-messages",
     "openai-completions",
     "openai-responses",
@@ -16,6 +16,10 @@ ModelApi: TypeAlias = Literal[
     "bedrock-converse-stream",
     "ollama",
     "local",
+]
+ModelApi: TypeAlias = Annotated[
+    str,
+    Meta(pattern=f"^({'|'.join(_APIS)}|[a-z0-9_-]+/[a-z0-9_-]+)$", examples=[*_APIS, "<extension>/<protocol>"]),
 ]
 
 

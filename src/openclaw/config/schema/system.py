@@ -422,19 +422,26 @@ class Broadcast(Record):
     """Agents that all answer in a chat, by the chat's id."""
 
 
+class PluginEntry(Record):
+    enabled: bool | None = None
+    """Load it; unset means only if plugins.allow names it."""
+    config: OpenMap = {}
+    """Its own settings, as it explains them."""
+
+
 class Plugins(Record):
     enabled: bool = True
     """Load plugins."""
     allow: list[str] = []
-    """Only these; empty means all."""
+    """Only these; empty means all that are named elsewhere here."""
     deny: list[str] = []
     """Never these."""
     load: OpenMap = {}
     """Extensions: paths, a list of Python files or of folders with such files."""
     slots: OpenMap = {}
     """Which plugin fills a role: memory."""
-    entries: dict[str, OpenMap] = {}
-    """Settings per plugin."""
+    entries: dict[str, PluginEntry] = {}
+    """The installed plugins that are used, by their ids."""
     installs: dict[str, OpenMap] = {}
     """Records of installed plugins."""
 

@@ -18,7 +18,7 @@ _METHODS: dict[Right, str] = {
         cron.runs system-presence last-heartbeat node.list node.describe chat.history
         sessions.archived sessions.tree sessions.search sessions.export messages.list messages.get messages.why
         memory.status memory.search events.replay chat.view chat.commands sessions.entries
-        mcp.status
+        mcp.status plugins.list
         outbox.list
     """,
     "write": """

@@ -97,8 +97,9 @@ async def _tool(gateway: Gateway, target: SessionRef, name: str, sandbox: Bounda
     workspace = workspace_dir(config, gateway.runtime.state_dir, target.agent_id)
     await asyncio.to_thread(make_private_dir, str(workspace))
     subagent = is_subagent(target.key)
+    wanted = config.mcp.servers or gateway.runtime.extensions.tools
     asker = ToolAsker(agent_id=target.agent_id, session_key=target.key, entry=entry, body=MessageBody())
-    foreign = await foreign_tools(asker, model, config, gateway.runtime, sandbox=sandbox) if config.mcp.servers else ()
+    foreign = await foreign_tools(asker, model, config, gateway.runtime, sandbox=sandbox) if wanted else ()
     tools = tools_for(
         target.agent_id,
         model,
@@ -110,7 +111,8 @@ async def _tool(gateway: Gateway, target: SessionRef, name: str, sandbox: Bounda
         foreign=foreign,
     )
     offered = allowed_tools([tool.spec.name for tool in tools], [ToolFilter(deny=tuple(config.gateway.tools.deny))])
-    return next((tool for tool in tools if tool.spec.name == name and name in offered), None)
+    found = {tool.spec.name: tool for tool in tools if tool.spec.name in offered}
+    return gateway.runtime.extensions.watched(found).get(name)
 
 
 async def _run(

@@ -240,10 +240,10 @@ async def view(call: MethodCall) -> Any:
     params: ChatView = call.params
     gateway = call.gateway
     target = target_of(gateway, params.session_key)
-    entry = await entry_of(gateway, target)
-    # The state of the run is taken before the transcript is read. A message that ends in between is in both, none is
-    # in neither.
+    # The number of the last event and the state of the run come first. What happens while the session is read is then
+    # in the answer or in a later event, or in both, and never in neither.
     answer: dict[str, Any] = {"sessionKey": shown_key(target.key), **_under_way(call, target.key)}
+    entry = await entry_of(gateway, target)
     if entry is None:
         return {**answer, "sessionId": None, "messages": [], "more": False}
     ref = transcript_ref(target.agent_id, entry)

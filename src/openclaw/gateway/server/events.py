@@ -338,14 +338,14 @@ class RunStream:
         self._switches = 0
         self._stored = True
         """The transcript holds the text, or there is none yet."""
-        self._tools: dict[str, dict[str, Any]] = {}
-        """The tool calls that are under way, with what they have said last."""
+        self._tools: dict[str, ToolStarted | ToolUpdated] = {}
+        """The tool calls that are under way, by the last that was heard of each."""
 
     def so_far(self) -> dict[str, Any]:
         """What the run has said and does now, as far as the transcript does not hold it yet."""
         text = "" if self._stored else self._text.upto(self._text.size - sum(map(len, self._unsent)))
         thinking = "" if self._stored or self._record.reasoning != "stream" else "".join(self._thoughts)
-        return {"text": text, "thinking": thinking, "tools": list(self._tools.values())}
+        return {"text": text, "thinking": thinking, "tools": [_under_way(event) for event in self._tools.values()]}
 
     def started(self) -> None:
         self._agent("lifecycle", {"phase": "start", "startedAt": self._record.started_at})
@@ -375,14 +375,12 @@ class RunStream:
                     self._flush_thoughts()
             case ToolStarted(call_id, name, arguments):
                 self._flush()
-                data = {"phase": "start", "name": name, "toolCallId": call_id, "args": arguments}
-                self._tools[call_id] = data
-                self._tool(data)
-            case ToolUpdated(call_id, name, arguments, partial):
+                self._tools[call_id] = event
+                self._tool({"phase": "start", "name": name, "toolCallId": call_id, "args": arguments})
+            case ToolUpdated(call_id, name, _, partial):
+                self._tools[call_id] = event
                 data = {"phase": "update", "name": name, "toolCallId": call_id}
-                shown = result_view(partial.content, partial.details)
-                self._tools[call_id] = {**data, "args": arguments, "partialResult": shown}
-                self._tool(data, ("partialResult", lambda: shown))
+                self._tool(data, ("partialResult", lambda: result_view(partial.content, partial.details)))
             case ToolEnded(message, arguments, failed):
                 data = {
                     "phase": "result",
@@ -567,6 +565,13 @@ class RunStream:
 
 def spoken(text: str, at: int) -> dict[str, Any]:
     return {"role": "assistant", "content": [{"type": "text", "text": text}], "timestamp": at}
+
+
+def _under_way(event: ToolStarted | ToolUpdated) -> dict[str, Any]:
+    view: dict[str, Any] = {"name": event.name, "toolCallId": event.call_id, "args": event.arguments}
+    if isinstance(event, ToolStarted):
+        return {"phase": "start", **view}
+    return {"phase": "update", **view, "partialResult": result_view(event.partial.content, event.partial.details)}
 
 
 def _stop_reason(reason: str) -> str:

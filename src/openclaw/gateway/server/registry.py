@@ -20,6 +20,7 @@ from openclaw.gateway.server.params import (
     encode_error,
     encode_response,
 )
+from openclaw.rights import Right
 from openclaw.runs.session_change import StillActive
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import LONGEST_KEY, REMEMBERED_KEYS, SessionRef, agent_of, canonical_key, key_problem
@@ -107,6 +108,8 @@ class Method(msgspec.Struct, frozen=True):
     name: str
     params: type[Any] | None
     handler: Handler
+    right: Right | None = None
+    """The right that it needs. None: ``METHOD_RIGHTS`` has it."""
 
 
 class MethodTable:
@@ -132,6 +135,10 @@ class MethodTable:
 
         return register
 
+    def add_own(self, name: str, right: Right, handler: Handler) -> None:
+        """Adds a method of an extension, which says itself who may call it."""
+        self._add(Method(name, None, handler, right))
+
     def _add(self, method: Method) -> None:
         if method.name in self._methods:
             raise ValueError(f"method {method.name} is registered twice")
@@ -145,9 +152,11 @@ class MethodTable:
         """The method, once the caller is known to be allowed to call it. Raises ``MethodError``."""
         if name == "connect":
             raise MethodError("connect is only valid as the first request")
-        if refused := refusal(client.role, client.rights, right_of(name)):
+        found = self._methods.get(name)
+        right = found.right if found is not None else None
+        if refused := refusal(client.role, client.rights, right or right_of(name)):
             raise MethodError(refused)
-        if found := self._methods.get(name):
+        if found is not None:
             return found
         shown = clipped(name, 81)
         if name in ADVERTISED:

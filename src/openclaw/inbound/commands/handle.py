@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from openclaw.config.agents import model_aliases
+from openclaw.extensions.api import CommandCall
+from openclaw.extensions.points import OwnCommand
 from openclaw.inbound.command_text import (
     Called,
     command_body,
@@ -73,7 +75,11 @@ async def _handle(facts: Facts, text: str, context: CommandContext) -> Outcome:
         return Continue(text=text)
     if reset:
         return _refused(facts, [("reset", "session")]) or await _start_over(*reset, facts, context)
-    called = stand_alone(command_body(text, facts.listening), facts.listening.bot_username)
+    body = command_body(text, facts.listening)
+    called = stand_alone(body, facts.listening.bot_username)
+    if called is None and (own := context.runtime.extensions.command(body)) is not None:
+        refused = _refused(facts, [(own[0].name, own[0].right)])
+        return refused or Handled(later=_of_extension(*own, facts, context))
     if called is not None:
         command = called.command
         refused = _refused(facts, [(command.name, command.right_for(called.args))])
@@ -141,6 +147,18 @@ async def _stand_alone(called: Called, facts: Facts, context: CommandContext) ->
         return Handled(later=_reply(command.name, facts, context, called.args))
     answer = await HANDLERS[command.name](context, facts, called.args)
     return Handled(reply=answer) if isinstance(answer, str) else answer
+
+
+async def _of_extension(command: OwnCommand, args: str, facts: Facts, context: CommandContext) -> str | None:
+    about = CommandCall(
+        args=args,
+        agent_id=facts.session.agent_id,
+        session_key=facts.session.key,
+        channel=facts.channel,
+        sender_id=facts.sender_ids[0] if facts.sender_ids else "",
+        rights=facts.rights,
+    )
+    return await context.runtime.extensions.run_command(command, about)
 
 
 async def _reply(name: str, facts: Facts, context: CommandContext, args: str = "") -> str | None:

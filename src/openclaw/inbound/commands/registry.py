@@ -223,6 +223,8 @@ COMMANDS: tuple[Command, ...] = (
 )  # fmt: skip
 
 _BY_WORD: Mapping[str, Command] = {word: command for command in COMMANDS for word in (command.name, *command.aliases)}
+WORDS = tuple(_BY_WORD)
+"""Every name and alias."""
 
 
 def find(word: str) -> Command | None:

@@ -121,12 +121,17 @@ async def command_list(context: CommandContext, facts: Facts, _: str) -> str:
         rows = [_row(command) for command in commands if command.category == category]
         if rows:
             parts.append("\n".join([category, *rows]))
+    if own := context.runtime.extensions.commands:
+        parts.append("\n".join(["Extensions", *(_line(one.name, one.usage, one.help) for one in own.values())]))
     return "\n\n".join(parts)
 
 
 def _row(command: Command) -> str:
-    names = ", ".join(f"/{name}" for name in (command.name, *command.aliases))
-    return f"  {names}{f' {command.usage}' if command.usage else ''} — {command.help}"
+    return _line(", /".join((command.name, *command.aliases)), command.usage, command.help)
+
+
+def _line(names: str, usage: str, help: str) -> str:
+    return f"  /{names}{f' {usage}' if usage else ''} — {help}"
 
 
 async def whoami(_context: CommandContext, facts: Facts, _: str) -> str:
