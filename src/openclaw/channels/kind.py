@@ -18,6 +18,7 @@ BUILT_IN = {
     "telegram": "openclaw.channels.telegram.kind:TelegramKind",
     "discord": "openclaw.channels.discord.kind:DiscordKind",
     "irc": "openclaw.channels.irc.kind:IrcKind",
+    "matrix": "openclaw.channels.matrix.kind:MatrixKind",
     "signal": "openclaw.channels.signal.kind:SignalKind",
     "slack": "openclaw.channels.slack.kind:SlackKind",
 }

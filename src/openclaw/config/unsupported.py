@@ -29,6 +29,7 @@ _CHANNELS = (
     "telegram",
     "discord",
     "irc",
+    "matrix",
     "signal",
     "slack",
 )
@@ -125,7 +126,8 @@ UNSUPPORTED: dict[str, str] = {
     "channels.whatsapp": "there is no WhatsApp channel yet",
     "channels.bluebubbles": "there is no BlueBubbles channel yet",
     "channels.imessage": "there is no BlueBubbles channel yet",
-    "channels.matrix": "there is no Matrix channel yet",
+    "channels.matrix.initialSyncLimit": "messages from before the first start are not read",
+    "channels.matrix.accounts.*.initialSyncLimit": "messages from before the first start are not read",
     **{
         f"channels.irc{account}.{key}": reason
         for account in ("", ".accounts.*")
