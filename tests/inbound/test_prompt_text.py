@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Sender
 from openclaw.inbound.prompt_text import (
     CURRENT_MARKER,
@@ -29,7 +27,6 @@ from openclaw.inbound.prompt_text import (
     group_intro,
     is_empty,
     media_note,
-    message_prefix,
     reply_context,
     sender_label,
     stamp,
@@ -402,18 +399,3 @@ def test_views_show_what_the_person_typed(text: str) -> None:
 )
 def test_what_was_told_in_front_of_a_message_is_no_part_of_what_the_person_typed(stored, shown):
     assert without_wrappers(stored) == shown
-
-
-@pytest.mark.parametrize(
-    ("settings", "channel", "prefix"),
-    [
-        ({"messages": {"messagePrefix": "[all]"}, "channels": {"whatsapp": {}}}, "whatsapp", "[all]"),
-        ({"channels": {"whatsapp": {"messagePrefix": "[own]"}}}, "whatsapp", "[own]"),
-        ({"messages": {"messagePrefix": "[all]"}, "channels": {"whatsapp": {"messagePrefix": ""}}}, "whatsapp", ""),
-        ({"messages": {"messagePrefix": "[all]"}, "channels": {"signal": {}}}, "signal", ""),
-    ],
-)
-def test_messages_on_whatsapp_get_the_prefix_that_is_configured(settings: Any, channel: str, prefix: str) -> None:
-    loaded = parse_config("openclaw.json", msgspec.json.encode(settings).decode(), {})
-    assert loaded.valid, loaded.issues
-    assert message_prefix(loaded.config, channel, "default") == prefix

@@ -10,9 +10,7 @@ from functools import lru_cache
 import msgspec
 
 from openclaw.clock import iso_utc
-from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
-from openclaw.config.schema.channels.whatsapp import WhatsAppAccount
 from openclaw.foreign_text import UNTRUSTED, disarmed, disarmed_name
 from openclaw.inbound.message import Inbound, Media, Quoted, Sender
 
@@ -235,16 +233,14 @@ def channel_body(
     *,
     previous_ms: int | None = None,
     history: Sequence[HistoryEntry] = (),
-    prefix: str = "",
 ) -> str:
     """Returns what the model reads: the history, then heading, sender, text and reply context of one channel message.
 
-    ``previous_ms`` is the session's last activity before it. ``prefix`` is put before the text (``message_prefix``).
+    ``previous_ms`` is the session's last activity before it.
     """
     written = disarmed(clean_text(inbound.text))
     speaker = sender_label(inbound.sender) if inbound.peer.kind != "direct" else ""
     said = written if written.strip() else " ".join(media_marks(inbound))
-    said = f"{prefix} {said}" if prefix else said
     text = f"{_forward_heading(inbound)}{said}{reply_context(inbound.quoted)}"
     current = envelope(
         inbound.channel,
@@ -255,15 +251,6 @@ def channel_body(
         previous_ms=previous_ms,
     )
     return with_sender_line(with_history(rendered_history(history, inbound, options), current), inbound)
-
-
-def message_prefix(config: Config, channel: str, account_id: str) -> str:
-    """What is put before messages that come in on WhatsApp: the account's ``messagePrefix``, or else everybody's."""
-    account = account_settings(config, channel, account_id)
-    if not isinstance(account, WhatsAppAccount):
-        return ""
-    own = account.message_prefix
-    return (own if own is not None else config.messages.message_prefix or "").strip()
 
 
 def assemble_prompt(parts: PromptParts) -> str:
