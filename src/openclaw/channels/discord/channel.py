@@ -112,11 +112,12 @@ class DiscordChannel:
             await self._listen(connection, self._recalled())
         finally:
             self._connection = None
+            # What is still being taken in comes again after the restart.
+            self._move_bookmark(connection.place())
             tasks = list(self._last.values())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._move_bookmark(connection.place())
             await self._bookmark.close()
             await self._files.close()
             await connection.close()
