@@ -194,7 +194,7 @@ async def test_a_reopened_chat_shows_failures_and_no_prompt_that_nobody_wrote(
         await terminal.shows("no such thing", idle=True)
         await models.wait_until_idle()
     async with Tmux(folder, gateway.env, "chat") as terminal:
-        await terminal.shows("› will fail", "no such thing")
+        await terminal.shows("› will fail", "no such thing", idle=True)
         await terminal.type("/new")
         await terminal.press("Enter")
         screen = await terminal.shows("› /new", "a fresh start", idle=True)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from types import TracebackType
 
@@ -27,7 +28,8 @@ class Tmux:
     """``async with Tmux(folder, env, "chat") as terminal`` runs ``openclaw chat`` in a window of 80 × 30."""
 
     def __init__(self, folder: Path, env: dict[str, str], *words: str) -> None:
-        self._socket = folder / "tmux.sock"
+        # Each has a server of its own. One on the path of an earlier server could meet it while it ends.
+        self._socket = folder / f"{uuid.uuid4().hex[:8]}.sock"
         self._env = {**env, "TERM": "xterm-256color", "NO_COLOR": "1", "PYTHONUTF8": "1"}
         self._env.pop("TMUX", None)
         self._words = words
