@@ -72,6 +72,7 @@ export class Conversation {
     const { messages, run, waiting, seq, epoch, ...facts } = view;
     this.fullKey = view.sessionKey;
     this.seq = seq;
+    if (this.epoch !== epoch) this.compacting.value = false; // A restart ends it without a word.
     this.epoch = epoch;
     this.facts.value = facts;
     this.waiting.value = waiting;
