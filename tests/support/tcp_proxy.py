@@ -18,7 +18,7 @@ class TcpProxy:
         self.accepts = True
         """When False, new connections are closed at once."""
         self.deaf_after = b""
-        """When the client has sent this, what the server says is thrown away."""
+        """When a client has sent this, what the server says on that connection is thrown away."""
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -50,17 +50,20 @@ class TcpProxy:
             writer.transport.abort()
             return
         self._open |= {writer, up_writer}
-        for copy in (self._copy(reader, up_writer, True), self._copy(up_reader, writer, False)):
+        deaf = asyncio.Event()
+        for copy in (self._copy(reader, up_writer, deaf, True), self._copy(up_reader, writer, deaf, False)):
             task = asyncio.create_task(copy)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, of_client: bool) -> None:
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deaf: asyncio.Event, of_client: bool
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
                 if of_client and self.deaf_after and self.deaf_after in data:
-                    self.answers = False
-                if of_client or self.answers:
+                    deaf.set()
+                if of_client or (self.answers and not deaf.is_set()):
                     writer.write(data)
                     await writer.drain()
         with contextlib.suppress(OSError):

@@ -14,7 +14,7 @@ from openclaw.storage import faults
 
 log = logging.getLogger("openclaw.channels")
 
-MAX_EVENT_ID = 200
+MAX_EVENT_ID = 1000
 BOOKMARK_PAUSE_S = 0.2
 
 

@@ -18,8 +18,12 @@ BUILT_IN = {
     "telegram": "openclaw.channels.telegram.kind:TelegramKind",
     "discord": "openclaw.channels.discord.kind:DiscordKind",
     "irc": "openclaw.channels.irc.kind:IrcKind",
+    "matrix": "openclaw.channels.matrix.kind:MatrixKind",
     "signal": "openclaw.channels.signal.kind:SignalKind",
+    "bluebubbles": "openclaw.channels.bluebubbles.kind:BlueBubblesKind",
+    "imessage": "openclaw.channels.bluebubbles.kind:IMessageKind",
     "slack": "openclaw.channels.slack.kind:SlackKind",
+    "whatsapp": "openclaw.channels.whatsapp.kind:WhatsAppKind",
 }
 """Channel → its kind. A kind is imported when the configuration first names its channel."""
 ENTRY_POINTS = "openclaw.channels"

@@ -8,8 +8,10 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from openclaw.config.agents import agent_config
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels.base import ChannelAccount, HeartbeatVisibility
+from openclaw.config.schema.channels.whatsapp import WhatsAppAccount
 from openclaw.paths import normalize_agent_id
 
 T = TypeVar("T")
@@ -71,6 +73,25 @@ def heartbeat_visibility(config: Config, channel: str, account_id: str | None) -
     """How heartbeats show on a channel: as its account says, else the channel, else all channels."""
     account = account_settings(config, channel, account_id)
     return (account.heartbeat if account else None) or config.channels.defaults.heartbeat
+
+
+def message_prefix(config: Config, channel: str, account_id: str | None, agent_id: str) -> str:
+    """What is put before a message that comes in on WhatsApp. Empty on other channels.
+
+    Where nothing is configured and nobody is on the allow list, it is the agent's name.
+    """
+    account = account_settings(config, channel, account_id)
+    return _whatsapp_prefix(config, account, agent_id) if isinstance(account, WhatsAppAccount) else ""
+
+
+def _whatsapp_prefix(config: Config, account: WhatsAppAccount, agent_id: str) -> str:
+    given = config.messages.message_prefix if account.message_prefix is None else account.message_prefix
+    if given is not None:
+        return given
+    if account.allow_from:
+        return ""
+    agent = agent_config(config, agent_id)
+    return f"[{(agent.identity.name if agent else None) or 'openclaw'}]"
 
 
 def _common_keys(section: dict[str, Any], config: Config) -> ChannelAccount:

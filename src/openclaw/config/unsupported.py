@@ -29,14 +29,25 @@ _CHANNELS = (
     "telegram",
     "discord",
     "irc",
+    "matrix",
     "signal",
     "slack",
+    "whatsapp",
+    "bluebubbles",
+    "imessage",
 )
 """The channels that exist."""
 _PER_CHANNEL_ACCOUNT = {
     "reactionLevel": "the agent reacts with emoji as often as it is told to",
     "ackReaction": "messages are not acknowledged with a reaction yet",
     "defaultTo": "messages are only sent to a recipient that is named",
+}
+_PER_WHATSAPP_ACCOUNT = {
+    "authDir": "WhatsApp is used through the Cloud API, not through WhatsApp Web",
+    "selfChatMode": "a number of the Cloud API belongs to the agent alone",
+    "debounceMs": "set messages.inbound.byChannel.whatsapp instead",
+    "actions.sendMessage": "deny the message tool instead",
+    "actions.polls": "the Cloud API has no polls",
 }
 _PER_SLACK_ACCOUNT = {
     "userToken": "everything is done with the bot's token",
@@ -101,7 +112,6 @@ UNSUPPORTED: dict[str, str] = {
     "broadcast.strategy": "the agents of a broadcast answer side by side",
     "audio": "voice messages are not transcribed yet",
     "media": "media are stored by their content",
-    "messages.messagePrefix": "messages get no prefix yet",
     "messages.ackReaction": "messages are not acknowledged with a reaction yet",
     "messages.ackReactionScope": "messages are not acknowledged with a reaction yet",
     "messages.removeAckAfterReply": "messages are not acknowledged with a reaction yet",
@@ -117,7 +127,7 @@ UNSUPPORTED: dict[str, str] = {
     "cron.webhookToken": "finished jobs are told to clients and channels only",
     "hooks.gmail": "mail is not fetched; let a program call /hooks/gmail with the preset gmail",
     "hooks.internal": "there are no hooks inside the Gateway yet",
-    "web": "there is no WhatsApp channel yet",
+    "web": "WhatsApp is used through the Cloud API, not through WhatsApp Web",
     **{
         f"channels.telegram{account}.{key}": reason
         for account in ("", ".accounts.*")
@@ -128,10 +138,8 @@ UNSUPPORTED: dict[str, str] = {
         for account in ("", ".accounts.*")
         for key, reason in _PER_DISCORD_ACCOUNT.items()
     },
-    "channels.whatsapp": "there is no WhatsApp channel yet",
-    "channels.bluebubbles": "there is no BlueBubbles channel yet",
-    "channels.imessage": "there is no BlueBubbles channel yet",
-    "channels.matrix": "there is no Matrix channel yet",
+    "channels.matrix.initialSyncLimit": "messages from before the first start are not read",
+    "channels.matrix.accounts.*.initialSyncLimit": "messages from before the first start are not read",
     **{
         f"channels.irc{account}.{key}": reason
         for account in ("", ".accounts.*")
@@ -146,6 +154,17 @@ UNSUPPORTED: dict[str, str] = {
         for channel in _CHANNELS
         for account in ("", ".accounts.*")
         for key, reason in _PER_CHANNEL_ACCOUNT.items()
+    },
+    **{
+        f"channels.{channel}{account}.{key}": "iMessage is used through a BlueBubbles server (serverUrl, password)"
+        for channel in ("bluebubbles", "imessage")
+        for account in ("", ".accounts.*")
+        for key in ("cliPath", "dbPath")
+    },
+    **{
+        f"channels.whatsapp{account}.{key}": reason
+        for account in ("", ".accounts.*")
+        for key, reason in _PER_WHATSAPP_ACCOUNT.items()
     },
     **{
         f"channels.slack{account}.{key}": reason
@@ -243,7 +262,7 @@ UNSUPPORTED_VALUES: dict[str, Rule] = {
             "reactionAllowlist": "IRC has no reactions",
         }.items()
     },
-    "channels.*": Rule("this channel is not connected: so far there is Signal only", _asks),
+    "channels.*": Rule("no channel of OpenClaw has this name; a package that is installed must bring it", _asks),
 }
 """Key path → values that have no effect. Something reads these keys, for other values or only to show them."""
 

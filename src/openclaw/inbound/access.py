@@ -277,7 +277,7 @@ def _owners_of_channel(entries: Iterable[str | int], channel: str) -> frozenset[
     return frozenset(owners - {""})
 
 
-STORE_COUNTS_IN_GROUPS = frozenset({"telegram", "signal", "imessage"})
+STORE_COUNTS_IN_GROUPS = frozenset({"telegram", "signal", "imessage", "bluebubbles"})
 """On these channels a paired person may also speak in groups."""
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.config.agents import user_zone
-from openclaw.config.channels import normalize_account_id
+from openclaw.config.channels import message_prefix, normalize_account_id
 from openclaw.extensions.api import MessageReceived
 from openclaw.foreign_text import disarmed
 from openclaw.inbound.access import (
@@ -554,9 +554,11 @@ class Pipeline:
             return msgspec.structs.replace(body, prompt=prompt, internal=body.internal or outcome.greeting, **found)
         inbound = await within_reach(self._runtime, message.inbound, message.facts.session, entry)
         rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
+        agent_id = message.facts.session.agent_id
+        prefix = message_prefix(self._runtime.config.current, inbound.channel, inbound.account_id, agent_id)
         return msgspec.structs.replace(
             body,
-            prompt=self._channel_prompt(inbound, outcome, entry, rotation, pending),
+            prompt=self._channel_prompt(inbound, outcome, entry, rotation, pending, prefix),
             internal=outcome.greeting,
             images=[
                 StoredImage(media.blob, media.mime_type)
@@ -585,10 +587,11 @@ class Pipeline:
         entry: SessionEntry,
         rotation: Rotation | None,
         pending: tuple[HistoryEntry, ...],
+        prefix: str = "",
     ) -> str:
         base = outcome.text
         if not outcome.greeting:
-            said = msgspec.structs.replace(inbound, text=outcome.text)
+            said = msgspec.structs.replace(inbound, text=f"{prefix} {outcome.text}".strip() if prefix else outcome.text)
             options = envelope_options(self._runtime.config.current)
             base = channel_body(said, options, previous_ms=entry.get("updatedAt"), history=pending)
         new = rotation is not None or not entry.get("systemSent")

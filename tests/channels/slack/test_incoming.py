@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -20,7 +21,8 @@ from openclaw.channels.slack.incoming import (
     is_for_us,
     readable,
 )
-from openclaw.channels.slack.kind import SlackTarget, target_of
+from openclaw.channels.slack.kind import SlackKind, SlackTarget, target_of
+from openclaw.config.load import parse_config
 from openclaw.outbound.reply import SendFailed
 
 BOT = Bot(user="U0BOT", bot_id="B0BOT", team="T1")
@@ -141,6 +143,28 @@ def test_a_reaction_says_who_did_what() -> None:
     assert (added.to_us, added.inbound.text) == (True, "Slack: Ann reacted with :eyes: to your message (id 1.1)")
     removed = heard(event(type="reaction_removed", reaction="eyes", item=item, item_user="U0BOB"))
     assert removed.inbound.text == "Slack: Ann took back the reaction :eyes: to the message of Bob (id 1.1)"
+
+
+@pytest.mark.parametrize(
+    ("section", "environ", "problem"),
+    [
+        ({"botToken": "xoxb-1", "appToken": "xapp-1"}, {}, ""),
+        ({}, {"SLACK_BOT_TOKEN": "xoxb-1", "SLACK_APP_TOKEN": "xapp-1"}, ""),
+        ({"appToken": "xapp-1"}, {}, "set channels.slack.botToken to the bot's token (xoxb-…)"),
+        ({"botToken": {"env": "MINE"}}, {}, "set channels.slack.appToken to the app's token (xapp-…)"),
+        ({"mode": "http"}, {}, 'channels.slack.mode "http" does not exist here; set it to "socket" and give'),
+        (
+            {"accounts": {"work": {}}},
+            {"SLACK_BOT_TOKEN": "xoxb-1", "SLACK_APP_TOKEN": "xapp-1"},
+            "set channels.slack.accounts.work.botToken",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(section: dict[str, Any], environ: dict[str, str], problem: str) -> None:
+    config = parse_config("openclaw.json", json.dumps({"channels": {"slack": section}}), {}).config
+    (account,) = SlackKind(environ).accounts(config)
+    assert account.problem.startswith(problem)
+    assert bool(account.problem) == bool(problem)
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from openclaw.channels.base import ChannelContext
 from openclaw.channels.credentials import secret_of
 from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, read_within, safe_file_name
 from openclaw.channels.offer import offer
+from openclaw.channels.remembered import Remembered
 from openclaw.channels.slack.connection import (
     Directory,
     Envelope,
     Lanes,
-    Remembered,
     SlackApi,
     SlackRefused,
     Socket,

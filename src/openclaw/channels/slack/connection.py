@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -20,6 +19,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from openclaw.channels.base import NotConfigured
+from openclaw.channels.remembered import Remembered
 from openclaw.channels.slack.incoming import SlackEvent, Surroundings, people_in, room_kind, spoken
 from openclaw.outbound.reply import SendFailed
 
@@ -29,7 +29,6 @@ LOOK_UP_S = 2.0
 HELLO_S = 20.0
 HEARTBEAT_S = 20.0
 MAX_FRAME = 4 * 1024 * 1024
-MAX_KNOWN = 2000
 MAX_BUSY = 64
 """Envelopes that are handled at the same time. When there are more, the socket is not read on."""
 _REFUSED = frozenset(
@@ -38,7 +37,6 @@ _REFUSED = frozenset(
 _TRY_AGAIN = frozenset({"ratelimited", "rate_limited", "service_unavailable", "request_timeout", "team_added_to_org"})
 _HALF_DONE = frozenset({"internal_error", "fatal_error"})
 """Slack says that some of the operation may have succeeded."""
-Value = TypeVar("Value")
 
 
 class SocketLost(Exception):
@@ -225,23 +223,6 @@ class Lanes:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class Remembered(Generic[Value]):
-    """The most recent values by key. The oldest are forgotten."""
-
-    def __init__(self, most: int = MAX_KNOWN) -> None:
-        self._values: OrderedDict[str, Value] = OrderedDict()
-        self._most = most
-
-    def get(self, key: str) -> Value | None:
-        return self._values.get(key)
-
-    def put(self, key: str, value: Value) -> None:
-        self._values[key] = value
-        self._values.move_to_end(key)
-        while len(self._values) > self._most:
-            self._values.popitem(last=False)
 
 
 class Directory:

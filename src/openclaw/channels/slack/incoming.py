@@ -201,7 +201,9 @@ def interpret(event: SlackEvent, bot: Bot, around: Surroundings) -> Heard | None
             return SlackDeletion(inbound=inbound)
         case _:
             files = said.files or ()
-            return SlackPost(inbound=inbound, files=files) if inbound.text.strip() or files or inbound.quoted else None
+            # A bare mention is passed on too: its sender is told that nothing else arrived.
+            something = inbound.text.strip() or files or inbound.quoted or inbound.mentioned
+            return SlackPost(inbound=inbound, files=files) if something else None
 
 
 def interpret_command(command: SlashCommand, bot: Bot, around: Surroundings, *, ephemeral: bool) -> Inbound:

@@ -1,0 +1,84 @@
+"""The entries of BlueBubbles and iMessage in the list of channels. Both run the same code with their own section."""
+
+from __future__ import annotations
+
+import re
+
+from openclaw.channels.base import Capabilities, Channel, ChannelContext
+from openclaw.channels.kind import ConfiguredKind, Section
+from openclaw.config.schema import Config
+from openclaw.config.schema.channels.bluebubbles import BlueBubblesAccount
+from openclaw.inbound.message import Peer
+from openclaw.outbound.reply import SendFailed
+
+_GUID = re.compile(r"(?:iMessage|SMS|RCS|any);([-+]);[\w.+@:/=-]{1,200}", re.ASCII)
+_NUMBER = re.compile(r"\+?\d{3,16}", re.ASCII)
+_MAIL = re.compile(r"[^\s@;]{1,64}@[^\s@;]{1,190}")
+_SIGNS = re.compile(r"[\s().-]", re.ASCII)
+
+
+class BlueBubblesKind(ConfiguredKind):
+    id = "bluebubbles"
+    label = "BlueBubbles"
+    capabilities = Capabilities(
+        chat_types=("direct", "group"),
+        media=True,
+        reactions=True,
+        typing=True,
+        reply=True,
+        edit=True,
+        unsend=True,
+        idempotent=False,
+    )
+
+    def section(self, config: Config) -> Section | None:
+        bluebubbles = config.channels.bluebubbles
+        return Section(bluebubbles, bluebubbles.accounts, bluebubbles.default_account) if bluebubbles else None
+
+    def problem(self, account_id: str, where: str, settings: BlueBubblesAccount) -> str:
+        if not settings.server_url:
+            return f"set {where}.serverUrl to the address of your BlueBubbles server, e.g. http://192.168.1.20:1234"
+        return "" if settings.password else f"set {where}.password to the password of the BlueBubbles server"
+
+    def peer(self, to: str) -> Peer:
+        guid = chat_guid(to)
+        return Peer(kind="group", id=guid) if ";+;" in guid else Peer(kind="direct", id=guid.rpartition(";")[2])
+
+    def open(self, context: ChannelContext) -> Channel:
+        from openclaw.channels.bluebubbles.channel import BlueBubblesChannel
+
+        return BlueBubblesChannel(context)
+
+
+class IMessageKind(BlueBubblesKind):
+    id = "imessage"
+    label = "iMessage"
+
+    def section(self, config: Config) -> Section | None:
+        imessage = config.channels.imessage
+        return Section(imessage, imessage.accounts, imessage.default_account) if imessage else None
+
+
+def normalize_handle(address: str) -> str:
+    """A number without blanks and signs, or a mail address in lower case."""
+    text = address.strip()
+    return text.lower() if "@" in text else _SIGNS.sub("", text)
+
+
+def chat_guid(to: str) -> str:
+    """The server's id of a chat, from ``chat_guid:…``, a bare id, a number or a mail address.
+
+    ``imessage:`` or ``bluebubbles:`` may stand before it. Raises a permanent ``SendFailed`` if it is none of these.
+    """
+    text = to.strip()
+    for prefix in ("bluebubbles:", "imessage:", "chat_guid:", "group:"):
+        if text.lower().startswith(prefix):
+            text = text[len(prefix) :].strip()
+    if _GUID.fullmatch(text):
+        return text
+    handle = normalize_handle(text)
+    if _NUMBER.fullmatch(handle) or _MAIL.fullmatch(handle):
+        return f"iMessage;-;{handle}"
+    raise SendFailed(
+        f"{to!r} is no iMessage recipient; use +<country><number>, a mail address or chat_guid:<id>", permanent=True
+    )

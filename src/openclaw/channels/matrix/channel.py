@@ -1,0 +1,585 @@
+"""One Matrix account: follows its rooms through sync, and sends, changes and takes back messages.
+
+An event goes ``_follow`` → ``_take`` → ``_take_event`` → the Gateway. The token of the sync moves on only when all
+messages of a batch are on disk, so that after a crash the server sends them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from openclaw.channels.base import ChannelContext, NotConfigured
+from openclaw.channels.bookmark import Bookmark
+from openclaw.channels.matrix.client import (
+    UNKNOWN_TOKEN,
+    Batch,
+    Identity,
+    MatrixClient,
+    MatrixFailed,
+    RoomUpdate,
+)
+from openclaw.channels.matrix.incoming import (
+    IncomingEdit,
+    IncomingMessage,
+    IncomingReaction,
+    IncomingRedaction,
+    MatrixFile,
+    OwnUser,
+    RoomEvent,
+    RoomFacts,
+    UnreadableEvent,
+    interpret,
+    quoted_of,
+    reaction_text,
+    read_event,
+)
+from openclaw.channels.matrix.kind import homeserver_of, parse_address, user_of
+from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, safe_file_name
+from openclaw.channels.offer import offer
+from openclaw.config.channels import DEFAULT_ACCOUNT
+from openclaw.config.schema.base import SecretRef
+from openclaw.config.schema.channels.matrix import MatrixAccount
+from openclaw.config.secrets import SecretUnavailable, resolve_secret
+from openclaw.inbound.attachments import sniff_image
+from openclaw.inbound.message import Media, Quoted, Route
+from openclaw.outbound.backoff import Backoff
+from openclaw.outbound.rendering import render
+from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, SendReceipt
+from openclaw.redact import know
+from openclaw.storage.files.disk import atomic_replace
+
+RECONNECT = Backoff(initial_s=1.0, max_s=60.0)
+JOIN_TRIES = 3
+MOST_KNOWN = 2000
+"""Authors and rooms that are remembered. What is forgotten is asked for again."""
+MOST_AT_ONCE = 20
+"""Receipts under way. More are not sent."""
+_MESSAGES = ("m.room.message", "m.sticker", "m.room.encrypted")
+_HTML = "org.matrix.custom.html"
+
+
+class MatrixChannel:
+    def __init__(self, context: ChannelContext) -> None:
+        self._context = context
+        self._settings: MatrixAccount = context.account.settings
+        account = context.account.id
+        self._where = "channels.matrix" if account == DEFAULT_ACCOUNT else f"channels.matrix.accounts.{account}"
+        self._homeserver = homeserver_of(account, self._settings, context.environ)
+        self._bookmark = Bookmark(context.state_dir / "sync-token", context.clock)
+        self._login_file = context.state_dir / "login.json"
+        self._client: MatrixClient | None = None
+        self._is_connected = False
+        self._token_refused = False
+        """The server refused the token and has not accepted another one since."""
+        self._me = OwnUser("")
+        self._direct: dict[str, list[str]] = {}
+        self._aliases: dict[str, str] = {}
+        """Room → the alias under which the configuration lists it."""
+        self._rooms: dict[str, RoomFacts] = {}
+        self._authors: dict[str, str] = {}
+        self._unreadable: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # The connection
+
+    async def run(self) -> None:
+        if self._settings.encryption and not MatrixClient.can_encrypt():
+            raise NotConfigured(
+                f"{self._where}.encryption needs its library: pip install 'matrix-nio[e2e]'; or set it to false"
+            )
+        await self._bookmark.load()
+        user = user_of(self._context.account.id, self._settings, self._context.environ)
+        store = self._context.state_dir
+        if self._settings.encryption:
+            await asyncio.to_thread(store.mkdir, 0o700, parents=True, exist_ok=True)
+        client = MatrixClient(self._homeserver, user, encryption=self._settings.encryption, store=store)
+        try:
+            await self._follow(client)
+        finally:
+            self._client = None
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._bookmark.close()
+            await client.close()
+
+    async def _follow(self, client: MatrixClient) -> None:
+        """Reads what is new until cancelled, and tries again when the server fails."""
+        attempt = 0
+        while True:
+            try:
+                if self._client is None:
+                    await self._begin(client)
+                    self._client = client
+                batch = await client.sync(self._bookmark.last_id, wait=self._is_connected)
+                if attempt or not self._is_connected:
+                    self._is_connected, self._token_refused, attempt = True, False, 0
+                    self._context.connected()
+                await self._take(client, batch)
+                self._bookmark.move_to(batch.next)
+            except (MatrixFailed, TimeoutError) as failure:
+                attempt += 1
+                await self._failed(failure, attempt)
+
+    async def _failed(self, failure: Exception, attempt: int) -> None:
+        wait_s = RECONNECT.delay_s(attempt, random.random)
+        if isinstance(failure, MatrixFailed):
+            if failure.code in UNKNOWN_TOKEN:
+                # The stored log-in is of no use any more. With a password there is another way.
+                self._client, again, self._token_refused = None, self._token_refused, True
+                if again or not await self._can_log_in():
+                    raise NotConfigured(
+                        f"{self._homeserver} does not accept the access token: set {self._where}.accessToken"
+                    )
+            elif failure.code in ("M_USER_DEACTIVATED", "M_USER_LOCKED", "M_USER_SUSPENDED"):
+                raise NotConfigured(f"{self._homeserver} does not let the account in: {failure}")
+            elif failure.status == 400 and self._client is not None and self._bookmark.last_id:
+                self._context.log.error("the server does not know where we were (%s); going on from now", failure)
+                self._bookmark.last_id = ""
+            wait_s = max(wait_s, failure.wait_s or 0.0)
+        reason = str(failure) or "the server took too long"
+        self._is_connected = False
+        self._context.disconnected(reason)
+        self._context.log.warning("Matrix failed (%s); again in %.1f s", reason, wait_s)
+        await self._context.clock.sleep(wait_s)
+
+    async def _begin(self, client: MatrixClient) -> None:
+        await self._log_in(client)
+        self._direct = await client.direct_rooms()
+        self._me = OwnUser(client.user_id)
+        for alias in [name for name in self._settings.groups if name.startswith("#")]:
+            try:
+                self._aliases[await client.resolve(alias)] = alias
+            except MatrixFailed as failure:
+                self._context.log.warning("%s.groups: %s cannot be found: %s", self._where, alias, failure)
+
+    # Log-in
+
+    async def _log_in(self, client: MatrixClient) -> None:
+        settings = self._settings
+        token = await self._secret("accessToken", settings.access_token, "MATRIX_ACCESS_TOKEN")
+        if token:
+            await client.use(token, client.user_id, settings.device_id or "")
+            return
+        stored = await asyncio.to_thread(self._stored_login)
+        if stored is not None and stored.homeserver == self._homeserver and stored.user_id == client.user_id:
+            know([stored.access_token])
+            try:
+                await client.use(stored.access_token, stored.user_id, stored.device_id)
+                return
+            except MatrixFailed as failure:
+                if failure.code not in UNKNOWN_TOKEN:
+                    raise
+        password = await self._secret("password", settings.password, "MATRIX_PASSWORD")
+        device = settings.device_id or (stored.device_id if stored else "")
+        try:
+            identity = await client.log_in(password, device, settings.device_name)
+        except MatrixFailed as failure:
+            if failure.status == 403:
+                raise NotConfigured(
+                    f"{self._homeserver} refused the log-in of {client.user_id}: check {self._where}.password"
+                ) from None
+            raise
+        know([identity.access_token])
+        await asyncio.to_thread(atomic_replace, self._login_file, msgspec.json.encode(identity))
+
+    def _stored_login(self) -> Identity | None:
+        try:
+            return msgspec.json.decode(self._login_file.read_bytes(), type=Identity)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            self._context.log.warning("%s cannot be read: %s", self._login_file, error)
+            return None
+
+    async def _can_log_in(self) -> bool:
+        settings = self._settings
+        if await self._secret("accessToken", settings.access_token, "MATRIX_ACCESS_TOKEN"):
+            return False
+        return bool(await self._secret("password", settings.password, "MATRIX_PASSWORD"))
+
+    async def _secret(self, key: str, given: str | SecretRef | None, variable: str) -> str:
+        try:
+            found = await asyncio.to_thread(resolve_secret, given, self._context.environ, f"{self._where}.{key}")
+        except SecretUnavailable as error:
+            raise NotConfigured(str(error)) from None
+        if not found and self._context.account.id == DEFAULT_ACCOUNT:
+            found = self._context.environ.get(variable)
+        know([found] if found else [])
+        return found or ""
+
+    # Receiving
+
+    async def _take(self, client: MatrixClient, batch: Batch) -> None:
+        if batch.direct is not None:
+            self._direct = batch.direct
+            self._rooms.clear()
+        for room_id, state in batch.invites.items():
+            await self._invited(client, room_id, state)
+        for update in batch.rooms:
+            if any(_is_about_room(event) for event in (*update.state, *update.events)):
+                self._rooms.pop(update.room_id, None)
+            if self._bookmark.last_id:
+                for event in await self._new_events(client, update):
+                    await self._take_event(client, update.room_id, event)
+
+    async def _new_events(self, client: MatrixClient, update: RoomUpdate) -> list[RoomEvent]:
+        """The events of a room that we have not seen. Of a room that we just joined, those since our invitation."""
+        events = _read(update.events)
+        came_in = [place for place, event in enumerate(events) if self._is_our_membership(event, "join")]
+        if came_in:
+            invited = [place for place, event in enumerate(events) if self._is_our_membership(event, "invite")]
+            return events[(invited or came_in)[-1] :]
+        if update.limited and update.before:
+            try:
+                return _read(await client.missed(update.room_id, update.before, self._bookmark.last_id)) + events
+            except MatrixFailed as failure:
+                if not failure.refused:
+                    raise
+        return events
+
+    def _is_our_membership(self, event: RoomEvent, membership: str) -> bool:
+        mine = event.type == "m.room.member" and event.state_key == self._me.id
+        return mine and event.content.get("membership") == membership
+
+    async def _take_event(self, client: MatrixClient, room_id: str, event: RoomEvent) -> None:
+        if event.state_key is not None:
+            return
+        if event.type in _MESSAGES:
+            self._remember(event.event_id, event.sender)
+        if event.sender == self._me.id:
+            return
+        room = await self._facts(client, room_id)
+        me = OwnUser(self._me.id, room.members.get(self._me.id, ""))
+        match interpret(event, room, me, self._context.account.id, self._settings.thread_replies):
+            case IncomingMessage() as message:
+                await self._hear(client, room, message)
+            case IncomingEdit(inbound=inbound):
+                if await self._author(client, room_id, inbound.message_id) == event.sender:
+                    await self._context.edited(inbound)
+            case IncomingRedaction(inbound=inbound):
+                if await self._author(client, room_id, inbound.message_id) == event.sender:
+                    await self._context.deleted(inbound)
+            case IncomingReaction() as reaction:
+                author = await self._author(client, room_id, reaction.target_id)
+                if self._wants(reaction, author):
+                    reaction.inbound.text = reaction_text(reaction, author, self._me)
+                    await self._context.notice(reaction.inbound)
+            case UnreadableEvent() if room_id not in self._unreadable:
+                self._unreadable.add(room_id)
+                self._context.log.warning("messages in %s are encrypted and cannot be read (%s)", room_id, self._hint())
+            case _:
+                pass
+
+    def _hint(self) -> str:
+        return "their keys are missing" if self._settings.encryption else f"see {self._where}.encryption"
+
+    async def _hear(self, client: MatrixClient, room: RoomFacts, message: IncomingMessage) -> None:
+        inbound = message.inbound
+        if message.quoted_id:
+            inbound.quoted = await self._quoted(client, room.id, message.quoted_id)
+        files = (message.file,) if message.file is not None else ()
+        media, notes = await fetch_files(files, lambda file: file.name, lambda file: self._fetch(client, file))
+        inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
+        if await offer(self._context, inbound) and self._settings.send_read_receipts:
+            self._spawn(client.read(room.id, inbound.message_id))
+
+    async def _quoted(self, client: MatrixClient, room_id: str, event_id: str) -> Quoted:
+        try:
+            event = read_event(await client.event(room_id, event_id))
+        except MatrixFailed as failure:
+            if not failure.refused:
+                raise
+            event = None
+        return quoted_of(event, self._me) if event else Quoted(id=event_id)
+
+    async def _fetch(self, client: MatrixClient, file: MatrixFile) -> Media:
+        limit, where = int(self._settings.media_max_mb * MB), f"{self._where}.mediaMaxMb"
+        if file.size is not None and file.size > limit:
+            raise NotFetched(f"it is larger than {limit / MB:g} MB ({where})")
+        data = await client.download(file.url, limit, where)
+        if file.secret is not None:
+            data = await asyncio.to_thread(_decrypted, data, file.secret)
+        mime = sniff_image(data) or (
+            "application/octet-stream" if file.mime_type.startswith("image/") else file.mime_type
+        )
+        return Media(mime_type=mime, file_name=file.name, blob=await self._context.blobs.put(data))
+
+    def _wants(self, reaction: IncomingReaction, author: str | None) -> bool:
+        match self._settings.reaction_notifications:
+            case "off":
+                return False
+            case "own":
+                return author == self._me.id
+            case "all":
+                return True
+            case "allowlist":
+                allowed = {str(entry).strip().lower() for entry in self._settings.reaction_allowlist}
+                return "*" in allowed or reaction.inbound.sender.id.lower() in allowed
+
+    async def _author(self, client: MatrixClient, room_id: str, event_id: str) -> str | None:
+        """Who wrote a message. None if it is no message, or if nobody knows."""
+        if event_id in self._authors:
+            return self._authors[event_id]
+        try:
+            event = read_event(await client.event(room_id, event_id))
+        except MatrixFailed as failure:
+            if not failure.refused:
+                raise
+            return None
+        if event is None or event.type not in _MESSAGES:
+            return None
+        self._remember(event_id, event.sender)
+        return event.sender
+
+    def _remember(self, event_id: str, author: str) -> None:
+        self._authors[event_id] = author
+        while len(self._authors) > MOST_KNOWN:
+            del self._authors[next(iter(self._authors))]
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does something beside the rest that does not matter much."""
+
+        async def quietly() -> None:
+            try:
+                await work
+            except MatrixFailed as failure:
+                self._context.log.info("the server was not told that a message was read: %s", failure)
+
+        if len(self._tasks) >= MOST_AT_ONCE:
+            work.close()
+            return
+        task = asyncio.create_task(quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Rooms
+
+    async def _facts(self, client: MatrixClient, room_id: str) -> RoomFacts:
+        if room_id not in self._rooms:
+            try:
+                members = await client.members(room_id)
+            except MatrixFailed as failure:
+                if not failure.refused:
+                    raise
+                members = {}  # We have left the room meanwhile.
+            alias = self._aliases.get(room_id)
+            name = (await client.state(room_id, "m.room.name")).get("name")
+            while len(self._rooms) >= MOST_KNOWN:
+                del self._rooms[next(iter(self._rooms))]
+            self._rooms[room_id] = RoomFacts(
+                id=room_id,
+                direct=self._is_direct(room_id, members) and alias is None and room_id not in self._settings.groups,
+                name=name if isinstance(name, str) else None,
+                alias=alias,
+                members=members,
+            )
+        return self._rooms[room_id]
+
+    def _is_direct(self, room_id: str, members: dict[str, str]) -> bool:
+        marked = any(room_id in rooms for rooms in self._direct.values())
+        return marked or 0 < len(members) <= 2
+
+    async def _invited(self, client: MatrixClient, room_id: str, state: list[dict[str, Any]]) -> None:
+        invitation = next((event for event in state if event.get("state_key") == self._me.id), {})
+        inviter = str(invitation.get("sender") or "")
+        if not await self._accepts(client, room_id, inviter):
+            self._context.log.info("the invitation of %s to %s is not accepted", inviter, room_id)
+            return
+        for attempt in range(1, JOIN_TRIES + 1):
+            try:
+                await client.join(room_id)
+            except MatrixFailed as failure:
+                self._context.log.warning("cannot join %s (try %d): %s", room_id, attempt, failure)
+                if failure.refused:
+                    return
+                await self._context.clock.sleep(failure.wait_s or RECONNECT.delay_s(attempt, random.random))
+            else:
+                content = invitation.get("content")
+                if isinstance(content, dict) and content.get("is_direct") is True:
+                    await self._mark_direct(client, inviter, room_id)
+                return
+
+    async def _mark_direct(self, client: MatrixClient, person: str, room_id: str) -> None:
+        self._direct = {**self._direct, person: [*self._direct.get(person, []), room_id]}
+        self._rooms.pop(room_id, None)
+        try:
+            await client.mark_direct(self._direct)
+        except MatrixFailed as failure:
+            self._context.log.warning("the server did not keep that %s is a direct chat: %s", room_id, failure)
+
+    async def _accepts(self, client: MatrixClient, room_id: str, inviter: str) -> bool:
+        match self._settings.auto_join:
+            case "always":
+                return True
+            case "off":
+                return False
+            case "allowlist":
+                allowed = {entry.strip() for entry in self._settings.auto_join_allowlist}
+                if allowed & {"*", room_id, inviter}:
+                    return True
+                for alias in [entry for entry in allowed if entry.startswith("#")]:
+                    try:
+                        if await client.resolve(alias) == room_id:
+                            return True
+                    except MatrixFailed as failure:
+                        self._context.log.warning("%s cannot be found: %s", alias, failure)
+                return False
+
+    # Sending
+
+    async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
+        client = self._connected()
+        try:
+            room_id = await self._room_of(client, route.to or "")
+            if message.act != "send":
+                return SendReceipt(message_id=await self._change(client, room_id, message, key))
+            relation = relates_to(message.reply_to_id, route.thread_id)
+            files = await files_to_send(self._context, message, self._settings.media_max_mb)
+            sent: list[str] = []
+            if message.text:
+                content = {**self._words(message.text), **relation}
+                sent.append(await client.send(room_id, "m.room.message", content, transaction(key, "text")))
+            for number, (media, data) in enumerate(files):
+                content = {**await self._file_content(client, room_id, media, data), **relation}
+                sent.append(await client.send(room_id, "m.room.message", content, transaction(key, f"file-{number}")))
+        except MatrixFailed as failure:
+            raise _send_failed(failure) from None
+        if not sent:
+            raise SendFailed("there is nothing to send", permanent=True)
+        for event_id in sent:
+            self._remember(event_id, self._me.id)
+        return SendReceipt(message_id=sent[0])
+
+    async def _change(self, client: MatrixClient, room_id: str, message: OutgoingMessage, key: str) -> str:
+        """Edits or takes back an earlier message of ours, or reacts to one of anybody."""
+        target, name = message.target_id, transaction(key, message.act)
+        if not target.startswith("$"):
+            raise SendFailed(f"{target!r} is no id of a Matrix event", permanent=True)
+        match message.act:
+            case "edit":
+                words = self._words(message.text)
+                content = {**words, "body": f"* {words['body']}", "m.new_content": words}
+                content["m.relates_to"] = {"rel_type": "m.replace", "event_id": target}
+                await client.send(room_id, "m.room.message", content, name)
+            case "delete":
+                await client.redact(room_id, target, name)
+            case _ if message.remove:
+                if reaction := await client.own_reaction(room_id, target, message.emoji):
+                    await client.redact(room_id, reaction, name)
+            case _:
+                if not self._settings.actions.reactions:
+                    raise SendFailed(f"{self._where}.actions.reactions is off", permanent=True)
+                relation = {"rel_type": "m.annotation", "event_id": target, "key": message.emoji}
+                try:
+                    await client.send(room_id, "m.reaction", {"m.relates_to": relation}, name)
+                except MatrixFailed as failure:
+                    if failure.code != "M_DUPLICATE_ANNOTATION":
+                        raise
+        return target
+
+    def _words(self, text: str) -> dict[str, Any]:
+        rendered = render(text, "matrix", tables=self._settings.markdown.tables)
+        formatted = {"format": _HTML, "formatted_body": rendered.html} if rendered.html else {}
+        return {"msgtype": "m.text", "body": rendered.text, **formatted, "m.mentions": {}}
+
+    async def _file_content(self, client: MatrixClient, room_id: str, media: MediaRef, data: bytes) -> dict[str, Any]:
+        name = safe_file_name(media)
+        encrypt = self._settings.encryption and client.is_encrypted(room_id)
+        url, secret = await client.upload(data, media.mime_type, name, encrypt)
+        kind = media.mime_type.partition("/")[0]
+        where = {"file": {**secret, "url": url}} if encrypt else {"url": url}
+        return {
+            "msgtype": f"m.{kind}" if kind in ("image", "audio", "video") else "m.file",
+            "body": name,
+            "filename": name,
+            "info": {"mimetype": media.mime_type, "size": len(data)},
+            **where,
+        }
+
+    async def _room_of(self, client: MatrixClient, to: str) -> str:
+        """The room that an address names. For a person it is the room that we share with them, or a new one."""
+        address = parse_address(to)
+        match address.kind:
+            case "room":
+                return address.id
+            case "alias":
+                return await client.resolve(address.id)
+            case "user":
+                for room_id in reversed(self._direct.get(address.id, [])):
+                    facts = await self._facts(client, room_id)
+                    if self._me.id in facts.members:
+                        return room_id
+                for facts in self._rooms.values():
+                    if facts.direct and address.id in facts.members:
+                        return facts.id
+                room_id = await client.create_direct(address.id)
+                await self._mark_direct(client, address.id, room_id)
+                return room_id
+
+    async def typing(self, route: Route, on: bool) -> None:
+        client = self._connected()
+        try:
+            await client.typing(await self._room_of(client, route.to or ""), on)
+        except MatrixFailed as failure:
+            raise _send_failed(failure) from None
+
+    async def probe(self) -> dict[str, Any]:
+        try:
+            client = self._connected()
+            return {"ok": True, "userId": await client.whoami(), "deviceId": client.device_id}
+        except (SendFailed, MatrixFailed) as error:
+            return {"ok": False, "error": str(error)}
+
+    def _connected(self) -> MatrixClient:
+        if self._client is None:
+            raise SendFailed("Matrix is not connected", reached=False)
+        return self._client
+
+
+def transaction(key: str, part: str) -> str:
+    """The id under which the server knows an event of ours again. It is the same for every attempt."""
+    return f"oc-{hashlib.sha256(f'{key}|{part}'.encode()).hexdigest()[:40]}"
+
+
+def relates_to(reply_to: str | None, thread: str | int | None) -> dict[str, Any]:
+    """The relation of a message to the one that it answers and to its thread."""
+    answered = reply_to if reply_to and reply_to.startswith("$") else ""
+    if thread is not None and str(thread).startswith("$"):
+        fallback = {"m.in_reply_to": {"event_id": answered or str(thread)}, "is_falling_back": not answered}
+        return {"m.relates_to": {"rel_type": "m.thread", "event_id": str(thread), **fallback}}
+    return {"m.relates_to": {"m.in_reply_to": {"event_id": answered}}} if answered else {}
+
+
+def _send_failed(failure: MatrixFailed) -> SendFailed:
+    return SendFailed(
+        str(failure),
+        permanent=failure.refused,
+        reached=failure.status != 0,
+        maybe_sent=failure.sent and (failure.status == 0 or failure.status >= 500),
+        retry_after_s=failure.wait_s,
+    )
+
+
+def _read(sources: list[dict[str, Any]]) -> list[RoomEvent]:
+    return [event for source in sources if (event := read_event(source)) is not None]
+
+
+def _is_about_room(source: dict[str, Any]) -> bool:
+    return source.get("type") in ("m.room.member", "m.room.name")
+
+
+def _decrypted(data: bytes, secret: Any) -> bytes:
+    from nio.crypto.attachments import decrypt_attachment
+    from nio.exceptions import EncryptionError
+
+    try:
+        return decrypt_attachment(data, secret["key"]["k"], secret["hashes"]["sha256"], secret["iv"])
+    except (EncryptionError, KeyError, TypeError, ValueError):
+        raise NotFetched("it cannot be decrypted") from None

@@ -1,0 +1,276 @@
+"""What a Matrix event means for the agent: a message, an edit, a reaction, a deletion or nothing. No network.
+
+Servers pass on what other servers and people send, so nothing in an event can be taken for granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from openclaw.foreign_text import disarmed_name
+from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
+from openclaw.inbound.prompt_text import display_name
+
+MAX_TEXT = 256 * 1024
+LONGEST_EMOJI = 32
+_FILES = frozenset({"m.image", "m.file", "m.audio", "m.video"})
+
+ThreadReplies: TypeAlias = Literal["off", "inbound", "always"]
+
+
+class OwnUser(msgspec.Struct, frozen=True):
+    """Our own account."""
+
+    id: str
+    name: str = ""
+
+
+class RoomFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a room."""
+
+    id: str
+    direct: bool = False
+    name: str | None = None
+    alias: str | None = None
+    """The alias under which the configuration names the room."""
+    members: Mapping[str, str] = {}
+    """Display names by user."""
+
+
+class MatrixFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a message. The server has it."""
+
+    url: str
+    mime_type: str
+    name: str | None = None
+    size: int | None = None
+    secret: Mapping[str, Any] | None = None
+    """How the file is decrypted, if it is encrypted."""
+
+
+class IncomingMessage(msgspec.Struct, frozen=True, kw_only=True):
+    inbound: Inbound
+    file: MatrixFile | None = None
+    quoted_id: str | None = None
+    """The message that this one answers. Its author and text must still be asked for."""
+
+
+class IncomingEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """``inbound.message_id`` is that of the old message. It counts only if both have the same author."""
+
+    inbound: Inbound
+
+
+class IncomingReaction(msgspec.Struct, frozen=True, kw_only=True):
+    inbound: Inbound
+    target_id: str
+    emoji: str
+
+
+class IncomingRedaction(msgspec.Struct, frozen=True, kw_only=True):
+    """``inbound.message_id`` is that of the event that was taken back. It may be no message."""
+
+    inbound: Inbound
+
+
+class UnreadableEvent(msgspec.Struct, frozen=True):
+    """An encrypted event that cannot be decrypted."""
+
+
+Incoming: TypeAlias = IncomingMessage | IncomingEdit | IncomingReaction | IncomingRedaction | UnreadableEvent
+
+
+class RoomEvent(msgspec.Struct, frozen=True, kw_only=True):
+    type: str
+    event_id: str
+    sender: str
+    origin_server_ts: int = 0
+    content: dict[str, Any] = {}
+    redacts: str | None = None
+    state_key: str | None = None
+
+
+def read_event(source: Any) -> RoomEvent | None:
+    """The event, or None if it lacks what every event has."""
+    try:
+        return msgspec.convert(source, RoomEvent)
+    except msgspec.ValidationError:
+        return None
+
+
+def interpret(
+    event: RoomEvent, room: RoomFacts, me: OwnUser, account_id: str, threads: ThreadReplies = "inbound"
+) -> Incoming | None:
+    """None for state, for what we sent ourselves, and for notices, which bots use so that bots do not answer them."""
+    if event.sender == me.id or event.state_key is not None:
+        return None
+    match event.type:
+        case "m.room.encrypted":
+            return UnreadableEvent()
+        case "m.reaction":
+            relation = _map(event.content, "m.relates_to")
+            target, emoji = _text(relation, "event_id"), _text(relation, "key")
+            if not target or not emoji.strip():
+                return None
+            inbound = _inbound(event, room, me, account_id, "")
+            return IncomingReaction(inbound=inbound, target_id=target, emoji=emoji)
+        case "m.room.redaction":
+            target = event.redacts or _text(event.content, "redacts")
+            inbound = _inbound(event, room, me, account_id, "")
+            inbound.message_id = target
+            return IncomingRedaction(inbound=inbound) if target else None
+        case "m.room.message" | "m.sticker":
+            return _message(event, room, me, account_id, threads)
+        case _:
+            return None
+
+
+def _message(
+    event: RoomEvent, room: RoomFacts, me: OwnUser, account_id: str, threads: ThreadReplies
+) -> IncomingMessage | IncomingEdit | None:
+    content, relation = event.content, _map(event.content, "m.relates_to")
+    kind = "m.image" if event.type == "m.sticker" else _text(content, "msgtype")
+    if kind == "m.notice" or not kind:
+        return None
+    if _text(relation, "rel_type") == "m.replace":
+        new, target = _map(content, "m.new_content"), _text(relation, "event_id")
+        text = _text(new, "body")
+        if not target or not text.strip() or _text(new, "msgtype") == "m.notice":
+            return None
+        inbound = _inbound(event, room, me, account_id, text, mentions=new)
+        inbound.message_id, inbound.revision = target, event.event_id
+        return IncomingEdit(inbound=inbound)
+    file = _file(content) if kind in _FILES else None
+    answered = _text(_map(relation, "m.in_reply_to"), "event_id")
+    in_thread = _text(relation, "rel_type") == "m.thread"
+    text = _caption(content) if kind in _FILES else _text(content, "body")
+    text = without_quote(text) if answered else text
+    if kind == "m.emote" and text.strip():
+        text = f"* {room.members.get(event.sender) or event.sender} {text}"
+    if not text.strip() and file is None:
+        return None
+    inbound = _inbound(event, room, me, account_id, text, mentions=content)
+    root = _text(relation, "event_id") if in_thread else ""
+    if threads == "always" and not room.direct:
+        root = root or event.event_id
+    if root and threads != "off":
+        inbound.thread_id, inbound.thread_has_session = root, True
+    # In a thread, an answer that the client only fell back on is no answer to somebody.
+    quoted = answered if not (in_thread and relation.get("is_falling_back") is True) else ""
+    return IncomingMessage(inbound=inbound, file=file, quoted_id=quoted or None)
+
+
+def _inbound(
+    event: RoomEvent,
+    room: RoomFacts,
+    me: OwnUser,
+    account_id: str,
+    text: str,
+    mentions: Mapping[str, Any] = {},
+) -> Inbound:
+    mentioned, others = mentions_in(mentions, text, me)
+    return Inbound(
+        channel="matrix",
+        account_id=account_id,
+        message_id=event.event_id,
+        peer=Peer(kind="direct", id=event.sender) if room.direct else Peer(kind="channel", id=room.id),
+        parent_peer=Peer(kind="channel", id=room.alias) if room.alias and not room.direct else None,
+        sender=Sender(id=event.sender, name=room.members.get(event.sender) or None, username=event.sender),
+        to=f"room:{room.id}",
+        text=without_own_name(text, me)[:MAX_TEXT] if mentioned else text[:MAX_TEXT],
+        timestamp_ms=max(event.origin_server_ts, 0),
+        mentioned=mentioned,
+        mentions_others=others,
+        group_subject=room.name if not room.direct else None,
+    )
+
+
+def mentions_in(content: Mapping[str, Any], text: str, me: OwnUser) -> tuple[bool, bool]:
+    """Whether we and whether others are mentioned. Clients that do not say so are taken by the names they write."""
+    named = content.get("m.mentions")
+    if isinstance(named, dict) and isinstance(listed := named.get("user_ids"), list):
+        people = [person for person in listed if isinstance(person, str)]
+        return me.id in people, any(person != me.id for person in people)
+    formatted = _text(content, "formatted_body")
+    if f"matrix.to/#/{me.id}" in formatted or f"matrix.to/#/{me.id.replace('@', '%40')}" in formatted:
+        return True, False
+    return me.id in text or _starts_with_name(text, me) > 0, False
+
+
+def without_own_name(text: str, me: OwnUser) -> str:
+    """The text without our name at its beginning, so that ``claw: /status`` is a command."""
+    return text.lstrip()[_starts_with_name(text, me) :].lstrip() or text.strip()
+
+
+def _starts_with_name(text: str, me: OwnUser) -> int:
+    """How many characters at the beginning of the text name us. A bare name counts only before a colon or comma."""
+    head = text.lstrip()
+    for name in (me.id, me.name, me.id[1:].partition(":")[0]):
+        if not name:
+            continue
+        for written in (name, f"@{name}"):
+            if head[: len(written)].lower() == written.lower():
+                rest = head[len(written) :]
+                if rest[:1] in (":", ","):
+                    return len(written) + 1
+                if name == me.id and not rest[:1].strip():
+                    return len(written)
+    return 0
+
+
+def without_quote(text: str) -> str:
+    """The text without the lines that older clients put before an answer: ``> <@user:server> …``."""
+    if not text.startswith("> "):
+        return text
+    lines = text.split("\n")
+    for index, line in enumerate(lines):
+        if not line.startswith(">"):
+            return "\n".join(lines[index:]).lstrip("\n")
+    return text
+
+
+def quoted_of(event: RoomEvent, me: OwnUser) -> Quoted:
+    text = without_quote(_text(event.content, "body"))
+    return Quoted(id=event.event_id, sender=event.sender, text=text[:MAX_TEXT], from_us=event.sender == me.id)
+
+
+def reaction_text(reaction: IncomingReaction, author: str | None, me: OwnUser) -> str:
+    sender = reaction.inbound.sender
+    who = display_name(sender.name) or sender.id
+    whose = "your message" if author == me.id else f"the message of {author or 'somebody'}"
+    emoji = disarmed_name(reaction.emoji)[:LONGEST_EMOJI]
+    return f"Matrix: {who} reacted with {emoji} to {whose} (id {disarmed_name(reaction.target_id)})"
+
+
+def _file(content: Mapping[str, Any]) -> MatrixFile | None:
+    info, secret = _map(content, "info"), _map(content, "file")
+    url = _text(secret, "url") or _text(content, "url")
+    if not url.startswith("mxc://"):
+        return None
+    size = info.get("size")
+    return MatrixFile(
+        url=url,
+        mime_type=_text(info, "mimetype") or "application/octet-stream",
+        name=_text(content, "filename") or _text(content, "body") or None,
+        size=size if isinstance(size, int) else None,
+        secret=secret or None,
+    )
+
+
+def _caption(content: Mapping[str, Any]) -> str:
+    """The words beside a file. Without a file name of its own, the body is the name and there are no words."""
+    name, body = _text(content, "filename"), _text(content, "body")
+    return body if name and name != body else ""
+
+
+def _text(content: Mapping[str, Any], key: str) -> str:
+    value = content.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _map(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = content.get(key)
+    return value if isinstance(value, dict) else {}

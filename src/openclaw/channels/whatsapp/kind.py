@@ -1,0 +1,74 @@
+"""WhatsApp's entry in the list of channels: its configured accounts, and the form of its addresses."""
+
+from __future__ import annotations
+
+import re
+
+from openclaw.channels.base import Capabilities, Channel, ChannelContext
+from openclaw.channels.credentials import is_given
+from openclaw.channels.kind import ConfiguredKind, Section
+from openclaw.config.schema import Config
+from openclaw.config.schema.channels.whatsapp import WhatsAppAccount
+from openclaw.inbound.message import Peer
+from openclaw.outbound.reply import SendFailed
+
+_NUMBER = re.compile(r"\+?[1-9]\d{5,16}", re.ASCII)
+_GROUP = re.compile(r"[\w.=@:-]{6,200}", re.ASCII)
+_SIGNS = re.compile(r"[\s().-]", re.ASCII)
+
+
+class WhatsAppKind(ConfiguredKind):
+    id = "whatsapp"
+    label = "WhatsApp"
+    capabilities = Capabilities(
+        chat_types=("direct", "group"),
+        media=True,
+        reactions=True,
+        typing=True,
+        reply=True,
+        idempotent=False,
+    )
+
+    def section(self, config: Config) -> Section | None:
+        whatsapp = config.channels.whatsapp
+        return Section(whatsapp, whatsapp.accounts, whatsapp.default_account) if whatsapp else None
+
+    def problem(self, account_id: str, where: str, settings: WhatsAppAccount) -> str:
+        if not settings.phone_number_id:
+            return f"set {where}.phoneNumberId to the id of the number (WhatsApp → API Setup in the app's dashboard)"
+        secrets = (
+            (settings.access_token, "accessToken", "WHATSAPP_ACCESS_TOKEN"),
+            (settings.app_secret, "appSecret", "WHATSAPP_APP_SECRET"),
+            (settings.verify_token, "verifyToken", "WHATSAPP_VERIFY_TOKEN"),
+        )
+        for secret, key, variable in secrets:
+            if not is_given(secret, account_id, variable, self.environ):
+                return f"set {where}.{key}"
+        return ""
+
+    def peer(self, to: str) -> Peer:
+        kind, address = recipient(to)
+        return Peer(kind="group", id=address) if kind == "group" else Peer(kind="direct", id=f"+{address}")
+
+    def open(self, context: ChannelContext) -> Channel:
+        from openclaw.channels.whatsapp.channel import WhatsAppChannel
+
+        return WhatsAppChannel(context)
+
+
+def recipient(to: str) -> tuple[str, str]:
+    """``individual`` and the digits of a number, or ``group`` and its id, from ``+1555…`` or ``group:…``.
+
+    ``whatsapp:`` may stand before both. Raises a permanent ``SendFailed`` if it is neither.
+    """
+    text = to.strip()
+    if text.lower().startswith("whatsapp:"):
+        text = text[len("whatsapp:") :].strip()
+    kind, _, rest = text.partition(":")
+    if kind.lower() == "group" and _GROUP.fullmatch(rest.strip()):
+        return "group", rest.strip()
+    number = _SIGNS.sub("", text)
+    number = f"+{number[2:]}" if number.startswith("00") else number
+    if _NUMBER.fullmatch(number):
+        return "individual", number.removeprefix("+")
+    raise SendFailed(f"{to!r} is no WhatsApp recipient; use +<country><number> or group:<id>", permanent=True)
