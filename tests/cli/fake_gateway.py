@@ -31,12 +31,14 @@ PARAMS = {
     "chat.send": {"sessionKey", "message", "thinking", "deliver", "attachments", "timeoutMs", "idempotencyKey"},
     "chat.abort": {"sessionKey", "runId"},
     "chat.history": {"sessionKey", "limit"},
+    "chat.view": {"sessionKey", "limit", "before", "runId"},
     "sessions.list": {
         *("limit", "activeMinutes", "includeGlobal", "includeUnknown", "includeDerivedTitles", "includeLastMessage"),
         *("label", "spawnedBy", "agentId", "search"),
     },
     "sessions.resolve": {"key", "sessionId", "label", "agentId", "spawnedBy", "includeGlobal", "includeUnknown"},
-    "sessions.patch": {"key", "verboseLevel"},
+    "sessions.patch": {"key", "verboseLevel", "label"},
+    "sessions.delete": {"key", "deleteTranscript"},
     "sessions.archived": {"key"},
     "sessions.resume": {"key", "sessionId", "index"},
     "skills.status": {"agentId"},
@@ -66,6 +68,7 @@ PARAMS = {
     "pairing.approve": {"channel", "code", "notify"},
 }
 NO_PARAMS = {
+    "chat.commands",
     "cron.status",
     "last-heartbeat",
     "status",

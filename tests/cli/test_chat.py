@@ -53,7 +53,7 @@ class Terminal:
 
     def expect(self, text: str, since: int = 0) -> str:
         """Waits until the text has been shown (after a position of the screen)."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while text not in self.screen[since:]:
             ready, _, _ = select.select([self.master], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
@@ -67,7 +67,7 @@ class Terminal:
 
     def leave(self) -> int:
         """Ctrl-D until the chat ends: while something is printed, the terminal itself may swallow one."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while self.process.poll() is None and time.monotonic() < deadline:
             self.type("\x04")
             if select.select([self.master], [], [], 0.2)[0]:
@@ -80,7 +80,9 @@ class Terminal:
 
 @pytest.fixture
 def talk(gateway: FakeGateway) -> FakeGateway:
-    gateway.replies["chat.history"] = {"sessionKey": "main", "messages": []}
+    gateway.replies["chat.view"] = {"sessionKey": "main", "messages": [], "run": None, "waiting": []}
+    commands = [{"name": "status", "usage": "", "help": "The session's state."}]
+    gateway.replies["chat.commands"] = {"commands": commands}
     gateway.replies["sessions.resolve"] = lambda params: {"ok": True, "key": "agent:main:main"}
     return gateway
 
@@ -119,7 +121,7 @@ def test_chat_renders_markdown_and_keeps_the_input_history(terminal: Any, talk: 
 
 
 def test_chat_opens_with_the_last_messages(terminal: Any, talk: FakeGateway) -> None:
-    talk.replies["chat.history"] = {
+    talk.replies["chat.view"] = {
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": "what was it"}]},
             {"role": "assistant", "content": [{"type": "toolCall", "name": "read", "arguments": {"path": "a.txt"}}]},
@@ -132,7 +134,7 @@ def test_chat_opens_with_the_last_messages(terminal: Any, talk: FakeGateway) -> 
     assert "› what was it" in screen
     assert "⚙ read: a.txt" in screen
     assert "raw result" not in screen
-    assert talk.params_of("chat.history")[0] == {"sessionKey": "agent:main:main", "limit": 10}
+    assert talk.params_of("chat.view")[0] == {"sessionKey": "agent:main:main", "limit": 10}
 
 
 def test_tool_calls_are_progress_lines_and_errors_are_plain(terminal: Any, talk: FakeGateway) -> None:
@@ -183,8 +185,8 @@ def test_a_reply_from_elsewhere_is_shown(terminal: Any, talk: FakeGateway) -> No
     chat = terminal("chat", "--session", "x")
     chat.expect("›")
     assert talk.feed_opened.wait(20)
-    asked = [{"role": "user", "content": "sent from the phone"}]
-    talk.replies["chat.history"] = {"messages": asked}
+    asked = [{"role": "user", "content": "sent from the phone", "__openclaw": {"id": "e1"}}]
+    talk.replies["chat.view"] = {"messages": asked, "asked": "e1"}
     talk.publish("chat", chat_event("other-run", "final", "an answer for the phone")["payload"])
     screen = chat.expect("an answer for the phone")
     assert "› sent from the phone" in screen
@@ -253,7 +255,7 @@ def test_a_queued_message_is_not_an_empty_reply(terminal: Any, talk: FakeGateway
     chat = terminal("chat")
     chat.expect("›")
     chat.type("x\r")
-    chat.expect("queued behind the current run")
+    chat.expect("answered together with another message")
 
 
 def test_bare_openclaw_says_who_answers_and_opens_the_chat(terminal: Any, talk: FakeGateway) -> None:

@@ -60,10 +60,21 @@ def test_a_session_is_found_by_key_then_id_then_label(cli: Cli, gateway: FakeGat
     assert gateway.params_of("agent")[0]["sessionKey"] == "agent:main:found"
 
 
-def test_a_session_that_does_not_exist_is_never_created(cli: Cli, gateway: FakeGateway) -> None:
+@pytest.mark.parametrize(("name", "key"), [("work", "agent:helper:work"), ("agent:main:garden", "agent:main:garden")])
+def test_a_new_name_begins_a_session_and_says_so(cli: Cli, gateway: FakeGateway, name: str, key: str) -> None:
     gateway.replies["sessions.resolve"] = resolver()
-    done = cli("message", "send", "Hola", "--session", "nope")
-    assert (done.returncode, done.stderr) == (1, "No session found: nope\n")
+    gateway.replies["agents.list"] = {"defaultId": "helper", "agents": [{"id": "main"}, {"id": "helper"}]}
+    gateway.streams["agent"] = spoken("ok")
+    done = cli("message", "send", "Hola", "--session", name)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", f"New session {key}.\n")
+    assert gateway.params_of("agent")[0]["sessionKey"] == key
+
+
+def test_the_id_of_a_session_that_does_not_exist_begins_nothing(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["sessions.resolve"] = resolver()
+    gone = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d"
+    done = cli("message", "send", "Hola", "--session", gone)
+    assert (done.returncode, done.stderr) == (1, f"No session found: {gone}\n")
     assert gateway.params_of("agent") == []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from openclaw.cli.logs import parse_line
-from openclaw.cli.sessions import flags, middle_cut, token_text
+from openclaw.cli.sessions import flags, table, token_text
 
 from .conftest import Cli
 from .fake_gateway import SECRET, FakeGateway
@@ -48,13 +48,13 @@ def test_sessions_json_has_the_documented_shape(cli: Cli, gateway: FakeGateway) 
     assert row == {**ROW, "ageMs": 960_000}
 
 
-def test_sessions_text_shows_age_model_tokens_and_flags(cli: Cli, gateway: FakeGateway) -> None:
+def test_sessions_text_shows_age_tokens_model_and_key(cli: Cli, gateway: FakeGateway) -> None:
     gateway.replies["sessions.list"] = LISTED
     lines = cli("sessions").stdout.splitlines()
     assert lines[0] == "Session store: /s/sessions.json"
     assert lines[1] == "Sessions listed: 1"
     shown = " ".join(lines[-1].split())
-    assert shown == "direct agent:main:main 16m ago mock-1 0.1k/200k (0%) think:high system id:4ea14bd6"
+    assert shown == "16m ago 0.1k/200k (0%) mock-1 agent:main:main"
 
 
 def test_active_minutes_are_asked_of_the_gateway(cli: Cli, gateway: FakeGateway) -> None:
@@ -110,9 +110,15 @@ def test_flags_stand_in_their_order() -> None:
     assert " ".join(flags(row)) == shown
 
 
-def test_long_keys_keep_both_ends() -> None:
-    assert middle_cut("agent:main:telegram:group:123456789", 26) == "agent:main:teleg...456789"
-    assert middle_cut("agent:main:main", 26) == "agent:main:main"
+def test_keys_are_whole_and_an_ordinary_table_fits_80_columns() -> None:
+    key = "agent:main:signal:direct:+15550001"
+    rows = [
+        {"key": key, "model": "claude-sonnet-4-5-20250929", "totalTokens": 164_000, "contextTokens": 200_000, "age": 1},
+        {"key": f"{key}:thread:{'9' * 40}", "model": "mock"},
+    ]
+    lines = table(rows).splitlines()
+    assert lines[1].endswith(f" {key}") and lines[2].endswith(f"{'9' * 40}")
+    assert max(map(len, lines[:2])) <= 80
 
 
 def test_control_codes_in_a_key_never_reach_the_terminal(cli: Cli, gateway: FakeGateway) -> None:

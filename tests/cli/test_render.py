@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,10 +108,56 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    import re
-
     text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     return [line.rstrip() for line in text.splitlines()]
+
+
+def on_terminal(raw: str) -> list[str]:
+    """The lines that a terminal shows after these characters."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[\d*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", raw):
+        if part == "\r":
+            column = 0
+        elif part == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part.endswith("A") and part[0] == "\x1b":
+            row -= int(part[2:-1])
+        elif part[0] != "\x1b":
+            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + len(part) :]
+            column += len(part)
+    return [line.rstrip() for line in lines]
+
+
+def test_words_are_written_in_place_and_replaced_by_the_finished_block(capsys: pytest.CaptureFixture[str]) -> None:
+    renderer = Renderer(in_place=True)
+    for word in ("One ", "**bold** ", f"{'word ' * 20}"):
+        renderer.show(turns.TEXT, word)
+    raw = capsys.readouterr().out
+    draft = on_terminal(raw)
+    assert draft[0].startswith("One **bold** word") and len(draft) == 2 and max(map(len, draft)) < 60
+    renderer.show(turns.TEXT, "end.\n\n- a")
+    raw += capsys.readouterr().out
+    assert on_terminal(raw)[-2:] == ["", "- a"]
+    assert on_terminal(raw)[0].startswith("One bold word")
+    renderer.show(turns.VOID, "")
+    renderer.show(turns.NOTE, "overloaded; trying again now")
+    raw += capsys.readouterr().out
+    assert [line for line in on_terminal(raw) if line][-1] == "overloaded; trying again now"
+    assert "- a" not in on_terminal(raw)
+
+
+def test_the_history_shows_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    Renderer().history(
+        [
+            {"role": "assistant", "content": [], "stopReason": "error", "errorMessage": "the model is overloaded"},
+            {"role": "toolResult", "toolName": "read", "isError": True, "content": "no such file"},
+            {"role": "assistant", "content": [{"type": "text", "text": "So far"}], "stopReason": "aborted"},
+        ]
+    )
+    assert shown(capsys) == ["the model is overloaded", "✗ read: no such file", "So far", "stopped"]
 
 
 def test_blocks_of_one_message_stand_together_with_air_between(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,4 +229,4 @@ def test_a_reply_on_a_terminal_is_rendered_and_into_a_pipe_it_is_not(
         printer = printer_for(quiet=False)
         printer.show(turns.TEXT, "One **bold** word.\n")
         printer.end_line()
-        assert shown(capsys) == expected
+        assert [line for line in on_terminal(capsys.readouterr().out) if line] == expected

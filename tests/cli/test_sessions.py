@@ -11,7 +11,7 @@ import pytest
 from tests.storage.files.newer_state import add_session, conversation, database
 
 from .conftest import Cli
-from .fake_gateway import FakeGateway
+from .fake_gateway import FakeGateway, Refusal
 
 RESUMED = {"ok": True, "key": "agent:main:main", "sessionId": "s2", "marker": "Back in an earlier session."}
 
@@ -93,3 +93,57 @@ def test_import_needs_a_file_with_a_key_or_a_folder(cli: Cli, tmp_path: Path) ->
     assert cli("sessions", "import", "x.jsonl", "--from", str(tmp_path)).returncode == 1
     refused = cli("sessions", "import", "--from", str(tmp_path / "nowhere"))
     assert (refused.returncode, "no state folder" in refused.stderr) == (1, True)
+
+
+@pytest.fixture
+def work(gateway: FakeGateway) -> FakeGateway:
+    """A Gateway with the session ``agent:main:work``."""
+
+    def resolve(params: dict[str, Any]) -> dict[str, Any]:
+        if params == {"key": "work"}:
+            return {"ok": True, "key": "agent:main:work"}
+        raise Refusal("No session found", details={"code": "SESSION_NOT_FOUND"})
+
+    row = {"key": "agent:main:work", "sessionId": "s1", "label": "Garden", "model": "mock-1", "thinkingLevel": "low"}
+    said = [
+        {"role": "user", "content": [{"type": "text", "text": "plant\x1b[31m what?"}]},
+        {"role": "assistant", "content": [], "stopReason": "error", "errorMessage": "overloaded"},
+    ]
+    gateway.replies |= {
+        "sessions.resolve": resolve,
+        "sessions.list": {"ts": 1, "sessions": [{"key": "agent:main:workshop"}, row]},
+        "chat.view": {"messages": said, "run": None, "waiting": [{"text": "and then?"}]},
+        "sessions.patch": {"ok": True, "key": "agent:main:work"},
+        "sessions.delete": {"ok": True, "key": "agent:main:work", "deleted": True, "archived": ["s1.jsonl.deleted"]},
+    }
+    return gateway
+
+
+def test_a_session_is_shown_with_its_facts_and_last_messages(cli: Cli, work: FakeGateway) -> None:
+    lines = cli("sessions", "show", "work").stdout.splitlines()
+    assert lines[0] == "Session agent:main:work"
+    facts = dict(line.split(maxsplit=1) for line in lines if line.startswith("  ") and "failed" not in line)
+    assert (facts["id"], facts["label"], facts["settings"]) == ("s1", "Garden", "think:low")
+    assert facts["now"] == "idle, 1 waiting"
+    assert lines[-2:] == ["› plant[31m what?", "  failed: overloaded"]
+    assert json.loads(cli("sessions", "show", "work", "--json").stdout)["label"] == "Garden"
+
+
+def test_a_session_gets_a_label(cli: Cli, work: FakeGateway) -> None:
+    assert cli("sessions", "rename", "work", "Shed").stdout == "agent:main:work is now called Shed\n"
+    assert work.params_of("sessions.patch") == [{"key": "agent:main:work", "label": "Shed"}]
+
+
+def test_a_session_is_deleted_only_when_that_was_said(cli: Cli, work: FakeGateway) -> None:
+    done = cli("sessions", "delete", "work")
+    assert (done.returncode, work.params_of("sessions.delete")) == (2, [])
+    assert "--yes" in done.stderr
+    done = cli("sessions", "delete", "work", "--yes")
+    assert done.stdout == "agent:main:work deleted; its transcript is kept as s1.jsonl.deleted\n"
+    assert work.params_of("sessions.delete") == [{"key": "agent:main:work"}]
+
+
+@pytest.mark.parametrize("words", [("show", "nope"), ("rename", "nope", "x"), ("delete", "nope", "--yes")])
+def test_a_session_that_is_not_there_is_said(cli: Cli, work: FakeGateway, words: tuple[str, ...]) -> None:
+    done = cli("sessions", *words)
+    assert (done.returncode, done.stderr) == (1, "No session found: nope. `openclaw sessions` lists them.\n")

@@ -33,6 +33,7 @@ READ_OTHERWISE = {
     "agents.list[[]].tools.exec.*": "converted to ExecSettings as a whole",
     "channels.telegram.*topics.*": "group_settings in inbound/access.py, which reads groups and topics alike",
     "channels.discord.*maxLinesPerMessage": "getattr in outbound/chunking.py",
+    "channels.telegram.*draftChunk.*": "one of two records in gateway/channel_run.py",
     "session.reset.*": "getattr in sessions/reset.py",
     "session.resetByType.*": "getattr in sessions/reset.py",
     "session.resetByChannel.*": "getattr in sessions/reset.py",

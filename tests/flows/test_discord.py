@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -10,8 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.discord_server import ANN, DM, TOKEN, DiscordServer
-from tests.support.gateway import model_config
+from openclaw.config.load import parse_config
+from openclaw.inbound.access import Allow, channel_settings, decide_access
+from openclaw.inbound.message import Inbound, Peer, Sender
+from tests.support.discord_server import ANN, BOB, BOT, CHANNEL, DM, GUILD, THREAD, TOKEN, DiscordServer
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import WireClient, model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
 
@@ -52,3 +57,149 @@ async def test_a_known_person_is_answered_where_they_wrote(
     assert (sent["content"], sent["enforce_nonce"], len(sent["nonce"])) == ("Hi **Ann**", True, 25)
     assert (row["key"], row["lastChannel"], row["lastTo"]) == ("agent:main:main", "discord", f"user:{ANN}")
     assert f"[Discord Ann id:{ANN}" in prompts(models)
+
+
+async def delivered(client: WireClient) -> list[dict[str, Any]]:
+    """The deliveries of a message, once every part has come to an end."""
+    async with asyncio.timeout(60):
+        while True:
+            for row in (await client.call("messages.list", {}))["messages"]:
+                facts = await client.call("messages.get", {"id": row["id"]})
+                if facts["deliveries"] and all(part["state"] in ("sent", "dead") for part in facts["deliveries"]):
+                    return facts["deliveries"]
+            await asyncio.sleep(0.02)
+
+
+async def test_a_stranger_gets_a_code(start: Start, discord: DiscordServer, models: ModelServer) -> None:
+    async with start() as gateway, gateway.client() as client:
+        await discord.say("let me in")
+        await discord.called(f"POST /channels/{DM}/messages")
+        (asked,) = (await client.call("pairing.list", {}))["requests"]
+    assert asked["code"] in discord.texts()[0] and asked["id"] == ANN and not models.requests
+
+
+async def test_a_channel_of_a_server_is_answered_when_the_bot_is_mentioned(
+    start: Start, discord: DiscordServer, models: ModelServer
+) -> None:
+    async with start(guilds={GUILD: {"requireMention": True, "users": [ANN]}}) as gateway:
+        await discord.say("lunch at noon", channel=CHANNEL)
+        await discord.say(f"<@{BOT}> not for you [[reply:no]]", channel=CHANNEL, author=BOB)
+        await discord.say(f"<@{BOT}> what is planned? [[reply:lunch]]", channel=CHANNEL)
+        await discord.called(f"POST /channels/{CHANNEL}/messages")
+        await discord.say(f"<@{BOT}> and here? [[reply:a thread]]", channel=THREAD)
+        await discord.called(f"POST /channels/{THREAD}/messages")
+        async with gateway.client() as client:
+            rows = (await client.call("sessions.list", {}))["sessions"]
+    assert (discord.texts(CHANNEL), discord.texts(THREAD)) == (["lunch"], ["a thread"])
+    assert {row["key"] for row in rows} == {f"agent:main:discord:channel:{one}" for one in (CHANNEL, THREAD)}
+    assert "lunch at noon" in prompts(models, 0) and len(models.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "heard"),
+    [
+        ({}, False),
+        ({"groupPolicy": "open"}, True),
+        ({"groupPolicy": "open", "guilds": {"1": {}}}, False),
+        ({"guilds": {GUILD: {}}}, True),
+        ({"guilds": {"friends": {}}}, True),
+        ({"guilds": {"*": {}}}, True),
+        ({"groupPolicy": "disabled", "guilds": {GUILD: {}}}, False),
+        ({"guilds": {GUILD: {"channels": {CHANNEL: {}}}}}, True),
+        ({"guilds": {GUILD: {"channels": {"general": {}}}}}, True),
+        ({"guilds": {GUILD: {"channels": {"1": {}}}}}, False),
+        ({"guilds": {GUILD: {"channels": {"*": {"enabled": False}}}}}, False),
+        ({"guilds": {GUILD: {"channels": {CHANNEL: {"allow": False}}}}}, False),
+        ({"guilds": {GUILD: {"users": [BOB]}}}, False),
+        ({"guilds": {GUILD: {"users": [BOB], "channels": {CHANNEL: {"users": [ANN]}}}}}, True),
+        ({"guilds": {GUILD: {}}, "groupAllowFrom": [BOB]}, False),
+    ],
+)
+def test_which_servers_and_channels_are_heard(settings: dict[str, Any], heard: bool) -> None:
+    config = parse_config("openclaw.json", json.dumps({"channels": {"discord": {"token": "t", **settings}}}), {})
+    assert config.valid, config.issues
+    place = {"guild_id": GUILD, "group_space": "Friends", "group_channel": "#general"}
+    peer = Peer(kind="channel", id=CHANNEL)
+    inbound = Inbound(channel="discord", peer=peer, sender=Sender(id=ANN), to=f"channel:{CHANNEL}", **place)
+    rules = channel_settings(config.config, "discord")
+    assert isinstance(decide_access(inbound, rules, ()), Allow) is heard
+
+
+async def test_a_redelivered_message_is_answered_once(
+    start: Start, discord: DiscordServer, models: ModelServer
+) -> None:
+    async with start(allowFrom=[ANN]) as gateway, gateway.client() as client:
+        await discord.say("only once")
+        await discord.called(f"POST /channels/{DM}/messages")
+        await delivered(client)
+        await discord.repeat_all()
+        await discord.disconnect()
+        await discord.say("another [[reply:fresh]]")
+        await discord.called(f"POST /channels/{DM}/messages", 2)
+    assert (discord.texts(), len(models.requests)) == (["ok", "fresh"], 2)
+
+
+async def test_a_long_reply_arrives_whole_and_a_lost_answer_repeats_nothing(
+    start: Start, discord: DiscordServer
+) -> None:
+    words = " ".join(f"word{number}" for number in range(600))
+    async with start(allowFrom=[ANN]) as gateway, gateway.client() as client:
+        discord.drop_next(f"POST /channels/{DM}/messages")
+        await discord.say(f"[[reply:{words}]]")
+        parts = await delivered(client)
+    assert {part["state"] for part in parts} == {"sent"} and len(parts) == 3
+    assert " ".join(discord.texts()) == words
+
+
+async def test_a_slash_command_is_answered_in_its_place(start: Start, discord: DiscordServer) -> None:
+    async with start(allowFrom=[ANN]):
+        (menu,) = await discord.called(f"PUT /applications/{BOT}/commands")
+        assert "status" in [one["name"] for one in menu]
+        await discord.command("status")
+        await discord.called(f"PATCH /webhooks/{BOT}")
+    (answer,) = discord.messages.values()
+    assert "ession" in answer["content"] and answer["answer"]
+
+
+async def test_a_message_that_is_taken_back_leaves_the_conversation(
+    start: Start, discord: DiscordServer, models: ModelServer
+) -> None:
+    async with start(allowFrom=[ANN]) as gateway, gateway.client() as client:
+        said = await discord.say("forget this secret [[reply:fine]]")
+        await discord.called(f"POST /channels/{DM}/messages")
+        await delivered(client)
+        await discord.dispatch("MESSAGE_DELETE", {"id": said["id"], "channel_id": DM})
+        await discord.say("next [[reply:yes]]")
+        await discord.called(f"POST /channels/{DM}/messages", 2)
+    assert "forget this secret" not in prompts(models)
+
+
+async def test_the_token_is_nowhere_to_be_read(start: Start, discord: DiscordServer, tmp_path: Path) -> None:
+    async with start({"logging": {"level": "debug"}}, allowFrom=[ANN]) as gateway, gateway.client() as client:
+        await discord.say("hello")
+        await discord.called(f"POST /channels/{DM}/messages")
+        status = json.dumps(await client.call("channels.status", {"probe": True}))
+        config = json.dumps(await client.call("config.get", {}))
+    written = "".join(path.read_text(errors="replace") for path in (tmp_path / "state").rglob("*.log*"))
+    for text in (status, config, written, gateway.errors_path.read_text()):
+        assert TOKEN not in text
+    assert written
+
+
+async def test_after_a_kill_the_reply_comes_once_and_nothing_is_lost(
+    tmp_path: Path, discord: DiscordServer, models: ModelServer
+) -> None:
+    section = {"token": TOKEN, "apiRoot": discord.url, "allowFrom": [ANN]}
+    config = model_config(models.base_url, models.api_key, channels={"discord": section})
+    async with ForkedGateway(tmp_path / "state", config) as gateway:
+        await discord.connected()
+        await discord.say("first [[reply:one]]")
+        await discord.called(f"POST /channels/{DM}/messages")
+        async with gateway.client() as client:
+            await delivered(client)
+        gateway.kill()
+        await discord.disconnect()
+        await discord.say("while dead [[reply:two]]")
+        await gateway.start()
+        await discord.called(f"POST /channels/{DM}/messages", 2)
+    assert discord.texts() == ["one", "two"] and len(models.requests) == 2

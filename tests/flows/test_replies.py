@@ -158,3 +158,23 @@ async def test_a_prefix_names_the_model_and_the_agent(start: Start, signal: Sign
         (got,) = await sent(signal, 1)
     assert got.startswith("[{identity.name}|")
     assert got.endswith("|off|{nope}] hello")
+
+
+async def test_a_message_is_acknowledged_with_a_reaction_that_goes_after_the_reply(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    models.reply("hello")
+    async with start({}, messages={"ackReactionScope": "all", "removeAckAfterReply": True}):
+        await signal.say("go", sender=ANN)
+        seen, gone = await signal.called("sendReaction", 2)
+    assert (seen["emoji"], seen["targetAuthor"], "remove" in seen) == ("👀", ANN, False)
+    assert (gone["emoji"], gone["remove"], gone["targetTimestamp"]) == ("👀", True, seen["targetTimestamp"])
+    assert [call["message"] for call in signal.of("send")] == ["hello"]
+
+
+async def test_without_a_reason_there_is_no_reaction(start: Start, signal: SignalDaemon, models: ModelServer) -> None:
+    models.reply("hello")
+    async with start():
+        await signal.say("go", sender=ANN)
+        await signal.called("send")
+    assert signal.of("sendReaction") == []

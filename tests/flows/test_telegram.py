@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
-from tests.support.gateway import model_config
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import WireClient, model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
-from tests.support.telegram_server import ANN, TOKEN, TelegramServer
+from tests.support.telegram_server import ANN, BOB, FORUM, GROUP, TOKEN, TelegramServer
 
 Start = Callable[..., AbstractAsyncContextManager[InProcessGateway]]
 
@@ -28,7 +31,7 @@ async def telegram() -> AsyncIterator[TelegramServer]:
 def start(tmp_path: Path, models: ModelServer, telegram: TelegramServer) -> Start:
     @asynccontextmanager
     async def gateway(more: dict[str, Any] | None = None, **channel: Any) -> AsyncIterator[InProcessGateway]:
-        section = {"botToken": TOKEN, "apiRoot": telegram.url, **channel}
+        section = {"botToken": TOKEN, "apiRoot": telegram.url, "streamMode": "off", **channel}
         config = model_config(models.base_url, models.api_key, channels={"telegram": section}, **(more or {}))
         async with InProcessGateway(tmp_path / "state", config) as gateway:
             if "webhookUrl" not in section:
@@ -55,3 +58,218 @@ async def test_a_known_person_is_answered_where_they_wrote(
     assert (row["key"], row["lastChannel"], row["lastTo"]) == ("agent:main:main", "telegram", f"telegram:{ANN}")
     assert "[Telegram Ann id:4242" in prompts(models)
     assert telegram.of("sendChatAction")[0] == {"chat_id": ANN, "action": "typing"}
+
+
+async def delivered(client: WireClient) -> list[dict[str, Any]]:
+    """The deliveries of the newest message, once every part has come to an end."""
+    async with asyncio.timeout(60):
+        while True:
+            for row in (await client.call("messages.list", {}))["messages"]:
+                facts = await client.call("messages.get", {"id": row["id"]})
+                if facts["deliveries"] and all(part["state"] in ("sent", "dead") for part in facts["deliveries"]):
+                    return facts["deliveries"]
+            await asyncio.sleep(0.02)
+
+
+async def test_a_stranger_gets_a_code_and_is_heard_after_approval(
+    start: Start, telegram: TelegramServer, models: ModelServer
+) -> None:
+    async with start() as gateway, gateway.client() as client:
+        await telegram.say("let me in", chat=BOB, sender=BOB)
+        await telegram.called("sendMessage")
+        (asked,) = (await client.call("pairing.list", {}))["requests"]
+        assert asked["code"] in telegram.texts(BOB)[0] and not models.requests
+        await client.call("pairing.approve", {"code": asked["code"]})
+        await telegram.say("now? [[reply:welcome]]", chat=BOB, sender=BOB)
+        await telegram.called("sendMessage", 2)
+    assert telegram.texts(BOB)[1:] == ["welcome"]
+
+
+async def test_a_name_on_the_list_counts(start: Start, telegram: TelegramServer) -> None:
+    async with start(allowFrom=["@Ann"], dmPolicy="allowlist"):
+        await telegram.say("who? [[reply:nobody]]", chat=BOB, sender=BOB)
+        await telegram.say("me [[reply:you]]")
+        await telegram.called("sendMessage")
+    assert (telegram.texts(ANN), telegram.texts(BOB)) == (["you"], [])
+
+
+async def test_a_group_is_answered_when_the_bot_is_mentioned(
+    start: Start, telegram: TelegramServer, models: ModelServer
+) -> None:
+    async with start(groupPolicy="open", groups={str(GROUP): {"requireMention": True}}) as gateway:
+        await telegram.say("lunch at noon", chat=GROUP, sender=BOB)
+        await telegram.say("@claw_bot what is planned? [[reply:lunch]]", chat=GROUP)
+        (sent,) = await telegram.called("sendMessage")
+        async with gateway.client() as client:
+            row = (await client.call("sessions.list", {}))["sessions"][0]
+    assert (sent["chat_id"], sent["text"]) == (GROUP, "lunch")
+    assert row["key"] == f"agent:main:telegram:group:{GROUP}"
+    assert "lunch at noon" in prompts(models) and len(models.requests) == 1
+
+
+async def test_topics_are_conversations_of_their_own(start: Start, telegram: TelegramServer) -> None:
+    groups = {str(FORUM): {"requireMention": True, "topics": {"7": {"requireMention": False}}}}
+    async with start(groupPolicy="open", groups=groups) as gateway:
+        topic = {"chat": FORUM, "message_thread_id": 7, "is_topic_message": True}
+        await telegram.say("in seven [[reply:seven]]", **topic)
+        await telegram.called("sendMessage")
+        await telegram.say("no mention in nine", **{**topic, "message_thread_id": 9})
+        await telegram.say("@claw_bot general [[reply:one]]", chat=FORUM)
+        await telegram.called("sendMessage", 2)
+        async with gateway.client() as client:
+            rows = (await client.call("sessions.list", {}))["sessions"]
+    seven, general = telegram.of("sendMessage")
+    assert (seven["text"], seven["message_thread_id"]) == ("seven", 7)
+    assert general["text"] == "one" and "message_thread_id" not in general
+    base = f"agent:main:telegram:group:{FORUM}:topic:"
+    assert {row["key"] for row in rows} == {f"{base}7", f"{base}1"}
+
+
+async def test_a_redelivered_message_is_answered_once(
+    start: Start, telegram: TelegramServer, models: ModelServer
+) -> None:
+    async with start(allowFrom=[ANN]):
+        await telegram.say("only once")
+        await telegram.called("sendMessage")
+        await telegram.taken()
+    await telegram.repeat_all()
+    async with start(allowFrom=[ANN]):
+        await telegram.say("another [[reply:fresh]]")
+        await telegram.called("sendMessage", 2)
+    assert (telegram.texts(), len(models.requests)) == (["ok", "fresh"], 2)
+
+
+async def test_a_long_reply_arrives_whole_although_telegram_is_busy(start: Start, telegram: TelegramServer) -> None:
+    words = " ".join(f"word{number}" for number in range(1200))
+    telegram.fail_next("sendMessage", 429, "Too Many Requests: retry after 1", retry_after=1)
+    async with start(allowFrom=[ANN]) as gateway, gateway.client() as client:
+        await telegram.say(f"[[reply:{words}]]")
+        parts = await delivered(client)
+    assert {part["state"] for part in parts} == {"sent"} and len(parts) == 3
+    assert " ".join(telegram.texts()) == words
+
+
+async def test_a_part_without_an_answer_may_come_twice_with_the_mark(start: Start, telegram: TelegramServer) -> None:
+    async with start(allowFrom=[ANN]) as gateway, gateway.client() as client:
+        telegram.drop_next("sendMessage")
+        await telegram.say("hello [[reply:Hi Ann]]")
+        await telegram.called("sendMessage", 2)
+        await delivered(client)
+    assert telegram.texts() == ["Hi Ann", "(possibly sent twice) Hi Ann"]
+
+
+async def test_commands_are_in_the_menu_and_are_carried_out(start: Start, telegram: TelegramServer) -> None:
+    async with start(allowFrom=[ANN], customCommands=[{"command": "Deploy", "description": "Ship it"}]):
+        names = [one["command"] for one in telegram.commands]
+        assert "status" in names and names[-1] == "deploy"
+        await telegram.say("/status")
+        await telegram.called("sendMessage")
+    assert "Session" in telegram.texts()[0] or "session" in telegram.texts()[0]
+
+
+async def test_a_press_of_a_button_is_a_message(start: Start, telegram: TelegramServer) -> None:
+    async with start(allowFrom=[ANN]):
+        user = {"id": ANN, "is_bot": False, "first_name": "Ann"}
+        data = {"id": "q1", "from": user, "message": telegram.message("Choose"), "data": "go [[reply:gone]]"}
+        await telegram.deliver(callback_query=data)
+        await telegram.called("sendMessage")
+        await telegram.called("answerCallbackQuery")
+    assert telegram.texts() == ["gone"]
+
+
+async def test_an_edited_message_is_answered_anew(start: Start, telegram: TelegramServer, models: ModelServer) -> None:
+    async with start(allowFrom=[ANN]) as gateway, gateway.client() as client:
+        said = await telegram.say("waht [[reply:pardon?]]")
+        await telegram.called("sendMessage")
+        await delivered(client)
+        await telegram.deliver(edited_message={**said, "text": "what [[reply:this]]", "edit_date": 1})
+        await telegram.called("sendMessage", 2)
+    assert telegram.texts() == ["pardon?", "this"]
+
+
+async def test_a_picture_reaches_the_model(start: Start, telegram: TelegramServer, models: ModelServer) -> None:
+    telegram.files = {"pic": png()}
+    async with start(allowFrom=[ANN]):
+        sizes = [{"file_id": "pic", "width": 4, "height": 4}]
+        await telegram.deliver(message=telegram.message(photo=sizes, caption="what is it? [[reply:a square]]"))
+        await telegram.called("sendMessage")
+    assert "image/png" in prompts(models)
+
+
+def png() -> bytes:
+    import io
+
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (4, 4), "red").save(file, "PNG")
+    return file.getvalue()
+
+
+async def test_the_webhook_takes_updates_with_its_secret_only(start: Start, telegram: TelegramServer) -> None:
+    url, secret = "https://claw.example.org/telegram-webhook", "s3cret_word"
+    async with start(allowFrom=[ANN], webhookUrl=url, webhookSecret=secret) as gateway, aiohttp.ClientSession() as http:
+        await telegram.until(lambda: telegram.webhook)
+        assert telegram.webhook["secret_token"] == secret and telegram.webhook["url"] == url
+        address = f"http://127.0.0.1:{gateway.port}/telegram-webhook"
+        name = "X-Telegram-Bot-Api-Secret-Token"
+        update = {"update_id": 1, "message": telegram.message("hello [[reply:by hook]]")}
+        for headers, body, status in (
+            ({}, update, 401),
+            ({name: "wrong"}, update, 401),
+            ({name: secret}, update, 200),
+            ({name: secret}, update, 200),
+            ({name: secret}, {"update_id": 2, "message": {"odd": True}}, 200),
+        ):
+            async with http.post(address, json=body, headers=headers) as answer:
+                assert answer.status == status
+        await telegram.called("sendMessage")
+        album = [
+            {"update_id": 3 + n, "message": telegram.message(f"[[reply:{n}]]", media_group_id="7")} for n in range(2)
+        ]
+
+        async def post(body: Any) -> int:
+            async with http.post(address, json=body, headers={name: secret}) as answer:
+                return answer.status
+
+        assert await asyncio.gather(*(post(one) for one in album)) == [200, 200]
+        await telegram.called("sendMessage", 2)
+    assert telegram.texts()[0] == "by hook" and not telegram.offsets
+
+
+async def test_the_token_is_nowhere_to_be_read(start: Start, telegram: TelegramServer, tmp_path: Path) -> None:
+    async with start({"logging": {"level": "debug"}}, allowFrom=[ANN]) as gateway, gateway.client() as client:
+        await telegram.say("hello")
+        await telegram.called("sendMessage")
+        await telegram.stop()
+        await until_failing(client)
+        status = json.dumps(await client.call("channels.status", {"probe": True}))
+        config = json.dumps(await client.call("config.get", {}))
+    written = "".join(path.read_text(errors="replace") for path in (tmp_path / "state").rglob("*.log*"))
+    for text in (status, config, written, gateway.errors_path.read_text()):
+        assert TOKEN not in text and TOKEN.partition(":")[2] not in text
+    assert "telegram" in written.lower()
+
+
+async def until_failing(client: WireClient) -> None:
+    async with asyncio.timeout(60):
+        while not (await client.call("channels.status", {}))["channelAccounts"]["telegram"][0].get("lastError"):
+            await asyncio.sleep(0.02)
+
+
+async def test_after_a_kill_the_reply_comes_once_and_the_message_is_not_answered_again(
+    tmp_path: Path, telegram: TelegramServer, models: ModelServer
+) -> None:
+    section = {"botToken": TOKEN, "apiRoot": telegram.url, "allowFrom": [ANN], "streamMode": "off"}
+    config = model_config(models.base_url, models.api_key, channels={"telegram": section})
+    async with ForkedGateway(tmp_path / "state", config) as gateway:
+        await telegram.polling()
+        await telegram.say("first [[reply:one]]")
+        await telegram.called("sendMessage")
+        async with gateway.client() as client:
+            await delivered(client)
+        gateway.kill()
+        await telegram.say("while dead [[reply:two]]")
+        await gateway.start()
+        await telegram.called("sendMessage", 2)
+    assert telegram.texts() == ["one", "two"] and len(models.requests) == 2

@@ -32,7 +32,8 @@ class Sign:
         row = SimpleNamespace(run_id="r1", agent_id="main", session_key=key, route=route)
         self.record = RunRecord(cast(LedgerRow, row))
         config = Config(session=Session(typing_mode=mode, typing_interval_seconds=6))
-        channels, delivery = SimpleNamespace(typing=self.show), SimpleNamespace(wake=self.wake)
+        channels = SimpleNamespace(typing=self.show, find=lambda channel, account: None)
+        delivery = SimpleNamespace(wake=self.wake)
         services = SimpleNamespace(clock=self.clock, channels=channels, delivery=delivery, ledger=None)
         self.run = ChannelRun(self.record, cast(ChannelServices, services), config)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from openclaw import paths
 from openclaw.cli import service
-from openclaw.cli.client import Client, new_id
+from openclaw.cli.client import Client, GatewayError, Lost, Unreachable, new_id
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
-from openclaw.cli.message import check_agent, find_session
+from openclaw.cli.message import check_agent, session_key
 from openclaw.cli.target import resolve
 from openclaw.cli.terminal import note
-from openclaw.cli.turn import Printer, Turn, close_turn, message_text
+from openclaw.cli.turn import NOTE, VOID, Printer, Turn, close_turn, message_text
 from openclaw.printable import printable
 
 TYPE_CHECKING = False
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
 
 LEAVE = ("/exit", "/quit")
 HISTORY = 10
+MOST_SHOWN = 200
 REMEMBERED_RUNS = 200
+TRY_AGAIN_S = 1.0
+MOST_TRIES = 600
+"""How often a chat tries to attach to its run again when the Gateway went away."""
+NOT_BACK = "The Gateway did not come back. It finishes the reply when it runs again; `openclaw chat` then shows it."
 
 
 class Conversation:
@@ -41,13 +47,16 @@ class Conversation:
         if not session or session == "main":
             self.key = f"agent:{self.agent}:main" if self.agent else "main"
             return
-        # A chat may begin a new session, because the person sees that it is empty. A script may not.
-        new = session if session.startswith("agent:") else f"agent:{self.agent or 'main'}:{session}"
-        self.key = find_session(self.client, session, self.agent or None) or new
+        self.key, _ = session_key(self.client, session, self.agent or None)
 
-    def history(self, limit: int = HISTORY) -> list[dict[str, Any]]:
-        answer = self.client.call("chat.history", {"sessionKey": self.key, "limit": limit})
-        return [message for message in answer.get("messages") or [] if isinstance(message, dict)]
+    def view(self, limit: int = HISTORY, run_id: str | None = None) -> dict[str, Any]:
+        """The last messages, the run under way and what waits; with a run id also which message that run answers."""
+        params = {
+            "sessionKey": self.key,
+            "limit": min(max(limit, 1), MOST_SHOWN),
+            **({"runId": run_id} if run_id else {}),
+        }
+        return self.client.call("chat.view", params)
 
     def send(self, text: str) -> tuple[Turn, Iterator[tuple[str, str]]]:
         """Returns the turn, and an iterator of what to show; consuming it sends the message."""
@@ -61,14 +70,48 @@ class Conversation:
         return turn, self._updates(turn, params)
 
     def _updates(self, turn: Turn, params: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """Sends the message and yields what to show until its run has ended, over as many connections as it takes.
+
+        The run's id is the message's idempotency key. So sending it again begins nothing new: it attaches to the run.
+        """
+        told = False
         try:
-            for frame in self.client.stream("chat.send", params):
-                yield from turn.digest(frame)
-            waiting = (turn.payload or {}).get("status") in ("started", "in_flight")
-            if turn.accepted is None or (waiting and not turn.state):
-                raise UserError("The connection to the Gateway ended before the reply did; it comes when it is ready.")
+            for _ in range(MOST_TRIES):
+                try:
+                    for frame in self.client.stream("chat.send", params):
+                        told = False
+                        yield from turn.digest(frame)
+                except Lost:
+                    pass
+                except (Unreachable, GatewayError) as error:
+                    # Once it has the message, a Gateway that is not there or not ready yet only means to wait.
+                    if not turn.attached_again or (
+                        isinstance(error, GatewayError) and error.error_code != "UNAVAILABLE"
+                    ):
+                        raise
+                if not turn.unfinished:
+                    break
+                turn.attach_again()
+                turn.doing = "waiting for the Gateway…"
+                if not told:
+                    told = True
+                    yield VOID, ""
+                    yield NOTE, "The connection to the Gateway broke; the chat attaches to this message again."
+                time.sleep(TRY_AGAIN_S)
+            else:
+                raise UserError(NOT_BACK)
+            if turn.attached_again and not turn.state:
+                turn.final_text, turn.state = self._reply_of(turn.run_id), "final"
         finally:
             self.running.pop(turn.run_id, None)
+
+    def _reply_of(self, run_id: str) -> str | None:
+        """What was answered to a run of ours that ended while the connection was gone."""
+        view = self.view(MOST_SHOWN, run_id)
+        after = messages_after(view, str(view.get("asked")))
+        return (
+            "\n\n".join(text for one in after if one.get("role") == "assistant" and (text := message_text(one))) or None
+        )
 
     def abort(self) -> list[str]:
         """Stops everything that runs in this session, and returns the ids of the runs."""
@@ -76,14 +119,30 @@ class Conversation:
         return list(answer.get("runIds") or [])
 
 
-def foreign_reply(conversation: Conversation, frame: dict[str, Any]) -> str | None:
-    """Returns the final text of a frame that ends a run of another client, a channel or a queue; else ``None``."""
+def entry_of(message: dict[str, Any]) -> str:
+    mark = message.get("__openclaw")
+    return str(mark.get("id") or "") if isinstance(mark, dict) else ""
+
+
+def messages_after(view: dict[str, Any], entry: str) -> list[dict[str, Any]]:
+    """The messages of a view that follow one entry, up to the next message of a person."""
+    messages = [one for one in view.get("messages") or [] if isinstance(one, dict)]
+    place = next((number for number, one in enumerate(messages) if entry_of(one) == entry), None)
+    after = messages[place + 1 :] if place is not None else []
+    end = next((number for number, one in enumerate(after) if one.get("role") == "user"), len(after))
+    return after[:end]
+
+
+def foreign_reply(conversation: Conversation, frame: dict[str, Any]) -> tuple[str, str] | None:
+    """Returns the run and the final text of a frame that ends a run of another client or of the Gateway itself."""
     payload = frame.get("payload")
     if frame.get("event") != "chat" or not isinstance(payload, dict) or payload.get("state") != "final":
         return None
-    if payload.get("runId") in conversation.ours or not isinstance(payload.get("message"), dict):
+    run_id = str(payload.get("runId") or "")
+    if run_id in conversation.ours or not isinstance(payload.get("message"), dict):
         return None
-    return message_text(payload["message"]) or None
+    text = message_text(payload["message"])
+    return (run_id, text) if text else None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -168,7 +227,7 @@ COMMANDS = {
         "Talk with the agent in this terminal",
         run,
         (
-            Flag("--session KEY", "session key, id or label (default: the main session)"),
+            Flag("--session NAME", "session key, id or label; a new name begins a session (default: main)"),
             Flag("--agent ID", "agent to talk with (default: the default agent)"),
             Flag("--history N", "messages to show on opening (10)", type=int, default=10),
             *GATEWAY,

@@ -51,7 +51,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("dashboard", "status", "Print the address and the token for a Control UI that you host"),
     ("completion", "completion", "Print a completion script for bash, zsh or fish"),
 )
-ALIASES = {"daemon": "gateway"}
+ALIASES = {"daemon": "gateway", "tui": "chat"}
 DEV_PORT = "19001"
 
 USAGE = "usage: openclaw [--profile NAME | --dev] [--no-color] [-V] [-h] [command] …"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 RUN_TIMEOUT_S = 600
+ID_LENGTH, ID_DASHES = 36, 4
+"""The shape of a session id, which is a UUID."""
 _TO_CHANNEL = "straight to a channel (no agent)"
 MAX_CHARS = 200_000
 MAX_IMAGE_BYTES = 5_000_000
@@ -76,18 +78,33 @@ def _text(args: argparse.Namespace) -> str:
 
 
 def session_params(client: Client, session: str | None, agent: str | None) -> dict[str, Any]:
-    """The parameters that say where the message goes. A named session must exist, so that a typo starts no new one."""
+    """The parameters that say where the message goes."""
     params: dict[str, Any] = {}
     if agent:
         check_agent(client, agent)
         params["agentId"] = agent
     if session and session != "main":
-        params["sessionKey"] = find_session(client, session, agent)
-        if params["sessionKey"] is None:
-            raise UserError(f"No session found: {session}")
+        params["sessionKey"], new = session_key(client, session, agent)
+        if new:
+            note(f"New session {params['sessionKey']}.")
     elif not agent:
         params["sessionKey"] = "main"
     return params
+
+
+def session_key(client: Client, name: str, agent: str | None) -> tuple[str, bool]:
+    """The key of the session that a person names by its key, id or label, and whether the first message begins it.
+
+    An id is never a name of something new: a session that has gone is not begun again under its id.
+    """
+    if found := find_session(client, name, agent):
+        return found, False
+    if len(name) == ID_LENGTH and name.count("-") == ID_DASHES:
+        raise UserError(f"No session found: {name}")
+    if name.startswith("agent:"):
+        return name, True
+    owner = agent or client.call("agents.list").get("defaultId") or "main"
+    return f"agent:{normalize_agent_id(str(owner))}:{name}", True
 
 
 def check_agent(client: Client, agent: str) -> None:
@@ -236,7 +253,7 @@ _SEND = Action(
     (
         Flag("text TEXT", "the message; '-' or nothing reads standard input", nargs="?"),
         Flag("-m --message MESSAGE", "the message, as a flag"),
-        Flag("--session ID", "session key, session id or label (default: the main session)"),
+        Flag("--session NAME", "session key, id or label; a new name begins a session (default: main)"),
         Flag("--agent ID", "agent to speak to (default: the default agent)"),
         Flag("--context FILE", "add a file; may be repeated", action="append", default=[]),
         Flag("--thinking LEVEL", "off, minimal, low, medium or high, for this turn"),

@@ -1,12 +1,14 @@
-"""Shows a conversation on a terminal: Markdown block by block, tool calls as lines, errors in plain words."""
+"""Shows a conversation on a terminal: words as they come, Markdown when a block is finished, tool calls as lines."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.control import Control
 from rich.markdown import Heading, Markdown
+from rich.segment import ControlType
 from rich.text import Text
 
 from openclaw.cli import turn as turns
@@ -18,6 +20,9 @@ _FENCE = re.compile(r"(`{3,}|~{3,})(.*)", re.DOTALL)
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$)")
 _HEADING = re.compile(r" {0,3}#{1,6}(?:[ \t]|$)")
 RESULT_CHARS = 300
+UNFINISHED_LINES = 200
+UNFINISHED_CHARS = 20_000
+"""What is kept in sight of a block that is not finished. A terminal shows less."""
 
 
 class BlockSplitter:
@@ -52,8 +57,9 @@ class BlockSplitter:
 
     @property
     def pending(self) -> str:
-        """The end of the block that is not complete yet, for a preview."""
-        return self._line or (self._block[-1] if self._block else "")
+        """The end of the block that is not complete yet."""
+        lines = "".join(self._block[-UNFINISHED_LINES:]) + self._line[-UNFINISHED_CHARS:]
+        return lines[-UNFINISHED_CHARS:]
 
     def _take(self, line: str, finished: list[str]) -> None:
         if self._fence is not None:
@@ -133,26 +139,41 @@ class _Markdown(Markdown):
 
 
 class Renderer:
-    """Prints a conversation above the prompt."""
+    """Prints a conversation: each block of a reply for good once it is finished.
 
-    def __init__(self) -> None:
+    ``in_place`` writes the words of an unfinished block as they come, and replaces them by the finished block. A chat
+    leaves it off and shows ``unfinished`` beside its input line.
+    """
+
+    def __init__(self, *, in_place: bool = False) -> None:
         self._splitter = BlockSplitter()
+        self._in_place = in_place
+        self._drawn = 0
+        """How many lines of the unfinished block stand on the terminal."""
         self._after_block = False
         """Whether a block of text was printed last; the next block then needs a blank line before it."""
         # Without a file the console uses the current sys.stdout, which the prompt replaces.
         self._console = Console(force_terminal=True, no_color=not wants_color(), highlight=False)
 
-    @property
-    def preview(self) -> str:
-        """The end of the block that is not complete yet."""
-        return shortened(printable(self._splitter.pending)[-200:], 60)
+    def unfinished(self, width: int, rows: int) -> list[str]:
+        """The last lines of the block that is not complete yet, as the model writes them."""
+        text = printable(self._splitter.pending).strip("\n")
+        if not text or rows < 1:
+            return []
+        lines = Text(text).wrap(self._console, max(1, width), tab_size=4)
+        return [line.plain for line in lines][-rows:]
 
     def show(self, kind: str, text: str) -> None:
         if kind == turns.TEXT:
-            for block in self._splitter.feed(printable(text)):
-                self.markdown(block)
+            with self._console:
+                for block in self._splitter.feed(printable(text)):
+                    self.markdown(block)
+                if self._in_place:
+                    self._draw()
         elif kind == turns.BREAK:
             self.end_line()
+        elif kind == turns.VOID:
+            self.begin_again()
         elif kind == turns.TOOL:
             self.end_line()
             self.line(f"⚙ {text}", "dim")
@@ -164,9 +185,36 @@ class Renderer:
         elif kind == turns.NOTE:
             self.line(text, "dim")
 
+    def _draw(self) -> None:
+        """Writes the unfinished block anew. One column stays free, so that the terminal itself never wraps a line."""
+        lines = self.unfinished(self._console.width - 1, self._console.height - 2)
+        self._erase()
+        if lines:
+            before = [""] if self._after_block else []
+            self._console.print(Text("\n".join([*before, *lines])), end="")
+            self._drawn = len(before) + len(lines)
+
+    def _erase(self) -> None:
+        if self._drawn:
+            line_above = ((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2))
+            this_line = (ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
+            self._console.control(Control(*this_line, *(line_above * (self._drawn - 1))))
+            self._drawn = 0
+
+    def _print(self, shown: RenderableType) -> None:
+        self._erase()
+        self._console.print(shown)
+
     def end_line(self) -> None:
         """Prints the rest of the current message."""
-        self.markdown(self._splitter.finish())
+        with self._console:
+            self._erase()
+            self.markdown(self._splitter.finish())
+
+    def begin_again(self) -> None:
+        """Forgets the unfinished block, because its message comes once more."""
+        self._splitter.finish()
+        self._erase()
 
     def finish(self, turn: turns.Turn) -> None:
         """Ends a turn: prints what is missing of the final message, and the error if there was one."""
@@ -175,8 +223,9 @@ class Renderer:
             self.end_line()
             self.plain(rest if rest is not None else turn.final_text or "")
         elif rest is None:
-            self._splitter.finish()
-            self.line("(the final reply differs from what was streamed)", "dim")
+            self.begin_again()
+            if not turn.attached_again:
+                self.line("(the final reply differs from what was streamed)", "dim")
             self.markdown(turn.final_text or "")
         else:
             self.show(turns.TEXT, rest)
@@ -186,25 +235,25 @@ class Renderer:
         elif turn.error:
             self.error(turn.error)
         elif turn.queued:
-            self.line("queued behind the current run", "dim")
+            self.line("answered together with another message", "dim")
 
     def markdown(self, text: str) -> None:
         if not text.strip():
             return
         # A list brings its own blank line.
         if self._after_block and not _ITEM.match(text.lstrip("\r\n")):
-            self._console.print()
-        self._console.print(_Markdown(text))
+            self._print("")
+        self._print(_Markdown(text))
         self._after_block = True
 
     def plain(self, text: str) -> None:
         """Prints lines as they are, because the Gateway's own tables and lists are not Markdown."""
         if text.strip():
-            self._console.print(Text(printable(text).strip("\n")))
+            self._print(Text(printable(text).strip("\n")))
             self._after_block = True
 
     def line(self, text: str, style: str = "") -> None:
-        self._console.print(Text(printable(text), style=style))
+        self._print(Text(printable(text), style=style))
         self._after_block = False
 
     def error(self, message: str) -> None:
@@ -217,6 +266,8 @@ class Renderer:
                 self.user(text)
             elif role == "assistant":
                 self._assistant(message)
+            elif role == "toolResult" and message.get("isError"):
+                self.show(turns.FAILED, f"{message.get('toolName') or 'tool'}: {text or 'failed'}")
             elif role == "system" and text:
                 self.line(f"— {text} —", "dim")
 
@@ -234,3 +285,7 @@ class Renderer:
             elif block.get("type") in ("toolCall", "tool_use"):
                 arguments = block.get("arguments", block.get("input"))
                 self.line(f"⚙ {turns.tool_line(str(block.get('name')), arguments)}", "dim")
+        if message.get("stopReason") == "aborted":
+            self.line("stopped", "yellow")
+        elif message.get("stopReason") == "error":
+            self.error(shortened(str(message.get("errorMessage") or "the run failed"), RESULT_CHARS))

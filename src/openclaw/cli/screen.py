@@ -6,34 +6,57 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import patch_stdout
 
 from openclaw import paths
-from openclaw.cli.chat import LEAVE, Conversation, foreign_reply
+from openclaw.cli.chat import LEAVE, Conversation, entry_of, foreign_reply
 from openclaw.cli.client import Client, Exchange
 from openclaw.cli.command import UserError
 from openclaw.cli.render import Renderer
-from openclaw.cli.turn import message_text
+from openclaw.cli.turn import Turn, message_text
+from openclaw.printable import printable
 from openclaw.text import shortened
 
 MAX_HISTORY_BYTES = 1_000_000
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 RECONNECT_S = 2.0
-HELP = """\
+MOST_WAITING_SHOWN = 5
+KEYS = """\
 Enter           send; Alt-Enter (or Esc, then Enter) starts a new line
-Ctrl-C          stop the running reply
-Ctrl-D, /exit   leave; the Gateway goes on
-/new            begin afresh: a new session under the same key
-/session KEY    switch to another session; /sessions lists them
-/abort          stop the running reply
-Other lines that begin with / go to the Gateway as they are, for example /status."""
+Tab             complete a command; Ctrl-R finds an earlier line
+Ctrl-C          stop the running reply; otherwise empty the line (Up brings it back)
+Ctrl-D, /exit   leave; the Gateway goes on"""
+OWN_COMMANDS = {
+    "/help": "this list",
+    "/sessions": "list the sessions",
+    "/session KEY": "switch to another session",
+    "/abort": "stop the running reply",
+    "/exit": "leave; the Gateway goes on",
+}
+"""What the chat does itself. The Gateway names its own commands."""
+
+
+class Sent:
+    """A message of this chat that has no end yet."""
+
+    def __init__(self, text: str, turn: Turn) -> None:
+        self.text = text
+        self.turn = turn
+        self.renderer = Renderer()
+        self.began = time.monotonic()
+        self.printed = False
+        """Whether the message stands above the input line. Until then it stands beside it, as one that waits."""
 
 
 class Screen:
@@ -44,14 +67,21 @@ class Screen:
         self._history = history
         self._print_lock = threading.RLock()
         self._plain = Renderer()
-        self._busy: dict[int, tuple[Renderer, float]] = {}
+        self._sent: dict[int, Sent] = {}
+        """What was sent and has no end yet, in the order of sending."""
         self._listener: _Listener | None = None
+        self._commands = _Commands(conversation.client)
         self._prompt: PromptSession[str] = PromptSession(
             history=FileHistory(_history_file()),
             multiline=True,
             key_bindings=self._keys(),
             prompt_continuation="  ",
             refresh_interval=0.2,
+            # What was typed is printed with its place in the conversation; the status lines above it go.
+            erase_when_done=True,
+            completer=self._commands,
+            complete_while_typing=Condition(lambda: self._prompt.default_buffer.text.startswith("/")),
+            reserve_space_for_menu=6,
         )
 
     def run(self) -> int:
@@ -61,6 +91,7 @@ class Screen:
     async def _loop(self) -> None:
         with patch_stdout(raw=True):
             self._open()
+            self._in_thread(self._commands.load)
             try:
                 while True:
                     text = (await self._prompt.prompt_async(self._message)).strip()
@@ -78,29 +109,58 @@ class Screen:
         """Shows the session and its last messages, and listens to its events."""
         if self._listener is not None:
             self._listener.close()
-        try:
-            messages = self._conversation.history(self._history) if self._history else []
-        except UserError as error:
-            messages = []
-            self._plain.error(str(error))
         self._plain.line(f"session {self._conversation.key} · /help for help", "dim")
-        self._plain.history(messages)
+        try:
+            view = self._conversation.view(self._history)
+        except UserError as error:
+            self._plain.error(str(error))
+        else:
+            messages = [one for one in view.get("messages") or [] if isinstance(one, dict)]
+            self._plain.history(messages if self._history else [])
+            self._under_way(view, {entry_of(one) for one in messages})
         self._listener = _Listener(self._conversation, self._foreign)
 
+    def _under_way(self, view: dict[str, Any], listed: set[str]) -> None:
+        """Tells what the session is busy with. The replies come through the feed."""
+        run = view.get("run") or {}
+        said = run.get("said") or {}
+        if said.get("text") and said.get("id") not in listed:
+            self._plain.user(str(said["text"]))
+        if run:
+            self._plain.line("a reply is being written; it appears here", "dim")
+        for waiting in view.get("waiting") or []:
+            self._plain.line(f"⋯ waits: {shortened(str(waiting.get('text') or ''), 60)}", "dim")
+
     def _message(self) -> FormattedText:
-        running = list(self._busy.values())
-        if not running:
-            return FormattedText([("bold", "› ")])
-        renderer, began = running[-1]
-        seconds = int(time.monotonic() - began)
-        spinner = FRAMES[int(time.monotonic() * 8) % len(FRAMES)]
-        status = f"{spinner} {renderer.preview or 'thinking…'} {seconds}s\n"
-        return FormattedText([("fg:ansibrightblack", status), ("bold", "› ")])
+        """What stands before the cursor: the words that arrive, what runs, what waits, and the mark of the input."""
+        size = self._prompt.output.get_size()
+        sent = list(self._sent.values())
+        running = [one for one in sent if one.printed and not one.turn.waiting]
+        waiting = [one for one in sent if one not in running]
+        grey, lines = "fg:ansibrightblack", FormattedText()
+        if running:
+            now = running[-1]
+            room = (
+                size.rows - 4 - min(len(waiting), MOST_WAITING_SHOWN + 1) - self._prompt.default_buffer.text.count("\n")
+            )
+            lines += [("", f"{line}\n") for line in now.renderer.unfinished(size.columns - 1, room)]
+            seconds = int(time.monotonic() - now.began)
+            spinner = FRAMES[int(time.monotonic() * 8) % len(FRAMES)]
+            lines.append((grey, f"{spinner} {printable(now.turn.doing)} {seconds}s · Ctrl-C stops\n"))
+        for one in waiting[:MOST_WAITING_SHOWN]:
+            lines.append((grey, f"⋯ waits: {printable(shortened(one.text, max(20, size.columns - 12)))}\n"))
+        if len(waiting) > MOST_WAITING_SHOWN:
+            lines.append((grey, f"⋯ and {len(waiting) - MOST_WAITING_SHOWN} more\n"))
+        lines.append(("bold", "› "))
+        return lines
 
     def _command(self, text: str) -> None:
         word, _, rest = text.partition(" ")
+        if word in ("/help", "/abort", "/sessions", "/session"):
+            with self._print_lock:
+                self._plain.user(text)
         if text == "/help":
-            self._plain.line(HELP)
+            self._in_thread(self._help)
         elif text == "/abort":
             self._in_thread(self._abort)
         elif text == "/sessions":
@@ -109,25 +169,47 @@ class Screen:
             self._try(lambda: self._conversation.switch(rest.strip()))
             self._open()
         else:
-            self._in_thread(lambda: self._turn(text))
+            turn, updates = self._conversation.send(text)
+            sent = Sent(text, turn)
+            if not self._sent:
+                self._show_sent(sent)
+            self._sent[id(sent)] = sent
+            self._in_thread(lambda: self._turn(sent, updates))
 
-    def _turn(self, text: str) -> None:
-        renderer = Renderer()
-        turn, updates = self._conversation.send(text)
-        mark = id(turn)
-        self._busy[mark] = (renderer, time.monotonic())
+    def _show_sent(self, sent: Sent) -> None:
+        if not sent.printed:
+            sent.printed, sent.began = True, time.monotonic()
+            with self._print_lock:
+                sent.renderer.user(sent.text)
+
+    def _turn(self, sent: Sent, updates: Iterator[tuple[str, str]]) -> None:
+        turn, renderer = sent.turn, sent.renderer
         try:
             for kind, shown in updates:
+                if not turn.waiting:
+                    self._show_sent(sent)
                 with self._print_lock:
                     renderer.show(kind, shown)
+                self._prompt.app.invalidate()
+            self._show_sent(sent)
             with self._print_lock:
                 renderer.finish(turn)
         except UserError as error:
+            self._show_sent(sent)
             with self._print_lock:
                 renderer.end_line()
                 renderer.error(str(error))
         finally:
-            self._busy.pop(mark, None)
+            self._sent.pop(id(sent), None)
+            self._prompt.app.invalidate()
+
+    def _help(self) -> None:
+        self._commands.load()
+        with self._print_lock:
+            self._plain.plain(KEYS)
+            self._plain.plain(
+                "\n".join(f"{shortened(usage, 30):<30} {help}" for usage, help in self._commands.listed())
+            )
 
     def _abort(self) -> None:
         if not self._conversation.abort():
@@ -140,14 +222,20 @@ class Screen:
             self._say(f"{row.get('key')}  {shortened(str(title), 60)}")
 
     def _foreign(self, frame: dict[str, Any]) -> None:
-        """Prints a reply to a message that was sent from elsewhere, with that message above it."""
-        reply = foreign_reply(self._conversation, frame)
-        if reply is None:
+        """Prints a reply that this chat did not ask for, below the message that it answers if a person wrote one."""
+        found = foreign_reply(self._conversation, frame)
+        if found is None:
             return
-        asked = [m for m in self._conversation.history(6) if m.get("role") == "user"]
+        run_id, reply = found
+        view = self._conversation.view(20, run_id)
+        asked = [
+            one
+            for one in view.get("messages") or []
+            if one.get("role") == "user" and entry_of(one) == view.get("asked")
+        ]
         with self._print_lock:
-            self._plain.line("— from elsewhere —", "dim")
             if asked:
+                self._plain.line("— from elsewhere —", "dim")
                 self._plain.user(shortened(message_text(asked[-1]), 300))
             self._plain.markdown(reply)
 
@@ -168,27 +256,57 @@ class Screen:
 
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()
+        # While an earlier line is looked for with Ctrl-R, these keys belong to the search.
+        typing = has_focus(DEFAULT_BUFFER)
 
-        @keys.add("enter")
+        @keys.add("enter", filter=typing)
         def _(event: KeyPressEvent) -> None:
             event.current_buffer.validate_and_handle()
 
-        @keys.add("escape", "enter")
+        @keys.add("escape", "enter", filter=typing)
         def _(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text("\n")
 
         # While a reply is printed, Ctrl-C comes as a signal. It must not end the chat.
-        @keys.add("c-c")
+        @keys.add("c-c", filter=typing)
         @keys.add("<sigint>")
         def _(event: KeyPressEvent) -> None:
-            if self._busy:
+            buffer = self._prompt.default_buffer
+            if self._sent:
                 self._in_thread(self._abort)
-            elif event.current_buffer.text:
-                event.current_buffer.reset()
+            elif buffer.text:
+                buffer.append_to_history()
+                buffer.reset()
             else:
                 self._say("Ctrl-D leaves the chat.")
 
         return keys
+
+
+class _Commands(Completer):
+    """The commands that may be written in this chat: its own and the Gateway's."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[str, str] = dict(OWN_COMMANDS)
+
+    def load(self) -> None:
+        rows = self._client.call("chat.commands").get("commands") or []
+        theirs = {f"/{row.get('name')} {row.get('usage') or ''}".strip(): str(row.get("help") or "") for row in rows}
+        own = {usage.split()[0] for usage in OWN_COMMANDS}
+        self._known = {**OWN_COMMANDS, **{usage: help for usage, help in theirs.items() if usage.split()[0] not in own}}
+
+    def listed(self) -> list[tuple[str, str]]:
+        return sorted(self._known.items())
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+        text = document.text_before_cursor
+        if not text.startswith("/") or " " in text or "\n" in text:
+            return
+        for usage, help in self.listed():
+            name = usage.split()[0]
+            if name.startswith(text):
+                yield Completion(printable(name), -len(text), display_meta=printable(shortened(help, 60)))
 
 
 class _Listener:

@@ -8,7 +8,7 @@ import time
 
 from openclaw import paths
 from openclaw.cli import service
-from openclaw.cli.client import from_args
+from openclaw.cli.client import Client, from_args
 from openclaw.cli.command import (
     CLIENT,
     EXIT_FAILURE,
@@ -21,8 +21,10 @@ from openclaw.cli.command import (
     answer,
     query,
 )
+from openclaw.cli.message import find_session
 from openclaw.cli.target import resolve
 from openclaw.cli.terminal import note, paint, print_json
+from openclaw.cli.turn import message_text
 from openclaw.printable import printable, printable_json
 from openclaw.text import age, shortened
 
@@ -40,9 +42,8 @@ PROGRESS_S = 1.0
 SNIPPET_WIDTH = 300
 LARGEST_IMPORT = 12 << 20
 """The most that one request to the Gateway holds, with room for JSON's quoting."""
-KEY_WIDTH = 26
-MIN_MODEL_WIDTH = 14
-MAX_MODEL_WIDTH = 32
+MAX_MODEL_WIDTH = 18
+LAST_SHOWN = 6
 # fmt: off
 ROW_FIELDS = (
     "key", "kind", "channel", "updatedAt", "ageMs", "sessionId", "label", "systemSent", "abortedLastRun",
@@ -51,6 +52,7 @@ ROW_FIELDS = (
     "compactionCount",
 )
 # fmt: on
+_SESSION = Flag("session SESSION", "session key, id or label")
 _KEY = Flag("key KEY", "session key (default main)", param="key", nargs="?", default="main")
 
 
@@ -89,38 +91,32 @@ def _row(row: dict[str, Any], now: int) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The table of ``openclaw sessions`` and ``openclaw status``."""
+    """The table of ``openclaw sessions`` and ``openclaw status``.
+
+    The key is last and whole, so that it can be given to ``--session`` and the other columns fit 80 characters with it.
+    """
     models = [shortened(printable(str(row.get("model") or "unknown")), MAX_MODEL_WIDTH) for row in rows]
-    widths = (6, KEY_WIDTH, 9, max([MIN_MODEL_WIDTH, *map(len, models)]), 20)
-    lines = [paint(_line(("Kind", "Key", "Age", "Model", "Tokens (ctx %)", "Flags"), widths), "bold")]
-    for row, model in zip(rows, models, strict=True):
-        cells = (
-            str(row.get("kind") or "unknown"),
-            middle_cut(printable(str(row.get("key") or "")), KEY_WIDTH),
-            age(row.get("ageMs", row.get("age"))),
-            model,
-            token_text(row),
-            " ".join(flags(row)),
-        )
+    used = [token_text(row) for row in rows]
+    widths = (9, max([14, *map(len, used)]), max([5, *map(len, models)]))
+    lines = [paint(_line(("Age", "Tokens (ctx %)", "Model", "Key"), widths), "bold")]
+    for row, model, tokens in zip(rows, models, used, strict=True):
         share = percent_used(row) or 0
         colour = "red" if share >= 95 else "yellow" if share >= 80 else "green" if share >= 60 else None
-        lines.append(_line(cells, widths, colour))
+        tokens = f"{tokens:<{widths[1]}}"
+        key, label = printable(str(row.get("key") or "")), printable(str(row.get("label") or ""))
+        cells = (
+            age(row.get("ageMs", row.get("age"))),
+            paint(tokens, colour) if colour else tokens,
+            model,
+            f"{key}  {shortened(label, 20)}" if label else key,
+        )
+        lines.append(_line(cells, widths))
     return "\n".join(lines)
 
 
-def _line(cells: tuple[str, ...], widths: tuple[int, ...], token_colour: str | None = None) -> str:
+def _line(cells: tuple[str, ...], widths: tuple[int, ...]) -> str:
     padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)]
-    if token_colour is not None:
-        padded[-1] = paint(padded[-1], token_colour)
     return " ".join([*padded, cells[-1]]).rstrip()
-
-
-def middle_cut(text: str, width: int) -> str:
-    """Cuts a long key in the middle, so that the agent in front and the peer at the end stay."""
-    if len(text) <= width:
-        return text
-    tail = 6
-    return f"{text[: width - tail - 4]}...{text[-tail:]}"
 
 
 def percent_used(row: dict[str, Any]) -> int | None:
@@ -164,6 +160,71 @@ def flags(row: dict[str, Any]) -> list[str]:
     if row.get("sessionId"):
         shown.append(f"id:{row['sessionId']}")
     return [printable(flag) for flag in shown]
+
+
+# One session
+
+
+def _named(args: argparse.Namespace) -> tuple[Client, str]:
+    """The client, and the key of the session that was named by its key, id or label."""
+    client = from_args(args)
+    key = find_session(client, args.session, None)
+    if key is None:
+        raise UserError(f"No session found: {args.session}. `openclaw sessions` lists them.")
+    return client, key
+
+
+def show(args: argparse.Namespace) -> int:
+    """Prints what is known of a session, and its last messages."""
+    client, key = _named(args)
+    listed = client.call("sessions.list", {"search": key, "limit": 200, "includeGlobal": True, "includeUnknown": True})
+    row = next((one for one in listed.get("sessions") or [] if one.get("key") == key), {"key": key})
+    view = client.call("chat.view", {"sessionKey": key, "limit": args.last})
+    messages = [one for one in view.get("messages") or [] if isinstance(one, dict)]
+    now = int(listed.get("ts") or time.time() * 1000)
+    full = {**_row(row, now), "messages": messages, "running": view.get("run"), "waiting": view.get("waiting") or []}
+    lines = [f"Session {key}"]
+    lines += [f"  {name:<8} {value}" for name, value in _facts(full)]
+    for message in messages:
+        failure = message.get("errorMessage") if message.get("stopReason") == "error" else None
+        text = message_text(message) or (f"failed: {failure}" if failure else "")
+        if message.get("role") in ("user", "assistant") and text.strip():
+            lines.append(f"{'›' if message['role'] == 'user' else ' '} {shortened(' '.join(text.split()), 300)}")
+    return answer(args, full, "\n".join(lines))
+
+
+def _facts(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    named = (("id", "sessionId"), ("label", "label"), ("kind", "kind"), ("channel", "channel"), ("model", "model"))
+    yield from ((name, str(row[field])) for name, field in named if row.get(field))
+    yield "used", age(row.get("ageMs"))
+    yield "tokens", token_text(row)
+    if settings := [flag for flag in flags(row) if not flag.startswith("id:")]:
+        yield "settings", ", ".join(settings)
+    if row["running"] or row["waiting"]:
+        yield "now", f"{'a reply is being written' if row['running'] else 'idle'}, {len(row['waiting'])} waiting"
+
+
+def rename(args: argparse.Namespace) -> int:
+    client, key = _named(args)
+    report = client.call("sessions.patch", {"key": key, "label": args.label})
+    return answer(args, report, f"{key} is now called {args.label}")
+
+
+def delete(args: argparse.Namespace) -> int:
+    """Takes a session off the list, after a question. Its transcript is kept as an archive beside the others."""
+    client, key = _named(args)
+    if not args.yes:
+        if not sys.stdin.isatty():
+            raise UserError(f"This deletes {key}. Say --yes to do it without a question.", EXIT_USAGE)
+        if input(f"Delete {printable(key)}? Its transcript is kept as an archive. [y/N] ").strip().lower() not in (
+            "y",
+            "yes",
+        ):
+            note("Nothing was deleted.")
+            return EXIT_FAILURE
+    report = client.call("sessions.delete", {"key": key}, timeout_ms=SLOW_MS)
+    kept = ", ".join(map(str, report.get("archived") or []))
+    return answer(args, report, f"{key} deleted" + (f"; its transcript is kept as {kept}" if kept else ""))
 
 
 # Earlier sessions of a conversation
@@ -380,6 +441,24 @@ _ACTIONS = {
         show=_show_list,
         painted=True,
         example="openclaw sessions --active 120 --json",
+    ),
+    "show": Action(
+        "Show a session and its last messages",
+        show,
+        (_SESSION, Flag("--last N", f"messages to show ({LAST_SHOWN})", type=int, default=LAST_SHOWN), *CLIENT),
+        example="openclaw sessions show work",
+    ),
+    "rename": Action(
+        "Give a session a label that can be used in place of its key",
+        rename,
+        (_SESSION, Flag("label LABEL", "its new label"), *CLIENT),
+        example='openclaw sessions rename agent:main:work "Garden"',
+    ),
+    "delete": Action(
+        "Delete a session; its transcript is kept as an archive",
+        delete,
+        (_SESSION, Flag("--yes", "do it without a question"), *CLIENT),
+        example="openclaw sessions delete work --yes",
     ),
     "archived": query(
         "List the earlier sessions of a conversation",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TEXT = "text"
 BREAK = "break"
+VOID = "void"
+"""What was shown of the current message does not count; the message comes once more."""
 TOOL = "tool"
 RESULT = "result"
 FAILED = "failed"
@@ -45,6 +47,13 @@ class Turn:
         self.state = ""
         """``final``, ``error`` or ``aborted`` once the run has ended."""
         self.queued = False
+        """Whether another run answered this message together with its own."""
+        self.waiting = False
+        """Whether the message waits behind another run."""
+        self.doing = "thinking…"
+        """What the run does now, in words for a status line."""
+        self.attached_again = False
+        """Whether the connection broke, so that a part of the run was not seen."""
         self.final_text: str | None = None
         self.from_gateway = False
         """Whether the final text is the Gateway's own (the answer to a command) and so no Markdown."""
@@ -77,9 +86,23 @@ class Turn:
         if self.accepted is None:
             self.accepted = payload
         self.payload = payload
+        self.waiting = bool(payload.get("queued"))
+
+    def attach_again(self) -> None:
+        """Prepares for the same run over a new connection: what was seen of its current message is void."""
+        self.attached_again, self.waiting, self.streamed, self.doing = True, False, "", "thinking…"
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the run was accepted, or may have been, and its end was not seen."""
+        return self.accepted is None or (
+            (self.payload or {}).get("status") in ("started", "in_flight") and not self.state
+        )
 
     def _agent(self, stream: str, data: dict[str, Any]) -> list[tuple[str, str]]:
+        self.waiting = False
         if stream == "assistant":
+            self.doing = "writing…"
             return self._text(data)
         if stream == "tool":
             return self._tool(data)
@@ -87,9 +110,23 @@ class Turn:
             self.error = str(data.get("error") or "the run failed")
         if stream == "lifecycle" and str(data.get("phase")).startswith("fallback"):
             return [(NOTE, str(data.get("text") or ""))]
+        if stream == "lifecycle" and data.get("phase") == "retry":
+            return self._retry(data)
+        if stream == "compaction":
+            self.doing = "compacting older messages…" if data.get("phase") == "start" else "thinking…"
         if stream == "compaction" and data.get("phase") == "start":
             return [(NOTE, "compacting older messages…")]
         return []
+
+    def _retry(self, data: dict[str, Any]) -> list[tuple[str, str]]:
+        """A failed call of the model that is tried again. Its words so far are void."""
+        seconds = int(data.get("delayMs") or 0) / 1000
+        when = f"in {seconds:.0f} s" if seconds >= 1 else "now"
+        self.doing = f"trying again {when}…"
+        updates = [(VOID, "")] if self.streamed else []
+        self.streamed = ""
+        reason = shortened(str(data.get("error") or "the model did not answer"), 200)
+        return [*updates, (NOTE, f"{reason}; trying again {when} (attempt {int(data.get('attempt') or 1) + 1})")]
 
     def _text(self, data: dict[str, Any]) -> list[tuple[str, str]]:
         delta, whole = str(data.get("delta") or ""), data.get("text")
@@ -105,6 +142,7 @@ class Turn:
 
     def _tool(self, data: dict[str, Any]) -> list[tuple[str, str]]:
         phase, name = data.get("phase"), str(data.get("name") or "tool")
+        self.doing = f"running {shortened(name, 40)}…" if phase in ("start", "update") else "thinking…"
         if phase == "start":
             updates = [(BREAK, "")] if self.streamed else []
             self.streamed = ""
@@ -120,7 +158,7 @@ class Turn:
         state = payload.get("state")
         if state not in _TERMINAL_STATES:
             return
-        self.state = str(state)
+        self.state, self.waiting = str(state), False
         self.queued = bool(payload.get("queued"))
         if state == "error":
             self.error = str(payload.get("errorMessage") or self.error or "the run failed")
@@ -210,7 +248,7 @@ class Printer:
             return
         if kind == TEXT:
             self._write(text)
-        elif kind == BREAK:
+        elif kind in (BREAK, VOID):
             self.end_line()
         elif kind == TOOL:
             self.end_line()
@@ -248,7 +286,7 @@ def printer_for(*, quiet: bool) -> Printer | Renderer:
     # Imported here, because it is slow to import and only a terminal needs it.
     from openclaw.cli.render import Renderer
 
-    return Renderer()
+    return Renderer(in_place=True)
 
 
 def run_turn(client: Client, method: str, params: dict[str, Any], *, quiet: bool, timeout_s: int) -> Turn:

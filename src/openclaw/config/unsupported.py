@@ -39,7 +39,6 @@ _CHANNELS = (
 """The channels that exist."""
 _PER_CHANNEL_ACCOUNT = {
     "reactionLevel": "the agent reacts with emoji as often as it is told to",
-    "ackReaction": "messages are not acknowledged with a reaction yet",
     "defaultTo": "messages are only sent to a recipient that is named",
 }
 _PER_WHATSAPP_ACCOUNT = {
@@ -64,7 +63,6 @@ _PER_SLACK_ACCOUNT = {
     "channels.*.systemPrompt": "channels have no prompt of their own",
 }
 _PER_TELEGRAM_ACCOUNT = {
-    "draftChunk": "a draft grows with every new word",
     "network": "the library chooses between IPv4 and IPv6",
     "retry": "the outbox repeats what was not delivered, in its own time",
     "actions.sendMessage": "deny the message tool instead",
@@ -112,9 +110,6 @@ UNSUPPORTED: dict[str, str] = {
     "broadcast.strategy": "the agents of a broadcast answer side by side",
     "audio": "voice messages are not transcribed yet",
     "media": "media are stored by their content",
-    "messages.ackReaction": "messages are not acknowledged with a reaction yet",
-    "messages.ackReactionScope": "messages are not acknowledged with a reaction yet",
-    "messages.removeAckAfterReply": "messages are not acknowledged with a reaction yet",
     "messages.suppressToolErrors": "tool errors are told to the model only",
     "messages.statusReactions": "the state of a run is not shown with reactions yet",
     "messages.tts": "replies are not spoken yet",

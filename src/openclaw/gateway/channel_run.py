@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
 
+from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
+from openclaw.config.schema.channels.telegram import TelegramAccount
 from openclaw.events import Event, TextDelta, ThinkingDelta, ToolStarted, ToolUpdated
 from openclaw.gateway.channel_services import ChannelServices
-from openclaw.outbound.blocks import block_settings
+from openclaw.outbound.ack import ack_emoji
+from openclaw.outbound.blocks import BlockChunker, block_settings
+from openclaw.outbound.drafts import DRAFT_CHUNK, DraftStream
 from openclaw.outbound.prefix import Speaker
-from openclaw.outbound.reply import ReplyShape, reply_shape
+from openclaw.outbound.reply import OutgoingMessage, ReplyShape, SendFailed, reply_shape
 from openclaw.outbound.stream import ReplyStream
 from openclaw.outbound.tool_text import run_notice
 from openclaw.runs.queue import RunRecord
 
+log = logging.getLogger("openclaw.channels")
+
+DELIVERED_S = 60.0
+"""How long the delivery of a reply is waited for before the acknowledging reaction stays."""
 TTL_S = 120.0
 """The typing sign ends when the run shows no activity for this long."""
 
@@ -50,6 +61,76 @@ class ChannelRun:
             notice=lambda event: run_notice(event, self._verbose()),
             wake=services.delivery.wake,
         )
+        self._channel, self._account_id = str(route["channel"]), route.get("accountId")
+        found = services.channels.find(self._channel, self._account_id)
+        self._capabilities = found.kind.capabilities if found is not None else None
+        self._draft = self._draft_stream() if self._blocks is None else None
+        self._ack: asyncio.Task[bool] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._acknowledge()
+
+    def _draft_stream(self) -> DraftStream | None:
+        """Shows drafts where the channel can, and the configuration does not ask for blocks instead."""
+        account = account_settings(self._config, self._channel, self._account_id)
+        if not isinstance(account, TelegramAccount) or account.stream_mode == "off":
+            return None
+        if self._capabilities is None or not self._capabilities.drafts:
+            return None
+        chunk = account.draft_chunk or DRAFT_CHUNK
+        pieces = BlockChunker(chunk.min_chars, chunk.max_chars, chunk.break_preference)
+        return DraftStream(
+            self._services.clock,
+            self._show_draft,
+            chunker=pieces if account.stream_mode == "block" else None,
+            with_reasoning=lambda: self._record.reasoning == "stream",
+        )
+
+    async def _show_draft(self, text: str) -> bool:
+        row = self._record.row
+        return await self._services.channels.draft(self._channel, row.route, row.id, text)
+
+    # The reaction that says that the message was seen
+
+    def _acknowledge(self) -> None:
+        record, target = self._record, self._record.row.route.get("replyToId")
+        if record.recovered or not target or self._capabilities is None or not self._capabilities.reactions:
+            return
+        emoji = ack_emoji(
+            self._config,
+            self._channel,
+            self._account_id,
+            record.agent_id,
+            direct=self._direct,
+            mentioned=record.row.body.mentioned,
+        )
+        if emoji:
+            self._ack = asyncio.create_task(self._react(str(target), emoji, remove=False))
+
+    async def _react(self, target: str, emoji: str, *, remove: bool) -> bool:
+        reaction = OutgoingMessage(act="react", target_id=target, emoji=emoji, remove=remove)
+        key = f"{self._record.run_id}:{'unack' if remove else 'ack'}"
+        try:
+            await self._services.channels.send(self._channel, self._record.row.route, reaction, key)
+        except SendFailed as failure:
+            log.info("the reaction to %s was not sent: %s", self._record.run_id, failure)
+            return False
+        self._emoji = emoji
+        return True
+
+    async def _take_ack_back(self, ack: asyncio.Task[bool]) -> None:
+        row = self._record.row
+        if not await ack:
+            return
+        parts = await self._services.delivery.wait(row.id, DELIVERED_S)
+        if any(part.state == "sent" for part in parts):
+            await self._react(str(row.route.get("replyToId")), self._emoji, remove=True)
+
+    def _close(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    # The run
 
     def _shape(self) -> ReplyShape:
         record = self._record
@@ -71,6 +152,8 @@ class ChannelRun:
     def event(self, event: Event) -> None:
         if self._record.settle_reply is not None:
             self._stream.event(event)
+        if self._draft is not None:
+            self._draft.event(event)
         match event:
             # Text that may turn out to be silence does not come as an event.
             case TextDelta() | ToolStarted() | ToolUpdated():
@@ -82,16 +165,26 @@ class ChannelRun:
 
     def aborted(self, reason: str) -> None:
         self._stream.stop()
+        self._end_draft()
         self._end_sign(reply_follows=False)
 
     def absorbed(self, by: str) -> None:
+        self._end_draft()
         self._end_sign(reply_follows=True)
 
     def finished(self) -> None:
         result = self._record.result
         said = result is not None and bool(result.texts or result.notice)
+        self._end_draft()
         self._end_sign(reply_follows=said or self._record.state == "error")
         self._services.delivery.wake()
+        if self._ack is not None and self._config.messages.remove_ack_after_reply:
+            self._close(self._take_ack_back(self._ack))
+
+    def _end_draft(self) -> None:
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            self._close(draft.end())
 
     def _end_sign(self, *, reply_follows: bool) -> None:
         """Ends the sign. A reply ends it by itself, so it is only removed if no reply follows."""

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from openclaw.channels.discord.kind import DiscordKind
-from openclaw.inbound.message import Peer
+from openclaw.inbound.message import Inbound, Peer
 from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed
-from tests.support.channel_account import ChannelUnderTest, Receiver, running_channel
+from tests.support.channel_account import ChannelUnderTest, Receiver, running_channel, until
 from tests.support.discord_server import ANN, BOT, CHANNEL, DM, GUILD, TOKEN, DiscordServer
 
 TO_ANN, THERE = f"user:{ANN}", f"channel:{CHANNEL}"
@@ -111,6 +111,23 @@ async def test_while_the_disk_fails_a_message_is_offered_again(tmp_path: Path, d
         await discord.dispatch("MESSAGE_CREATE", {"odd": True, "channel_id": DM})
         await discord.say("kept")
         await receiver.heard("kept")
+
+
+async def test_a_message_that_was_not_on_disk_at_the_stop_comes_again(tmp_path: Path, discord: DiscordServer) -> None:
+    class Stuck(Receiver):
+        """The disk takes nothing."""
+
+        async def receive(self, inbound: Inbound) -> bool | None:
+            self.notices.append(inbound)
+            raise OSError("disk full")
+
+    stuck, receiver = Stuck(), Receiver()
+    async with bot(tmp_path, discord, stuck):
+        await discord.say("kept?")
+        await until(lambda: bool(stuck.notices))
+    async with bot(tmp_path, discord, receiver):
+        await receiver.heard("kept?")
+    assert len(discord.identified) == 1
 
 
 @pytest.mark.parametrize(("code", "words"), [(4014, "Message Content Intent"), (4004, "does not accept the bot token")])

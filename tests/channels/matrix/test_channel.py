@@ -17,6 +17,7 @@ import pytest
 
 from openclaw.channels.matrix.client import MatrixClient
 from openclaw.channels.matrix.kind import MatrixKind
+from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from tests.support.channel_account import ChannelUnderTest, Receiver, running_channel, until
 from tests.support.synapse import Human, Synapse, shared_synapse
@@ -153,6 +154,23 @@ async def test_threads_replies_edits_reactions_and_deletions_are_understood(tmp_
         (reaction,) = receiver.notices
         assert "reacted with 👍 to your message" in reaction.text
         assert gone.message_id == root
+
+
+async def test_an_event_that_nobody_can_handle_does_not_keep_back_later_ones(
+    tmp_path: Path, server: Synapse, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(Receiver):
+        async def notice(self, inbound: Inbound) -> None:
+            raise KeyError("poison")
+
+    async with staged(tmp_path, server, receiver=Failing()) as stage:
+        ours = await stage.send("what we said")
+        thumb = {"rel_type": "m.annotation", "event_id": ours, "key": "👍"}
+        await stage.ann.send(stage.room, {"m.relates_to": thumb}, "m.reaction")
+        await stage.ann.send(stage.room, "after")
+        await stage.matrix.receiver.heard("after")
+        assert stage.matrix.account.status.restarts == 0
+    assert "given up" in caplog.text
 
 
 async def test_answers_go_into_threads_and_messages_are_changed(tmp_path: Path, server: Synapse) -> None:

@@ -340,6 +340,16 @@ async def test_a_draft_is_a_message_that_is_edited_and_taken_away(tmp_path: Path
         assert not await account.manager.draft("telegram", route, 5, "Hel")
 
 
+async def test_a_draft_that_an_earlier_process_left_is_deleted(tmp_path: Path, telegram: TelegramServer) -> None:
+    async with bot(tmp_path, telegram) as account:
+        assert await account.manager.draft("telegram", {"channel": "telegram", "to": TO_ANN}, 5, "half a")
+    assert telegram.texts() == ["half a"]
+    async with bot(tmp_path, telegram) as account:
+        assert telegram.texts() == []
+    async with bot(tmp_path, telegram) as account:
+        assert len(telegram.of("deleteMessage")) == 1
+
+
 async def test_in_a_topic_of_a_direct_chat_the_platform_shows_the_draft(tmp_path: Path) -> None:
     async with TelegramServer(has_topics_enabled=True) as telegram, bot(tmp_path, telegram) as account:
         route = {"channel": "telegram", "to": TO_ANN, "threadId": 77}

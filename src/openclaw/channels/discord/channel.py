@@ -112,11 +112,12 @@ class DiscordChannel:
             await self._listen(connection, self._recalled())
         finally:
             self._connection = None
+            # What is still being taken in comes again after the restart.
+            self._move_bookmark(connection.place())
             tasks = list(self._last.values())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._move_bookmark(connection.place())
             await self._bookmark.close()
             await self._files.close()
             await connection.close()
@@ -183,7 +184,9 @@ class DiscordChannel:
                         self._application = application
                     case _:
                         self._application = self._own.id
-            self._start("", number, self._connected(fresh=event == "READY"))
+            # A new session begins now. What was written before it has to be fetched.
+            missed = dict(self._channels) if event == "READY" else None
+            self._start("", number, self._connected(missed))
         elif event in ROOM_EVENTS:
             try:
                 self._rooms.learn(event, data)
@@ -223,13 +226,14 @@ class DiscordChannel:
         kept = Remembered(place=place, channels=dict(self._channels))
         self._bookmark.move_to(msgspec.json.encode(kept).decode())
 
-    async def _connected(self, *, fresh: bool) -> None:
+    async def _connected(self, missed: dict[str, str] | None) -> None:
+        """``missed``: the last messages that were taken in before a new session. None: the old one goes on."""
         self._context.connected()
         connection = self._connection
-        if not fresh or connection is None:
+        if missed is None or connection is None:
             return
         await self._register_commands(connection)
-        for channel, last in list(self._channels.items()):
+        for channel, last in missed.items():
             await self._catch_up(connection, channel, last)
 
     async def _catch_up(self, connection: DiscordConnection, channel: str, last: str) -> None:

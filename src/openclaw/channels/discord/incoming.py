@@ -276,6 +276,7 @@ def _said(message: DiscordMessage, author: DiscordUser, own: OwnUser, account_id
         channel="discord",
         account_id=account_id,
         message_id=message.id,
+        revision=message.edited_timestamp or "",
         sender=_sender(author, message.member),
         text=readable_text(text[:MAX_TEXT], own, names, rooms),
         timestamp_ms=_time(message.timestamp) or snowflake_ms(message.id),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -47,7 +47,7 @@ from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels.matrix import MatrixAccount
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.inbound.attachments import sniff_image
-from openclaw.inbound.message import Media, Quoted, Route
+from openclaw.inbound.message import Inbound, Media, Quoted, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, SendReceipt
@@ -262,20 +262,29 @@ class MatrixChannel:
                 await self._hear(client, room, message)
             case IncomingEdit(inbound=inbound):
                 if await self._author(client, room_id, inbound.message_id) == event.sender:
-                    await self._context.edited(inbound)
+                    await self._report(self._context.edited, inbound)
             case IncomingRedaction(inbound=inbound):
                 if await self._author(client, room_id, inbound.message_id) == event.sender:
-                    await self._context.deleted(inbound)
+                    await self._report(self._context.deleted, inbound)
             case IncomingReaction() as reaction:
                 author = await self._author(client, room_id, reaction.target_id)
                 if self._wants(reaction, author):
                     reaction.inbound.text = reaction_text(reaction, author, self._me)
-                    await self._context.notice(reaction.inbound)
+                    await self._report(self._context.notice, reaction.inbound)
             case UnreadableEvent() if room_id not in self._unreadable:
                 self._unreadable.add(room_id)
                 self._context.log.warning("messages in %s are encrypted and cannot be read (%s)", room_id, self._hint())
             case _:
                 pass
+
+    async def _report(self, report: Callable[[Inbound], Awaitable[None]], inbound: Inbound) -> None:
+        """Reports an event that is no message. One that nobody can handle does not keep back the later ones."""
+        try:
+            await report(inbound)
+        except OSError:
+            raise  # The disk fails. The server sends the event again.
+        except Exception:
+            self._context.log.exception("event %s cannot be taken in and is given up", inbound.message_id)
 
     def _hint(self) -> str:
         return "their keys are missing" if self._settings.encryption else f"see {self._where}.encryption"

@@ -240,7 +240,7 @@ def quoted_of(event: RoomEvent, me: OwnUser) -> Quoted:
 def reaction_text(reaction: IncomingReaction, author: str | None, me: OwnUser) -> str:
     sender = reaction.inbound.sender
     who = display_name(sender.name) or sender.id
-    whose = "your message" if author == me.id else f"the message of {author or 'somebody'}"
+    whose = "your message" if author == me.id else f"the message of {disarmed_name(author or 'somebody')}"
     emoji = disarmed_name(reaction.emoji)[:LONGEST_EMOJI]
     return f"Matrix: {who} reacted with {emoji} to {whose} (id {disarmed_name(reaction.target_id)})"
 

@@ -76,6 +76,7 @@ class TelegramChannel:
         self._context = context
         self._settings: TelegramAccount = context.account.settings
         self._bookmark = Bookmark(context.state_dir / BOOKMARK, context.clock)
+        self._drafts = Bookmark(context.state_dir / "drafts", context.clock, 4096)
         self._api: BotApi | None = None
         self._sender: TelegramSender | None = None
         self._own = OwnBot(id=0)
@@ -89,7 +90,9 @@ class TelegramChannel:
         try:
             await self._bookmark.load()
             self._own = await self._introduce(api)
-            self._sender = TelegramSender(self._context, api, self._own)
+            await self._drafts.load()
+            self._sender = TelegramSender(self._context, api, self._own, self._drafts)
+            await self._sender.remove_left_drafts()
             await self._register_commands(api)
             if self._settings.webhook_url:
                 await self._serve_webhook(api, self._settings.webhook_url)
@@ -98,6 +101,7 @@ class TelegramChannel:
         finally:
             self._api = self._sender = None
             await self._bookmark.close()
+            await self._drafts.close()
             await api.close()
 
     def _token(self) -> str:

@@ -128,6 +128,7 @@ class TelegramMessage(msgspec.Struct, frozen=True, kw_only=True, rename={"sender
     message_id: int
     chat: Chat
     date: int = 0
+    edit_date: int | None = None
     sender: User | None = None
     sender_chat: Chat | None = None
     message_thread_id: int | None = None
@@ -342,6 +343,7 @@ def _inbound(
         channel="telegram",
         account_id=account_id,
         message_id=str(message.message_id),
+        revision=str(message.edit_date) if message.edit_date else "",
         sender=sender,
         text=text,
         timestamp_ms=message.date * 1000,

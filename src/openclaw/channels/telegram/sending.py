@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from openclaw.channels.base import ChannelContext
+from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.telegram.api import BotApi, BotApiFailed
 from openclaw.channels.telegram.incoming import GENERAL_TOPIC, OwnBot
 from openclaw.channels.telegram.kind import Target, parse_target
@@ -29,6 +30,8 @@ MAX_ALBUM = 10
 MAX_BUTTON_DATA = 64
 """Bytes that a button can carry."""
 REMEMBERED = 2000
+MOST_SHOWN = 50
+"""Drafts that are remembered over a restart."""
 DRAFT_PAUSE_S = 0.3
 PREVIEW_PAUSE_S = 1.0
 GROUP_PREVIEW_PAUSE_S = 3.0
@@ -74,8 +77,10 @@ class Preview(msgspec.Struct, kw_only=True):
 class TelegramSender:
     """Sends through one bot. All methods may raise ``SendFailed``."""
 
-    def __init__(self, context: ChannelContext, api: BotApi, own: OwnBot) -> None:
+    def __init__(self, context: ChannelContext, api: BotApi, own: OwnBot, shown: Bookmark) -> None:
+        """``shown`` keeps which drafts are messages now, so that none stays when the Gateway is killed."""
         self._context = context
+        self._shown = shown
         self._settings: TelegramAccount = context.account.settings
         self._api = api
         self._own = own
@@ -320,11 +325,34 @@ class TelegramSender:
             silent = {"disable_notification": True, "link_preview_options": {"is_disabled": True}}
             shown = await self._api.call("sendMessage", {**chat, "text": text, **thread, **silent})
             preview.message_id = self._note_sent(target.chat, shown)
+            self._note_shown()
 
     async def _remove(self, target: Target, preview: Preview) -> None:
         if preview.message_id:
-            where = {"chat_id": target.chat, "message_id": preview.message_id}
-            await self._tolerant("deleteMessage", where, "message to delete not found")
+            self._note_shown()
+            await self._delete(target.chat, preview.message_id)
+
+    async def _delete(self, chat: int | str, message_id: int) -> None:
+        where = {"chat_id": chat, "message_id": message_id}
+        await self._tolerant("deleteMessage", where, "message to delete not found")
+
+    def _note_shown(self) -> None:
+        found = [(chat, one.message_id) for (chat, _), one in self._previews.items() if one.message_id]
+        self._shown.move_to(msgspec.json.encode(found[-MOST_SHOWN:]).decode())
+
+    async def remove_left_drafts(self) -> None:
+        """Deletes the drafts that an earlier process left. Their replies are sent like all others."""
+        try:
+            left = msgspec.json.decode(self._shown.last_id or "[]", type=list[tuple[int | str, int]])
+        except msgspec.MsgspecError:
+            return
+        for chat, message_id in left:
+            try:
+                await self._delete(chat, message_id)
+            except SendFailed as failure:
+                self._context.log.info("an old draft was not deleted: %s", failure)
+        if left:
+            self._shown.move_to("[]")
 
 
 def _thread(target: Target) -> dict[str, Any]:

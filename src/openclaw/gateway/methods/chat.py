@@ -229,6 +229,8 @@ class ChatView(Params):
     limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 60
     before: NonEmpty | None = None
     """The id of an entry. Only the messages before it are returned."""
+    run_id: NonEmpty | None = None
+    """A run whose own message the caller looks for. The answer names that message's entry as ``asked``."""
 
 
 @methods.add("chat.view", ChatView)
@@ -243,6 +245,8 @@ async def view(call: MethodCall) -> Any:
     # The number of the last event and the state of the run come first. What happens while the session is read is then
     # in the answer or in a later event, or in both, and never in neither.
     answer: dict[str, Any] = {"sessionKey": shown_key(target.key), **_under_way(call, target.key)}
+    if params.run_id is not None:
+        answer["asked"] = entry_id(params.run_id, 0)
     entry = await entry_of(gateway, target)
     if entry is None:
         return {**answer, "sessionId": None, "messages": [], "more": False}

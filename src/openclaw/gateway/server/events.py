@@ -22,6 +22,7 @@ from openclaw.events import (
     CompactionStarted,
     Event,
     ModelSwitched,
+    RetryScheduled,
     Spoken,
     TextDelta,
     ThinkingDelta,
@@ -391,6 +392,9 @@ class RunStream:
                 }
                 self._tools.pop(message.tool_call_id, None)
                 self._tool(data, ("result", lambda: result_view(message.content, message.details)))
+            case RetryScheduled(attempt, delay_ms, error):
+                self._flush()
+                self._agent("lifecycle", {"phase": "retry", "attempt": attempt, "delayMs": delay_ms, "error": error})
             case ModelSwitched(chosen, active, reason):
                 self._flush()
                 self._switches += 1
