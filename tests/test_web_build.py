@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -31,7 +32,8 @@ def test_the_committed_build_was_made_from_these_sources() -> None:
 
 
 def test_a_fresh_build_is_the_committed_one() -> None:
-    if shutil.which("node") is None or not (UI / "node_modules" / "esbuild").is_dir():
+    ready = shutil.which("node") is not None and (UI / "node_modules" / "esbuild").is_dir()
+    if not ready and not os.environ.get("OPENCLAW_TEST_REQUIRE_ALL"):
         pytest.skip("needs node and ui/node_modules (make ui)")
     done = subprocess.run(["node", "build.mjs", "--check"], cwd=UI, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -141,9 +141,9 @@ def test_models_set_refuses_what_is_no_model(cli: Cli, config: Path) -> None:
 
 def test_set_warns_by_name_of_a_value_without_effect(cli: Cli, config: Path) -> None:
     for _ in range(2):
-        done = cli("config", "set", "agents.defaults.humanDelay.mode", "natural")
+        done = cli("config", "set", "tools.links.enabled", "true")
         assert done.returncode == 0
-        assert "Warning: agents.defaults.humanDelay" in done.stderr and "in blocks" in done.stderr
+        assert "Warning: tools.links" in done.stderr and "links are not read" in done.stderr
     assert "heartbeat" not in cli("config", "set", "gateway.port", "20002").stderr
 
 

@@ -152,7 +152,11 @@ def is_private(kind: SessionKind, session_key: str) -> bool:
 def _capabilities(config: Config, channel: str) -> list[str]:
     """The ``capabilities`` in the channel's section of the configuration."""
     account = account_settings(config, channel)
-    return [stripped for name in account.capabilities if (stripped := name.strip())] if account else []
+    if account is None:
+        return []
+    named = account.capabilities
+    names = [name for name, value in named.items() if value not in (False, "off")] if isinstance(named, dict) else named
+    return [stripped for name in names if (stripped := name.strip())]
 
 
 FACTS_BEGIN, FACTS_END = "<openclaw-facts>", "</openclaw-facts>"

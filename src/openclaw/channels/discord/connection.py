@@ -229,7 +229,10 @@ def open_connection(token: str, settings: DiscordAccount, on_event: OnEvent) -> 
         def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
             """Hands on what the gateway said. The library's own handlers are not used."""
             if event == "socket_raw_receive":
-                said = _decode(args[0])
+                try:
+                    said = _decode(args[0])
+                except (msgspec.MsgspecError, RecursionError):
+                    return  # The library complains about it.
                 if said.t and said.s is not None:
                     on_event(said.t, said.s, said.d)
 

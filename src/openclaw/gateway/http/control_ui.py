@@ -33,7 +33,7 @@ BASE_MARK = "{{base}}"
 MAX_FILE_BYTES = 16 * 1024 * 1024
 SMALLEST_PACKED = 512
 """A shorter file is not compressed."""
-NOT_PAGES = ("/v1/", "/tools/", "/__openclaw__/", "/ui/", "/api/", "/avatar/")
+NOT_PAGES = ("/v1/", "/tools/", "/hooks/", "/__openclaw__/", "/ui/", "/api/", "/avatar/")
 """Paths that programs ask for. They get a plain 404 and not the page."""
 FOREVER = "public, max-age=31536000, immutable"
 _TYPES = {

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from openclaw.config.schema.agents import BlockCoalesce
-from openclaw.config.schema.base import Amount, Count, Positive, Record, Sender
+from openclaw.config.schema.base import Amount, Count, OpenMap, Positive, Record, Sender
 from openclaw.config.schema.tools import ToolPolicy
 
 DmPolicy: TypeAlias = Literal["pairing", "allowlist", "open", "disabled"]
@@ -112,8 +112,8 @@ class ChannelAccount(Record):
     """Heartbeats; unset means channels.defaults.heartbeat."""
     response_prefix: str | None = None
     """Put before replies; unset means messages.responsePrefix, "" none."""
-    capabilities: list[str] = []
-    """Extra capabilities named in the prompt."""
+    capabilities: list[str] | OpenMap = []
+    """Extra capabilities named in the prompt: a list, or a map of names to what they are set to."""
     config_writes: bool = True
     """Let the channel change this file, for example when an id changes."""
     default_to: str | None = None
