@@ -32,6 +32,8 @@ MAX_HISTORY_BYTES = 1_000_000
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 RECONNECT_S = 2.0
 MOST_WAITING_SHOWN = 5
+PRINTING_S = 30
+"""How long the end of a reply may take to be printed, at most."""
 KEYS = """\
 Enter           send; Alt-Enter (or Esc, then Enter) starts a new line
 Tab             complete a command; Ctrl-R finds an earlier line
@@ -50,9 +52,12 @@ OWN_COMMANDS = {
 class Sent:
     """A message of this chat that has no end yet."""
 
-    def __init__(self, text: str, turn: Turn) -> None:
+    def __init__(self, text: str, turn: Turn, earlier: list[Sent]) -> None:
         self.text = text
         self.turn = turn
+        self.earlier = earlier
+        """What had no end when this was sent."""
+        self.ended = threading.Event()
         self.renderer = Renderer()
         self.began = time.monotonic()
         self.printed = False
@@ -170,7 +175,7 @@ class Screen:
             self._open()
         else:
             turn, updates = self._conversation.send(text)
-            sent = Sent(text, turn)
+            sent = Sent(text, turn, list(self._sent.values()))
             if not self._sent:
                 self._show_sent(sent)
             self._sent[id(sent)] = sent
@@ -178,6 +183,11 @@ class Screen:
 
     def _show_sent(self, sent: Sent) -> None:
         if not sent.printed:
+            if sent.turn.waited and not sent.turn.queued:
+                # Its run began after the earlier ones had ended; their threads may still be printing.
+                for one in sent.earlier:
+                    one.ended.wait(PRINTING_S)
+            sent.earlier = []
             sent.printed, sent.began = True, time.monotonic()
             with self._print_lock:
                 sent.renderer.user(sent.text)
@@ -201,6 +211,7 @@ class Screen:
                 renderer.error(str(error))
         finally:
             self._sent.pop(id(sent), None)
+            sent.ended.set()
             self._prompt.app.invalidate()
 
     def _help(self) -> None:

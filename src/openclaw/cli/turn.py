@@ -50,6 +50,7 @@ class Turn:
         """Whether another run answered this message together with its own."""
         self.waiting = False
         """Whether the message waits behind another run."""
+        self.waited = False
         self.doing = "thinking…"
         """What the run does now, in words for a status line."""
         self.attached_again = False
@@ -87,6 +88,7 @@ class Turn:
             self.accepted = payload
         self.payload = payload
         self.waiting = bool(payload.get("queued"))
+        self.waited = self.waited or self.waiting
 
     def attach_again(self) -> None:
         """Prepares for the same run over a new connection: what was seen of its current message is void."""
