@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -73,3 +74,25 @@ def test_a_fault_can_be_held_back_and_ended_by_a_file(tmp_path: Path) -> None:
         plan.sync(Path("/x/a.jsonl"))
     full.unlink()
     plan.sync(Path("/x/a.jsonl"))
+
+
+def test_nothing_is_written_to_what_a_power_cut_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other threads still work while the power fails: what they wrote is gone, and nothing is promised any more."""
+    path = tmp_path / "a.jsonl"
+    plan = Plan([Fault(at="here", do="power cut")])
+    with path.open("ab", buffering=0) as file:
+        plan.write(path)
+        file.write(b"synced\n")
+        plan.sync(path)
+        file.write(b"lost\n")
+        commit = threading.Thread(target=plan.write, args=(tmp_path / "ledger.db",), daemon=True)
+
+        def dying(*_: int) -> None:
+            file.write(b"under way\n")
+            commit.start()
+            commit.join(0.2)
+
+        monkeypatch.setattr(os, "kill", dying)
+        plan.point("here")
+    assert path.read_bytes() == b"synced\n"
+    assert commit.is_alive(), "the ledger got its commit"

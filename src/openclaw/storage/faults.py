@@ -61,14 +61,16 @@ class Plan:
         self._meet(name, "")
 
     def write(self, path: Path) -> None:
-        if path.suffix in APPENDED and path not in self._durable:
-            self._durable[path] = path.stat().st_size if path.exists() else 0
+        with self._guard:
+            if path.suffix in APPENDED and path not in self._durable:
+                self._durable[path] = path.stat().st_size if path.exists() else 0
         self._meet("write", str(path))
 
     def sync(self, path: Path) -> None:
         self._meet("sync", str(path))
-        if path.suffix in APPENDED and path.exists():
-            self._durable[path] = path.stat().st_size
+        with self._guard:
+            if path.suffix in APPENDED and path.exists():
+                self._durable[path] = path.stat().st_size
 
     def _meet(self, name: str, path: str) -> None:
         for place, fault in enumerate(self._faults):
@@ -87,9 +89,15 @@ class Plan:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "power cut":
+                # Held to the end: what another thread syncs or commits from now on would outlive what is taken back.
+                self._guard.acquire()
                 for path, size in self._durable.items():
-                    if path.exists() and path.stat().st_size > size:
-                        os.truncate(path, size)
+                    if path.exists():
+                        # A new file takes its place, because an append that is under way still goes to the old one.
+                        left = path.with_name(f"{path.name}.left")
+                        left.touch(0o600)
+                        left.write_bytes(path.read_bytes()[:size])
+                        left.replace(path)
                 os.kill(os.getpid(), signal.SIGKILL)
             case "delay":
                 time.sleep(fault.ms / 1000)
