@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from openclaw.outbound.deliver import EXPIRY_MS
+from openclaw.storage.base import END_STATES
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import WireClient, model_config
 from tests.support.model_server import ModelServer, Reply
@@ -66,12 +67,18 @@ async def live_again(gateway: ForkedGateway, signal: SignalDaemon, *faults: dict
 
 
 async def settled(client: WireClient) -> tuple[list[dict[str, Any]], str]:
-    """The deliveries of the only message and its story, once every part has come to an end."""
+    """The deliveries of the only message and its story, once the message and every part have come to an end."""
     async with asyncio.timeout(60):
         while True:
             for row in (await client.call("messages.list", {}))["messages"]:
                 facts = await client.call("messages.get", {"id": row["id"]})
-                if facts["deliveries"] and all(part["state"] in ("sent", "dead") for part in facts["deliveries"]):
+                # Blocks are sent while the reply is being written, so that all of them may be sent before its end.
+                ended = facts["state"] in END_STATES
+                if (
+                    ended
+                    and facts["deliveries"]
+                    and all(part["state"] in ("sent", "dead") for part in facts["deliveries"])
+                ):
                     story = await client.call("messages.why", {"ref": str(row["id"])})
                     return facts["deliveries"], "\n".join(story["story"])
             await asyncio.sleep(0.02)
