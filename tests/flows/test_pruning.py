@@ -22,6 +22,7 @@ def config_of(models: ModelServer, provider: str, pruning: dict[str, Any], windo
     section = config["models"]["providers"].pop("mock")
     section["models"][0]["contextWindow"] = window
     config["models"]["providers"][provider] = section
+    config["tools"] = {"allow": ["read"]}  # What else there is must not fill the small window.
     config["agents"]["defaults"] |= {"model": f"{provider}/mock-1", "contextPruning": pruning}
     return config
 

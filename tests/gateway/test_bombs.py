@@ -251,6 +251,7 @@ OWN_FILES = {
     "channels/discord/channel.py": "its own file",
     "channels/discord/connection.py": "a record without open parts",
     "channels/matrix/channel.py": "its own file",
+    "channels/telegram/sending.py": "its own file",
     "cli/browser.py": "an argument that the owner typed",
     "cli/nodes.py": "an argument that the owner typed",
     "extensions/loader.py": "its own file",

@@ -26,6 +26,10 @@ from openclaw.outbound.ack import ack_emoji
         ({"agents": {"list": [{"id": "main", "identity": {"emoji": "🐙"}}]}}, False, True, "🐙"),
         ({"messages": {"ackReaction": "🦞"}, "channels": {"signal": {"ackReaction": "✅"}}}, False, True, "✅"),
         ({"messages": {"ackReaction": "🦞"}, "channels": {"signal": {"ackReaction": ""}}}, False, True, ""),
+        ({"channels": {"signal": {"ackReaction": {"emoji": "✅"}}}}, True, True, "✅"),
+        ({"channels": {"signal": {"ackReaction": {"emoji": "✅", "direct": False}}}}, True, True, ""),
+        ({"channels": {"signal": {"ackReaction": {"emoji": "✅"}}}}, False, False, ""),
+        ({"channels": {"signal": {"ackReaction": {"emoji": "✅", "group": "always"}}}}, False, False, "✅"),
     ],
 )
 def test_a_message_is_acknowledged_as_configured(

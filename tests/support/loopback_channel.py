@@ -41,6 +41,8 @@ class Loopback:
         )
         self.delivered: list[Delivered] = []
         self.typing: list[tuple[str, bool]] = []
+        self.reactions: list[tuple[str, str]] = []
+        """Where, and with which emoji."""
         self.said: list[tuple[str, Inbound]] = []
         """Everything people said, with the account that heard it."""
         self.opened = 0
@@ -171,6 +173,9 @@ class LoopbackChannel:
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
         world = self.world
+        if message.act == "react":
+            world.reactions.append((route.to or "", message.emoji))
+            return SendReceipt(message_id=message.target_id)
         await world.gate.wait()
         if world.failures:
             raise world.failures.pop(0)

@@ -104,11 +104,12 @@ def table(rows: list[dict[str, Any]]) -> str:
         colour = "red" if share >= 95 else "yellow" if share >= 80 else "green" if share >= 60 else None
         tokens = f"{tokens:<{widths[1]}}"
         key, label = printable(str(row.get("key") or "")), printable(str(row.get("label") or ""))
+        condensed = next((flag for flag in flags(row) if flag.startswith("compactions:")), "")
         cells = (
             age(row.get("ageMs", row.get("age"))),
             paint(tokens, colour) if colour else tokens,
             model,
-            f"{key}  {shortened(label, 20)}" if label else key,
+            "  ".join(part for part in (key, shortened(label, 20), condensed) if part),
         )
         lines.append(_line(cells, widths))
     return "\n".join(lines)

@@ -115,6 +115,8 @@ def _shape(shape: Shape) -> dict[str, Any]:
         plain, other = branches
         types = [plain["type"], other["type"]] if shape.sensitive else [other["type"], plain["type"]]
         return {**other, **plain, "type": types}
+    if len(branches) == 2 and shape.items and shape.values:
+        return branches[0]  # Of a list or a map of the same names, the list can be drawn.
     return {"anyOf": branches}
 
 

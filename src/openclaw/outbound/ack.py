@@ -5,6 +5,7 @@ from __future__ import annotations
 from openclaw.config.agents import agent_config
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
+from openclaw.config.schema.channels.base import AckReaction
 
 SEEN = "👀"
 
@@ -14,6 +15,10 @@ def ack_emoji(
 ) -> str:
     """The emoji for a message, or nothing if messages like this one are not acknowledged."""
     account = account_settings(config, channel, account_id)
+    own = account.ack_reaction if account is not None else None
+    if isinstance(own, AckReaction):
+        in_group = own.group == "always" or (own.group == "mentions" and mentioned)
+        return own.emoji.strip() if (own.direct if direct else in_group) else ""
     match config.messages.ack_reaction_scope:
         case "all":
             wanted = True
@@ -27,8 +32,7 @@ def ack_emoji(
             wanted = False
     if not wanted:
         return ""
-    own = account.ack_reaction if account is not None else None
-    chosen = own if isinstance(own, str) else config.messages.ack_reaction
+    chosen = own if own is not None else config.messages.ack_reaction
     if chosen is not None:
         return chosen.strip()
     agent = agent_config(config, agent_id)

@@ -61,6 +61,15 @@ class DirectChats(Record):
     """Added to allowFrom."""
 
 
+class AckReaction(Record):
+    emoji: str = ""
+    """The emoji; "" means none."""
+    direct: bool = True
+    """Acknowledge direct messages."""
+    group: Literal["always", "mentions", "never"] = "mentions"
+    """Which messages of groups are acknowledged."""
+
+
 class ChannelAccount(Record):
     """One account of a channel. Accounts are filled up from the keys beside them."""
 
@@ -98,8 +107,8 @@ class ChannelAccount(Record):
     """Size of media at most."""
     reply_to_mode: Literal["off", "first", "all"] | None = None
     """Whether replies quote the message they answer; unset means the channel's default."""
-    ack_reaction: str | None = None
-    """Reaction that acknowledges a message; unset means messages.ackReaction, "" none."""
+    ack_reaction: str | AckReaction | None = None
+    """Reaction that acknowledges a message; unset means messages.ackReaction, "" none. A section also says when."""
     reaction_notifications: Literal["off", "own", "all", "allowlist"] = "own"
     """Which reactions the agent hears of."""
     reaction_allowlist: list[Sender] = []
