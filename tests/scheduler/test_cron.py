@@ -325,3 +325,25 @@ async def test_a_run_that_a_stop_interrupts_goes_on_after_the_start(
         (entry,) = await history(gateway, job["id"], 1)
         assert (entry["status"], entry["summary"]) == ("ok", "heard once")
         assert [one.text for one in await phone.got(1)] == ["heard once"]
+
+
+async def test_a_reminder_that_goes_on_after_a_crash_wakes_its_agent_once(
+    tmp_path: Path, model: ScriptedModel, clock: MovableClock
+) -> None:
+    every = {"kind": "every", "everyMs": 600_000}
+    async with gateway_parts(tmp_path, model, clock=clock) as gateway:
+        await start_scheduler(gateway)
+        job = await gateway.cron.add({"schedule": every, "payload": {"kind": "systemEvent", "text": "call Bob"}})
+    path, due = tmp_path / "cron" / "jobs.json", job["state"]["nextRunAtMs"]
+    clock.advance(601)
+    stored, run_id = json.loads(path.read_text()), run_id_of(job["id"], str(due))
+    stored["jobs"][0]["state"] |= {"runningAtMs": due, "dueAtMs": due, "runId": run_id}
+    path.write_text(json.dumps(stored))
+    async with gateway_parts(tmp_path, model, clock=clock) as gateway:
+        gateway.runtime.notes.put(MAIN, "call Bob", id=run_id, wake=True)
+        await start_scheduler(gateway)
+        await history(gateway, job["id"], 1)
+        for _ in range(20):  # Long enough for a second heartbeat, and shorter than the job's interval.
+            clock.advance(1)
+            await asyncio.sleep(0.01)
+        assert len(model.requests) == 1 and "call Bob" in model.prompts(0)[-1]

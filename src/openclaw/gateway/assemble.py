@@ -401,6 +401,8 @@ async def start_scheduler(gateway: Gateway) -> None:
     """Goes on with what the last Gateway left, then waits for what is due."""
     for part in (gateway.heartbeats, gateway.hook_runs, gateway.cron):
         await part.start()
+    # A job that goes on wakes its agent itself. A second heartbeat would have nothing to tell.
+    gateway.heartbeats.wake_for_left(gateway.cron.resumed)
 
 
 def native_commands(config: Config) -> list[NativeCommand]:

@@ -87,6 +87,8 @@ class Cron:
         self._history = History(self._store.path.parent / "runs")
         self._active: dict[str, asyncio.Task[Finished]] = {}
         """The jobs under way, by id."""
+        self.resumed: set[str] = set()
+        """The ids of the runs that an earlier process had begun."""
         self._changed = asyncio.Event()
         self._slots: tuple[int, asyncio.Semaphore] | None = None
         self._loop: asyncio.Task[None] | None = None
@@ -152,6 +154,7 @@ class Cron:
                 continue
             if isinstance(run_id := state.get("runId"), str):
                 due = int(state.get("dueAtMs") or state["runningAtMs"])
+                self.resumed.add(run_id)
                 self._begin(job_id, due, run_id, began=int(state["runningAtMs"]))
             else:
                 state.pop("runningAtMs")  # Another program left it, and its run is over.

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -122,11 +122,14 @@ class Heartbeats:
                 await self._forget(beat)  # It was never accepted, so nothing has happened.
             else:
                 self._spawn(self._resume(beat), f"heartbeat {beat.run_id}")
-        for key in self._runtime.notes.waking():
+        self._spawn(self._keep_beating(), "heartbeat")
+
+    def wake_for_left(self, besides: Collection[str] = ()) -> None:
+        """Wakes the agents that an earlier process was to wake. ``besides``: the notes that somebody else sees to."""
+        for key in self._runtime.notes.waking(besides):
             for agent_id in agent_ids(self._turns.config):
                 if self.session(agent_id).key == key:
                     self.request(agent_id, "wake")
-        self._spawn(self._keep_beating(), "heartbeat")
 
     async def stop(self) -> None:
         tasks = list(self._tasks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import tzinfo
 from pathlib import Path
 from typing import Any
@@ -114,9 +114,9 @@ class SessionNotes:
         """Returns the waiting notes of a session and keeps them."""
         return [note.text for note in self._notes.get(session_key, ()) if not note.taken_by]
 
-    def waking(self) -> list[str]:
-        """The sessions whose agent should hear of a waiting note soon."""
-        return [key for key, queue in self._notes.items() if any(note.wake and not note.taken_by for note in queue)]
+    def waking(self, besides: Collection[str] = ()) -> list[str]:
+        """The sessions whose agent should hear of a waiting note soon. ``besides``: ids of notes that do not count."""
+        return [key for key, queue in self._notes.items() if any(_wakes(note, besides) for note in queue)]
 
     async def take(self, session_key: str, run_id: str) -> list[str]:
         """Hands the waiting notes of a session to a run, as lines for its prompt. The same run gets them again."""
@@ -167,6 +167,10 @@ class SessionNotes:
             text = msgspec.json.encode(_File(events=events, done=list(self._done))).decode()
             await asyncio.to_thread(write_private, str(self._path), text)
             self._saved = version
+
+
+def _wakes(note: Note, besides: Collection[str]) -> bool:
+    return note.wake and not note.taken_by and not (note.id and note.id in besides)
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:
