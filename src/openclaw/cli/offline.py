@@ -20,14 +20,13 @@ from openclaw.clock import SystemClock
 from openclaw.gateway.offline import answer_offline
 from openclaw.storage.files.newer_state import Unreadable
 
-READABLE = frozenset(
-    """
-    status health agents.list models.list skills.status channels.status usage.cost outbox.list pairing.list
-    sessions.list sessions.resolve sessions.preview sessions.archived sessions.tree sessions.entries sessions.search
-    sessions.export sessions.usage chat.view chat.history messages.list messages.get messages.why context.get
-    context.diff context.find cron.list cron.status cron.runs memory.status device.pair.list exec.approvals.get
-    """.split()
-)
+_METHODS = """
+status health agents.list models.list skills.status channels.status usage.cost outbox.list pairing.list
+sessions.list sessions.resolve sessions.preview sessions.archived sessions.tree sessions.entries sessions.search
+sessions.export sessions.usage chat.view chat.history messages.list messages.get messages.why context.get
+context.diff context.find cron.list cron.status cron.runs memory.status device.pair.list exec.approvals.get
+"""
+READABLE = frozenset(_METHODS.split())
 """The methods that are answered from the folder. They only read, and what they tell is in files."""
 WAIT_S = 10
 """How long to wait for another command that reads the folder."""
