@@ -192,7 +192,7 @@ class Lost(Unreachable):
     """The connection broke after the Gateway took the request; the Gateway may still be working on it."""
 
 
-class Client:
+class GatewayClient:
     def __init__(self, target: Target, timeout_ms: int = 10_000) -> None:
         self.target = target
         self.timeout_ms = timeout_ms
@@ -343,16 +343,22 @@ class Client:
         )
 
 
+<<<<<<< HEAD
 def from_args(args: argparse.Namespace, *, live: bool = False) -> Client:
     """Makes the client that the flags ``GATEWAY`` ask for.
 
     Without a Gateway its calls that only read are answered from the state folder, and for the others a person at a
     terminal is asked whether to start one. With ``live`` they fail.
     """
+=======
+def from_args(args: argparse.Namespace) -> GatewayClient:
+    """Makes the client that the flags ``GATEWAY`` ask for."""
+>>>>>>> main
     from openclaw.cli import target
 
     if args.timeout < 0:
         raise UserError("--timeout must be a number of milliseconds, 0 for no limit")
+<<<<<<< HEAD
     client = Client(target.resolve(args.url, args.token, args.password), args.timeout)
     client.reads_folder = not live
     client.offers_start = not live and not getattr(args, "json", False) and sys.stdin.isatty() and sys.stderr.isatty()
@@ -369,6 +375,9 @@ def service_started(client: Client) -> bool:
         return False
     start(client)
     return True
+=======
+    return GatewayClient(target.resolve(args.url, args.token, args.password), args.timeout)
+>>>>>>> main
 
 
 def refused(error: Any) -> GatewayError:
