@@ -343,29 +343,23 @@ class GatewayClient:
         )
 
 
-<<<<<<< HEAD
-def from_args(args: argparse.Namespace, *, live: bool = False) -> Client:
+def from_args(args: argparse.Namespace, *, live: bool = False) -> GatewayClient:
     """Makes the client that the flags ``GATEWAY`` ask for.
 
     Without a Gateway its calls that only read are answered from the state folder, and for the others a person at a
     terminal is asked whether to start one. With ``live`` they fail.
     """
-=======
-def from_args(args: argparse.Namespace) -> GatewayClient:
-    """Makes the client that the flags ``GATEWAY`` ask for."""
->>>>>>> main
     from openclaw.cli import target
 
     if args.timeout < 0:
         raise UserError("--timeout must be a number of milliseconds, 0 for no limit")
-<<<<<<< HEAD
-    client = Client(target.resolve(args.url, args.token, args.password), args.timeout)
+    client = GatewayClient(target.resolve(args.url, args.token, args.password), args.timeout)
     client.reads_folder = not live
     client.offers_start = not live and not getattr(args, "json", False) and sys.stdin.isatty() and sys.stderr.isatty()
     return client
 
 
-def service_started(client: Client) -> bool:
+def service_started(client: GatewayClient) -> bool:
     """Asks the person at the terminal whether to start a Gateway, and starts it."""
     from openclaw.cli.service import start
 
@@ -375,9 +369,6 @@ def service_started(client: Client) -> bool:
         return False
     start(client)
     return True
-=======
-    return GatewayClient(target.resolve(args.url, args.token, args.password), args.timeout)
->>>>>>> main
 
 
 def refused(error: Any) -> GatewayError:

@@ -7,13 +7,8 @@ import sys
 import time
 
 from openclaw import __version__, paths
-<<<<<<< HEAD
-from openclaw.cli.client import Client, from_args
-from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, failure, query
-=======
 from openclaw.cli.client import GatewayClient, from_args
-from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, query
->>>>>>> main
+from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, failure, query
 from openclaw.cli.target import gateway_section, resolve, running_gateway
 from openclaw.cli.terminal import note, paint, print_json
 from openclaw.printable import printable
@@ -163,11 +158,7 @@ def _agents(health: dict[str, Any]) -> dict[str, Any]:
     return {"defaultId": health.get("defaultAgentId"), "agents": rows, "totalSessions": total}
 
 
-<<<<<<< HEAD
-def _page(client: Client, status: dict[str, Any], health: dict[str, Any], latency: int | None) -> str:
-=======
-def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any], latency: int) -> str:
->>>>>>> main
+def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any], latency: int | None) -> str:
     from openclaw.cli.sessions import table
 
     sessions = status.get("sessions") or {}
