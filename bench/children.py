@@ -72,10 +72,11 @@ async def _all_told(gateway: GatewayProcess, wire: Wire, parent: str) -> int:
         await asyncio.gather(*(spawn(http) for _ in range(CHILDREN)))
     async with asyncio.timeout(WAIT_S):
         while (told := await _told(wire, parent)) < CHILDREN:
-            await asyncio.sleep(0.1)
+            pass
     return told
 
 
 async def _told(wire: Wire, parent: str) -> int:
+    await asyncio.sleep(0.1)
     history = await wire.call("chat.history", {"sessionKey": parent, "limit": 200})
     return sum("Status: success" in str(message) for message in history["messages"])
