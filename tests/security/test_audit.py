@@ -85,6 +85,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "browser.no_sandbox": ({"browser": {"noSandbox": True}}, "warn"),
     "browser.groups": ({"browser": {"allowInGroups": True}}, "warn"),
+    "browser.own_network": ({"browser": {"profiles": {"mine": {"cdpUrl": "wss://browser.example"}}}}, "warn"),
     "browser.remote_cdp_http": ({"browser": {"cdpUrl": "http://browser.example:9222"}}, "warn"),
     "config.invalid": (gateway(port="many"), "critical"),
     "config.refused": (signal(groups={"g": {"tools": {"deny": ["exec"]}}}), "critical"),

@@ -83,6 +83,7 @@ RULES: dict[str, Rule] = {
     "gateway.probe.not_throttled": Rule("warn", "The running Gateway does not slow down guessing"),
     "gateway.probe.exposed": Rule("critical", "The running Gateway is reachable from the network"),
     "browser.remote_cdp_http": Rule("warn", "The browser is controlled without encryption"),
+    "browser.own_network": Rule("warn", "A browser that already runs is guarded in part"),
     "browser.private_network_open": Rule("critical", "Pages in the agent's browser reach the private network"),
     "browser.no_sandbox": Rule("warn", "The agent's browser runs without its own sandbox"),
     "browser.groups": Rule("warn", "Groups can use the agent's browser"),
