@@ -187,7 +187,7 @@ class Lost(Unreachable):
     """The connection broke after the Gateway took the request; the Gateway may still be working on it."""
 
 
-class Client:
+class GatewayClient:
     def __init__(self, target: Target, timeout_ms: int = 10_000) -> None:
         self.target = target
         self.timeout_ms = timeout_ms
@@ -317,13 +317,13 @@ class Client:
         )
 
 
-def from_args(args: argparse.Namespace) -> Client:
+def from_args(args: argparse.Namespace) -> GatewayClient:
     """Makes the client that the flags ``GATEWAY`` ask for."""
     from openclaw.cli import target
 
     if args.timeout < 0:
         raise UserError("--timeout must be a number of milliseconds, 0 for no limit")
-    return Client(target.resolve(args.url, args.token, args.password), args.timeout)
+    return GatewayClient(target.resolve(args.url, args.token, args.password), args.timeout)
 
 
 def refused(error: Any) -> GatewayError:

@@ -9,7 +9,7 @@ import sys
 from openclaw import paths
 from openclaw.cli import service
 from openclaw.cli import target as targets
-from openclaw.cli.client import Client, from_args
+from openclaw.cli.client import GatewayClient, from_args
 from openclaw.cli.command import CLIENT, EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer, query
 from openclaw.cli.status import health_query
 from openclaw.cli.terminal import note, print_json
@@ -69,14 +69,14 @@ def _make_room(port: int | None) -> None:
 
 
 def start(args: argparse.Namespace) -> int:
-    client = Client(targets.resolve())
+    client = GatewayClient(targets.resolve())
     if client.alive():
         report = {"ok": True, "started": False, "pid": service.running_pid()}
         return answer(args, report, f"Already running at {client.target.url}.")
     return _start(args, client)
 
 
-def _start(args: argparse.Namespace, client: Client) -> int:
+def _start(args: argparse.Namespace, client: GatewayClient) -> int:
     if service.manages_gateway():
         service.must("start", service.unit_name())
         pid: int | None = service.running_pid()
@@ -101,7 +101,7 @@ def restart(args: argparse.Namespace) -> int:
     running = targets.running_gateway()
     if args.port is None and running is not None and service.stop() is not None:
         args.port = running.get("port")
-    return _start(args, Client(targets.resolve()))
+    return _start(args, GatewayClient(targets.resolve()))
 
 
 def status(args: argparse.Namespace) -> int:
@@ -127,7 +127,7 @@ def status(args: argparse.Namespace) -> int:
     return 0 if rpc["ok"] else EXIT_FAILURE
 
 
-def _status_report(client: Client, *, probe: bool) -> dict[str, Any]:
+def _status_report(client: GatewayClient, *, probe: bool) -> dict[str, Any]:
     target = client.target
     rpc: dict[str, Any] | None = None
     if probe:

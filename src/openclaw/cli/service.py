@@ -9,7 +9,7 @@ import time
 
 from openclaw import paths
 from openclaw.cli import target as targets
-from openclaw.cli.client import Client, Unreachable, from_args
+from openclaw.cli.client import GatewayClient, Unreachable, from_args
 from openclaw.cli.command import UserError, answer
 from openclaw.cli.terminal import note
 
@@ -33,7 +33,7 @@ def console_log_path() -> str:
     return os.path.join(paths.state_dir(), "logs", "gateway-console.log")
 
 
-def connect(args: argparse.Namespace) -> Client:
+def connect(args: argparse.Namespace) -> GatewayClient:
     """Makes the client for a command that needs a Gateway, and starts a local Gateway if none answers."""
     client = from_args(args)
     if client.target.local:
@@ -41,14 +41,14 @@ def connect(args: argparse.Namespace) -> Client:
     return client
 
 
-def ensure_running(client: Client) -> None:
+def ensure_running(client: GatewayClient) -> None:
     """Starts the Gateway unless it answers."""
     if not client.alive():
         note(f"No Gateway is running at {client.target.url}; starting one.")
         start(client)
 
 
-def start(client: Client, extra: list[str] | None = None) -> int:
+def start(client: GatewayClient, extra: list[str] | None = None) -> int:
     """Starts a detached Gateway, waits until it answers, and returns its process id."""
     process = _spawn(extra or [])
     deadline = time.monotonic() + START_TIMEOUT_S

@@ -7,7 +7,7 @@ import sys
 import time
 
 from openclaw import __version__, paths
-from openclaw.cli.client import Client, from_args
+from openclaw.cli.client import GatewayClient, from_args
 from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, query
 from openclaw.cli.target import gateway_section, resolve, running_gateway
 from openclaw.cli.terminal import note, paint, print_json
@@ -101,7 +101,9 @@ def status(args: argparse.Namespace) -> int:
     return 0
 
 
-def _surroundings(client: Client, status: dict[str, Any], latency: int | None, error: str | None) -> dict[str, Any]:
+def _surroundings(
+    client: GatewayClient, status: dict[str, Any], latency: int | None, error: str | None
+) -> dict[str, Any]:
     from openclaw.cli.service import unit_name, unit_path
 
     system = os.uname()
@@ -154,7 +156,7 @@ def _agents(health: dict[str, Any]) -> dict[str, Any]:
     return {"defaultId": health.get("defaultAgentId"), "agents": rows, "totalSessions": total}
 
 
-def _page(client: Client, status: dict[str, Any], health: dict[str, Any], latency: int) -> str:
+def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any], latency: int) -> str:
     from openclaw.cli.sessions import table
 
     sessions = status.get("sessions") or {}

@@ -476,7 +476,7 @@ class Accept(msgspec.Struct, kw_only=True):
     run_id: str
     """The idempotency key and run id. It is unique among the messages that the ledger keeps."""
     dedupe_key: str
-    """``channel|account|peer|session|message id``. A second message with the same key is not accepted."""
+    """Where the message came from, and its id there. No second message with the same key is accepted, if it has one."""
     agent_id: str
     session_key: str
     session_id: str

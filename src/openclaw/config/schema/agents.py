@@ -52,7 +52,7 @@ class MemoryHybrid(Record):
     """Setting of other versions; not used."""
 
 
-class MemoryQuery(Record):
+class MemoryQueryConfig(Record):
     max_results: Annotated[int, Meta(ge=1, le=50)] = 6
     """Passages returned."""
     min_score: Ratio = 0.35
@@ -91,7 +91,7 @@ class MemorySearch(Record):
     """How notes are cut into pieces."""
     sync: OpenMap = {}
     """When other versions refresh the index; here it is up to date at every search."""
-    query: MemoryQuery = MemoryQuery()
+    query: MemoryQueryConfig = MemoryQueryConfig()
     """What is returned."""
     cache: MemoryCache = MemoryCache()
     """Embeddings that are kept."""
@@ -535,7 +535,7 @@ class BindingMatch(Record):
     """One Slack or Teams workspace."""
 
 
-class Binding(Record):
+class RouteBinding(Record):
     agent_id: Name
     """The agent that gets these messages."""
     match: BindingMatch

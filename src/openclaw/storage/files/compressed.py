@@ -21,7 +21,7 @@ _BLOCK = 1 << 20
 _PACKABLE = re.compile(r".+\.jsonl(?:\.(?:deleted|reset|bak)\..+(?<!\.zst)(?<!\.tmp))?\Z")
 
 
-class Changed(Exception):
+class ChangedMeanwhile(Exception):
     """The file was written to during its compression, so it stays as it is."""
 
 
@@ -47,7 +47,7 @@ def pack(path: Path) -> tuple[int, int]:
             same = hashlib.file_digest(source, hashlib.blake2b).digest() == copied.digest()
         now = path.stat()
         if not same or (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-            raise Changed(str(path))
+            raise ChangedMeanwhile(str(path))
         os.utime(prepared, ns=(before.st_atime_ns, before.st_mtime_ns))
         after = prepared.stat().st_size
         put_in_place(prepared, packed_name(path))

@@ -21,7 +21,15 @@ from openclaw.paths import normalize_agent_id, sessions_dir
 from openclaw.sessions.keys import safe_file_name, session_file_name
 from openclaw.sessions.tree import BranchContext, assistant_model, fields_of, is_displayed, select_window
 from openclaw.storage.base import Compressed, Context, Entry, Shortened, Transcript, TranscriptRef
-from openclaw.storage.files.compressed import SUFFIX, Changed, old_files, pack, plain_name, unpack, unpacked_size
+from openclaw.storage.files.compressed import (
+    SUFFIX,
+    ChangedMeanwhile,
+    old_files,
+    pack,
+    plain_name,
+    unpack,
+    unpacked_size,
+)
 from openclaw.storage.files.disk import AppendFile, Disk, atomic_replace, sync_dir
 from openclaw.storage.files.transcript_index import (
     DAMAGE_TYPE,
@@ -101,6 +109,7 @@ class FileTranscript:
         return own
 
     async def append_all(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        """Writes one line per entry. They are safe from a power cut after ``sync`` (``AppendFile`` in ``disk.py``)."""
         self._add(entries)
 
     async def sync(self) -> None:
@@ -659,7 +668,7 @@ class FileTranscriptStore:
             return
         try:
             before, after = await self._change(place, partial(pack, path))
-        except (Changed, FileNotFoundError):
+        except (ChangedMeanwhile, FileNotFoundError):
             return
         except OSError as error:
             done.problems.append(f"{path}: {error}")
