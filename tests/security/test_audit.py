@@ -142,6 +142,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 """Check id → the change to ``SAFE`` that brings it up, and its severity."""
 COMPANIONS = {
+    "browser.remote_cdp_http": {"browser.own_network"},
     # A dangerous combination is told beside its parts, and what the validator says beside what the audit says.
     "gateway.loopback_no_auth": {"config.refused"},
     "gateway.tailscale_funnel": {"config.invalid"},
