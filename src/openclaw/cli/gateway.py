@@ -105,7 +105,7 @@ def restart(args: argparse.Namespace) -> int:
 
 
 def status(args: argparse.Namespace) -> int:
-    client = from_args(args)
+    client = from_args(args, live=True)
     report = _status_report(client, probe=not args.no_probe)
     rpc, runtime = report["rpc"], report["service"]["runtime"]
     if args.json:
@@ -179,7 +179,7 @@ def call(args: argparse.Namespace) -> int:
         raise UserError(f"--params is not JSON: {error}", EXIT_USAGE) from error
     if not isinstance(params, dict):
         raise UserError("--params must be a JSON object, for example: --params '{\"limit\": 5}'", EXIT_USAGE)
-    payload = from_args(args).call(args.method, params)
+    payload = from_args(args, live=True).call(args.method, params)
     if not args.json:
         sys.stdout.write(f"Gateway call: {args.method}\n")
     print_json(payload)

@@ -150,16 +150,24 @@ def _lock_is_held() -> bool:
 
 
 @contextlib.contextmanager
-def locked_state() -> Generator[None]:
-    """Holds the lock of the state directory, so that no Gateway starts while a command writes there."""
+def locked_state(wait_s: float = 0) -> Generator[None]:
+    """Holds the lock of the state directory, so that no Gateway starts while a command works there."""
     import fcntl
 
     descriptor = os.open(targets.lock_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + wait_s
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise UserError(
+                        "The Gateway is starting, or another command works on its files; try again."
+                    ) from None
+                time.sleep(POLL_S)
         yield
-    except BlockingIOError:
-        raise UserError("The Gateway is starting, or another command works on its files; try again.") from None
     finally:
         os.close(descriptor)
 
