@@ -187,29 +187,11 @@ def call(args: argparse.Namespace) -> int:
 
 
 def install(args: argparse.Namespace) -> int:
-    path = service.write_unit(args.port, force=args.force)
-    commands = ["systemctl --user daemon-reload", f"systemctl --user enable --now {service.unit_name()}"]
-    if service.usable():
-        for command in commands:
-            service.must(*command.split()[2:])
-        return answer(args, {"ok": True, "path": path, "enabled": True}, f"Installed and started: {path}")
-    report = {"ok": True, "path": path, "enabled": False, "run": commands}
-    todo = "\n".join(f"  {command}" for command in commands)
-    return answer(
-        args, report, f"Wrote {path}.\nThis login has no systemd user manager; where it has one, run:\n{todo}"
-    )
+    return service.install(args, "gateway", ["--port", str(args.port)] if args.port is not None else [])
 
 
 def uninstall(args: argparse.Namespace) -> int:
-    path = service.unit_path()
-    if not os.path.exists(path):
-        return answer(args, {"ok": True, "removed": False}, "The service is not installed.")
-    if service.usable():
-        service.must("disable", "--now", service.unit_name())
-    os.unlink(path)
-    if service.usable():
-        service.must("daemon-reload")
-    return answer(args, {"ok": True, "removed": True, "path": path}, f"Removed {path}.")
+    return service.uninstall(args, "gateway")
 
 
 def _show_cost(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
