@@ -26,7 +26,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("context", "context", "Show what the model was sent, and why it knew or forgot something"),
     ("status", "status", "Show the Gateway, its model, channels and recent sessions"),
     ("health", "status", "Ask the Gateway whether it is well"),
-    ("doctor", "doctor", "Check the configuration and the state folder, and say what is wrong"),
+    ("doctor", "doctor", "Check the configuration, keys, files and port, and repair what is wrong"),
     ("security", "security", "Look for settings, files and doors that let others in"),
     ("agents", "agents", "List the configured agents"),
     ("models", "models", "List, choose or install models"),
