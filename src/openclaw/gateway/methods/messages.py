@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -12,10 +11,12 @@ from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTabl
 from openclaw.inbound.held import Waiting
 from openclaw.runs.dispatcher import LONGEST_CHAIN
 from openclaw.runs.why_text import (
+    LONGEST_NUMBER,
     Life,
     answered_by,
     delivery_text,
     life_of,
+    named_message,
     reason_text,
     story_of,
     summary,
@@ -25,6 +26,7 @@ from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.sessions.prompt_prefix import without_wrappers
 from openclaw.sessions.reset import previous_sessions
 from openclaw.storage.base import LedgerRow, MessageState, Reason, TranscriptRef, TurnedAway
+from openclaw.storage.session_query import SessionQuery
 from openclaw.text import clipped
 
 if TYPE_CHECKING:
@@ -32,15 +34,11 @@ if TYPE_CHECKING:
 
 methods = MethodTable()
 
-_PUBLIC = re.compile(r"^(chatcmpl|resp|msg)_")
-"""The prefixes of the ids under which OpenAI's clients know a run."""
 LAST_MESSAGES = 10
 EARLIER_LOOKED_AT = 500
 LONGEST_TEXT = 2_000
 LONGEST_ARGUMENTS = 2_000
 MOST_WARNINGS = 5
-LONGEST_NUMBER = 18
-"""The most digits of a ledger id, which has 64 bits."""
 
 
 class MessagesList(Params):
@@ -102,7 +100,7 @@ async def explain(gateway: Gateway, ref: str) -> dict[str, Any]:
     key, id or label. Raises ``MethodError`` when the name fits nothing, or more than one run.
     """
     name = ref.strip()
-    row = await _exact(gateway, name)
+    row = await named_message(gateway.runtime.ledger, name)
     if row is None:
         found = await _session(gateway, name)
         if found is not None:
@@ -166,21 +164,13 @@ async def _damage(gateway: Gateway, agent_id: str, session_key: str, session_id:
     file = entry.get("sessionFile") if entry is not None and entry["sessionId"] == session_id else None
     ref = TranscriptRef(agent_id=agent_id, session_id=session_id, file=file)
     transcripts = gateway.runtime.transcripts
-    path = transcripts.locate(ref) if session_id else None
+    path = await transcripts.locate(ref) if session_id else None
     # Opening a compressed one would decompress it. It was sound when it was compressed.
     transcript = await transcripts.open(ref, create=False) if path is not None and path.endswith(".jsonl") else None
     if transcript is None or not transcript.warnings:
         return []
     found = "; ".join(transcript.warnings[:MOST_WARNINGS])
     return [f"The transcript of its session is damaged, and what cannot be read was left out: {found}."]
-
-
-async def _exact(gateway: Gateway, name: str) -> LedgerRow | None:
-    row = await gateway.runtime.ledger.by_run(_PUBLIC.sub("", name))
-    number = name.removeprefix("#")
-    if row is None and number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER:
-        row = await gateway.runtime.ledger.get(int(number))
-    return row
 
 
 async def _by_prefix(gateway: Gateway, name: str) -> LedgerRow:
@@ -221,7 +211,7 @@ async def _session(gateway: Gateway, name: str) -> dict[str, Any] | None:
         answer = _session_answer(gateway, found.key, found.entry["sessionId"], rows)
         answer["story"] += await _damage(gateway, found.agent_id, found.key, found.entry["sessionId"])
         return answer
-    for row in await gateway.runtime.sessions.rows():
+    for row in (await gateway.runtime.sessions.select(SessionQuery(ever=frozenset({name})))).rows:
         if any(previous.session_id == name for previous in previous_sessions(row.entry)):
             rows = await gateway.runtime.ledger.recent(session_key=row.key, limit=EARLIER_LOOKED_AT)
             rows = [one for one in rows if one.session_id == name][:LAST_MESSAGES]
