@@ -209,8 +209,8 @@ class _Loop:
             # A continuation goes on where the part before ended. Only a new attempt shows that part again.
             if not answer.parts or again:
                 options.show(AssistantStarted())
-                if part.said_before:
-                    options.show(TextDelta(part.said_before))
+                if part.said_before or part.media_before:
+                    options.show(TextDelta(part.said_before, media=part.media_before))
             try:
                 message = await self._ask(request, part, streamed)
             except Aborted as stopped:
@@ -360,7 +360,7 @@ class _Loop:
     def _show(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
             if type(piece) is AnswerText:
-                self._options.show(TextDelta(piece.text, piece.reply_to))
+                self._options.show(TextDelta(piece.text, piece.reply_to, piece.media))
             else:
                 self._options.show(ThinkingDelta(piece.text))
 
@@ -632,6 +632,8 @@ class AnswerPart:
         self.speech = speech
         self.said_before = ""
         """What people saw of the parts before."""
+        self.media_before: tuple[str, ...] = ()
+        """The files that the parts before named."""
         self.thinking = False
         """The part begins in the middle of the model's reasoning."""
         self.received = False
@@ -641,6 +643,7 @@ class AnswerPart:
         if before:
             speech.feed(before)
             self.said_before, self.thinking, self._overlap = speech.said, speech.thinking, OverlapRemover(before)
+            self.media_before = speech.media
 
     def feed(self, delta: str) -> list[Piece]:
         self.received = True

@@ -1,7 +1,8 @@
 """Decides what people see of a model's text while it arrives: the same for every channel, event and view.
 
-``SpeechStream`` separates reasoning, takes out reply tags and holds back silence tokens. The reply tags are
-``[[reply_to_current]]``, the message that started the turn, and ``[[reply_to:<id>]]``, another message of the chat.
+``SpeechStream`` separates reasoning, takes out reply tags and ``MEDIA:`` lines, and holds back silence tokens. The
+reply tags are ``[[reply_to_current]]``, the message that started the turn, and ``[[reply_to:<id>]]``, another message
+of the chat.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import msgspec
 
 from openclaw.events import Silent, Speech, Spoken, Unsaid
 from openclaw.messages import AssistantBlock, AssistantMessage, TextBlock, ThinkingBlock
+from openclaw.outbound.media_lines import MediaLines
 from openclaw.outbound.reasoning import AnswerText, Framing, Piece, ReasoningText, TagStream, framed, typed
 from openclaw.outbound.silence import SilenceGate
 
@@ -34,6 +36,8 @@ class SpeechStream:
         self._only_final: Framing = only_final
         self._tags = TagStream(only_final=only_final)
         self._reply_tags = ReplyTags()
+        self._media_lines = MediaLines()
+        self._media_shown = 0
         self._gate = SilenceGate(ack_max_chars=ack_max_chars)
         self._said: list[str] = []
 
@@ -43,8 +47,10 @@ class SpeechStream:
     def close(self, *, complete: bool = True) -> list[Piece]:
         """Returns the rest. ``complete`` is False for a text that was cut off."""
         pieces = self._through(self._tags.close(complete=complete))
-        text = self._gate.feed(self._reply_tags.close(complete=complete))
-        if text := text + self._gate.close(complete=complete):
+        rest = self._media_lines.feed(self._reply_tags.close(complete=complete))
+        text = self._gate.feed(rest + self._media_lines.close(complete=complete))
+        text += self._gate.close(complete=complete)
+        if text or self._media_shown < len(self._media_lines.media):
             pieces.append(self._say(text))
         return pieces
 
@@ -68,24 +74,34 @@ class SpeechStream:
         return "".join(self._said)
 
     @property
+    def media(self) -> tuple[str, ...]:
+        """The files that were named so far."""
+        return tuple(self._media_lines.media)
+
+    @property
     def outcome(self) -> Speech:
-        if self._gate.silent is not None:
+        media = self.media
+        if self._gate.silent is not None and not media:
             return Silent(self._gate.silent)
         text = self.said.strip()
-        return Spoken(text, self._reply_tags.reply_to) if text else Unsaid()
+        return Spoken(text, self._reply_tags.reply_to, media) if text or media else Unsaid()
 
     def _through(self, pieces: list[Piece]) -> list[Piece]:
         shown: list[Piece] = []
         for piece in pieces:
             if isinstance(piece, ReasoningText):
                 shown.append(piece)
-            elif text := self._gate.feed(self._reply_tags.feed(piece.text)):
+                continue
+            text = self._gate.feed(self._media_lines.feed(self._reply_tags.feed(piece.text)))
+            if text or self._media_shown < len(self._media_lines.media):
                 shown.append(self._say(text))
         return shown
 
     def _say(self, text: str) -> AnswerText:
         self._said.append(text)
-        return AnswerText(text, self._reply_tags.reply_to)
+        media = tuple(self._media_lines.media[self._media_shown :])
+        self._media_shown += len(media)
+        return AnswerText(text, self._reply_tags.reply_to, media)
 
 
 def speech_of(text: str, *, complete: bool = True) -> Speech:
