@@ -269,11 +269,12 @@ class Delivery:
         await self._mark(row, "sending", error=row.error, doubts=row.doubts, code=row.code)
         try:
             message = msgspec.convert(row.payload, OutgoingMessage)
-            if doubts:
-                message = msgspec.structs.replace(message, possibly_duplicate=True)
-            sent = await self._outlet.send(row.channel, row.route, message, f"{row.run_id}:{row.part}")
         except msgspec.ValidationError as error:
             return await self._end(row, "dead", error=f"the stored part cannot be read: {error}", doubts=doubts)
+        if doubts:
+            message = msgspec.structs.replace(message, possibly_duplicate=True)
+        try:
+            sent = await self._outlet.send(row.channel, row.route, message, f"{row.run_id}:{row.part}")
         except SendFailed as failure:
             return await self._failed(row, message, failure, doubts)
         faults.point("outbox.arrived")
@@ -306,7 +307,7 @@ class Delivery:
         except SendFailed as problem:
             return await self._failed(row, bare, problem, doubts)
         log.warning("part %d of %s was sent without its file: %s", row.part, row.run_id, failure)
-        return await self._end(row, "sent", message_id=sent.message_id, doubts=doubts)
+        return await self._end(row, "sent", message_id=sent.message_id, doubts=doubts, error=str(failure))
 
     async def _hold(
         self, row: OutboxRow, delay_s: float, error: str, doubts: int, code: DeliveryCode

@@ -14,7 +14,7 @@ import msgspec
 LONGEST_ADDRESS = 4096
 LONGEST_LINE = 16_384
 """A longer line is text. It is held back until it is complete."""
-_MARK = "MEDIA:"
+MARK = "MEDIA:"
 _LEAD = 120
 _TOKEN = re.compile(r'"([^"]{1,4100})"(?!\S)|\'([^\']{1,4100})\'(?!\S)|`([^`]{1,4100})`(?!\S)|(\S+)')
 _WEB = re.compile(r"https?://[^\s/]", re.IGNORECASE)
@@ -31,11 +31,11 @@ class MediaLine(msgspec.Struct, frozen=True):
 def read_line(line: str) -> MediaLine | None:
     """The files that a line names. None if it is text."""
     value = line.strip()
-    if not value.startswith(_MARK) or len(line) > LONGEST_LINE:
+    if not value.startswith(MARK) or len(line) > LONGEST_LINE:
         return None
     media: list[str] = []
     words: list[str] = []
-    for token in _TOKEN.finditer(value, len(_MARK)):
+    for token in _TOKEN.finditer(value, len(MARK)):
         quoted = token[1] or token[2] or token[3]
         address = quoted.strip() if quoted else token[4].strip("<>").rstrip(",;")
         if is_sendable(address):
@@ -105,7 +105,7 @@ class MediaLines:
     def close(self, *, complete: bool = True) -> str:
         """Returns the rest. If the text was cut off, an unfinished ``MEDIA:`` line is dropped."""
         said = self._take(last=complete)
-        if not complete and not self._held.lstrip().startswith(_MARK[:1]):
+        if not complete and not self._held.lstrip().startswith(MARK[:1]):
             said += self._held
         self._held = ""
         return said
@@ -145,4 +145,4 @@ class MediaLines:
 
 def _may_become(line: str) -> bool:
     begun = line.lstrip()
-    return len(line) <= LONGEST_LINE and begun[: len(_MARK)] == _MARK[: len(begun)]
+    return len(line) <= LONGEST_LINE and begun[: len(MARK)] == MARK[: len(begun)]

@@ -57,9 +57,9 @@ async def reply_files(
     made = await asyncio.gather(
         *(_stored(address, blobs, opener, limit_mb, limit_key) for address in wanted[:MOST_FILES])
     )
-    notes = [f"⚠️ {one}" for one in made if isinstance(one, str)]
+    notes = [one for one in made if isinstance(one, str)]
     if (more := len(wanted) - MOST_FILES) > 0:
-        notes.append(f"⚠️ {more} more files were not sent: at most {MOST_FILES} go with one answer.")
+        notes.append(f"{more} more files were not sent: at most {MOST_FILES} go with one answer.")
     return Files(tuple(one for one in made if isinstance(one, MediaRef)), tuple(notes))
 
 
@@ -67,53 +67,57 @@ async def _stored(
     address: str, blobs: BlobStore, opener: PathOpener | None, limit_mb: float, limit_key: str
 ) -> MediaRef | str:
     """The stored file, or a sentence that says why there is none."""
+    limit = int(limit_mb * MB)
     try:
         if is_web(address):
-            data, claimed, name = await _fetched(address, int(limit_mb * MB))
+            data, name, mime = await _fetched(address, limit)
+        elif opener is None:
+            raise Unsendable("this conversation may not read files")
         else:
-            data, claimed, name = await _read(address, opener, int(limit_mb * MB))
-        if len(data) > limit_mb * MB:
-            raise Unsendable(f"it is larger than {limit_mb:g} MB ({limit_key})")
-        if not data:
-            raise Unsendable("it is empty")
-        mime = content_type(data, claimed)
-        url = address if is_web(address) else None
-        return MediaRef(blob=await blobs.put(data), mime_type=mime, file_name=name or None, url=url)
-    except (Unsendable, FetchRefused, PathRefused) as problem:
-        log.info("a file of a reply is not sent: %s", problem)
-        return f"The file {shown_name(address)} was not sent: {_said(problem)}."
+            data, name, mime = await workspace_file(address, opener, limit, limit_key)
+    except (Unsendable, FetchRefused) as problem:
+        return f"The file {shown_name(address)} was not sent: {problem}."
+    if not data:
+        return f"The file {shown_name(address)} was not sent: it is empty."
+    url = address if is_web(address) else None
+    return MediaRef(blob=await blobs.put(data), mime_type=mime, file_name=name or None, url=url)
 
 
 async def _fetched(address: str, limit: int) -> tuple[bytes, str, str]:
     page = await fetch_page(address, FetchLimits(max_bytes=limit, timeout_s=FETCH_S))
     name = unquote(urlsplit(page.url).path.rpartition("/")[2])
-    return page.body, page.content_type or mimetypes.guess_type(name)[0] or "", name
+    claimed = page.content_type or mimetypes.guess_type(name)[0] or ""
+    return page.body, name, content_type(page.body, claimed)
 
 
-async def _read(address: str, opener: PathOpener | None, limit: int) -> tuple[bytes, str, str]:
-    if opener is None:
-        raise Unsendable("this conversation may not read files")
+async def workspace_file(address: str, opener: PathOpener, limit: int, limit_key: str = "") -> tuple[bytes, str, str]:
+    """A file of the workspace: its bytes, its name and its type. Raises ``Unsendable``, without paths of this machine.
+
+    ``limit`` is in bytes; a larger file is refused. ``limit_key`` is the configuration key that sets it.
+    """
 
     def read() -> bytes:
         with opener.open_read(address) as file:
-            try:
-                return file.read(limit + 1)
-            except OSError as error:
-                raise Unsendable(error.strerror or "it cannot be read") from None
+            return file.read(limit + 1)
 
+    try:
+        data = await asyncio.to_thread(read)
+    except FileMissing:
+        raise Unsendable("there is no such file") from None
+    except PathRefused as refused:
+        log.info("a file of a reply is not read: %s", refused)
+        raise Unsendable("it is not a file of the workspace that may be read") from None
+    except OSError as error:
+        raise Unsendable(error.strerror or "it cannot be read") from None
+    if len(data) > limit:
+        raise Unsendable(f"it is larger than {limit / MB:g} MB" + (f" ({limit_key})" if limit_key else ""))
     name = address.rpartition("/")[2]
-    return await asyncio.to_thread(read), mimetypes.guess_type(name)[0] or "", name
+    return data, name, content_type(data, mimetypes.guess_type(name)[0] or "")
 
 
-def _said(problem: Exception) -> str:
-    """Why, without paths of this machine."""
-    match problem:
-        case FileMissing():
-            return "there is no such file"
-        case PathRefused():
-            return "it is not a file of the workspace that may be read"
-        case _:
-            return str(problem)
+def file_lines(addresses: Sequence[str]) -> str:
+    """Files as lines of text, for readers who get text alone."""
+    return "\n".join(address if is_web(address) else f"📎 {shown_name(address)}" for address in addresses)
 
 
 def shown_name(address: str) -> str:

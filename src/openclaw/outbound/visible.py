@@ -13,7 +13,7 @@ import msgspec
 
 from openclaw.events import Silent, Speech, Spoken, Unsaid
 from openclaw.messages import AssistantBlock, AssistantMessage, TextBlock, ThinkingBlock
-from openclaw.outbound.media_lines import MediaLines
+from openclaw.outbound.media_lines import MARK, MediaLines
 from openclaw.outbound.reasoning import AnswerText, Framing, Piece, ReasoningText, TagStream, framed, typed
 from openclaw.outbound.silence import SilenceGate
 
@@ -122,7 +122,8 @@ def visible_message(message: AssistantMessage, *, with_reasoning: bool) -> Assis
     """A stored message as people see it. None if they see nothing of it."""
     message = typed(message)
     complete = message.stop_reason not in ("error", "aborted")
-    whole = visible_text(message.text, complete=complete)
+    speech = speech_of(message.text, complete=complete)
+    whole, media = (speech.text, speech.media) if isinstance(speech, Spoken) else ("", ())
     content: list[AssistantBlock] = []
     texts = [block for block in message.content if isinstance(block, TextBlock)]
     for block in message.content:
@@ -137,9 +138,18 @@ def visible_message(message: AssistantMessage, *, with_reasoning: bool) -> Assis
                 content += [block] if with_reasoning else []
             case _:
                 content.append(block)
-    if not content and message.content and complete:
+    if not content and message.content and complete and not media:
         return None
     return msgspec.structs.replace(message, content=content)
+
+
+def media_of(message: AssistantMessage) -> tuple[str, ...]:
+    """The files that a stored message names, in order, by address."""
+    text = typed(message).text
+    if MARK not in text:
+        return ()
+    speech = speech_of(text, complete=message.stop_reason not in ("error", "aborted"))
+    return speech.media if isinstance(speech, Spoken) else ()
 
 
 class ReplyTags:

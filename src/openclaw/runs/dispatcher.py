@@ -769,7 +769,7 @@ def reply_parts(
         text = rest_of(answer.text, refs) if refs and answer.text else answer.text
         own = files[place] if place < len(files) else Files()
         text = closed_up(text) if answer.media else text
-        text = "\n\n".join(part for part in (text, *own.notes) if part)
+        text = "\n\n".join(part for part in (text, *(f"⚠️ {note}" for note in own.notes)) if part)
         if place == len(result.said) - 1 and result.footer:
             text = with_footer(text, result.footer) if text.strip() else result.footer
         said.append((text, own.media))
