@@ -123,6 +123,12 @@ class ModelSwitched(msgspec.Struct, frozen=True):
     """Why the chosen one does not answer: the kind of its failure."""
 
 
+class DemoModelAnswers(msgspec.Struct, frozen=True):
+    """The embedded demo model answers and did not answer the session's last turn. It comes before its words."""
+
+    name: str
+
+
 class CompactionStarted(msgspec.Struct, frozen=True):
     """Older messages are about to be condensed."""
 
@@ -168,6 +174,7 @@ Event: TypeAlias = (
     | ToolEnded
     | RetryScheduled
     | ModelSwitched
+    | DemoModelAnswers
     | CompactionStarted
     | CompactionEnded
     | RunEnded

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from openclaw.agent.abort import Deadlines
 from openclaw.agent.compaction.compaction import CompactionJob, CompactionSettings, CompactionsUnderWay
 from openclaw.agent.hooks import CompactionHooks
-from openclaw.agent.loop import Deadlines
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots

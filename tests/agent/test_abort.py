@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from openclaw.agent.loop import AbortSignal, Deadlines
+from openclaw.agent.abort import AbortSignal, Deadlines
 
 
 async def stopped(signal: AbortSignal) -> None:

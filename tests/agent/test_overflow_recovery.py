@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from openclaw.agent.abort import AbortSignal
 from openclaw.agent.compaction.pins import Pin, add_pin, pinned_block
 from openclaw.agent.compaction.summary import SYSTEM
-from openclaw.agent.loop import AbortSignal, Steered
+from openclaw.agent.loop import Steered
 from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
 from openclaw.gateway.gateway import Gateway

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from openclaw.cli.client import Client, GatewayError, Lost, Unreachable, new_id
+from openclaw.cli.client import GatewayClient, GatewayError, Lost, Unreachable, new_id
 from openclaw.cli.command import UserError
 from openclaw.cli.target import Target
 
@@ -27,10 +27,10 @@ def fake() -> Iterator[FakeGateway]:
     gateway.close()
 
 
-def client_of(port: int, secret: str = SECRET, timeout_ms: int = 5000) -> Client:
+def client_of(port: int, secret: str = SECRET, timeout_ms: int = 5000) -> GatewayClient:
     target = Target("127.0.0.1", port, tls=False, local=True, source="test", bind="loopback")
     target.secret, target.secret_source = secret, "gateway.auth.token"
-    return Client(target, timeout_ms)
+    return GatewayClient(target, timeout_ms)
 
 
 def raw_server(answer: Callable[[socket.socket], None]) -> int:

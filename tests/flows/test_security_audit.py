@@ -10,14 +10,14 @@ import pytest
 from aiohttp import web
 
 from openclaw.security.audit import subject_of
-from openclaw.security.probe import Place, Probe
+from openclaw.security.probe import Probe, ProbedGateway
 from tests.support.gateway import TOKEN
 from tests.support.gateway_in_process import InProcessGateway
 
 
 async def probe(state: Path, port: int, secret: str = TOKEN) -> Probe:
     subject = subject_of(str(state / "openclaw.json"), str(state), {})
-    place = Place(host="127.0.0.1", port=port, tls=False, local=True, secret=secret)
+    place = ProbedGateway(host="127.0.0.1", port=port, tls=False, local=True, secret=secret)
     examined = Probe(subject, place)
     await examined.run()
     return examined

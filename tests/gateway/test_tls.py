@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from openclaw.cli import target as targets
-from openclaw.cli.client import Client, GatewayError
+from openclaw.cli.client import GatewayClient, GatewayError
 from openclaw.cli.command import UserError
 from openclaw.cli.gateway import _status_report
 from openclaw.config.schema.gateway import GatewayTls
@@ -51,11 +51,11 @@ def given(tmp_path: Path, clock: HeldClock | None = None) -> dict[str, str]:
     return files(tmp_path)
 
 
-def local_client(gateway: InProcessGateway, monkeypatch: pytest.MonkeyPatch) -> Client:
+def local_client(gateway: InProcessGateway, monkeypatch: pytest.MonkeyPatch) -> GatewayClient:
     monkeypatch.setenv("OPENCLAW_STATE_DIR", str(gateway.state_dir))
     for name in ("OPENCLAW_GATEWAY_PORT", "OPENCLAW_GATEWAY_TOKEN", "OPENCLAW_CONFIG_PATH"):
         monkeypatch.delenv(name, raising=False)
-    return Client(targets.resolve())
+    return GatewayClient(targets.resolve())
 
 
 async def test_the_gateway_serves_tls_and_nothing_else_on_its_port(tmp_path: Path) -> None:
@@ -100,10 +100,10 @@ async def test_a_remote_gateway_is_trusted_by_its_fingerprint(tmp_path: Path, mo
         home.mkdir()
         monkeypatch.setenv("OPENCLAW_STATE_DIR", str(home))
 
-        def remote(url: str, pin: str | None) -> Client:
+        def remote(url: str, pin: str | None) -> GatewayClient:
             remote = {"url": url, "token": TOKEN, "tlsFingerprint": pin}
             (home / "openclaw.json").write_text(json.dumps({"gateway": {"mode": "remote", "remote": remote}}))
-            return Client(targets.resolve())
+            return GatewayClient(targets.resolve())
 
         url, spaced = f"wss://127.0.0.1:{gateway.port}", ":".join(there[i : i + 2] for i in range(0, 64, 2)).upper()
         for pin in (there, spaced, f"sha256:{there}"):

@@ -12,7 +12,7 @@ from openclaw.config.schema import Config
 from openclaw.messages import AssistantMessage, ToolSpec, UserMessage
 from openclaw.models.base import Done, Model, ModelRequest, StreamEvent
 from openclaw.models.calls import ModelCalls
-from openclaw.models.http import ReplyStream, SseParser
+from openclaw.models.http import ReplyReader, SseParser
 from openclaw.models.keys import Keys
 
 READ = ToolSpec(
@@ -51,7 +51,7 @@ def done_of(events: list[StreamEvent]) -> AssistantMessage:
     return events[-1].message
 
 
-def feed(state: ReplyStream, raw: bytes, cuts: list[int] | None = None) -> list[StreamEvent]:
+def feed(state: ReplyReader, raw: bytes, cuts: list[int] | None = None) -> list[StreamEvent]:
     """The stream's bytes, split at the given places, through parser and state to the end."""
     parser = SseParser()
     edges = [0, *sorted(cuts or []), len(raw)]

@@ -6,16 +6,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from openclaw.config.load import parse_config
 from openclaw.outbound.blocks import (
-    Block,
     BlockChunker,
     BlockRef,
     BlockSettings,
     Coalescer,
+    ReplyBlock,
     block_settings,
     digest_of,
     rest_of,
@@ -25,7 +25,7 @@ from openclaw.outbound.chunking import find_fences
 PARAGRAPH = "word " * 168
 
 
-def texts(blocks: list[Block]) -> list[str]:
+def texts(blocks: list[ReplyBlock]) -> list[str]:
     return [block.text for block in blocks]
 
 
@@ -120,7 +120,7 @@ def test_by_paragraph_a_short_paragraph_is_a_block_too() -> None:
 def test_one_character_at_a_time_makes_the_same_kind_of_blocks() -> None:
     chunker = BlockChunker(10, 16)
     chunker.start()
-    blocks: list[Block] = []
+    blocks: list[ReplyBlock] = []
     for char in "Hello there world, how are you?":
         chunker.feed(char)
         blocks += chunker.drain(force=False)
@@ -132,6 +132,8 @@ PIECES = ["word ", "a", ".", "! ", "\n", "\n\n", "```py\n", "\n```\n", "x = 1\n"
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=60), st.integers(2, 20), st.integers(25, 60), st.integers(1, 9))
+@example(["word ", "word ", "```py\n", "```py\n", "word "], 16, 25, 1)
+@example(["word ", "word ", "```py\n", "! ", "~~~~\n"], 16, 25, 1)
 @settings(derandomize=True)
 def test_however_it_arrives_nothing_is_lost_and_every_place_is_right(
     pieces: list[str], least: int, most: int, slice_size: int
@@ -139,16 +141,17 @@ def test_however_it_arrives_nothing_is_lost_and_every_place_is_right(
     text = "".join(pieces)
     chunker = BlockChunker(least, most)
     chunker.start()
-    blocks: list[Block] = []
+    blocks: list[ReplyBlock] = []
     for place in range(0, len(text), slice_size):
         chunker.feed(text[place : place + slice_size])
         blocks += chunker.drain(force=False)
     blocks += chunker.drain(force=True)
     fence_lines = ("```", "~~~", "````")
+    marks = str.maketrans("", "", "`~\\ ")  # A line of marks inside code may be cut in two.
     lines = [line for block in blocks for line in block.text.split("\n")]
-    words = [line.removeprefix("\\") for line in lines if not line.lstrip().startswith(fence_lines)]
-    source = [line for line in text.split("\n") if not line.lstrip().startswith(fence_lines)]
-    assert "".join("".join(words).split()) == "".join("".join(source).split())
+    words = [line.translate(marks) for line in lines if not line.lstrip().startswith(fence_lines)]
+    source = [line.translate(marks) for line in text.split("\n") if not line.lstrip().startswith(fence_lines)]
+    assert "".join(words) == "".join(source)
     done = 0
     for block in blocks:
         assert done < block.end <= len(text)
@@ -159,12 +162,36 @@ def test_however_it_arrives_nothing_is_lost_and_every_place_is_right(
     assert not text[done:].strip()
 
 
+@pytest.mark.parametrize("text", ["word word word! ~~~~\n", "word word a   ```py\nx"])
+def test_what_stood_inside_a_line_does_not_become_a_fence_of_the_next_block(text: str) -> None:
+    chunker = BlockChunker(11, 25)
+    chunker.start()
+    blocks: list[ReplyBlock] = []
+    for char in text:
+        chunker.feed(char)
+        blocks += chunker.drain(force=False)
+    blocks += chunker.drain(force=True)
+    assert not any(find_fences(block.text) for block in blocks)
+    assert "".join("".join(texts(blocks)).replace("\\", "").split()) == "".join(text.split())
+
+
+def test_a_line_that_may_become_an_inner_fence_does_not_close_the_code() -> None:
+    chunker = BlockChunker(8, 28)
+    chunker.start()
+    blocks: list[ReplyBlock] = []
+    for piece in ("```py\nword x = 1\n", "y = 2\n\n\n```", "py\nz\n```\n"):
+        chunker.feed(piece)
+        blocks += chunker.drain(force=False)
+    blocks += chunker.drain(force=True)
+    assert texts(blocks) == ["```py\nword x = 1\ny = 2\n\n\n```", "```py\n```py\nz\n```"]
+
+
 def coalescer(least: int = 10, most: int = 30, joiner: str = "\n\n", **more: Any) -> Coalescer:
     return Coalescer(least, most, joiner, **more)
 
 
 def add(joined: Coalescer, *words: str) -> list[str]:
-    return [sent.text for place, word in enumerate(words) for sent in joined.add(Block(word, place + 1))]
+    return [sent.text for place, word in enumerate(words) for sent in joined.add(ReplyBlock(word, place + 1))]
 
 
 def test_small_blocks_wait_for_more_and_leave_together() -> None:
@@ -190,8 +217,8 @@ def test_blocks_that_do_not_fit_together_leave_one_after_the_other() -> None:
 
 def test_a_joined_message_knows_how_far_it_goes() -> None:
     joined = coalescer()
-    joined.add(Block("abc", 3))
-    joined.add(Block("def", 9, "```\n"))
+    joined.add(ReplyBlock("abc", 3))
+    joined.add(ReplyBlock("def", 9, "```\n"))
     (sent,) = joined.flush()
     assert (sent.end, sent.head) == (9, "```\n")
 
@@ -199,7 +226,7 @@ def test_a_joined_message_knows_how_far_it_goes() -> None:
 def test_words_that_came_in_two_blocks_stand_together_again() -> None:
     chunker, joined = BlockChunker(5, 20), coalescer(most=100)
     chunker.start()
-    said: list[Block] = []
+    said: list[ReplyBlock] = []
     for piece in ("One two three ", "four five six.\n\nSeven", " eight\nnine"):
         chunker.feed(piece)
         for block in chunker.drain(force=False):

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from openclaw.security import file_checks
-from openclaw.security.audit import RULES, Finding, Report, audit, subject_of
+from openclaw.security.audit import RULES, AuditFinding, AuditReport, audit, subject_of
 from openclaw.security.fix import Fixes, fix
 from openclaw.security.tool_checks import allows_everything
 
@@ -33,7 +33,7 @@ def merged(one: Any, other: Any) -> Any:
     return other
 
 
-def look(state: Path, change: dict[str, Any] | None = None, environ: dict[str, str] | None = None) -> Report:
+def look(state: Path, change: dict[str, Any] | None = None, environ: dict[str, str] | None = None) -> AuditReport:
     path = state / "openclaw.json"
     if not path.exists():
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def look(state: Path, change: dict[str, Any] | None = None, environ: dict[str, s
     return audit(subject_of(str(path), str(state), environ or {}), 1)
 
 
-def found(report: Report) -> dict[str, Finding]:
+def found(report: AuditReport) -> dict[str, AuditFinding]:
     return {one.check_id: one for one in report.findings if one.check_id != "summary.attack_surface"}
 
 
@@ -85,6 +85,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "browser.no_sandbox": ({"browser": {"noSandbox": True}}, "warn"),
     "browser.groups": ({"browser": {"allowInGroups": True}}, "warn"),
+    "browser.own_network": ({"browser": {"profiles": {"mine": {"cdpUrl": "wss://browser.example"}}}}, "warn"),
     "browser.remote_cdp_http": ({"browser": {"cdpUrl": "http://browser.example:9222"}}, "warn"),
     "config.invalid": (gateway(port="many"), "critical"),
     "config.refused": (signal(groups={"g": {"tools": {"deny": ["exec"]}}}), "critical"),
@@ -141,6 +142,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 """Check id → the change to ``SAFE`` that brings it up, and its severity."""
 COMPANIONS = {
+    "browser.remote_cdp_http": {"browser.own_network"},
     # A dangerous combination is told beside its parts, and what the validator says beside what the audit says.
     "gateway.loopback_no_auth": {"config.refused"},
     "gateway.tailscale_funnel": {"config.invalid"},
@@ -305,7 +307,7 @@ def test_files_of_another_user_are_told(tmp_path: Path) -> None:
     state = tmp_path / "state"
     look(state)
     chmod(0o600, "ledger.db")(state)
-    with patch.object(file_checks.Entry, "is_foreign", property(lambda entry: True)):
+    with patch.object(file_checks.StateFile, "is_foreign", property(lambda entry: True)):
         told = found(look(state))
     owners = {"fs.state_dir.foreign_owner", "fs.config.foreign_owner", "fs.state_file.foreign_owner"}
     assert set(told) == owners

@@ -237,20 +237,20 @@ async def pretend_to_browse(arguments: dict[str, Any], context: Any) -> Performe
 
 
 def poison_the_client(monkeypatch: pytest.MonkeyPatch, *, refuse: bool) -> None:
-    call, stream = clients.Client.call, clients.Client.stream
+    call, stream = clients.GatewayClient.call, clients.GatewayClient.stream
 
-    def poisoned_call(self: clients.Client, *args: Any, **kwargs: Any) -> Any:
+    def poisoned_call(self: clients.GatewayClient, *args: Any, **kwargs: Any) -> Any:
         if refuse:
             raise UserError(f"refused {ESCAPES} see http://me:hunter2secret@h/?token=tokenvalue77")
         return poisoned(call(self, *args, **kwargs))
 
-    def poisoned_stream(self: clients.Client, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    def poisoned_stream(self: clients.GatewayClient, *args: Any, **kwargs: Any) -> Iterator[Any]:
         if refuse:
             raise UserError(f"refused {ESCAPES}")
         yield from (poisoned(frame) for frame in stream(self, *args, **kwargs))
 
-    monkeypatch.setattr(clients.Client, "call", poisoned_call)
-    monkeypatch.setattr(clients.Client, "stream", poisoned_stream)
+    monkeypatch.setattr(clients.GatewayClient, "call", poisoned_call)
+    monkeypatch.setattr(clients.GatewayClient, "stream", poisoned_stream)
 
 
 async def shown(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -390,7 +390,7 @@ async def test_a_stranger_cannot_make_a_row_of_the_list_that_the_owner_approves_
     pending = {"requestId": "r", "displayName": forged, "platform": forged, "role": "operator"}
     request = {"id": "+222", "code": "WXYZ6789", "channel": "signal", "createdAt": "now", "meta": {"name": forged}}
     answers = {"pairing.list": {"requests": [request]}, "device.pair.list": {"pending": [pending]}}
-    monkeypatch.setattr(clients.Client, "call", lambda self, method, *_: answers[method])
+    monkeypatch.setattr(clients.GatewayClient, "call", lambda self, method, *_: answers[method])
     for args in (["pairing", "list", "signal"], ["devices", "list"]):
         assert not [line for line in (await shown(args, capsys)).splitlines() if line.lstrip().startswith("ABCD2345")]
 

@@ -52,7 +52,7 @@ from openclaw.inbound.prompt_text import group_intro, sender_label
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import Model
 from openclaw.runs.queue import collected_prompt
-from openclaw.scheduler.hooks import AgentRun as HookRun
+from openclaw.scheduler.hooks import HookTurn as HookRun
 from openclaw.scheduler.hooks import wrapped
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
@@ -502,9 +502,9 @@ def test_a_mark_is_found_in_any_text(before: str, mark: str, after: str) -> None
 
 PROMPT_MAKERS = {
     "UserMessage": {
-        "agent/compaction/memory_flush.py", "agent/compaction/pins.py", "agent/compaction/summary.py", "agent/loop.py",
-        "agent/recorder.py", "agent/window/history_cleaner.py", "agent/window/window.py", "messages.py",
-        "runs/dispatcher.py", "sessions/tree.py",
+        "agent/compaction/memory_flush.py", "agent/compaction/pins.py", "agent/compaction/summary.py",
+        "agent/continuation.py", "agent/recorder.py", "agent/window/history_cleaner.py", "agent/window/window.py",
+        "messages.py", "runs/dispatcher.py", "sessions/tree.py",
     },
     "Incoming": {
         "gateway/http/openai_run.py", "gateway/methods/agent.py", "gateway/methods/chat.py", "gateway/nodes/events.py",

@@ -24,12 +24,13 @@ from openclaw.config.agents import main_key, sandbox_config, workspace_dir
 from openclaw.config.schema import Config
 from openclaw.extensions.api import PromptAbout
 from openclaw.memory.embedders import Pay, unpaid
-from openclaw.messages import ImageBlock, Message, ThinkingLevel, ToolCall
+from openclaw.messages import ImageBlock, Message, TextBlock, ThinkingLevel, ToolCall, UserMessage, user_text
 from openclaw.models.base import Model, ModelError, ModelRequest
 from openclaw.models.errors import RetrySettings, supported_thinking_levels
 from openclaw.models.thinking import clamp, clamp_to_model, level_unless_set, parse_level
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_subagent, kind_of
+from openclaw.sessions.prompt_prefix import GREETING_MARK, without_wrappers
 from openclaw.storage.base import BlobStore, MessageBody
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 from openclaw.tools.exec.settings import ExecOverrides
@@ -250,6 +251,8 @@ class Prepared(msgspec.Struct, kw_only=True):
 
     def request(self, messages: list[Message]) -> ModelRequest:
         shown = self.window.of(self.cleaner.clean(messages))
+        if not self.model.tools:
+            shown = plain_words(shown)
         return ModelRequest(
             model=self.model,
             system=self.prompt.text,
@@ -266,6 +269,18 @@ class Prepared(msgspec.Struct, kw_only=True):
             prompt_cache=self.prompt.encoded,
             temperature=self.temperature,
         )
+
+
+def plain_words(messages: list[Message]) -> list[Message]:
+    """The conversation for a small model: what people typed, without stamps and notes that it would only repeat."""
+    return [_plain_words(message) if isinstance(message, UserMessage) else message for message in messages]
+
+
+def _plain_words(message: UserMessage) -> UserMessage:
+    text = user_text(message)
+    typed = "Hello!" if GREETING_MARK in text else without_wrappers(text)
+    pictures = [block for block in message.content if isinstance(block, ImageBlock)]
+    return msgspec.structs.replace(message, content=[TextBlock(text=typed), *pictures] if pictures else typed)
 
 
 async def prepare(

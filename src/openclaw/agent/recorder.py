@@ -16,7 +16,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from openclaw.agent.loop import AbortSignal, is_cut, joined, not_run, parts_at_end, unfinished
+from openclaw.agent.abort import AbortSignal
+from openclaw.agent.continuation import is_cut, joined, parts_at_end, unfinished
+from openclaw.agent.loop import not_run
 from openclaw.agent.prepare import Prepared, agent_settings
 from openclaw.agent.prompt.report import PromptReport
 from openclaw.agent.request_log import RequestLog
@@ -206,7 +208,7 @@ class Recorder:
             message = UserMessage(content=blocks, timestamp=now, provenance=source, written=written)
             message = await with_pictures(message, prepared, row.source)
             faults.point("user.before")
-            await self.append(message, after=entries)
+            await self.append(message, first=entries)
             faults.point("user.after")
         elif entries:
             await self._add(entries)
@@ -428,9 +430,9 @@ class Recorder:
     # Writing
 
     async def append(
-        self, message: Message, own_id: str | None = None, *, after: Mapping[str, dict[str, Any]] | None = None
+        self, message: Message, own_id: str | None = None, *, first: Mapping[str, dict[str, Any]] | None = None
     ) -> None:
-        """Appends a message. Entries in ``after`` are written before it, in the same write.
+        """Appends a message. The entries ``first`` are written before it, in the same write.
 
         ``own_id``: the run id under which a steered message was accepted. Its entry gets an id of that run.
         """
@@ -438,7 +440,7 @@ class Recorder:
         entry: dict[str, Any] = {"type": "message", "message": message}
         if isinstance(message, UserMessage) and message.internal:
             entry = _hidden("internal", message)
-        await self._add({**(after or {}), name: entry})
+        await self._add({**(first or {}), name: entry})
         self.log.name(message, name)
         if own_id is None:
             self.step += 1

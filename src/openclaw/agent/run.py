@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.compaction.compaction import (
     STILL_TOO_LARGE,
     CompactionJob,
@@ -22,8 +23,9 @@ from openclaw.agent.compaction.compaction import (
 )
 from openclaw.agent.compaction.memory_flush import flush, is_due
 from openclaw.agent.compaction.summary import WAITED_FOR_S
+from openclaw.agent.continuation import is_failed
 from openclaw.agent.hooks import CompactionReason
-from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox, is_failed, run_loop
+from openclaw.agent.loop import LoopOptions, SteeringInbox, run_loop
 from openclaw.agent.prepare import UNSEEN_SOURCES, Prepared, choose_model, prepare, sandbox_refusal, tool_context
 from openclaw.agent.recorder import Recorder, RunResult, entry_id, open_transcript
 from openclaw.agent.runtime import Runtime
@@ -34,10 +36,11 @@ from openclaw.agent.tool_set import policies_of
 from openclaw.agent.window.tokens import reported_prompt
 from openclaw.agent.window.window import DoesNotFit
 from openclaw.config.agents import heartbeat_config
-from openclaw.events import AssistantEnded, Event, ModelSwitched, Spoken, TextDelta
+from openclaw.events import AssistantEnded, DemoModelAnswers, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.messages import AssistantMessage, ImageBlock, Message
 from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent
 from openclaw.models.catalogue import UnknownModel
+from openclaw.models.catalogue_data import is_demo
 from openclaw.models.cost import has_price
 from openclaw.models.errors import all_failed_text, error_text
 from openclaw.models.fallback import Candidates, NextStep, failed_model, models_asked
@@ -96,6 +99,7 @@ class AgentRun:
         self._candidates: Candidates
         self._told: tuple[str, str] | None = None
         """The chosen model and the one that answers in its place, as the person was told. None: they are the same."""
+        self._demo_told = False
         self._failure: ModelError | None = None
         """The last error of a model call."""
         self._recorder: Recorder
@@ -173,6 +177,7 @@ class AgentRun:
         if (refusal := await sandbox_refusal(prepared)) is not None:
             return await self._refuse(refusal)
         self._told = told_of(prepared.entry)
+        self._demo_told = answered_last(prepared)
         if row.attempts == 0 and is_due(runtime, prepared):
             await flush(runtime, recorder.transcript, prepared, self._abort, self._bill)
         result = await recorder.begin(prepared, self._max_continuations)
@@ -238,8 +243,12 @@ class AgentRun:
 
     @property
     def _max_continuations(self) -> int:
-        """0 if the caller chose the length of the answer, or if the answer is probably not shown."""
-        if self._row.body.max_tokens is not None or self._row.source == "heartbeat":
+        """0 if the caller chose the length of the answer, or if the answer is probably not shown.
+
+        A model that is too small for tools repeats itself when it is asked for more.
+        """
+        small = self.prepared is not None and not self.prepared.model.tools
+        if small or self._row.body.max_tokens is not None or self._row.source == "heartbeat":
             return 0
         return self._runtime.config.current.agents.defaults.max_length_continuations
 
@@ -279,7 +288,7 @@ class AgentRun:
                 return result
             outcome = await recovery.compact(self._compaction(prepared, "overflow"))
             if silent and (outcome is None or outcome.status != "compacted"):
-                transcript.branch(answer_id)
+                await transcript.branch(answer_id)
                 result.said = answers
                 return result
             said = answers[:-1] if silent and isinstance(result.speech, Spoken) else answers
@@ -378,6 +387,9 @@ class AgentRun:
         now = (chosen, active) if active != chosen else None
         # A person who chose another model meanwhile knows that it answers.
         known = now == self._told or (now is None and self._told is not None and self._told[0] != chosen)
+        if is_demo(prepared.model) and not (self._demo_told or prepared.source in UNSEEN_SOURCES):
+            self._demo_told = True
+            show(DemoModelAnswers(prepared.model.name))
         if known or prepared.source in UNSEEN_SOURCES or self._candidates.for_pictures:
             return show
 
@@ -448,6 +460,12 @@ class AgentRun:
 
         sessions = runtime.sessions
         await self._recorder.kept(lambda: sessions.update(row.agent_id, row.session_key, change, durable=False))
+
+
+def answered_last(prepared: Prepared) -> bool:
+    """Whether the run's model also answered the session's last turn."""
+    entry, model = prepared.entry, prepared.model
+    return (entry.get("modelProvider"), entry.get("model")) == (model.provider, model.id)
 
 
 def told_of(entry: SessionEntry) -> tuple[str, str] | None:

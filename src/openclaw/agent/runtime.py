@@ -11,9 +11,9 @@ import msgspec
 from openclaw.extensions.points import ExtensionPoints
 
 if TYPE_CHECKING:
+    from openclaw.agent.abort import Deadlines
     from openclaw.agent.compaction.compaction import CompactionsUnderWay
     from openclaw.agent.hooks import CompactionHooks
-    from openclaw.agent.loop import Deadlines
     from openclaw.agent.prompt.report import ReportStore
     from openclaw.agent.prompt.system_prompt import PromptCache
     from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
@@ -64,7 +64,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     catalogue: Callable[[], Catalogue]
     """Returns the models that can be used now. Do not keep it, because a local server can appear or go."""
     call_model: Callable[[ModelRequest, str, OnEvent], Awaitable[AssistantMessage]]
-    """Calls the model with the key of the agent named by the second argument, and returns the whole answer."""
+    """``ModelCalls.call`` in ``models/calls.py``: calls the model with the key of the named agent."""
     failover: Failover
     """The other keys and models that are asked when a call fails."""
     processes: ProcessRegistry

@@ -105,6 +105,7 @@ class ChannelContext(msgspec.Struct, frozen=True, kw_only=True):
     """A folder for this account alone. The channel makes it before use."""
     blobs: BlobStore
     receive: Receive
+    """``Pipeline.receive`` in ``inbound/pipeline.py``. Returns when the message is on disk or refused."""
     notice: Callable[[Inbound], Awaitable[None]]
     """Reports an event that needs no answer, such as a reaction. Its ``text`` describes it."""
     edited: Callable[[Inbound], Awaitable[None]]
@@ -166,7 +167,7 @@ class DraftChannel(Channel, Protocol):
 
 
 class ChannelKind(Protocol):
-    """A platform, as ``channel_kinds`` in ``channels/manager.py`` lists it. It must be cheap to import."""
+    """A platform. ``BUILT_IN`` in ``channels/kind.py`` names ours. It must be cheap to import."""
 
     id: str
     label: str

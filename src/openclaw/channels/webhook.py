@@ -35,7 +35,7 @@ async def answered(work: Callable[[], Awaitable[None]], log: logging.Logger) -> 
     return WebhookAnswer(text="ok")
 
 
-class Turns:
+class ConversationOrder:
     """Lets the requests of one conversation through one after the other, in the order in which they came."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from openclaw.cli.client import Client, from_args
+from openclaw.cli.client import GatewayClient, from_args
 from openclaw.cli.command import CLIENT, Action, Flag, Group, UserError, answer, query
 
 TYPE_CHECKING = False
@@ -48,7 +48,7 @@ def allowlist(args: argparse.Namespace) -> int:
     return _save(args, gateway, now, now["file"])
 
 
-def _save(args: argparse.Namespace, gateway: Client, now: dict[str, Any], file: dict[str, Any]) -> int:
+def _save(args: argparse.Namespace, gateway: GatewayClient, now: dict[str, Any], file: dict[str, Any]) -> int:
     """Replaces the rules, unless someone else changed them since ``now`` was read."""
     params: dict[str, Any] = {"file": file}
     if now["exists"]:

@@ -7,7 +7,7 @@ import time
 
 from openclaw import paths
 from openclaw.cli import service
-from openclaw.cli.client import Client, GatewayError, Lost, Unreachable, new_id
+from openclaw.cli.client import GatewayClient, GatewayError, Lost, Unreachable, new_id
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
 from openclaw.cli.message import check_agent, session_key
 from openclaw.cli.target import resolve
@@ -32,7 +32,7 @@ NOT_BACK = "The Gateway did not come back. It finishes the reply when it runs ag
 
 
 class Conversation:
-    def __init__(self, client: Client, session: str | None, agent: str | None) -> None:
+    def __init__(self, client: GatewayClient, session: str | None, agent: str | None) -> None:
         self.client = client
         self.agent = agent or ""
         if agent:
@@ -192,7 +192,7 @@ def _plain_turn(conversation: Conversation, text: str) -> bool:
 
 def welcome() -> int:
     """``openclaw`` alone: starts a Gateway if none runs, makes sure that a model answers, and opens a chat."""
-    client = Client(resolve())
+    client = GatewayClient(resolve())
     if client.target.local:
         service.ensure_running(client)
     defaults: dict[str, Any] = client.call("sessions.list", {"limit": 1}).get("defaults") or {}

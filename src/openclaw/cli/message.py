@@ -7,7 +7,7 @@ import re
 import sys
 
 from openclaw.cli import service
-from openclaw.cli.client import Client, GatewayError, new_id
+from openclaw.cli.client import GatewayClient, GatewayError, new_id
 from openclaw.cli.command import EXIT_USAGE, GATEWAY, JSON, TIMEOUT_MS, Action, Flag, Group, UserError, answer
 from openclaw.cli.terminal import note, print_json
 from openclaw.cli.turn import Turn, reply_texts, run_turn
@@ -77,7 +77,7 @@ def _text(args: argparse.Namespace) -> str:
     return given
 
 
-def session_params(client: Client, session: str | None, agent: str | None) -> dict[str, Any]:
+def session_params(client: GatewayClient, session: str | None, agent: str | None) -> dict[str, Any]:
     """The parameters that say where the message goes."""
     params: dict[str, Any] = {}
     if agent:
@@ -92,7 +92,7 @@ def session_params(client: Client, session: str | None, agent: str | None) -> di
     return params
 
 
-def session_key(client: Client, name: str, agent: str | None) -> tuple[str, bool]:
+def session_key(client: GatewayClient, name: str, agent: str | None) -> tuple[str, bool]:
     """The key of the session that a person names by its key, id or label, and whether the first message begins it.
 
     An id is never a name of something new: a session that has gone is not begun again under its id.
@@ -107,14 +107,14 @@ def session_key(client: Client, name: str, agent: str | None) -> tuple[str, bool
     return f"agent:{normalize_agent_id(str(owner))}:{name}", True
 
 
-def check_agent(client: Client, agent: str) -> None:
+def check_agent(client: GatewayClient, agent: str) -> None:
     """Refuses the id of an agent that is not configured, so that a typo makes no new agent."""
     known = {str(row.get("id")) for row in client.call("agents.list").get("agents") or []}
     if normalize_agent_id(agent) not in known:
         raise UserError(f'Unknown agent id "{agent}". Use "openclaw agents list" to see configured agents.')
 
 
-def find_session(client: Client, name: str, agent: str | None) -> str | None:
+def find_session(client: GatewayClient, name: str, agent: str | None) -> str | None:
     """Returns the key of the session with this key, id or label; None when there is none."""
     scope = {"agentId": agent} if agent else {}
     for field in ("key", "sessionId", "label"):

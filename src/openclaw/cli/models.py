@@ -7,7 +7,7 @@ import sys
 
 from openclaw import paths
 from openclaw.cli.client import from_args
-from openclaw.cli.command import CLIENT, JSON, Action, Flag, Group, UserError
+from openclaw.cli.command import CLIENT, JSON, Action, Flag, Group, UserError, answer
 from openclaw.cli.terminal import note, print_json, show_progress
 from openclaw.printable import printable
 
@@ -245,8 +245,7 @@ def _fallbacks(args: argparse.Namespace, key: str) -> int:
     primary = setting.get("primary") if isinstance(setting, dict) else setting
     value = {**({"primary": primary} if primary else {}), "fallbacks": changed}
     change_config(lambda store: store.set_path(f"agents.defaults.{key}", value))
-    note(f"Fallbacks: {', '.join(changed) or 'none'}")
-    return 0
+    return answer(args, {"fallbacks": changed}, f"Fallbacks: {', '.join(changed) or 'none'}", sys.stderr)
 
 
 def auth(args: argparse.Namespace) -> int:
@@ -283,8 +282,9 @@ def auth(args: argparse.Namespace) -> int:
         edit_profiles(path, change)
     except (OSError, UnreadableProfiles) as error:
         raise UserError(f"Not changed: {error}") from error
-    note(f"Order of {provider}: {', '.join(args.profiles) if args.action == 'set' else 'none'}")
-    return 0
+    order = list(dict.fromkeys(args.profiles)) if args.action == "set" else []
+    report = {"provider": provider, "storePath": path, "order": order or None}
+    return answer(args, report, f"Order of {provider}: {', '.join(order) or 'none'}", sys.stderr)
 
 
 def install(args: argparse.Namespace) -> int:

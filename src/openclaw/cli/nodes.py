@@ -6,7 +6,7 @@ import json
 import sys
 import time
 
-from openclaw.cli.client import Client, GatewayError, from_args, new_id
+from openclaw.cli.client import GatewayClient, GatewayError, from_args, new_id
 from openclaw.cli.command import CLIENT, EXIT_FAILURE, EXIT_USAGE, Action, Flag, Group, UserError, answer, query
 from openclaw.cli.terminal import note, print_json
 from openclaw.printable import printable
@@ -62,7 +62,7 @@ def _show_node(node: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
 # Letting nodes in
 
 
-def _waiting(gateway: Client) -> list[dict[str, Any]]:
+def _waiting(gateway: GatewayClient) -> list[dict[str, Any]]:
     """Both kinds of requests: of nodes that want to connect, and of programs that ask for a node."""
     asked: list[dict[str, Any]] = gateway.call("node.pair.list", {})["pending"]
     devices: list[dict[str, Any]] = gateway.call("device.pair.list", {})["pending"]
@@ -143,14 +143,14 @@ def run(args: argparse.Namespace) -> int:
     return code if isinstance(code, int) and 0 <= code < 256 else EXIT_FAILURE
 
 
-def _run(gateway: Client, args: argparse.Namespace, wanted: dict[str, Any]) -> dict[str, Any]:
+def _run(gateway: GatewayClient, args: argparse.Namespace, wanted: dict[str, Any]) -> dict[str, Any]:
     timeout = args.command_timeout + GRACE_MS
     params = {"nodeId": args.node, "command": "system.run", "params": wanted, "timeoutMs": timeout}
     payload = gateway.call("node.invoke", {**params, "idempotencyKey": new_id()}, timeout + GRACE_MS)["payload"]
     return payload if isinstance(payload, dict) else {}
 
 
-def _approved(gateway: Client, args: argparse.Namespace, text: str) -> dict[str, Any]:
+def _approved(gateway: GatewayClient, args: argparse.Namespace, text: str) -> dict[str, Any]:
     """Asks a person and waits for the answer."""
     id = new_id()
     note(printable(f"The node asks first. Waiting for an answer: /approve {id[:8]} allow-once in a chat."))

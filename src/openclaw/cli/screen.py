@@ -21,7 +21,7 @@ from prompt_toolkit.patch_stdout import patch_stdout
 
 from openclaw import paths
 from openclaw.cli.chat import LEAVE, Conversation, entry_of, foreign_reply
-from openclaw.cli.client import Client, Exchange
+from openclaw.cli.client import Exchange, GatewayClient
 from openclaw.cli.command import UserError
 from openclaw.cli.render import Renderer
 from openclaw.cli.turn import Turn, message_text
@@ -298,7 +298,7 @@ class Screen:
 class _Commands(Completer):
     """The commands that may be written in this chat: its own and the Gateway's."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: GatewayClient) -> None:
         self._client = client
         self._known: dict[str, str] = dict(OWN_COMMANDS)
 
@@ -325,7 +325,7 @@ class _Listener:
     """Reads the session's events in a thread and reconnects after each interruption, until it is closed."""
 
     def __init__(self, conversation: Conversation, heard: Callable[[dict[str, Any]], None]) -> None:
-        self._client: Client = conversation.client
+        self._client: GatewayClient = conversation.client
         self._key = conversation.key
         self._heard = heard
         self._closed = threading.Event()

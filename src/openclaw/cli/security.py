@@ -15,7 +15,7 @@ from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group
 from openclaw.cli.terminal import paint, print_json, printable
 from openclaw.security.audit import (
     SEVERITIES,
-    Report,
+    AuditReport,
     Severity,
     Subject,
     audit,
@@ -55,10 +55,10 @@ def run_audit(args: argparse.Namespace) -> int:
     return EXIT_FAILURE if failed else 0
 
 
-def _with_probe(subject: Subject, report: Report) -> Report:
+def _with_probe(subject: Subject, report: AuditReport) -> AuditReport:
     import asyncio
 
-    from openclaw.security.probe import Place, Probe
+    from openclaw.security.probe import Probe, ProbedGateway
 
     target = targets.resolve()
     if target.local and targets.running_gateway() is None:
@@ -66,18 +66,18 @@ def _with_probe(subject: Subject, report: Report) -> Report:
         missing = finding("gateway.probe_failed", "no Gateway of this state folder runs", "openclaw gateway start")
         seen = {"gateway": {"attempted": False, "url": target.url, "ok": False, "error": missing.detail}}
         return msgspec.structs.replace(report, findings=by_severity([*report.findings, missing]), deep=seen)
-    place = Place(host=target.host, port=target.port, tls=target.tls, local=target.local, secret=target.secret)
+    place = ProbedGateway(host=target.host, port=target.port, tls=target.tls, local=target.local, secret=target.secret)
     probe = Probe(subject, place)
     asyncio.run(probe.run())
     found = by_severity([*report.findings, *probe.findings])
     return msgspec.structs.replace(report, findings=found, deep=probe.view())
 
 
-def summary_line(report: Report) -> str:
+def summary_line(report: AuditReport) -> str:
     return " · ".join(f"{count} {severity}" for severity, count in report.summary().items())
 
 
-def _print(report: Report, fixes: Fixes | None, *, deep: bool) -> None:
+def _print(report: AuditReport, fixes: Fixes | None, *, deep: bool) -> None:
     lines = [paint("OpenClaw security audit", "bold"), f"Summary: {summary_line(report)}"]
     if not deep:
         lines.append("The running Gateway was not tried: openclaw security audit --deep")

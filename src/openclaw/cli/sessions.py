@@ -8,7 +8,7 @@ import time
 
 from openclaw import paths
 from openclaw.cli import service
-from openclaw.cli.client import Client, from_args
+from openclaw.cli.client import GatewayClient, from_args
 from openclaw.cli.command import (
     CLIENT,
     EXIT_FAILURE,
@@ -166,7 +166,7 @@ def flags(row: dict[str, Any]) -> list[str]:
 # One session
 
 
-def _named(args: argparse.Namespace) -> tuple[Client, str]:
+def _named(args: argparse.Namespace) -> tuple[GatewayClient, str]:
     """The client, and the key of the session that was named by its key, id or label."""
     client = from_args(args)
     key = find_session(client, args.session, None)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from openclaw.cli.client import Client, Lost, refused
+from openclaw.cli.client import GatewayClient, Lost, refused
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, UserError
 from openclaw.cli.terminal import note, paint
 from openclaw.printable import printable
@@ -292,7 +292,7 @@ def printer_for(*, quiet: bool) -> Printer | Renderer:
     return Renderer(in_place=True)
 
 
-def run_turn(client: Client, method: str, params: dict[str, Any], *, quiet: bool, timeout_s: int) -> Turn:
+def run_turn(client: GatewayClient, method: str, params: dict[str, Any], *, quiet: bool, timeout_s: int) -> Turn:
     """Streams one call to its end; raises ``UserError`` when it failed, exits 130 when interrupted."""
     turn = Turn(params["idempotencyKey"], str(params.get("sessionKey") or ""))
     printer = printer_for(quiet=quiet)
@@ -344,7 +344,7 @@ def _unfinished(turn: Turn, reason: str) -> UserError:
     )
 
 
-def _abort(client: Client, turn: Turn, agent_id: str) -> None:
+def _abort(client: GatewayClient, turn: Turn, agent_id: str) -> None:
     key = turn.session_key or f"agent:{agent_id}:main"
     try:
         client.call("chat.abort", {"sessionKey": key, "runId": turn.run_id}, timeout_ms=5000)

@@ -198,7 +198,7 @@ _FALSE_MATTERS = {"agents.defaults.models.*.streaming", "skills.load.watch"}
 """Keys of the table that ask for something even when they are false."""
 
 
-class Rule(NamedTuple):
+class KeyRule(NamedTuple):
     reason: str
     applies: Callable[[Any], bool]
     """Whether the value asks for something that there is not."""
@@ -225,7 +225,7 @@ def _restricts(policy: Any) -> bool:
     return bool(policy.get("allow") or policy.get("deny")) or any(map(_restricts, policy.values()))
 
 
-_UNSPOKEN = Rule(
+_UNSPOKEN = KeyRule(
     "this protocol is not spoken, and calls of such models fail; use openai-completions, openai-responses or "
     "anthropic-messages",
     _one_of("openai-codex-responses", "github-copilot", "bedrock-converse-stream"),
@@ -233,23 +233,23 @@ _UNSPOKEN = Rule(
 FILTERS = ("cut", "grep", "head", "sort", "tail", "tr", "uniq", "wc")
 """The programs that ``tools.exec.safeBins`` can name."""
 _EXEC = {
-    "safeBins": Rule(
+    "safeBins": KeyRule(
         f"only {', '.join(FILTERS)} are filters; others can read files, variables or the network, so they are asked "
         "about like every program",
         lambda names: isinstance(names, list) and any(name not in FILTERS for name in names),
     ),
 }
-UNSUPPORTED_VALUES: dict[str, Rule] = {
+UNSUPPORTED_VALUES: dict[str, KeyRule] = {
     "models.providers.*.api": _UNSPOKEN,
     "models.providers.*.models[].api": _UNSPOKEN,
     **{f"tools.exec.{key}": rule for key, rule in _EXEC.items()},
     **{f"agents.list[].tools.exec.{key}": rule for key, rule in _EXEC.items()},
-    "tools.web.search.provider": Rule(
+    "tools.web.search.provider": KeyRule(
         "this service is not asked; use brave, perplexity or searxng", _one_of("grok", "gemini", "kimi")
     ),
-    "logging.consoleStyle": Rule("lines on the console have one form beside json", _one_of("compact")),
+    "logging.consoleStyle": KeyRule("lines on the console have one form beside json", _one_of("compact")),
     **{
-        f"channels.irc{account}.{key}": Rule(reason, _asks)
+        f"channels.irc{account}.{key}": KeyRule(reason, _asks)
         for account in ("", ".accounts.*")
         for key, reason in {
             "mediaMaxMb": "IRC carries text only",
@@ -257,18 +257,18 @@ UNSUPPORTED_VALUES: dict[str, Rule] = {
             "reactionAllowlist": "IRC has no reactions",
         }.items()
     },
-    "channels.*": Rule("no channel of OpenClaw has this name; a package that is installed must bring it", _asks),
+    "channels.*": KeyRule("no channel of OpenClaw has this name; a package that is installed must bring it", _asks),
 }
 """Key path → values that have no effect. Something reads these keys, for other values or only to show them."""
 
-_GROUP_TOOLS = Rule(
+_GROUP_TOOLS = KeyRule(
     "tools are not kept away from single groups or senders; remove it, and deny the tools to the whole agent with "
     "tools.deny",
     _restricts,
     refused=True,
 )
-SAFETY: dict[str, Rule] = {
-    "gateway.auth.mode": Rule(
+SAFETY: dict[str, KeyRule] = {
+    "gateway.auth.mode": KeyRule(
         "only clients with a token or a password are let in; set it to token or password",
         _one_of("none", "trusted-proxy"),
         refused=True,
@@ -297,14 +297,14 @@ _Tree = dict[str, Any]
 _RULE = ""
 
 
-def unsupported_values(values: dict[str, Any]) -> Iterator[tuple[KeyPath, Rule]]:
+def unsupported_values(values: dict[str, Any]) -> Iterator[tuple[KeyPath, KeyRule]]:
     """What is set and has no effect, with the reason."""
     return _found(values, _tree(), ())
 
 
 @functools.cache
 def _tree() -> _Tree:
-    keys = {path: Rule(reason, _is_set if path in _FALSE_MATTERS else _asks) for path, reason in UNSUPPORTED.items()}
+    keys = {path: KeyRule(reason, _is_set if path in _FALSE_MATTERS else _asks) for path, reason in UNSUPPORTED.items()}
     root: _Tree = {}
     for path, rule in {**keys, **UNSUPPORTED_VALUES, **SAFETY}.items():
         node = root
@@ -318,14 +318,14 @@ def _is_set(value: Any) -> bool:
     return True
 
 
-def _found(value: Any, node: _Tree, path: KeyPath) -> Iterator[tuple[KeyPath, Rule]]:
+def _found(value: Any, node: _Tree, path: KeyPath) -> Iterator[tuple[KeyPath, KeyRule]]:
     """The most precise rule is told: one of a key below comes before that of its section."""
     if value is None:
         return
-    rule: Rule | None = node.get(_RULE)
+    rule: KeyRule | None = node.get(_RULE)
     if rule is not None and not rule.applies(value):
         return
-    below: list[tuple[KeyPath, Rule]] = []
+    below: list[tuple[KeyPath, KeyRule]] = []
     if isinstance(value, dict):
         for key, item in value.items():
             if under := node.get(key) or node.get("*"):

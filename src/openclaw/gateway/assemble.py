@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from openclaw.agent.abort import Deadlines
 from openclaw.agent.compaction.compaction import CompactionsUnderWay
 from openclaw.agent.compaction.memory_flush import watch_compactions
 from openclaw.agent.hooks import CompactionHooks
-from openclaw.agent.loop import Deadlines
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
@@ -40,7 +40,7 @@ from openclaw.gateway.extension_doors import SentMessages, extension_method, ext
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import DiskCheck, Health, build_health
 from openclaw.gateway.http import control_ui, hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke
-from openclaw.gateway.messenger import Messenger
+from openclaw.gateway.messenger import ChannelMessenger
 from openclaw.gateway.methods import (
     agent,
     agents,
@@ -97,7 +97,7 @@ from openclaw.scheduler.cron import Cron
 from openclaw.scheduler.heartbeat import Heartbeats
 from openclaw.scheduler.hook_runs import HookRuns
 from openclaw.scheduler.tool import CronTool
-from openclaw.scheduler.turns import Turns
+from openclaw.scheduler.turns import ScheduledTurns
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.notes import SessionNotes
 from openclaw.sessions.search import SearchIndex
@@ -152,10 +152,20 @@ HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, tools_inv
 
 
 async def open_gateway(
-    state_dir: str, config: ConfigStore, clock: Clock, environ: Mapping[str, str] = os.environ
+    state_dir: str,
+    config: ConfigStore,
+    clock: Clock,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    only_reads: bool = False,
 ) -> Gateway:
-    """Opens the stores and builds the parts. Nothing listens and nothing runs yet."""
-    await _migrate(state_dir, config.current, clock)
+    """Opens the stores and builds the parts. Nothing listens and nothing runs yet.
+
+    With ``only_reads``, for a command that looks at the folder, older sessions are not taken over and no extension is
+    loaded.
+    """
+    if not only_reads:
+        await _migrate(state_dir, config.current, clock)
     repairs = Repairs()
     if config.restored:
         repairs.note(config.restored)
@@ -183,7 +193,8 @@ async def open_gateway(
     await runtime.notes.load(partial(has_ended, runtime.ledger))
     watch_approvals(gateway)
     watch_compactions(runtime)
-    await add_extensions(gateway)
+    if not only_reads:
+        await add_extensions(gateway)
     add_message_flow(gateway)
     return gateway
 
@@ -334,7 +345,7 @@ def add_message_flow(gateway: Gateway) -> None:
     team = gateway.team = Team(runtime, dispatcher, gateway.pipeline, notices, views)
     runtime.children = team.subagents.lines
     add_scheduler(gateway)
-    message = MessagingTool(Messenger(gateway, team.jobs))
+    message = MessagingTool(ChannelMessenger(gateway, team.jobs))
     web_fetch = WebFetchTool(lambda: runtime.config.current.tools.web.fetch, runtime.clock)
 
     web_search = WebSearchTool(lambda: runtime.config.current.tools.web.search, gateway.environ, runtime.clock)
@@ -390,7 +401,9 @@ def add_scheduler(gateway: Gateway) -> None:
         return None
 
     publish = partial(gateway.broadcaster.publish, drop_if_slow=True)
-    turns = gateway.turns = Turns(gateway.runtime, gateway.dispatcher, gateway.pipeline, gateway.notices, reach)
+    turns = gateway.turns = ScheduledTurns(
+        gateway.runtime, gateway.dispatcher, gateway.pipeline, gateway.notices, reach
+    )
     gateway.heartbeats = Heartbeats(turns, partial(publish, "heartbeat"))
     off = gateway.environ.get("OPENCLAW_SKIP_CRON") == "1"
     gateway.cron = Cron(turns, gateway.heartbeats, partial(publish, "cron"), switched_off=off)

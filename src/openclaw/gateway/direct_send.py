@@ -57,7 +57,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
         return SessionRef(self.agent_id, self.session_key)
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class SendOutcome(msgspec.Struct, frozen=True):
     answer: dict[str, Any]
     """It says ``queued`` while the channel is not connected."""
     error: str = ""
@@ -123,18 +123,20 @@ async def post(gateway: Gateway, letter: Letter) -> tuple[LedgerRow, bool]:
     return await gateway.notices.post(accept, [letter.text], letter.media, reply_to=letter.reply_to, act=letter.act)
 
 
-async def outcome(gateway: Gateway, row: LedgerRow) -> Outcome:
+async def outcome(gateway: Gateway, row: LedgerRow) -> SendOutcome:
     """Waits for the delivery and reports it."""
     parts = await gateway.channel_services.delivery.wait(row.id, WAIT_S)
     message_id = next((part.message_id for part in reversed(parts) if part.message_id), row.run_id)
     answer = {"runId": row.run_id, "channel": row.route["channel"], "messageId": message_id}
     if dead := next((part for part in parts if part.state == "dead"), None):
-        return Outcome(answer, delivery_text(dead))
+        return SendOutcome(answer, delivery_text(dead))
     if waiting := next((part for part in parts if part.state != "sent"), None):
-        return Outcome({**answer, "queued": True, "reason": delivery_text(waiting) or "the channel is not connected"})
+        return SendOutcome(
+            {**answer, "queued": True, "reason": delivery_text(waiting) or "the channel is not connected"}
+        )
     if bare := next((part for part in parts if part.error), None):
         answer["warning"] = f"a file was not sent: {bare.error}"
-    return Outcome(answer)
+    return SendOutcome(answer)
 
 
 async def open_session(gateway: Gateway, session: SessionRef) -> None:

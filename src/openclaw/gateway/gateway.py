@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from openclaw.scheduler.cron import Cron
     from openclaw.scheduler.heartbeat import Heartbeats
     from openclaw.scheduler.hook_runs import HookRuns
-    from openclaw.scheduler.turns import Turns
+    from openclaw.scheduler.turns import ScheduledTurns
     from openclaw.sessions.search import SearchIndex
     from openclaw.teamwork.team import Team
     from openclaw.tools.browser.browsers import Browsers
@@ -113,14 +113,15 @@ class Gateway:
     notices: Notices = field(init=False)
     """What the Gateway itself says in chats."""
     pipeline: Pipeline = field(init=False)
-    team: Team = field(init=False)
     """The one way in for messages."""
+    team: Team = field(init=False)
+    """The sub-agents and the messages between sessions."""
     heartbeats: Heartbeats = field(init=False)
     cron: Cron = field(init=False)
     """The scheduled jobs."""
     hook_runs: HookRuns = field(init=False)
     """The turns of webhooks."""
-    turns: Turns = field(init=False)
+    turns: ScheduledTurns = field(init=False)
     """How turns without a message begin and are announced."""
     browsers: Browsers = field(init=False)
     """The browsers that agents drive."""

@@ -35,7 +35,7 @@ KIND = "message"
 MOST_PARENTS = 8
 
 
-class Messenger:
+class ChannelMessenger:
     def __init__(self, gateway: Gateway, jobs: Jobs) -> None:
         self._gateway = gateway
         self._jobs = jobs

@@ -27,7 +27,7 @@ MAX_BYTES = 5_000_000
 _DATA_URL = re.compile(r"^data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)
 
 
-class Attachment(msgspec.Struct, rename="camel", kw_only=True):
+class InboundFile(msgspec.Struct, rename="camel", kw_only=True):
     type: str | None = None
     mime_type: str | None = None
     file_name: str | None = None
@@ -43,7 +43,7 @@ class BadAttachment(ValueError):
     pass
 
 
-def read_images(attachments: list[Attachment]) -> tuple[list[Image], list[str]]:
+def read_images(attachments: list[InboundFile]) -> tuple[list[Image], list[str]]:
     """Returns the pictures and a warning for each attachment that is none. Raises ``BadAttachment`` for bad content."""
     images: list[Image] = []
     warnings: list[str] = []

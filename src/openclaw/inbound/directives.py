@@ -85,7 +85,7 @@ class QueueDirective(msgspec.Struct, frozen=True):
         return self.reset or bool(self.invalid) or self.wish != QueueWish()
 
 
-class Span(msgspec.Struct, frozen=True):
+class DirectiveSpan(msgspec.Struct, frozen=True):
     start: int
     end: int
     word: str = ""
@@ -105,7 +105,7 @@ class Directives(msgspec.Struct, frozen=True, kw_only=True):
     """The names of the commands found that may stand inside text, such as ``status`` and ``help``."""
     text: str = ""
     """The message as it came."""
-    spans: tuple[Span, ...] = ()
+    spans: tuple[DirectiveSpan, ...] = ()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -149,7 +149,7 @@ class _Reader:
         self.shortcut = _alias_pattern(_SHORTCUTS) if shortcuts else None
         self.found: dict[str, Level | ExecDirective | ModelDirective | QueueDirective] = {}
         self.shortcuts: list[str] = []
-        self.spans: list[Span] = []
+        self.spans: list[DirectiveSpan] = []
 
     def read(self) -> Directives:
         # Removing one may uncover another ("/v on/t high"), so the search repeats until nothing is found.
@@ -225,7 +225,7 @@ class _Reader:
             self._claim(match.start(), end)
 
     def _claim(self, start: int, end: int, word: str = "", *, is_model: bool = False) -> None:
-        self.spans.append(Span(start, end, word, is_model))
+        self.spans.append(DirectiveSpan(start, end, word, is_model))
         blank = " " * (end - start - len(word)) + _HIDDEN * len(word)
         self.open = self.open[:start] + blank + self.open[end:]
 
@@ -268,7 +268,7 @@ def _queue_option(wish: QueueWish, name: str, value: str, invalid: dict[str, str
     return wish
 
 
-def _cut(text: str, spans: Sequence[Span], kept: Callable[[Span], str]) -> str:
+def _cut(text: str, spans: Sequence[DirectiveSpan], kept: Callable[[DirectiveSpan], str]) -> str:
     """Removes the spans from the text. Blanks beside a cut are joined. A line that held nothing else is removed."""
     if not spans:
         return text

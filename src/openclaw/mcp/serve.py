@@ -33,7 +33,7 @@ INSTRUCTIONS = (
 )
 
 
-class GatewayClient(Protocol):
+class CallMethod(Protocol):
     """Calls a method of the Gateway. Raises an exception whose text is for people. Blocking."""
 
     def call(self, method: str, params: dict[str, Any] | None = None, timeout_ms: int | None = None) -> Any: ...
@@ -43,12 +43,12 @@ class ServedTool(msgspec.Struct, frozen=True):
     """One tool that other agents may call."""
 
     spec: ToolSpec
-    answer: Callable[[GatewayClient, dict[str, Any]], Any]
+    answer: Callable[[CallMethod, dict[str, Any]], Any]
     """Makes the calls and returns what the caller gets, as text or as values. Blocking."""
     reads_only: bool = True
 
 
-def _list(client: GatewayClient, given: dict[str, Any]) -> Any:
+def _list(client: CallMethod, given: dict[str, Any]) -> Any:
     wanted: dict[str, Any] = {"limit": given.get("limit", 50), "includeLastMessage": True}
     names = {"activeMinutes": "activeMinutes", "search": "search", "agentId": "agentId"}
     wanted |= {param: given[name] for name, param in names.items() if name in given}
@@ -57,12 +57,12 @@ def _list(client: GatewayClient, given: dict[str, Any]) -> Any:
     return {"sessions": [{name: row[name] for name in shown if row.get(name) is not None} for row in rows]}
 
 
-def _history(client: GatewayClient, given: dict[str, Any]) -> Any:
+def _history(client: CallMethod, given: dict[str, Any]) -> Any:
     wanted = {"sessionKey": given["sessionKey"], "limit": given.get("limit", 50), "format": "messages"}
     return client.call("chat.history", wanted)
 
 
-def _send(client: GatewayClient, given: dict[str, Any]) -> Any:
+def _send(client: CallMethod, given: dict[str, Any]) -> Any:
     wait_s = min(given.get("timeoutSeconds", USUAL_WAIT_S), LONGEST_WAIT_S)
     run_id = given.get("idempotencyKey") or str(uuid.uuid4())
     wanted: dict[str, Any] = {"message": given["message"], "sessionKey": given.get("sessionKey", "main")}
@@ -77,12 +77,12 @@ def _send(client: GatewayClient, given: dict[str, Any]) -> Any:
     return {"status": ended["summary"], "reply": "\n\n".join(texts), "runId": run_id}
 
 
-def _why(client: GatewayClient, given: dict[str, Any]) -> str:
+def _why(client: CallMethod, given: dict[str, Any]) -> str:
     found = client.call("messages.why", {"ref": given["ref"]})
     return "\n".join(str(line) for line in found.get("story", [])) or json.dumps(found, ensure_ascii=False)
 
 
-def _messages(client: GatewayClient, given: dict[str, Any]) -> Any:
+def _messages(client: CallMethod, given: dict[str, Any]) -> Any:
     wanted = {name: given[name] for name in ("sessionKey", "state") if name in given}
     rows = client.call("messages.list", {"limit": given.get("limit", 20), **wanted})["messages"]
     shown = ("id", "runId", "sessionKey", "channel", "state", "reason", "acceptedAt", "endedAt", "text", "reply")
@@ -172,7 +172,7 @@ TOOLS: tuple[ServedTool, ...] = (
 )
 
 
-async def answer_call(client: GatewayClient, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+async def answer_call(client: CallMethod, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
     """The text for the caller, and whether it is an error."""
     tool = next((tool for tool in TOOLS if tool.spec.name == name), None)
     if tool is None:
@@ -187,7 +187,7 @@ async def answer_call(client: GatewayClient, name: str, arguments: dict[str, Any
     return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, indent=2), False
 
 
-def serve(client: GatewayClient) -> int:
+def serve(client: CallMethod) -> int:
     """Serves over standard input and output until the input ends."""
     try:
         importlib.import_module("mcp.server")
@@ -200,7 +200,7 @@ def serve(client: GatewayClient) -> int:
     return 0
 
 
-async def _serve(client: GatewayClient) -> None:
+async def _serve(client: CallMethod) -> None:
     from mcp.server import Server
     from mcp.server.stdio import stdio_server
     from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations

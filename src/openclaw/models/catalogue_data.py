@@ -140,6 +140,8 @@ MODEL_ALIASES = {
 """Short names of models. An alias of the config with the same name wins."""
 
 LOCAL_PROVIDER = "local"
+DEMO_MODEL = "smollm2-135m-instruct"
+"""The embedded model. It is good for a first try and not for work."""
 
 # Newer Claude models think adaptively (an effort) and refuse a fixed thinking budget.
 _ADAPTIVE = {"thinking": "adaptive"}
@@ -269,11 +271,15 @@ MODELS: tuple[Model, ...] = (*_CHOSEN, *_table())
 """The models a person most likely wants come first."""
 
 
+def is_demo(model: Model) -> bool:
+    return model.provider == LOCAL_PROVIDER and model.id == DEMO_MODEL
+
+
 def local_model(context_window: int = 8192) -> Model:
     """The embedded model."""
     return Model(
         provider=LOCAL_PROVIDER,
-        id="smollm2-135m-instruct",
+        id=DEMO_MODEL,
         name="SmolLM2 135M (embedded)",
         api="local",
         context_window=context_window,

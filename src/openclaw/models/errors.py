@@ -414,6 +414,14 @@ def switch_text(chosen: str, active: str, kind: str) -> str:
     return f"↪️ {chosen} cannot answer now: {failure_words(kind)}. {active} answers until it can."
 
 
+def demo_text(name: str) -> str:
+    """Tells people what to expect of the embedded model."""
+    return (
+        f"{name} answers: a demo that shows how the chat works. It knows little English, makes mistakes and cannot "
+        "use tools. `openclaw onboard` connects a real model."
+    )
+
+
 def all_failed_text(models: Sequence[str], failure: ModelError) -> str:
     """Tells people that a run asked several models in vain. ``failure`` is that of the last one."""
     return f"None of the models could answer ({', '.join(models)}). The last failure: {error_text(failure)}"

@@ -84,7 +84,7 @@ class ModelHttp:
         if session is not None:
             await session.close()
 
-    async def stream_reply(self, wire: WireRequest, reply: ReplyStream) -> AsyncGenerator[StreamEvent]:
+    async def stream_reply(self, wire: WireRequest, reply: ReplyReader) -> AsyncGenerator[StreamEvent]:
         """Sends the request and yields the reply's events. A ModelError carries what had come before the failure.
 
         Cancelling the consumer, or closing this generator early, closes the connection at once.
@@ -179,7 +179,7 @@ class HttpProvider:
         http: ModelHttp,
         clock: Clock,
         build: Callable[[ModelRequest, str], WireRequest],
-        reply: Callable[[Model, int], ReplyStream],
+        reply: Callable[[Model, int], ReplyReader],
     ) -> None:
         self._http = http
         self._clock = clock
@@ -210,7 +210,7 @@ async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
     return bytes(body[:limit])
 
 
-def _last_events(parser: SseParser, reply: ReplyStream) -> Iterator[StreamEvent]:
+def _last_events(parser: SseParser, reply: ReplyReader) -> Iterator[StreamEvent]:
     """After the last byte: an event whose blank line is missing still counts, half an event does not."""
     tail = parser.finish()
     if tail is not None:
@@ -252,7 +252,7 @@ async def _web_page_error(response: aiohttp.ClientResponse, wire: WireRequest) -
     )
 
 
-def _transport_error(error: Exception, wire: WireRequest, reply: ReplyStream) -> ModelError:
+def _transport_error(error: Exception, wire: WireRequest, reply: ReplyReader) -> ModelError:
     """What went wrong below HTTP, in words for the person who runs the Gateway."""
     host = wire.host
     kind: ErrorKind = "network"
@@ -399,7 +399,7 @@ INVALID_JSON = "__invalid_json__"
 _T = TypeVar("_T")
 
 
-class ReplyStream(Protocol):
+class ReplyReader(Protocol):
     """Reads one reply: turns a provider's events into ours. It does no I/O and can be fed recorded bytes."""
 
     builder: MessageBuilder

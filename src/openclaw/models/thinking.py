@@ -83,7 +83,9 @@ def clamp_to_model(level: ThinkingLevel, model: Model) -> ThinkingLevel:
 def level_unless_set(model: Model, configured: str | None) -> ThinkingLevel:
     """The level of a session that has none. ``configured`` is ``agents.defaults.thinkingDefault``."""
     level = parse_level(configured) if configured else None
-    return clamp_to_model(level or ("low" if model.reasoning else "off"), model)
+    # A model in this process reasons slowly, so it does so only when it is asked to.
+    reasons = model.reasoning and model.api != "local"
+    return clamp_to_model(level or ("low" if reasons else "off"), model)
 
 
 def output_limit(model: Model, requested: int | None, room: int | None = None) -> int:

@@ -50,7 +50,7 @@ class GatewayAddress(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the only certificate that is accepted."""
 
 
-class Refused(Exception):
+class NotLetIn(Exception):
     """The Gateway did not let the node in."""
 
     def __init__(self, error: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ class NodeHost:
                         pause = FIRST_PAUSE_S
                         await self._serve(socket, tick_s)
                     log.info("the connection to %s ended", self._address.url)
-                except Refused as refused:
+                except NotLetIn as refused:
                     pause = self._after_refusal(refused, pause)
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     log.warning("%s cannot be reached: %s", self._address.url, str(error) or type(error).__name__)
@@ -115,7 +115,7 @@ class NodeHost:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._commands.close()
 
-    def _after_refusal(self, refused: Refused, pause: float) -> float:
+    def _after_refusal(self, refused: NotLetIn, pause: float) -> float:
         """Says why, and how long the node waits before it asks again."""
         if refused.code == "NOT_PAIRED" and (request := refused.details.get("requestId")):
             log.warning("waiting to be let in; on the Gateway: openclaw nodes approve %s", request)
@@ -127,7 +127,7 @@ class NodeHost:
 
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncGenerator[tuple[aiohttp.ClientWebSocketResponse, float]]:
-        """Connects and shakes hands. Raises ``Refused`` and what aiohttp raises."""
+        """Connects and shakes hands. Raises ``NotLetIn`` and what aiohttp raises."""
         address = self._address
         ssl: Any = True
         if address.tls_fingerprint:
@@ -183,7 +183,7 @@ class NodeHost:
         while answer.get("id") != "connect":
             answer = await _frame(socket)
         if not answer.get("ok"):
-            raise Refused(answer.get("error") or {})
+            raise NotLetIn(answer.get("error") or {})
         hello: dict[str, Any] = answer.get("payload") or {}
         if isinstance(auth := hello.get("auth"), dict):
             await asyncio.to_thread(self._identity.keep_token, auth)

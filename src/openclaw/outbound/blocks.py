@@ -123,7 +123,7 @@ def rest_of(text: str, refs: list[BlockRef]) -> str:
     return last.head + rest if rest.strip() else ""
 
 
-class Block(msgspec.Struct, frozen=True):
+class ReplyBlock(msgspec.Struct, frozen=True):
     """A piece of an answer that can be sent by itself."""
 
     text: str
@@ -164,9 +164,9 @@ class BlockChunker:
     def held(self) -> str:
         return self._buffer
 
-    def drain(self, *, force: bool) -> list[Block]:
+    def drain(self, *, force: bool) -> list[ReplyBlock]:
         """The blocks that are complete. ``force`` takes all that is left."""
-        blocks: list[Block] = []
+        blocks: list[ReplyBlock] = []
         if self._by_paragraph and not force:
             while (block := self._paragraph()) is not None:
                 blocks += [block] if block.text.strip() else []
@@ -189,7 +189,7 @@ class BlockChunker:
                 break
         return blocks
 
-    def _paragraph(self) -> Block | None:
+    def _paragraph(self) -> ReplyBlock | None:
         """The next whole paragraph, or a part of one that is too long."""
         fences = _fences(self._buffer) if "\n" in self._buffer else []
         for gap in _PARAGRAPH_END.finditer(self._buffer):
@@ -197,7 +197,7 @@ class BlockChunker:
                 break
             if _inside(fences, gap.start()) is None:
                 taken = self._take(gap.start(), fences)
-                return taken[0] if taken else Block("", self._end)
+                return taken[0] if taken else ReplyBlock("", self._end)
         if len(self._buffer) < self._max:
             return None
         cut = self._last_break(fences, 1)
@@ -231,9 +231,8 @@ class BlockChunker:
             return -1
         for place in range(len(window) - 1, least - 1, -1):
             if window[place].isspace() and _inside(fences, place) is None:
-                rest = self._buffer[place + 1 : place + 4]
-                if least > 1 and len(rest) < 3 and (not rest or rest[0] in "`~#>-+*"):
-                    continue  # What comes next may turn out to begin a block, which it must not do.
+                if least > 1 and self._may_pose_as_block(place):
+                    continue
                 return place
         return most if len(self._buffer) >= most else -1
 
@@ -263,9 +262,19 @@ class BlockChunker:
         """The places behind full stops, last first. What comes next must be there, unless all is there."""
         ends = [end.end() for end in _SENTENCE_END.finditer(window) if end.start() >= least]
         following = [(end, self._buffer[end : end + 1]) for end in reversed(ends)]
-        return [end for end, char in following if char.isspace() or (not char and least == 1)]
+        if least == 1:
+            return [end for end, char in following if not char or char.isspace()]
+        return [end for end, char in following if char == "\n" or (char.isspace() and not self._may_pose_as_block(end))]
 
-    def _take(self, cut: int, fences: list[Fence] | None = None) -> list[Block]:
+    def _may_pose_as_block(self, place: int) -> bool:
+        """Whether what comes behind the blank at ``place`` may turn out to begin a fence, a list or the like.
+
+        It must not do that, and is only marked as words once enough of it is there.
+        """
+        rest = self._buffer[place + 1 : place + 12].lstrip(" \t")
+        return not rest or (len(rest) < 3 and rest[0] in "`~#>-+*")
+
+    def _take(self, cut: int, fences: list[Fence] | None = None) -> list[ReplyBlock]:
         """Takes a block off the buffer. A block that ends inside a fence is closed, and the rest reopens it."""
         fence = _inside(fences or [], cut)
         if fence is not None:
@@ -281,8 +290,10 @@ class BlockChunker:
             return self._moved_on(text, f"\\{rest}", "\\")
         return self._moved_on(text, rest, "")
 
-    def _take_code(self, fence: Fence) -> list[Block]:
+    def _take_code(self, fence: Fence) -> list[ReplyBlock]:
         """Cuts a block of code: at a line end, with room for the closing line, and never inside that line."""
+        if self._buffer[: fence.start].strip() and fence.content + 2 + len(fence.close_line) > self._max:
+            return self._take(fence.start - 1)  # There is no room for code behind the words before it.
         room = max(self._max, len(fence.open_line) + len(fence.close_line) + 3) - len(fence.close_line)
         end = min(len(self._buffer), room)
         if fence.close < fence.end and fence.close <= end:
@@ -298,19 +309,21 @@ class BlockChunker:
         head = f"{fence.open_line}\n"
         return self._moved_on(text, head + self._buffer[cut:], head)
 
-    def _moved_on(self, text: str, rest: str, head: str) -> list[Block]:
+    def _moved_on(self, text: str, rest: str, head: str) -> list[ReplyBlock]:
         used = len(self._buffer) - len(self._head) - (len(rest) - len(head))
         dropped = self._buffer[len(text) : len(self._buffer) - len(rest) + len(head)]
         self._end += used
         gap, self._gap = self._gap, None if dropped.strip() or head.strip("\\") else dropped
         self._buffer, self._head = rest, head
-        return [Block(text, self._end, head, gap)] if text.strip() else []
+        return [ReplyBlock(text, self._end, head, gap)] if text.strip() else []
 
 
 def _fences(buffer: str) -> list[Fence]:
     """The fences of a text that goes on. One that is not closed yet has no end."""
     fences = find_fences(buffer)
-    if fences and fences[-1].close == fences[-1].end and not buffer[fences[-1].end :].strip():
+    # Its closing line must have ended too: "```" may become the first half of "```py", which closes nothing.
+    last = fences[-1] if fences else None
+    if last and (last.close == last.end or last.end == len(buffer)) and not buffer[last.end :].strip():
         beyond = len(buffer) + 1
         fences[-1] = msgspec.structs.replace(fences[-1], close=beyond, end=beyond)
     return fences
@@ -329,13 +342,13 @@ class Coalescer:
         self._most = most
         self._joiner = joiner
         self._each = each
-        self._waiting: Block | None = None
+        self._waiting: ReplyBlock | None = None
 
     @property
     def waits(self) -> bool:
         return self._waiting is not None
 
-    def add(self, block: Block) -> list[Block]:
+    def add(self, block: ReplyBlock) -> list[ReplyBlock]:
         """The messages to send now."""
         if not block.text.strip():
             return []
@@ -348,7 +361,7 @@ class Coalescer:
             # Words that belong together are not torn apart, only because they came in two blocks.
             joiner = self._joiner if block.gap is None else block.gap
             text = block.text.removeprefix("\\") if waiting.head == "\\" else block.text
-            joined = Block(f"{waiting.text}{joiner}{text}", block.end, block.head, waiting.gap)
+            joined = ReplyBlock(f"{waiting.text}{joiner}{text}", block.end, block.head, waiting.gap)
             if len(joined.text) > self._most:
                 sent = self.flush()
                 return sent + self.add(block)
@@ -358,11 +371,11 @@ class Coalescer:
         self._waiting = joined
         return []
 
-    def paused(self) -> list[Block]:
+    def paused(self) -> list[ReplyBlock]:
         """Nothing came for a while. A text that is too short goes on waiting."""
         return self.flush() if self._waiting is not None and len(self._waiting.text) >= self._least else []
 
-    def flush(self) -> list[Block]:
+    def flush(self) -> list[ReplyBlock]:
         waiting, self._waiting = self._waiting, None
         return [waiting] if waiting is not None else []
 

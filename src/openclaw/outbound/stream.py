@@ -18,7 +18,7 @@ import msgspec
 
 from openclaw.clock import Clock, wait_within
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta, ToolStarted
-from openclaw.outbound.blocks import JOINERS, Block, BlockChunker, BlockRef, BlockSettings, Coalescer
+from openclaw.outbound.blocks import JOINERS, BlockChunker, BlockRef, BlockSettings, Coalescer, ReplyBlock
 from openclaw.outbound.reply import ReplyShape, parts_for
 from openclaw.storage.base import Ledger, LedgerRow, OutboxPart, OutboxRow
 from openclaw.storage.disk_errors import until_written
@@ -146,7 +146,7 @@ class ReplyStream:
         for block in self._chunker.drain(force=force):
             await self._send(self._coalescer.add(block))
 
-    async def _send(self, blocks: Sequence[Block]) -> None:
+    async def _send(self, blocks: Sequence[ReplyBlock]) -> None:
         for block in blocks:
             shape = self._shape()
             parts = parts_for(self._row.route, [block.text], shape, reply_to=self._reply_to, first=self._sent)
@@ -202,7 +202,7 @@ class _Answer:
         self._decided, self.waits = True, False
         return self._read
 
-    def reference(self, block: Block) -> BlockRef:
+    def reference(self, block: ReplyBlock) -> BlockRef:
         self._pass(block.end - self._end)
         return BlockRef(answer=self.number, end=self._end, digest=self._hashed.hexdigest()[:32], head=block.head)
 

@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import msgspec
 
-from openclaw.agent.loop import AbortSignal, Steered
+from openclaw.agent.abort import AbortSignal
+from openclaw.agent.loop import Steered
 from openclaw.agent.recorder import RunResult
 from openclaw.clock import Clock, wait_within
 from openclaw.config.schema.messages import Queue, QueueDrop, QueueMode
@@ -394,7 +395,9 @@ class RunRecord:
 
 
 class Observer(Protocol):
-    """Follows one run. The Gateway has one for its clients, one for its metrics and one for the channel."""
+    """Follows one run: ``RunStream`` in ``gateway/server/events.py`` for the clients, ``ChannelRun`` in
+    ``gateway/channel_run.py`` for the channel that gets the reply, and ``RunMetrics``.
+    """
 
     def started(self) -> None: ...
 

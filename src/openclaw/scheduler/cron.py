@@ -32,7 +32,7 @@ from openclaw.scheduler.jobs import (
     with_next_run,
 )
 from openclaw.scheduler.schedule import backoff_ms, next_run
-from openclaw.scheduler.turns import Outcome, Status, Turn, Turns, said_nothing
+from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, Status, TurnOutcome, said_nothing
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import until_written
@@ -68,7 +68,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
 class Cron:
     def __init__(
         self,
-        turns: Turns,
+        turns: ScheduledTurns,
         heartbeats: Heartbeats,
         publish: Publish,
         *,
@@ -273,7 +273,7 @@ class Cron:
         prompt = f"[cron:{job['id']} {job.get('name', '')}] {payload.get('message', '')}\n{self._turns.current_time()}"
         level = payload.get("thinking")
         outcome = await self._turns.run(
-            Turn(
+            ScheduledTurn(
                 run_id=run_id,
                 session=session,
                 source="cron",
@@ -297,7 +297,9 @@ class Cron:
             session_key=f"{session.key}:run:{outcome.session_id}" if outcome.session_id else session.key,
         )
 
-    async def _announce(self, delivery: Job, agent_id: str, session: SessionRef, run_id: str, outcome: Outcome) -> str:
+    async def _announce(
+        self, delivery: Job, agent_id: str, session: SessionRef, run_id: str, outcome: TurnOutcome
+    ) -> str:
         """Delivers the answer. Returns why it could not be, unless the job does not mind."""
         if outcome.status != "ok" or said_nothing(outcome):
             return ""
@@ -312,7 +314,7 @@ class Cron:
             )
         return ""
 
-    def _tell_main(self, agent_id: str, run_id: str, outcome: Outcome) -> None:
+    def _tell_main(self, agent_id: str, run_id: str, outcome: TurnOutcome) -> None:
         main = self._turns.main_session(agent_id)
         failed = outcome.status == "error"
         text = f"Cron (error): {outcome.error}" if failed else f"Cron: {outcome.summary}"

@@ -32,7 +32,7 @@ from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ActiveHours, Heartbeat
 from openclaw.config.schema.channels.base import HeartbeatVisibility
 from openclaw.config.store import write_private
-from openclaw.scheduler.turns import Outcome, Target, Turn, Turns, said_nothing
+from openclaw.scheduler.turns import AnnounceTarget, ScheduledTurn, ScheduledTurns, TurnOutcome, said_nothing
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, canonical_key
 from openclaw.storage import faults
@@ -71,7 +71,7 @@ class Beat(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class UnderWay(msgspec.Struct, kw_only=True, rename="camel"):
+class HeartbeatUnderWay(msgspec.Struct, kw_only=True, rename="camel"):
     run_id: str
     agent_id: str
     reason: str
@@ -84,12 +84,12 @@ class _State(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """The last event."""
     last_at: dict[str, int] = {}
     """When the last regular heartbeat of each agent was."""
-    under_way: dict[str, UnderWay] = {}
+    under_way: dict[str, HeartbeatUnderWay] = {}
     """The heartbeats that have begun and whose answer is not dealt with, by run id."""
 
 
 class Heartbeats:
-    def __init__(self, turns: Turns, publish: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, turns: ScheduledTurns, publish: Callable[[dict[str, Any]], None]) -> None:
         self._turns = turns
         self._publish = publish
         self._runtime = turns.runtime
@@ -102,6 +102,8 @@ class Heartbeats:
         """Agents whose heartbeat is under way."""
         self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._resumed: dict[str, list[asyncio.Task[Any]]] = {}
+        """The heartbeats that an earlier process began, by agent, until the start is over."""
         self._started_at = self._runtime.clock.now_ms()
 
     # Its life
@@ -121,7 +123,8 @@ class Heartbeats:
             if await self._runtime.ledger.by_run(beat.run_id) is None:
                 await self._forget(beat)  # It was never accepted, so nothing has happened.
             else:
-                self._spawn(self._resume(beat), f"heartbeat {beat.run_id}")
+                resumed = self._spawn(self._resume(beat), f"heartbeat {beat.run_id}")
+                self._resumed.setdefault(beat.agent_id, []).append(resumed)
         self._spawn(self._keep_beating(), "heartbeat")
 
     def wake_for_left(self, besides: Collection[str] = ()) -> None:
@@ -129,7 +132,14 @@ class Heartbeats:
         for key in self._runtime.notes.waking(besides):
             for agent_id in agent_ids(self._turns.config):
                 if self.session(agent_id).key == key:
-                    self.request(agent_id, "wake")
+                    self._spawn(self._wake_if_left(agent_id, key, besides), f"wake {agent_id}")
+
+    async def _wake_if_left(self, agent_id: str, key: str, besides: Collection[str]) -> None:
+        """A heartbeat that goes on tells the agent what waits. A second one would have nothing to tell."""
+        if resumed := self._resumed.pop(agent_id, None):
+            await asyncio.wait(resumed)
+        if key in self._runtime.notes.waking(besides):
+            self.request(agent_id, "wake")
 
     async def stop(self) -> None:
         tasks = list(self._tasks)
@@ -137,12 +147,13 @@ class Heartbeats:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _spawn(self, work: Any, name: str) -> None:
+    def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _resume(self, beat: UnderWay) -> None:
+    async def _resume(self, beat: HeartbeatUnderWay) -> None:
         await self._finish(beat, await self._turns.ended(beat.run_id))
 
     async def _keep_beating(self) -> None:
@@ -261,14 +272,14 @@ class Heartbeats:
             return Beat("skipped", skipped)
         settings, session = self.settings(agent_id), self.session(agent_id)
         now = self._runtime.clock.now_ms()
-        beat = UnderWay(run_id=run_id or str(uuid.uuid4()), agent_id=agent_id, reason=reason, started_at=now)
+        beat = HeartbeatUnderWay(run_id=run_id or str(uuid.uuid4()), agent_id=agent_id, reason=reason, started_at=now)
         self._state.under_way[beat.run_id] = beat
         await self._save()
         faults.point("heartbeat.marked")
         prompt = settings.prompt or PROMPT
         if reason != "interval" and self._runtime.notes.peek(session.key):
             prompt = f"{EVENT_PROMPT}\n\n{prompt}" if settings.prompt else EVENT_PROMPT
-        turn = Turn(
+        turn = ScheduledTurn(
             run_id=beat.run_id,
             session=session,
             source="heartbeat",
@@ -309,13 +320,13 @@ class Heartbeats:
         talked = await self._runtime.sessions.get(session.agent_id, session.key) is not None
         return not talked and settings == Heartbeat() and not await asyncio.to_thread(path.exists)
 
-    async def _target(self, agent_id: str) -> Target:
+    async def _target(self, agent_id: str) -> AnnounceTarget:
         settings = self.settings(agent_id)
         if settings.target.strip().lower() == "none":
-            return Target(problem="target-none")
+            return AnnounceTarget(problem="target-none")
         return await self._turns.target(agent_id, settings.target, settings.to, settings.account_id)
 
-    async def _finish(self, beat: UnderWay, outcome: Outcome) -> Beat:
+    async def _finish(self, beat: HeartbeatUnderWay, outcome: TurnOutcome) -> Beat:
         """Decides what is delivered of a heartbeat's answer, delivers it, and tells everybody."""
         faults.point("heartbeat.ended")
         config, session = self._turns.config, self.session(beat.agent_id)
@@ -346,7 +357,12 @@ class Heartbeats:
         return Beat("failed", outcome.error) if status == "failed" else Beat("ran")
 
     async def _alert(
-        self, beat: UnderWay, session: SessionRef, outcome: Outcome, target: Target, shown: HeartbeatVisibility
+        self,
+        beat: HeartbeatUnderWay,
+        session: SessionRef,
+        outcome: TurnOutcome,
+        target: AnnounceTarget,
+        shown: HeartbeatVisibility,
     ) -> tuple[str, dict[str, Any]]:
         text, route = outcome.text, target.route
         told: dict[str, Any] = {"preview": clipped(text, LONGEST_PREVIEW), "indicatorType": "alert"}
@@ -377,7 +393,7 @@ class Heartbeats:
         return "sent", {**told, "to": route.get("to"), "reason": beat.reason}
 
     async def _deliver(
-        self, beat: UnderWay, session: SessionRef, outcome: Outcome, route: dict[str, Any], text: str
+        self, beat: HeartbeatUnderWay, session: SessionRef, outcome: TurnOutcome, route: dict[str, Any], text: str
     ) -> None:
         await self._turns.announce(beat.run_id, "deliver", session, outcome.session_id, route, text, "heartbeat")
 
@@ -388,7 +404,7 @@ class Heartbeats:
         await self._save()
         self._publish(event)
 
-    async def _forget(self, beat: UnderWay) -> None:
+    async def _forget(self, beat: HeartbeatUnderWay) -> None:
         self._state.under_way.pop(beat.run_id, None)
         await self._save()
 

@@ -16,8 +16,8 @@ from openclaw.config.store import write_private
 from openclaw.foreign_text import disarmed
 from openclaw.models.thinking import parse_level
 from openclaw.scheduler.heartbeat import Heartbeats
-from openclaw.scheduler.hooks import AgentRun, Wake, wrapped
-from openclaw.scheduler.turns import Outcome, Turn, Turns, said_nothing
+from openclaw.scheduler.hooks import HookTurn, Wake, wrapped
+from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, TurnOutcome, said_nothing
 from openclaw.sessions.keys import SessionRef, canonical_key, kind_of
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import until_written
@@ -32,7 +32,7 @@ class TooManyRuns(Exception):
     """As many turns of webhooks are under way as there may be."""
 
 
-class UnderWay(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+class HookUnderWay(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """A turn whose result is to be told."""
 
     name: str
@@ -45,12 +45,12 @@ class UnderWay(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True)
 
 
 class HookRuns:
-    def __init__(self, turns: Turns, heartbeats: Heartbeats) -> None:
+    def __init__(self, turns: ScheduledTurns, heartbeats: Heartbeats) -> None:
         self._turns = turns
         self._heartbeats = heartbeats
         self._runtime = turns.runtime
         self._path = self._runtime.state_dir / FILE_NAME
-        self._under_way: dict[str, UnderWay] = {}
+        self._under_way: dict[str, HookUnderWay] = {}
         self._saving = asyncio.Lock()
         self._accepting = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -58,7 +58,7 @@ class HookRuns:
     async def start(self) -> None:
         try:
             content = await asyncio.to_thread(self._path.read_bytes)
-            self._under_way = msgspec.json.decode(content, type=dict[str, UnderWay])
+            self._under_way = msgspec.json.decode(content, type=dict[str, HookUnderWay])
         except FileNotFoundError:
             return
         except (OSError, msgspec.MsgspecError) as problem:
@@ -81,7 +81,7 @@ class HookRuns:
             if wake.mode == "now":
                 self._heartbeats.request(agent_id, "hook:wake")
 
-    async def run(self, run: AgentRun, run_ids: list[str]) -> str:
+    async def run(self, run: HookTurn, run_ids: list[str]) -> str:
         """Accepts a turn and returns its run id, that of the first call when the event has come before.
 
         Raises ``TooManyRuns``, and ``OSError`` when it cannot be kept.
@@ -93,7 +93,7 @@ class HookRuns:
             if len(self._under_way) >= MOST_UNDER_WAY:
                 raise TooManyRuns
             run_id, session = run_ids[0], self._session(run, run_ids[0])
-            self._under_way[run_id] = UnderWay(
+            self._under_way[run_id] = HookUnderWay(
                 name=disarmed(run.name),
                 agent_id=session.agent_id,
                 session_key=session.key,
@@ -115,15 +115,15 @@ class HookRuns:
             self._follow(run_id)
         return run_id
 
-    def _session(self, run: AgentRun, run_id: str) -> SessionRef:
+    def _session(self, run: HookTurn, run_id: str) -> SessionRef:
         agent_id, session = self._turns.agent(run.agent_id), self._turns.config.session
         wanted = run.session_key or f"hook:{uuid.uuid5(uuid.UUID(run_id), 'session key')}"
         key = canonical_key(wanted, default_agent=agent_id, main_key=session.main_key, scope=session.scope)
         return SessionRef(key.split(":")[1] if key.startswith("agent:") else agent_id, key)
 
-    def _turn(self, run: AgentRun, run_id: str, session: SessionRef) -> Turn:
+    def _turn(self, run: HookTurn, run_id: str, session: SessionRef) -> ScheduledTurn:
         received = iso_utc(self._runtime.clock.now_ms())
-        return Turn(
+        return ScheduledTurn(
             run_id=run_id,
             session=session,
             source="hook",
@@ -147,7 +147,7 @@ class HookRuns:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _told(self, run_id: str, outcome: Outcome) -> None:
+    async def _told(self, run_id: str, outcome: TurnOutcome) -> None:
         """Delivers the answer, and tells the agent's main session in one line."""
         run = self._under_way.get(run_id)
         if run is None:

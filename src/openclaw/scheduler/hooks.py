@@ -81,7 +81,7 @@ class Wake(msgspec.Struct, kw_only=True):
     mode: Literal["now", "next-heartbeat"] = "now"
 
 
-class AgentRun(msgspec.Struct, kw_only=True):
+class HookTurn(msgspec.Struct, kw_only=True):
     """Runs a turn."""
 
     message: str
@@ -100,7 +100,7 @@ class AgentRun(msgspec.Struct, kw_only=True):
     """The configuration says that the message need not be marked as foreign."""
 
 
-def action_of(call: Call, hooks: Hooks, config_dir: Path, now_ms: int) -> Wake | AgentRun | None:
+def action_of(call: Call, hooks: Hooks, config_dir: Path, now_ms: int) -> Wake | HookTurn | None:
     """What the call asks for. None: a transform has decided that there is nothing to do.
 
     Raises ``HookRefused`` for a call that asks wrongly, and ``NoSuchHook`` when nothing answers this path.
@@ -122,7 +122,7 @@ def _wake(payload: Mapping[str, Any]) -> Wake:
     return Wake(text=text, mode=_mode(payload.get("mode")))
 
 
-def _agent(payload: Mapping[str, Any], hooks: Hooks) -> AgentRun:
+def _agent(payload: Mapping[str, Any], hooks: Hooks) -> HookTurn:
     message = _text(payload, "message")
     if not message:
         raise HookRefused("message required")
@@ -133,7 +133,7 @@ def _agent(payload: Mapping[str, Any], hooks: Hooks) -> AgentRun:
         raise HookRefused("agentId is not allowed by hooks.allowedAgentIds")
     seconds = payload.get("timeoutSeconds")
     counts = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
-    return AgentRun(
+    return HookTurn(
         message=message,
         name=_text(payload, "name")[:LONGEST_NAME] or "Hook",
         agent_id=agent_id,
@@ -196,7 +196,7 @@ def _matches(mapping: HookMapping, call: Call) -> bool:
     return wanted.source is None or wanted.source == call.payload.get("source")
 
 
-def _mapped(mapping: HookMapping, call: Call, hooks: Hooks, config_dir: Path, now_ms: int) -> Wake | AgentRun | None:
+def _mapped(mapping: HookMapping, call: Call, hooks: Hooks, config_dir: Path, now_ms: int) -> Wake | HookTurn | None:
     made: dict[str, Any] = {
         "action": mapping.action,
         "wakeMode": mapping.wake_mode,
@@ -221,7 +221,7 @@ def _mapped(mapping: HookMapping, call: Call, hooks: Hooks, config_dir: Path, no
     message = _text(made, "message")
     if not message:
         raise HookRefused("hook mapping requires message")
-    return AgentRun(
+    return HookTurn(
         message=message,
         name=_text(made, "name")[:LONGEST_NAME] or mapping.id or "Hook",
         agent_id=mapping.agent_id,
@@ -359,7 +359,7 @@ def _run_id(name: str) -> str:
     return str(uuid.uuid5(NAMESPACE, name))
 
 
-def wrapped(run: AgentRun, run_id: str, received: str, current_time: str) -> str:
+def wrapped(run: HookTurn, run_id: str, received: str, current_time: str) -> str:
     """The prompt of a webhook's turn."""
     if run.trusted:
         return f"[hook:{run_id} {disarmed(run.name)}] {run.message}\n{current_time}"

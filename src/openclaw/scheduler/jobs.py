@@ -73,7 +73,7 @@ class AgentTurnPayload(_Shape, kw_only=True, tag_field="kind", tag="agentTurn"):
     best_effort_deliver: bool | None = None
 
 
-class Delivery(_Shape, kw_only=True):
+class JobDelivery(_Shape, kw_only=True):
     mode: Literal["none", "announce"]
     channel: str | None = None
     to: str | None = None
@@ -93,7 +93,7 @@ class JobShape(_Shape, kw_only=True):
     session_target: Literal["main", "isolated"]
     wake_mode: Literal["now", "next-heartbeat"] = "now"
     payload: SystemEventPayload | AgentTurnPayload
-    delivery: Delivery | None = None
+    delivery: JobDelivery | None = None
     notify: bool | None = None
     """Newer clients send it. It is kept and means nothing here."""
 

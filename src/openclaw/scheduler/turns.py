@@ -46,7 +46,7 @@ Reach = Callable[[str, str, str | None], str | None]
 """Says why nobody can be reached at this address of this channel and account, or None."""
 
 
-class Turn(msgspec.Struct, kw_only=True):
+class ScheduledTurn(msgspec.Struct, kw_only=True):
     """One turn in a session of its own, or in one that the configuration names."""
 
     run_id: str
@@ -63,7 +63,7 @@ class Turn(msgspec.Struct, kw_only=True):
     timeout_seconds: int | float | None = None
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class TurnOutcome(msgspec.Struct, kw_only=True):
     status: Status
     error: str = ""
     text: str = ""
@@ -77,14 +77,14 @@ class Outcome(msgspec.Struct, kw_only=True):
         return clipped(self.text, LONGEST_SUMMARY)
 
 
-class Target(msgspec.Struct, kw_only=True):
+class AnnounceTarget(msgspec.Struct, kw_only=True):
     """Where an answer is announced, or the problem that there is nowhere."""
 
     route: dict[str, Any] = {}
     problem: str = ""
 
 
-class Turns:
+class ScheduledTurns:
     """Runs such turns to their end and announces what came of them. Heartbeats, jobs and webhooks share it."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Turns:
 
     # A turn
 
-    async def begin(self, turn: Turn) -> Outcome | None:
+    async def begin(self, turn: ScheduledTurn) -> TurnOutcome | None:
         """Accepts the turn. Returns an outcome only when it is not run. A turn that was accepted before goes on."""
         if await self.runtime.ledger.by_run(turn.run_id) is not None:
             return None
@@ -136,18 +136,18 @@ class Turns:
             entry_fields={"label": turn.label} if turn.label else {},
         )
         if isinstance(await self._pipeline.process(message), Blocked):
-            return Outcome(status="skipped", error="send blocked by session policy", session_key=session.key)
+            return TurnOutcome(status="skipped", error="send blocked by session policy", session_key=session.key)
         faults.point(f"{turn.source}.accepted")
         return None
 
-    async def ended(self, run_id: str) -> Outcome:
+    async def ended(self, run_id: str) -> TurnOutcome:
         """Waits for the end of a turn that was accepted."""
         while (row := await self.runtime.ledger.by_run(run_id)) is not None and row.state not in END_STATES:
             await self.dispatcher.wait(run_id, LONGEST_WAIT_S)
         if row is None:
-            return Outcome(status="error", error="the run is not known any more")
+            return TurnOutcome(status="error", error="the run is not known any more")
         result = row.result or {}
-        outcome = Outcome(
+        outcome = TurnOutcome(
             status="ok" if row.state in ("answered", "silent") else "error",
             text=str(result.get("text") or ""),
             session_id=str(result.get("sessionId") or row.session_id),
@@ -158,10 +158,10 @@ class Turns:
             outcome.error = reason_text(row.reason) or row.state
         return outcome
 
-    async def run(self, turn: Turn) -> Outcome:
+    async def run(self, turn: ScheduledTurn) -> TurnOutcome:
         return await self.begin(turn) or await self.ended(turn.run_id)
 
-    async def _fresh_session(self, turn: Turn) -> None:
+    async def _fresh_session(self, turn: ScheduledTurn) -> None:
         """Gives the key a new session whose id follows from the run, so that a repeated step makes the same one."""
         session, made = turn.session, str(uuid.uuid5(uuid.UUID(turn.run_id), "session"))
         now = self.runtime.clock.now_ms()
@@ -187,7 +187,9 @@ class Turns:
 
     # What comes of it
 
-    async def target(self, agent_id: str, channel: str | None, to: str | None, account: str | None = None) -> Target:
+    async def target(
+        self, agent_id: str, channel: str | None, to: str | None, account: str | None = None
+    ) -> AnnounceTarget:
         """Where an answer goes: to the address given, else where the agent's main session was last written from."""
         main = self.main_session(agent_id)
         entry = await self.runtime.sessions.get(main.agent_id, main.key)
@@ -200,12 +202,12 @@ class Turns:
         else:
             route = {"channel": named, "to": (to or "").strip(), **({"accountId": account} if account else {})}
         if not is_delivered(route):
-            return Target(
+            return AnnounceTarget(
                 problem="delivery target is missing: no chat is known to send to; name a channel and a recipient"
             )
         if problem := self._reach(named, route["to"], route.get("accountId")):
-            return Target(problem=problem)
-        return Target(route=route)
+            return AnnounceTarget(problem=problem)
+        return AnnounceTarget(route=route)
 
     async def announce(
         self,
@@ -252,7 +254,7 @@ class Turns:
         return f"Current time: {moment:%A, %B %d, %Y, %H:%M} ({moment:%Z})"
 
 
-def said_nothing(outcome: Outcome) -> bool:
+def said_nothing(outcome: TurnOutcome) -> bool:
     """Whether the agent had nothing to tell: it was silent, or ended without a word."""
     row = outcome.row
     return not outcome.text or (row is not None and row.reason.code is ReasonCode.NO_WORDS)

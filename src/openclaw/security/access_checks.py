@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from openclaw.config.agents import agent_ids
 from openclaw.config.schema import Config
-from openclaw.security.audit import Finding, Subject, finding
+from openclaw.security.audit import AuditFinding, Subject, finding
 from openclaw.security.tool_checks import risky_tools, tools_among
 
 MANY = 25
@@ -92,7 +92,7 @@ def open_doors(values: dict[str, Any]) -> list[str]:
     return found + sorted({door.group_path for door in doors(values) if door.groups_open})
 
 
-def policy_checks(subject: Subject) -> Iterator[Finding]:
+def policy_checks(subject: Subject) -> Iterator[AuditFinding]:
     config = subject.snapshot.config
     told: set[str] = set()
     for door in doors(subject.snapshot.resolved):
@@ -143,7 +143,7 @@ def _paired(state: Path, channel: str) -> list[str]:
     return _list(stored.get("allowFrom")) if isinstance(stored, dict) else []
 
 
-def command_checks(subject: Subject) -> Iterator[Finding]:
+def command_checks(subject: Subject) -> Iterator[AuditFinding]:
     commands = subject.snapshot.config.commands
     owners = [str(entry) for entry in commands.owner_allow_from]
     if any(entry.split(":")[-1].strip() == "*" for entry in owners):
@@ -159,7 +159,7 @@ def command_checks(subject: Subject) -> Iterator[Finding]:
         yield finding("commands.use_access_groups_off", detail, fix)
 
 
-def elevated_checks(subject: Subject) -> Iterator[Finding]:
+def elevated_checks(subject: Subject) -> Iterator[AuditFinding]:
     config = subject.snapshot.config
     sections = [config.tools.elevated]
     sections += [agent.tools.elevated for agent in config.agents.list if agent.tools and agent.tools.elevated]
@@ -186,7 +186,7 @@ def elevated_checks(subject: Subject) -> Iterator[Finding]:
         yield finding("security.exposure.open_groups_with_elevated", detail, fix)
 
 
-def exposure_checks(subject: Subject) -> Iterator[Finding]:
+def exposure_checks(subject: Subject) -> Iterator[AuditFinding]:
     config = subject.snapshot.config
     entrances = open_doors(subject.snapshot.resolved)
     risky = {agent: tools for agent in agent_ids(config) if (tools := risky_tools(config, agent))}
@@ -198,7 +198,7 @@ def exposure_checks(subject: Subject) -> Iterator[Finding]:
     yield finding("summary.attack_surface", _surface(subject, config))
 
 
-def visibility_checks(subject: Subject) -> Iterator[Finding]:
+def visibility_checks(subject: Subject) -> Iterator[AuditFinding]:
     """The session tools read conversations of the same agent, also when somebody else than the owner asks."""
     config = subject.snapshot.config
     reach = config.tools.sessions.visibility or "all"

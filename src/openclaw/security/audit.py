@@ -20,120 +20,123 @@ Severity: TypeAlias = Literal["critical", "warn", "info"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warn", "info")
 
 
-class Rule(NamedTuple):
+class AuditRule(NamedTuple):
     severity: Severity
     title: str
 
 
-RULES: dict[str, Rule] = {
-    "summary.attack_surface": Rule("info", "What is open"),
+RULES: dict[str, AuditRule] = {
+    "summary.attack_surface": AuditRule("info", "What is open"),
     # Files
-    "fs.parent_dir.perms_writable": Rule("critical", "Other users can replace the state folder"),
-    "fs.state_dir.foreign_owner": Rule("critical", "The state folder belongs to another user"),
-    "fs.state_dir.symlink": Rule("warn", "The state folder is a link"),
-    "fs.state_dir.perms_world_writable": Rule("critical", "Everybody can write to the state folder"),
-    "fs.state_dir.perms_group_writable": Rule("warn", "The group can write to the state folder"),
-    "fs.state_dir.perms_readable": Rule("warn", "Other users can read the state folder"),
-    "fs.synced_dir": Rule("warn", "The state folder is copied to a cloud"),
-    "fs.config.symlink": Rule("warn", "The configuration file is a link"),
-    "fs.config.foreign_owner": Rule("critical", "The configuration file belongs to another user"),
-    "fs.config.perms_writable": Rule("critical", "Other users can change the configuration"),
-    "fs.config.perms_world_readable": Rule("critical", "Everybody can read the configuration"),
-    "fs.config.perms_group_readable": Rule("warn", "The group can read the configuration"),
-    "fs.config_include.perms_writable": Rule("critical", "Other users can change an included file"),
-    "fs.config_include.perms_world_readable": Rule("critical", "Everybody can read an included file"),
-    "fs.config_include.perms_group_readable": Rule("warn", "The group can read an included file"),
-    "fs.credentials_dir.perms_writable": Rule("critical", "Other users can let people in"),
-    "fs.credentials_dir.perms_readable": Rule("warn", "Other users can read who was let in"),
-    "fs.auth_profiles.perms_writable": Rule("critical", "Other users can change stored credentials"),
-    "fs.auth_profiles.perms_readable": Rule("warn", "Other users can read stored credentials"),
-    "fs.devices.perms_writable": Rule("critical", "Other users can pair a device"),
-    "fs.devices.perms_readable": Rule("critical", "Other users can read the tokens of devices"),
-    "fs.exec_approvals.perms_writable": Rule("critical", "Other users can allow commands"),
-    "fs.sessions_store.perms_readable": Rule("warn", "Other users can read the list of sessions"),
-    "fs.transcripts.perms_readable": Rule("warn", "Other users can read conversations"),
-    "fs.log_file.perms_readable": Rule("warn", "Other users can read the log"),
-    "fs.state_file.perms_writable": Rule("critical", "Other users can change the Gateway's files"),
-    "fs.state_file.perms_readable": Rule("warn", "Other users can read the Gateway's files"),
-    "fs.state_file.symlink": Rule("warn", "A link leads out of the state folder"),
-    "fs.state_file.foreign_owner": Rule("critical", "A file in the state folder belongs to another user"),
-    "fs.secret_file.perms_readable": Rule("critical", "Other users can read the file of a secret"),
-    "fs.tls_key.perms_readable": Rule("critical", "Other users can read the TLS key"),
-    "fs.workspace.perms_writable": Rule("critical", "Other users can write what the agent reads as instructions"),
-    "fs.workspace.perms_readable": Rule("warn", "Other users can read the agent's workspace"),
-    "fs.workspace.symlink": Rule("warn", "A file of the prompt is a link out of the workspace"),
+    "fs.parent_dir.perms_writable": AuditRule("critical", "Other users can replace the state folder"),
+    "fs.state_dir.foreign_owner": AuditRule("critical", "The state folder belongs to another user"),
+    "fs.state_dir.symlink": AuditRule("warn", "The state folder is a link"),
+    "fs.state_dir.perms_world_writable": AuditRule("critical", "Everybody can write to the state folder"),
+    "fs.state_dir.perms_group_writable": AuditRule("warn", "The group can write to the state folder"),
+    "fs.state_dir.perms_readable": AuditRule("warn", "Other users can read the state folder"),
+    "fs.synced_dir": AuditRule("warn", "The state folder is copied to a cloud"),
+    "fs.config.symlink": AuditRule("warn", "The configuration file is a link"),
+    "fs.config.foreign_owner": AuditRule("critical", "The configuration file belongs to another user"),
+    "fs.config.perms_writable": AuditRule("critical", "Other users can change the configuration"),
+    "fs.config.perms_world_readable": AuditRule("critical", "Everybody can read the configuration"),
+    "fs.config.perms_group_readable": AuditRule("warn", "The group can read the configuration"),
+    "fs.config_include.perms_writable": AuditRule("critical", "Other users can change an included file"),
+    "fs.config_include.perms_world_readable": AuditRule("critical", "Everybody can read an included file"),
+    "fs.config_include.perms_group_readable": AuditRule("warn", "The group can read an included file"),
+    "fs.credentials_dir.perms_writable": AuditRule("critical", "Other users can let people in"),
+    "fs.credentials_dir.perms_readable": AuditRule("warn", "Other users can read who was let in"),
+    "fs.auth_profiles.perms_writable": AuditRule("critical", "Other users can change stored credentials"),
+    "fs.auth_profiles.perms_readable": AuditRule("warn", "Other users can read stored credentials"),
+    "fs.devices.perms_writable": AuditRule("critical", "Other users can pair a device"),
+    "fs.devices.perms_readable": AuditRule("critical", "Other users can read the tokens of devices"),
+    "fs.exec_approvals.perms_writable": AuditRule("critical", "Other users can allow commands"),
+    "fs.sessions_store.perms_readable": AuditRule("warn", "Other users can read the list of sessions"),
+    "fs.transcripts.perms_readable": AuditRule("warn", "Other users can read conversations"),
+    "fs.log_file.perms_readable": AuditRule("warn", "Other users can read the log"),
+    "fs.state_file.perms_writable": AuditRule("critical", "Other users can change the Gateway's files"),
+    "fs.state_file.perms_readable": AuditRule("warn", "Other users can read the Gateway's files"),
+    "fs.state_file.symlink": AuditRule("warn", "A link leads out of the state folder"),
+    "fs.state_file.foreign_owner": AuditRule("critical", "A file in the state folder belongs to another user"),
+    "fs.secret_file.perms_readable": AuditRule("critical", "Other users can read the file of a secret"),
+    "fs.tls_key.perms_readable": AuditRule("critical", "Other users can read the TLS key"),
+    "fs.workspace.perms_writable": AuditRule("critical", "Other users can write what the agent reads as instructions"),
+    "fs.workspace.perms_readable": AuditRule("warn", "Other users can read the agent's workspace"),
+    "fs.workspace.symlink": AuditRule("warn", "A file of the prompt is a link out of the workspace"),
     # The Gateway's doors
-    "gateway.bind_no_auth": Rule("critical", "The Gateway listens on the network without a secret"),
-    "gateway.loopback_no_auth": Rule("critical", "The Gateway has no secret"),
-    "gateway.no_tls": Rule("warn", "The Gateway listens on the network without encryption"),
-    "gateway.token_too_short": Rule("warn", "The Gateway's token is short"),
-    "gateway.password_too_short": Rule("warn", "The Gateway's password is short"),
-    "gateway.secret_reused": Rule("warn", "The Gateway's secret is used elsewhere too"),
-    "gateway.rate_limit_loose": Rule("warn", "Many wrong secrets are allowed"),
-    "gateway.trusted_proxies_missing": Rule("warn", "No proxy is named"),
-    "gateway.trusted_proxies_wide": Rule("critical", "Whole networks count as proxies"),
-    "gateway.tailscale_funnel": Rule("critical", "Tailscale Funnel is set"),
-    "gateway.tailscale_serve": Rule("info", "Tailscale Serve is set"),
-    "gateway.control_ui.insecure_auth": Rule("critical", "The Control UI is let in without a device identity"),
-    "gateway.control_ui.device_auth_disabled": Rule("critical", "Device identities of the Control UI are not checked"),
-    "gateway.control_ui.origins_wide": Rule("critical", "Web pages of any origin may connect"),
-    "gateway.probe_failed": Rule("warn", "The running Gateway could not be examined"),
-    "gateway.probe.open": Rule("critical", "The running Gateway answers without a secret"),
-    "gateway.probe.foreign_origin": Rule("critical", "The running Gateway lets a foreign web page in"),
-    "gateway.probe.not_throttled": Rule("warn", "The running Gateway does not slow down guessing"),
-    "gateway.probe.exposed": Rule("critical", "The running Gateway is reachable from the network"),
-    "browser.remote_cdp_http": Rule("warn", "The browser is controlled without encryption"),
-    "browser.private_network_open": Rule("critical", "Pages in the agent's browser reach the private network"),
-    "browser.no_sandbox": Rule("warn", "The agent's browser runs without its own sandbox"),
-    "browser.groups": Rule("warn", "Groups can use the agent's browser"),
+    "gateway.bind_no_auth": AuditRule("critical", "The Gateway listens on the network without a secret"),
+    "gateway.loopback_no_auth": AuditRule("critical", "The Gateway has no secret"),
+    "gateway.no_tls": AuditRule("warn", "The Gateway listens on the network without encryption"),
+    "gateway.token_too_short": AuditRule("warn", "The Gateway's token is short"),
+    "gateway.password_too_short": AuditRule("warn", "The Gateway's password is short"),
+    "gateway.secret_reused": AuditRule("warn", "The Gateway's secret is used elsewhere too"),
+    "gateway.rate_limit_loose": AuditRule("warn", "Many wrong secrets are allowed"),
+    "gateway.trusted_proxies_missing": AuditRule("warn", "No proxy is named"),
+    "gateway.trusted_proxies_wide": AuditRule("critical", "Whole networks count as proxies"),
+    "gateway.tailscale_funnel": AuditRule("critical", "Tailscale Funnel is set"),
+    "gateway.tailscale_serve": AuditRule("info", "Tailscale Serve is set"),
+    "gateway.control_ui.insecure_auth": AuditRule("critical", "The Control UI is let in without a device identity"),
+    "gateway.control_ui.device_auth_disabled": AuditRule(
+        "critical", "Device identities of the Control UI are not checked"
+    ),
+    "gateway.control_ui.origins_wide": AuditRule("critical", "Web pages of any origin may connect"),
+    "gateway.probe_failed": AuditRule("warn", "The running Gateway could not be examined"),
+    "gateway.probe.open": AuditRule("critical", "The running Gateway answers without a secret"),
+    "gateway.probe.foreign_origin": AuditRule("critical", "The running Gateway lets a foreign web page in"),
+    "gateway.probe.not_throttled": AuditRule("warn", "The running Gateway does not slow down guessing"),
+    "gateway.probe.exposed": AuditRule("critical", "The running Gateway is reachable from the network"),
+    "browser.remote_cdp_http": AuditRule("warn", "The browser is controlled without encryption"),
+    "browser.own_network": AuditRule("warn", "A browser that already runs is guarded in part"),
+    "browser.private_network_open": AuditRule("critical", "Pages in the agent's browser reach the private network"),
+    "browser.no_sandbox": AuditRule("warn", "The agent's browser runs without its own sandbox"),
+    "browser.groups": AuditRule("warn", "Groups can use the agent's browser"),
     # Configuration and secrets
-    "config.invalid": Rule("critical", "The configuration is not valid"),
-    "config.refused": Rule("critical", "A setting promises safety that there is not"),
-    "config.secrets.gateway_password_in_config": Rule("warn", "The Gateway's password is in the configuration"),
-    "config.secrets.hooks_token_in_config": Rule("info", "The token for webhooks is in the configuration"),
-    "config.secrets.in_config": Rule("info", "Secrets are written in the configuration"),
-    "hooks.token_too_short": Rule("warn", "The token for webhooks is short"),
-    "hooks.token_reuse_gateway_token": Rule("warn", "Webhooks use the Gateway's token"),
-    "hooks.path_root": Rule("critical", "Webhooks are at the root path"),
-    "logging.redact_off": Rule("warn", "Secrets are not masked in logs"),
-    "logging.redact_patterns": Rule("warn", "The usual secrets are not masked in logs"),
+    "config.invalid": AuditRule("critical", "The configuration is not valid"),
+    "config.refused": AuditRule("critical", "A setting promises safety that there is not"),
+    "config.secrets.gateway_password_in_config": AuditRule("warn", "The Gateway's password is in the configuration"),
+    "config.secrets.hooks_token_in_config": AuditRule("info", "The token for webhooks is in the configuration"),
+    "config.secrets.in_config": AuditRule("info", "Secrets are written in the configuration"),
+    "hooks.token_too_short": AuditRule("warn", "The token for webhooks is short"),
+    "hooks.token_reuse_gateway_token": AuditRule("warn", "Webhooks use the Gateway's token"),
+    "hooks.path_root": AuditRule("critical", "Webhooks are at the root path"),
+    "logging.redact_off": AuditRule("warn", "Secrets are not masked in logs"),
+    "logging.redact_patterns": AuditRule("warn", "The usual secrets are not masked in logs"),
     # Who may do what
-    "channels.<channel>.dm.open": Rule("critical", "Everybody can write to the agent"),
-    "channels.<channel>.dm.open_invalid": Rule("warn", "The policy for direct messages contradicts the list"),
-    "channels.<channel>.dm.disabled": Rule("info", "Direct messages are off"),
-    "channels.<channel>.dm.scope_main_multiuser": Rule("warn", "Several people share one conversation"),
-    "channels.<channel>.several_owners": Rule("warn", "Several people are owners"),
-    "channels.<channel>.groups.open": Rule("warn", "Every member of a group can write to the agent"),
-    "channels.<channel>.groups.allowFrom.wildcard": Rule("critical", "The list for groups admits everybody"),
-    "commands.ownerAllowFrom.wildcard": Rule("warn", "The list of owners names nobody"),
-    "commands.allowFrom.wildcard": Rule("critical", "Everybody may use commands"),
-    "commands.use_access_groups_off": Rule("critical", "Commands do not obey the lists"),
-    "security.exposure.open_groups_with_elevated": Rule("critical", "Elevated commands meet open groups"),
-    "security.exposure.open_doors_with_tools": Rule("critical", "Strangers reach an agent that can run commands"),
-    "tools.elevated.allowFrom.<channel>.wildcard": Rule("critical", "Everybody may use elevated commands"),
-    "tools.elevated.allowFrom.<channel>.large": Rule("warn", "Many people may use elevated commands"),
-    "tools.exec.unrestricted": Rule("warn", "The agent runs any command without asking"),
-    "tools.exec.safe_bins": Rule("warn", "Programs that are no filters count as safe"),
-    "tools.exec.allowlist_wide": Rule("critical", "The list of allowed programs allows almost everything"),
-    "tools.exec.fallback_open": Rule("warn", "Commands run when nobody answers"),
-    "tools.exec.rules_unreadable": Rule("warn", "The rules for commands cannot be read"),
-    "tools.sessions.visibility_wide": Rule("warn", "Other people's conversations reach yours"),
-    "tools.fs.workspace_only_off": Rule("warn", "File tools leave the workspace"),
-    "sandbox.unavailable": Rule("warn", "Runs are refused, since their sandbox cannot be had"),
-    "sandbox.docker_config_mode_off": Rule("warn", "A sandbox is described and not used"),
-    "sandbox.dangerous_network_mode": Rule("warn", "The sandbox has this machine's network"),
-    "sandbox.dangerous_bind_mount": Rule("critical", "The sandbox sees folders of value"),
-    "plugins.extensions_no_allowlist": Rule("warn", "Extensions are loaded without a list"),
-    "mcp.open_to_all": Rule("warn", "Everybody can use the tools of an MCP server"),
-    "plugins.code_perms": Rule("critical", "Other users can change code that the Gateway loads"),
-    "models.legacy": Rule("warn", "An old model is used"),
-    "models.weak_tier": Rule("warn", "A weak model is used"),
-    "models.small_params": Rule("info", "A small model is used"),
+    "channels.<channel>.dm.open": AuditRule("critical", "Everybody can write to the agent"),
+    "channels.<channel>.dm.open_invalid": AuditRule("warn", "The policy for direct messages contradicts the list"),
+    "channels.<channel>.dm.disabled": AuditRule("info", "Direct messages are off"),
+    "channels.<channel>.dm.scope_main_multiuser": AuditRule("warn", "Several people share one conversation"),
+    "channels.<channel>.several_owners": AuditRule("warn", "Several people are owners"),
+    "channels.<channel>.groups.open": AuditRule("warn", "Every member of a group can write to the agent"),
+    "channels.<channel>.groups.allowFrom.wildcard": AuditRule("critical", "The list for groups admits everybody"),
+    "commands.ownerAllowFrom.wildcard": AuditRule("warn", "The list of owners names nobody"),
+    "commands.allowFrom.wildcard": AuditRule("critical", "Everybody may use commands"),
+    "commands.use_access_groups_off": AuditRule("critical", "Commands do not obey the lists"),
+    "security.exposure.open_groups_with_elevated": AuditRule("critical", "Elevated commands meet open groups"),
+    "security.exposure.open_doors_with_tools": AuditRule("critical", "Strangers reach an agent that can run commands"),
+    "tools.elevated.allowFrom.<channel>.wildcard": AuditRule("critical", "Everybody may use elevated commands"),
+    "tools.elevated.allowFrom.<channel>.large": AuditRule("warn", "Many people may use elevated commands"),
+    "tools.exec.unrestricted": AuditRule("warn", "The agent runs any command without asking"),
+    "tools.exec.safe_bins": AuditRule("warn", "Programs that are no filters count as safe"),
+    "tools.exec.allowlist_wide": AuditRule("critical", "The list of allowed programs allows almost everything"),
+    "tools.exec.fallback_open": AuditRule("warn", "Commands run when nobody answers"),
+    "tools.exec.rules_unreadable": AuditRule("warn", "The rules for commands cannot be read"),
+    "tools.sessions.visibility_wide": AuditRule("warn", "Other people's conversations reach yours"),
+    "tools.fs.workspace_only_off": AuditRule("warn", "File tools leave the workspace"),
+    "sandbox.unavailable": AuditRule("warn", "Runs are refused, since their sandbox cannot be had"),
+    "sandbox.docker_config_mode_off": AuditRule("warn", "A sandbox is described and not used"),
+    "sandbox.dangerous_network_mode": AuditRule("warn", "The sandbox has this machine's network"),
+    "sandbox.dangerous_bind_mount": AuditRule("critical", "The sandbox sees folders of value"),
+    "plugins.extensions_no_allowlist": AuditRule("warn", "Extensions are loaded without a list"),
+    "mcp.open_to_all": AuditRule("warn", "Everybody can use the tools of an MCP server"),
+    "plugins.code_perms": AuditRule("critical", "Other users can change code that the Gateway loads"),
+    "models.legacy": AuditRule("warn", "An old model is used"),
+    "models.weak_tier": AuditRule("warn", "A weak model is used"),
+    "models.small_params": AuditRule("info", "A small model is used"),
 }
 """Check id → severity and title. ``<channel>`` stands for the id of a channel."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class AuditFinding(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     check_id: str
     severity: Severity
     title: str
@@ -150,9 +153,9 @@ class Subject(msgspec.Struct, frozen=True):
     environ: Mapping[str, str]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     ts: int
-    findings: list[Finding]
+    findings: list[AuditFinding]
     deep: dict[str, Any] | None = None
     """What the probe of the running Gateway saw."""
 
@@ -167,10 +170,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return {severity: count[severity] for severity in SEVERITIES}
 
 
-def finding(rule: str, detail: str, fix: str = "", *, channel: str = "", severity: Severity | None = None) -> Finding:
+def finding(
+    rule: str, detail: str, fix: str = "", *, channel: str = "", severity: Severity | None = None
+) -> AuditFinding:
     """A finding of the table. ``severity`` is given where the circumstances change it."""
     usual, title = RULES[rule]
-    return Finding(
+    return AuditFinding(
         check_id=rule.replace("<channel>", channel),
         severity=severity or usual,
         title=title,
@@ -183,16 +188,16 @@ def subject_of(config_path: str, state: str, environ: Mapping[str, str]) -> Subj
     return Subject(read_config(config_path, environ), Path(state), environ)
 
 
-def audit(subject: Subject, now_ms: int) -> Report:
+def audit(subject: Subject, now_ms: int) -> AuditReport:
     """Runs every check that needs no running Gateway. Blocking."""
     from openclaw.security import access_checks, file_checks, gateway_checks, sandbox_checks, tool_checks
 
     modules = (gateway_checks, access_checks, tool_checks, sandbox_checks, file_checks)
     checks = [check for module in modules for check in module.CHECKS]
     found = [one for check in checks for one in check(subject)]
-    return Report(ts=now_ms, findings=by_severity(found))
+    return AuditReport(ts=now_ms, findings=by_severity(found))
 
 
-def by_severity(found: list[Finding]) -> list[Finding]:
+def by_severity(found: list[AuditFinding]) -> list[AuditFinding]:
     """The worst come first; those of one severity stay in their order."""
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from openclaw.config.agents import agent_ids, workspace_dir
 from openclaw.paths import tls_files
-from openclaw.security.audit import Finding, Subject, finding
+from openclaw.security.audit import AuditFinding, Subject, finding
 
 OTHERS_WRITE = 0o022
 OTHERS_READ = 0o044
@@ -26,7 +26,7 @@ _CLOUDS = ("Library/Mobile Documents", "Library/CloudStorage", "iCloud", "Dropbo
            "GoogleDrive", "pCloud", "Nextcloud", "Syncthing")  # fmt: skip
 
 
-class Entry(NamedTuple):
+class StateFile(NamedTuple):
     """A file, folder or link in the state folder."""
 
     path: Path
@@ -49,14 +49,14 @@ class Entry(NamedTuple):
         return f"{self.path} (mode {self.mode:03o})"
 
 
-def entry_of(path: str | Path) -> Entry | None:
+def entry_of(path: str | Path) -> StateFile | None:
     try:
-        return Entry(Path(path), os.lstat(path))
+        return StateFile(Path(path), os.lstat(path))
     except OSError:
         return None
 
 
-def entries(state: Path) -> Iterator[Entry]:
+def entries(state: Path) -> Iterator[StateFile]:
     """Everything below the state folder. Links are not followed."""
     pending, seen = [state], 0
     while pending:
@@ -75,7 +75,7 @@ def entries(state: Path) -> Iterator[Entry]:
                     pending.append(entry.path)
 
 
-def state_folder_checks(subject: Subject) -> Iterator[Finding]:
+def state_folder_checks(subject: Subject) -> Iterator[AuditFinding]:
     state = entry_of(subject.state)
     if state is None:
         return
@@ -84,7 +84,7 @@ def state_folder_checks(subject: Subject) -> Iterator[Finding]:
         detail = f"{where} leads to {os.path.realpath(where)}; who can change that place has the state"
         yield finding("fs.state_dir.symlink", detail, "make it a folder of its own, or check who owns the target")
         try:
-            state = Entry(subject.state, subject.state.stat())
+            state = StateFile(subject.state, subject.state.stat())
         except OSError:
             return
     if state.is_foreign:
@@ -109,7 +109,7 @@ def state_folder_checks(subject: Subject) -> Iterator[Finding]:
         yield finding("fs.synced_dir", detail, "set OPENCLAW_STATE_DIR to a folder that is not synchronised")
 
 
-def config_file_checks(subject: Subject) -> Iterator[Finding]:
+def config_file_checks(subject: Subject) -> Iterator[AuditFinding]:
     files = [("fs.config", subject.snapshot.path), *(("fs.config_include", f) for f in subject.snapshot.includes)]
     for rule, path in files:
         entry = entry_of(path)
@@ -128,7 +128,7 @@ def config_file_checks(subject: Subject) -> Iterator[Finding]:
         yield from _modes(rule, entry)
 
 
-def _modes(rule: str, entry: Entry) -> Iterator[Finding]:
+def _modes(rule: str, entry: StateFile) -> Iterator[AuditFinding]:
     fix = f"chmod 600 {entry.path}"
     if entry.mode & OTHERS_WRITE:
         yield finding(f"{rule}.perms_writable", entry.shown(), fix)
@@ -158,11 +158,11 @@ def kind_of(path: Path, state: Path) -> str:
     return "transcripts" if ".jsonl" in path.name else "state_file"
 
 
-def state_file_checks(subject: Subject) -> Iterator[Finding]:
+def state_file_checks(subject: Subject) -> Iterator[AuditFinding]:
     """Looks at every file in the state folder. Files of one kind are one finding."""
     from openclaw.security.audit import RULES
 
-    found: dict[str, list[Entry]] = {}
+    found: dict[str, list[StateFile]] = {}
     config, state = subject.snapshot.config, subject.state
     workspaces = {workspace_dir(config, state, agent) for agent in agent_ids(config)}
     own_files = {Path(subject.snapshot.path), *map(Path, subject.snapshot.includes)}
@@ -187,7 +187,7 @@ def state_file_checks(subject: Subject) -> Iterator[Finding]:
         yield finding(rule, _listed(some), fix)
 
 
-def _listed(some: list[Entry]) -> str:
+def _listed(some: list[StateFile]) -> str:
     more = f" and {len(some) - MAX_NAMED} more" if len(some) > MAX_NAMED else ""
     return ", ".join(entry.shown() for entry in some[:MAX_NAMED]) + more
 
@@ -215,14 +215,14 @@ def _secret_files(subject: Subject) -> Iterator[str]:
             pending += value
 
 
-def named_file_checks(subject: Subject) -> Iterator[Finding]:
+def named_file_checks(subject: Subject) -> Iterator[AuditFinding]:
     for rule, path in named_files(subject):
         entry = entry_of(os.path.realpath(path))
         if entry and entry.mode & (OTHERS_READ | OTHERS_WRITE):
             yield finding(rule, entry.shown(), f"chmod 600 {entry.path}")
 
 
-def workspace_checks(subject: Subject) -> Iterator[Finding]:
+def workspace_checks(subject: Subject) -> Iterator[AuditFinding]:
     config = subject.snapshot.config
     for agent in agent_ids(config):
         workspace = workspace_dir(config, subject.state, agent)
@@ -243,7 +243,7 @@ def workspace_checks(subject: Subject) -> Iterator[Finding]:
             yield finding("fs.workspace.symlink", detail, fix)
 
 
-def code_checks(subject: Subject) -> Iterator[Finding]:
+def code_checks(subject: Subject) -> Iterator[AuditFinding]:
     """Extensions and skill folders: who can change them has the Gateway, or the agent."""
     config = subject.snapshot.config
     named = config.plugins.load.get("paths")

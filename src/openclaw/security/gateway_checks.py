@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from openclaw.config.keypath import format_path
 from openclaw.config.schema import Config
 from openclaw.config.secrets import secret_values
-from openclaw.security.audit import Finding, Subject, finding
+from openclaw.security.audit import AuditFinding, Subject, finding
 
 MIN_TOKEN = 24
 MIN_PASSWORD = 12
@@ -24,21 +24,21 @@ MAX_NAMED = 8
 _NEW_TOKEN = "openclaw config set gateway.auth.token $(openssl rand -hex 32)"
 
 
-class SharedSecret(NamedTuple):
+class ConfiguredSecret(NamedTuple):
     mode: str
     value: str
     written: bool
     """It is in the configuration file and not in the environment."""
 
 
-def shared_secret(subject: Subject) -> SharedSecret:
+def shared_secret(subject: Subject) -> ConfiguredSecret:
     """The Gateway's own secret, as the Gateway finds it."""
     auth = subject.snapshot.config.gateway.auth
     mode = auth.mode or ("password" if auth.password or _environ(subject, "password") else "token")
     if mode not in ("token", "password"):
-        return SharedSecret(mode, "", False)
+        return ConfiguredSecret(mode, "", False)
     written = auth.password if mode == "password" else auth.token
-    return SharedSecret(mode, written or _environ(subject, mode), bool(written))
+    return ConfiguredSecret(mode, written or _environ(subject, mode), bool(written))
 
 
 def _environ(subject: Subject, kind: str) -> str:
@@ -60,7 +60,7 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def secret_checks(subject: Subject) -> Iterator[Finding]:
+def secret_checks(subject: Subject) -> Iterator[AuditFinding]:
     config = subject.snapshot.config
     secret, exposed = shared_secret(subject), is_exposed(config)
     # On loopback the next start writes a token, unless another mode is asked for.
@@ -97,7 +97,7 @@ def _referenced(subject: Subject, key: str) -> bool:
     return isinstance(auth, dict) and "${" in str(auth.get(key))
 
 
-def network_checks(subject: Subject) -> Iterator[Finding]:
+def network_checks(subject: Subject) -> Iterator[AuditFinding]:
     gateway = subject.snapshot.config.gateway
     if is_exposed(subject.snapshot.config) and not gateway.tls.enabled:
         detail = f'gateway.bind is "{gateway.bind}" and gateway.tls.enabled is false; the secret and every word can be '
@@ -140,7 +140,7 @@ def _host(origin: str) -> str:
         return ""
 
 
-def control_ui_checks(subject: Subject) -> Iterator[Finding]:
+def control_ui_checks(subject: Subject) -> Iterator[AuditFinding]:
     control_ui = subject.snapshot.config.gateway.control_ui
     if control_ui.allow_insecure_auth:
         detail = "gateway.controlUi.allowInsecureAuth is true: the shared secret alone is enough for a browser"
@@ -157,7 +157,7 @@ def control_ui_checks(subject: Subject) -> Iterator[Finding]:
     yield from _browser_checks(subject)
 
 
-def _browser_checks(subject: Subject) -> Iterator[Finding]:
+def _browser_checks(subject: Subject) -> Iterator[AuditFinding]:
     browser = subject.snapshot.config.browser
     addresses = {"browser.cdpUrl": browser.cdp_url or ""}
     addresses |= {f"browser.profiles.{name}.cdpUrl": one.cdp_url or "" for name, one in browser.profiles.items()}
@@ -167,6 +167,10 @@ def _browser_checks(subject: Subject) -> Iterator[Finding]:
             yield finding("browser.remote_cdp_http", detail, "use https or wss, or a tunnel")
     if not browser.enabled:
         return
+    if own := [path for path, address in addresses.items() if address]:
+        detail = f"{' and '.join(own)}: pages there can reach private addresses by WebSocket or by a name that changes"
+        fix = "use it for pages that you trust, or let the Gateway start a browser of its own"
+        yield finding("browser.own_network", detail, fix)
     if browser.ssrf_policy.dangerously_allow_private_network:
         detail = (
             "browser.ssrfPolicy.dangerouslyAllowPrivateNetwork is true: any page reaches this machine and your network"
@@ -185,7 +189,7 @@ def _browser_checks(subject: Subject) -> Iterator[Finding]:
         yield finding("browser.groups", detail, "openclaw config unset browser.allowInGroups")
 
 
-def config_checks(subject: Subject) -> Iterator[Finding]:
+def config_checks(subject: Subject) -> Iterator[AuditFinding]:
     snapshot = subject.snapshot
     for issue in snapshot.issues[:MAX_NAMED]:
         yield finding("config.invalid", str(issue), f"mend it in {snapshot.path}; openclaw config validate")
@@ -207,7 +211,7 @@ def config_checks(subject: Subject) -> Iterator[Finding]:
         yield finding("logging.redact_patterns", detail, "openclaw config unset logging.redactPatterns")
 
 
-def hooks_checks(subject: Subject) -> Iterator[Finding]:
+def hooks_checks(subject: Subject) -> Iterator[AuditFinding]:
     hooks = subject.snapshot.config.hooks
     if not hooks.enabled:
         return

@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 
 from openclaw import __version__
-from openclaw.security.audit import Finding, Subject, finding
+from openclaw.security.audit import AuditFinding, Subject, finding
 from openclaw.security.gateway_checks import is_exposed, is_loopback
 
 TIMEOUT_S = 5
@@ -38,7 +38,7 @@ CLOSED_PATHS = (
 """What must not be answered without the secret."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ProbedGateway(msgspec.Struct, frozen=True, kw_only=True):
     """The Gateway to examine."""
 
     host: str
@@ -56,10 +56,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class Probe:
     """One examination. ``findings`` and ``checks`` are filled while it goes on."""
 
-    def __init__(self, subject: Subject, place: Place) -> None:
+    def __init__(self, subject: Subject, place: ProbedGateway) -> None:
         self._subject = subject
         self._place = place
-        self.findings: list[Finding] = []
+        self.findings: list[AuditFinding] = []
         self.checks: list[dict[str, Any]] = []
         self.error = ""
 

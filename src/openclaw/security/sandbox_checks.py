@@ -8,7 +8,7 @@ from pathlib import Path
 from openclaw.clock import SystemClock
 from openclaw.config.agents import agent_ids, main_session_key, sandbox_config
 from openclaw.config.schema.agents import SandboxDocker, SandboxPrune
-from openclaw.security.audit import Finding, Subject, finding
+from openclaw.security.audit import AuditFinding, Subject, finding
 from openclaw.tools.sandbox.boundary import Boundary
 from openclaw.tools.sandbox.launch import bind_mounts, missing
 from openclaw.tools.sandbox.plan import SandboxPlan, holds, make_plan
@@ -16,7 +16,7 @@ from openclaw.tools.sandbox.plan import SandboxPlan, holds, make_plan
 _PRECIOUS = ("/", "/etc", "/root", "/home", "/var", "/run")
 
 
-def sandbox_checks(subject: Subject) -> Iterator[Finding]:
+def sandbox_checks(subject: Subject) -> Iterator[AuditFinding]:
     config = subject.snapshot.config
     wanted = {agent: sandbox_config(config, agent) for agent in agent_ids(config)}
     on = [agent for agent, settings in wanted.items() if settings.mode != "off"]

@@ -12,7 +12,7 @@ from typing import Any
 from openclaw.config.agents import agent_config, agent_ids, fallback_models, image_models, primary_model, sandbox_config
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import ExecConfig
-from openclaw.security.audit import Finding, Subject, finding
+from openclaw.security.audit import AuditFinding, Subject, finding
 from openclaw.tools.exec.allowlist import SAFE_USES
 from openclaw.tools.exec.programs import Program, names, runs_others
 from openclaw.tools.policy import ToolFilter, allowed_tools, profile
@@ -49,7 +49,7 @@ def _exec_of(config: Config, agent_id: str) -> ExecConfig:
     return agent.tools.exec if agent and agent.tools.exec else config.tools.exec
 
 
-def exec_checks(subject: Subject) -> Iterator[Finding]:
+def exec_checks(subject: Subject) -> Iterator[AuditFinding]:
     config, rules = subject.snapshot.config, _Rules(subject)
     yield from rules.problems()
     free: list[str] = []
@@ -107,7 +107,7 @@ class _Rules:
         found["defaults"] = self._file.get("defaults")
         return {name: rules for name, rules in found.items() if isinstance(rules, dict)}
 
-    def problems(self) -> Iterator[Finding]:
+    def problems(self) -> Iterator[AuditFinding]:
         if self._problem:
             fix = "mend or remove it; until then no command runs"
             yield finding("tools.exec.rules_unreadable", f"{self._path}: {self._problem}", fix)
@@ -136,7 +136,7 @@ def allows_everything(pattern: str) -> bool:
     return name in _WRITES_ANYTHING or runs_others(Program(pattern, pattern, (name,)))
 
 
-def file_tool_checks(subject: Subject) -> Iterator[Finding]:
+def file_tool_checks(subject: Subject) -> Iterator[AuditFinding]:
     config = subject.snapshot.config
     sections = {"tools.fs": config.tools.fs}
     sections |= {f"agents.list[{i}].tools.fs": a.tools.fs for i, a in enumerate(config.agents.list) if a.tools.fs}
@@ -146,7 +146,7 @@ def file_tool_checks(subject: Subject) -> Iterator[Finding]:
         yield finding("tools.fs.workspace_only_off", detail, f"openclaw config unset {free[0]}.workspaceOnly")
 
 
-def extension_checks(subject: Subject) -> Iterator[Finding]:
+def extension_checks(subject: Subject) -> Iterator[AuditFinding]:
     plugins = subject.snapshot.config.plugins
     paths = plugins.load.get("paths")
     if plugins.enabled and isinstance(paths, list) and paths and not plugins.allow:
@@ -155,7 +155,7 @@ def extension_checks(subject: Subject) -> Iterator[Finding]:
         yield finding("plugins.extensions_no_allowlist", detail, fix)
 
 
-def mcp_checks(subject: Subject) -> Iterator[Finding]:
+def mcp_checks(subject: Subject) -> Iterator[AuditFinding]:
     servers = subject.snapshot.config.mcp.servers
     free = [name for name, one in servers.items() if one.enabled and one.sessions == "all" and one.ask == "off"]
     if free:
@@ -164,7 +164,7 @@ def mcp_checks(subject: Subject) -> Iterator[Finding]:
         yield finding("mcp.open_to_all", detail, fix)
 
 
-def model_checks(subject: Subject) -> Iterator[Finding]:
+def model_checks(subject: Subject) -> Iterator[AuditFinding]:
     from openclaw.security.access_checks import open_doors
 
     config = subject.snapshot.config

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from openclaw.channels.matrix.channel import relates_to, transaction
 from openclaw.channels.matrix.incoming import (
     IncomingEdit,
-    IncomingMessage,
-    IncomingReaction,
     IncomingRedaction,
-    OwnUser,
+    OwnAccount,
     RoomFacts,
+    RoomMessage,
+    RoomReaction,
     ThreadReplies,
     UnreadableEvent,
     interpret,
@@ -25,7 +25,7 @@ from openclaw.channels.matrix.incoming import (
 from openclaw.channels.matrix.kind import MatrixKind, parse_address
 from openclaw.outbound.reply import SendFailed
 
-ME = OwnUser("@claw:test", "Claw Bot")
+ME = OwnAccount("@claw:test", "Claw Bot")
 ROOM = RoomFacts(id="!Room:test", name="Kitchen", members={"@ann:test": "Ann", "@claw:test": "Claw Bot"})
 
 
@@ -126,13 +126,13 @@ def test_other_events_are_told_apart() -> None:
     edit = meaning(event(text("* new", **{"m.new_content": text("new"), "m.relates_to": relation})))
     assert isinstance(edit, IncomingEdit) and (edit.inbound.message_id, edit.inbound.text) == ("$old", "new")
     reaction = meaning(event({"m.relates_to": {"event_id": "$x", "key": "👍"}}, "m.reaction"))
-    assert isinstance(reaction, IncomingReaction) and (reaction.target_id, reaction.emoji) == ("$x", "👍")
+    assert isinstance(reaction, RoomReaction) and (reaction.target_id, reaction.emoji) == ("$x", "👍")
     for redaction in (event({}, "m.room.redaction", redacts="$x"), event({"redacts": "$x"}, "m.room.redaction")):
         gone = meaning(redaction)
         assert isinstance(gone, IncomingRedaction) and gone.inbound.message_id == "$x"
     assert meaning(event({"ciphertext": "x"}, "m.room.encrypted")) == UnreadableEvent()
     emote = meaning(event({"msgtype": "m.emote", "body": "waves"}))
-    assert isinstance(emote, IncomingMessage) and emote.inbound.text == "* Ann waves"
+    assert isinstance(emote, RoomMessage) and emote.inbound.text == "* Ann waves"
 
 
 @pytest.mark.parametrize(

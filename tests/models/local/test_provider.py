@@ -11,12 +11,22 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage
+from openclaw.messages import (
+    AssistantMessage,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ToolCall,
+    ToolResultMessage,
+    ToolSpec,
+    UserMessage,
+)
 from openclaw.models.base import Done, ModelError, ModelRequest, StreamEvent, Text
 from openclaw.models.catalogue_data import local_model
 from openclaw.models.local import provider as local
@@ -68,6 +78,32 @@ async def provider(installed: str) -> AsyncIterator[LocalProvider]:
 
 
 # The real model
+
+
+@real
+@pytest.mark.parametrize("greeting", ["Hola, ¿cómo estás?", "hi"])
+async def test_a_greeting_is_answered_without_a_loop(provider: LocalProvider, greeting: str) -> None:
+    events = await collect(provider, request(greeting, "Hello!", greeting, max_tokens=300))
+    message = final(events)
+    assert message.stop_reason in ("stop", "length") and message.text
+    sentences = [part.strip() for part in message.text.replace("!", ".").split(".") if part.strip()]
+    assert all(sentences.count(sentence) <= 3 for sentence in sentences)
+    assert "".join(event.delta for event in events if isinstance(event, Text)) == message.text
+
+
+@real
+async def test_a_model_with_tools_reads_its_prompt_as_it_is_written(provider: LocalProvider, installed: str) -> None:
+    model = msgspec.structs.replace(
+        local_model(context_window=2048), id="other", base_url=weights_path(installed), tools=True, max_tokens=64
+    )
+    tool = ToolSpec(name="read", description="Reads a file", parameters={"type": "object"})
+    asked = ModelRequest(
+        model=model, system=SYSTEM, messages=[UserMessage(content="Say hello.")], tools=[tool], max_tokens=8
+    )
+    message = final(await collect(provider, asked))
+    assert message.content and message.usage.output <= 9 and message.usage.input + message.usage.cache_read > 100
+    asked.messages = [UserMessage(content="word " * 300) for _ in range(12)]
+    assert final(await collect(provider, asked)).usage.total_tokens <= 2048
 
 
 @real

@@ -248,8 +248,8 @@ def build_system_prompt(facts: PromptFacts, client_tools: Sequence[ToolSpec] = (
     if not facts.model.tools:
         # Small models do not cope with long instructions.
         text = (
-            f"You are {facts.agent_name}, a friendly and honest assistant. "
-            "Answer briefly and plainly. If you do not know something, say so."
+            f"You are {facts.agent_name}, a friendly assistant. "
+            "Answer in one or two short sentences, in the language of the question."
         )
     elif facts.mode == "none":
         text = _identity(facts)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.compaction.pins import take_pins
-from openclaw.agent.loop import FAILED, is_request
+from openclaw.agent.continuation import FAILED, is_request
 from openclaw.agent.window.pruning import Pruner, cache_filled_at, effective, is_pruned
 from openclaw.agent.window.tokens import (
     CHARS_PER_TOKEN,

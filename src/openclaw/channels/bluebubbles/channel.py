@@ -34,7 +34,7 @@ from openclaw.channels.credentials import secret_of
 from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, read_within, safe_file_name
 from openclaw.channels.offer import offer
 from openclaw.channels.remembered import Remembered
-from openclaw.channels.webhook import Turns, answered, is_same
+from openclaw.channels.webhook import ConversationOrder, answered, is_same
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.channels.bluebubbles import BlueBubblesAccount
 from openclaw.inbound.message import Media, Route
@@ -74,7 +74,7 @@ class BlueBubblesChannel:
         self._private_api = False
         self._http: aiohttp.ClientSession | None = None
         self._bookmark = Bookmark(context.state_dir / "last-message", context.clock)
-        self._turns = Turns()
+        self._turns = ConversationOrder()
         self._taken: Remembered[bool] = Remembered()
         """Messages that are on disk."""
         self._arrived: Remembered[str] = Remembered()

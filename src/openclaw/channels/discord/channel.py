@@ -71,7 +71,7 @@ _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _COMMAND = re.compile(r"[-_a-z0-9]{1,32}")
 
 
-class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class KeptState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is kept over restarts."""
 
     place: SessionPlace | None = None
@@ -137,7 +137,7 @@ class DiscordChannel:
 
     def _recalled(self) -> SessionPlace | None:
         try:
-            kept = msgspec.json.decode(self._bookmark.last_id or "{}", type=Remembered)
+            kept = msgspec.json.decode(self._bookmark.last_id or "{}", type=KeptState)
         except msgspec.MsgspecError:
             return None
         self._channels.update(kept.channels)
@@ -223,7 +223,7 @@ class DiscordChannel:
             place = msgspec.structs.replace(place, sequence=min(min(self._pending) - 1, place.sequence))
         while len(self._channels) > MOST_CHANNELS:
             self._channels.popitem(last=False)
-        kept = Remembered(place=place, channels=dict(self._channels))
+        kept = KeptState(place=place, channels=dict(self._channels))
         self._bookmark.move_to(msgspec.json.encode(kept).decode())
 
     async def _connected(self, missed: dict[str, str] | None) -> None:

@@ -36,7 +36,7 @@ class DiscordUser(msgspec.Struct, frozen=True, kw_only=True):
         return self.username if self.discriminator in ("", "0") else f"{self.username}#{self.discriminator}"
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class GuildMember(msgspec.Struct, frozen=True, kw_only=True):
     nick: str | None = None
     user: DiscordUser | None = None
 
@@ -61,7 +61,7 @@ class SnapshotMessage(msgspec.Struct, frozen=True, kw_only=True):
     attachments: tuple[DiscordAttachment, ...] = ()
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class ForwardedMessage(msgspec.Struct, frozen=True, kw_only=True):
     message: SnapshotMessage = SnapshotMessage()
 
 
@@ -74,7 +74,7 @@ class DiscordMessage(msgspec.Struct, frozen=True, kw_only=True):
     channel_id: str
     guild_id: str | None = None
     author: DiscordUser | None = None
-    member: Member | None = None
+    member: GuildMember | None = None
     type: int = 0
     content: str = ""
     timestamp: str | None = None
@@ -86,7 +86,7 @@ class DiscordMessage(msgspec.Struct, frozen=True, kw_only=True):
     attachments: tuple[DiscordAttachment, ...] = ()
     sticker_items: tuple[StickerItem, ...] = ()
     message_reference: Reference | None = None
-    message_snapshots: tuple[Snapshot, ...] = ()
+    message_snapshots: tuple[ForwardedMessage, ...] = ()
     referenced_message: DiscordMessage | None = None
 
 
@@ -105,7 +105,7 @@ class DiscordReaction(msgspec.Struct, frozen=True, kw_only=True):
     channel_id: str
     message_id: str
     guild_id: str | None = None
-    member: Member | None = None
+    member: GuildMember | None = None
     emoji: DiscordEmoji = DiscordEmoji()
     message_author_id: str | None = None
 
@@ -128,7 +128,7 @@ class Interaction(msgspec.Struct, frozen=True, kw_only=True):
     channel_id: str = ""
     guild_id: str | None = None
     data: InteractionData | None = None
-    member: Member | None = None
+    member: GuildMember | None = None
     user: DiscordUser | None = None
     message: DiscordMessage | None = None
 
@@ -259,7 +259,7 @@ def _place(channel_id: str, guild_id: str | None, person: str, rooms: Rooms) -> 
     return place
 
 
-def _sender(user: DiscordUser, member: Member | None) -> Sender:
+def _sender(user: DiscordUser, member: GuildMember | None) -> Sender:
     name = (member.nick if member else None) or user.global_name or user.username
     return Sender(id=user.id, name=name or None, username=user.username or None, tag=user.tag or None)
 

@@ -18,21 +18,21 @@ from openclaw.channels.base import ChannelContext, NotConfigured
 from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.matrix.client import (
     UNKNOWN_TOKEN,
-    Batch,
-    Identity,
+    LoggedIn,
     MatrixClient,
     MatrixFailed,
     RoomUpdate,
+    SyncAnswer,
 )
 from openclaw.channels.matrix.incoming import (
     IncomingEdit,
-    IncomingMessage,
-    IncomingReaction,
     IncomingRedaction,
     MatrixFile,
-    OwnUser,
+    OwnAccount,
     RoomEvent,
     RoomFacts,
+    RoomMessage,
+    RoomReaction,
     UnreadableEvent,
     interpret,
     quoted_of,
@@ -77,7 +77,7 @@ class MatrixChannel:
         self._is_connected = False
         self._token_refused = False
         """The server refused the token and has not accepted another one since."""
-        self._me = OwnUser("")
+        self._me = OwnAccount("")
         self._direct: dict[str, list[str]] = {}
         self._aliases: dict[str, str] = {}
         """Room → the alias under which the configuration lists it."""
@@ -152,7 +152,7 @@ class MatrixChannel:
     async def _begin(self, client: MatrixClient) -> None:
         await self._log_in(client)
         self._direct = await client.direct_rooms()
-        self._me = OwnUser(client.user_id)
+        self._me = OwnAccount(client.user_id)
         for alias in [name for name in self._settings.groups if name.startswith("#")]:
             try:
                 self._aliases[await client.resolve(alias)] = alias
@@ -189,9 +189,9 @@ class MatrixChannel:
         know([identity.access_token])
         await asyncio.to_thread(atomic_replace, self._login_file, msgspec.json.encode(identity))
 
-    def _stored_login(self) -> Identity | None:
+    def _stored_login(self) -> LoggedIn | None:
         try:
-            return msgspec.json.decode(self._login_file.read_bytes(), type=Identity)
+            return msgspec.json.decode(self._login_file.read_bytes(), type=LoggedIn)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
@@ -216,7 +216,7 @@ class MatrixChannel:
 
     # Receiving
 
-    async def _take(self, client: MatrixClient, batch: Batch) -> None:
+    async def _take(self, client: MatrixClient, batch: SyncAnswer) -> None:
         if batch.direct is not None:
             self._direct = batch.direct
             self._rooms.clear()
@@ -256,9 +256,9 @@ class MatrixChannel:
         if event.sender == self._me.id:
             return
         room = await self._facts(client, room_id)
-        me = OwnUser(self._me.id, room.members.get(self._me.id, ""))
+        me = OwnAccount(self._me.id, room.members.get(self._me.id, ""))
         match interpret(event, room, me, self._context.account.id, self._settings.thread_replies):
-            case IncomingMessage() as message:
+            case RoomMessage() as message:
                 await self._hear(client, room, message)
             case IncomingEdit(inbound=inbound):
                 if await self._author(client, room_id, inbound.message_id) == event.sender:
@@ -266,7 +266,7 @@ class MatrixChannel:
             case IncomingRedaction(inbound=inbound):
                 if await self._author(client, room_id, inbound.message_id) == event.sender:
                     await self._report(self._context.deleted, inbound)
-            case IncomingReaction() as reaction:
+            case RoomReaction() as reaction:
                 author = await self._author(client, room_id, reaction.target_id)
                 if self._wants(reaction, author):
                     reaction.inbound.text = reaction_text(reaction, author, self._me)
@@ -289,7 +289,7 @@ class MatrixChannel:
     def _hint(self) -> str:
         return "their keys are missing" if self._settings.encryption else f"see {self._where}.encryption"
 
-    async def _hear(self, client: MatrixClient, room: RoomFacts, message: IncomingMessage) -> None:
+    async def _hear(self, client: MatrixClient, room: RoomFacts, message: RoomMessage) -> None:
         inbound = message.inbound
         if message.quoted_id:
             inbound.quoted = await self._quoted(client, room.id, message.quoted_id)
@@ -320,7 +320,7 @@ class MatrixChannel:
         )
         return Media(mime_type=mime, file_name=file.name, blob=await self._context.blobs.put(data))
 
-    def _wants(self, reaction: IncomingReaction, author: str | None) -> bool:
+    def _wants(self, reaction: RoomReaction, author: str | None) -> bool:
         match self._settings.reaction_notifications:
             case "off":
                 return False

@@ -48,7 +48,7 @@ class MatrixFailed(Exception):
         return 400 <= self.status < 500 and self.status not in (408, 429) and self.code not in UNKNOWN_TOKEN
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
     """Who is logged in, and with what."""
 
     homeserver: str
@@ -69,7 +69,7 @@ class RoomUpdate(msgspec.Struct, frozen=True, kw_only=True):
     state: list[dict[str, Any]]
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class SyncAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one sync."""
 
     next: str
@@ -118,12 +118,12 @@ class MatrixClient:
         known = await self._call(self._nio.whoami())
         self._logged_in(known.user_id, known.device_id or device_id, access_token)
 
-    async def log_in(self, password: str, device_id: str, device_name: str) -> Identity:
+    async def log_in(self, password: str, device_id: str, device_name: str) -> LoggedIn:
         self._nio.access_token = ""
         self._nio.device_id = device_id or None
         answer = await self._call(self._nio.login(password, device_name=device_name))
         self._logged_in(answer.user_id, answer.device_id, answer.access_token)
-        return Identity(
+        return LoggedIn(
             homeserver=self._homeserver,
             user_id=answer.user_id,
             device_id=answer.device_id,
@@ -142,7 +142,7 @@ class MatrixClient:
 
     # Receiving
 
-    async def sync(self, since: str, *, wait: bool) -> Batch:
+    async def sync(self, since: str, *, wait: bool) -> SyncAnswer:
         """What is new since the token. Without one, where the server is now, and no older messages.
 
         ``wait``: the answer may take some time if nothing is new.
@@ -179,7 +179,9 @@ class MatrixClient:
             for room_id, room in answer.rooms.join.items()
         ]
         invites = {room_id: _sources(room.invite_state) for room_id, room in answer.rooms.invite.items()}
-        return Batch(next=answer.next_batch, rooms=rooms, invites=invites, direct=_direct(answer.account_data_events))
+        return SyncAnswer(
+            next=answer.next_batch, rooms=rooms, invites=invites, direct=_direct(answer.account_data_events)
+        )
 
     async def _exchange_keys(self) -> None:
         """What nio does itself only in its own loop."""

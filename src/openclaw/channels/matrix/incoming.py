@@ -21,7 +21,7 @@ _FILES = frozenset({"m.image", "m.file", "m.audio", "m.video"})
 ThreadReplies: TypeAlias = Literal["off", "inbound", "always"]
 
 
-class OwnUser(msgspec.Struct, frozen=True):
+class OwnAccount(msgspec.Struct, frozen=True):
     """Our own account."""
 
     id: str
@@ -51,7 +51,7 @@ class MatrixFile(msgspec.Struct, frozen=True, kw_only=True):
     """How the file is decrypted, if it is encrypted."""
 
 
-class IncomingMessage(msgspec.Struct, frozen=True, kw_only=True):
+class RoomMessage(msgspec.Struct, frozen=True, kw_only=True):
     inbound: Inbound
     file: MatrixFile | None = None
     quoted_id: str | None = None
@@ -64,7 +64,7 @@ class IncomingEdit(msgspec.Struct, frozen=True, kw_only=True):
     inbound: Inbound
 
 
-class IncomingReaction(msgspec.Struct, frozen=True, kw_only=True):
+class RoomReaction(msgspec.Struct, frozen=True, kw_only=True):
     inbound: Inbound
     target_id: str
     emoji: str
@@ -80,7 +80,7 @@ class UnreadableEvent(msgspec.Struct, frozen=True):
     """An encrypted event that cannot be decrypted."""
 
 
-Incoming: TypeAlias = IncomingMessage | IncomingEdit | IncomingReaction | IncomingRedaction | UnreadableEvent
+Incoming: TypeAlias = RoomMessage | IncomingEdit | RoomReaction | IncomingRedaction | UnreadableEvent
 
 
 class RoomEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ def read_event(source: Any) -> RoomEvent | None:
 
 
 def interpret(
-    event: RoomEvent, room: RoomFacts, me: OwnUser, account_id: str, threads: ThreadReplies = "inbound"
+    event: RoomEvent, room: RoomFacts, me: OwnAccount, account_id: str, threads: ThreadReplies = "inbound"
 ) -> Incoming | None:
     """None for state, for what we sent ourselves, and for notices, which bots use so that bots do not answer them."""
     if event.sender == me.id or event.state_key is not None:
@@ -116,7 +116,7 @@ def interpret(
             if not target or not emoji.strip():
                 return None
             inbound = _inbound(event, room, me, account_id, "")
-            return IncomingReaction(inbound=inbound, target_id=target, emoji=emoji)
+            return RoomReaction(inbound=inbound, target_id=target, emoji=emoji)
         case "m.room.redaction":
             target = event.redacts or _text(event.content, "redacts")
             inbound = _inbound(event, room, me, account_id, "")
@@ -129,8 +129,8 @@ def interpret(
 
 
 def _message(
-    event: RoomEvent, room: RoomFacts, me: OwnUser, account_id: str, threads: ThreadReplies
-) -> IncomingMessage | IncomingEdit | None:
+    event: RoomEvent, room: RoomFacts, me: OwnAccount, account_id: str, threads: ThreadReplies
+) -> RoomMessage | IncomingEdit | None:
     content, relation = event.content, _map(event.content, "m.relates_to")
     kind = "m.image" if event.type == "m.sticker" else _text(content, "msgtype")
     if kind == "m.notice" or not kind:
@@ -160,13 +160,13 @@ def _message(
         inbound.thread_id, inbound.thread_has_session = root, True
     # In a thread, an answer that the client only fell back on is no answer to somebody.
     quoted = answered if not (in_thread and relation.get("is_falling_back") is True) else ""
-    return IncomingMessage(inbound=inbound, file=file, quoted_id=quoted or None)
+    return RoomMessage(inbound=inbound, file=file, quoted_id=quoted or None)
 
 
 def _inbound(
     event: RoomEvent,
     room: RoomFacts,
-    me: OwnUser,
+    me: OwnAccount,
     account_id: str,
     text: str,
     mentions: Mapping[str, Any] = {},
@@ -188,7 +188,7 @@ def _inbound(
     )
 
 
-def mentions_in(content: Mapping[str, Any], text: str, me: OwnUser) -> tuple[bool, bool]:
+def mentions_in(content: Mapping[str, Any], text: str, me: OwnAccount) -> tuple[bool, bool]:
     """Whether we and whether others are mentioned. Clients that do not say so are taken by the names they write."""
     named = content.get("m.mentions")
     if isinstance(named, dict) and isinstance(listed := named.get("user_ids"), list):
@@ -200,12 +200,12 @@ def mentions_in(content: Mapping[str, Any], text: str, me: OwnUser) -> tuple[boo
     return me.id in text or _starts_with_name(text, me) > 0, False
 
 
-def without_own_name(text: str, me: OwnUser) -> str:
+def without_own_name(text: str, me: OwnAccount) -> str:
     """The text without our name at its beginning, so that ``claw: /status`` is a command."""
     return text.lstrip()[_starts_with_name(text, me) :].lstrip() or text.strip()
 
 
-def _starts_with_name(text: str, me: OwnUser) -> int:
+def _starts_with_name(text: str, me: OwnAccount) -> int:
     """How many characters at the beginning of the text name us. A bare name counts only before a colon or comma."""
     head = text.lstrip()
     for name in (me.id, me.name, me.id[1:].partition(":")[0]):
@@ -232,12 +232,12 @@ def without_quote(text: str) -> str:
     return text
 
 
-def quoted_of(event: RoomEvent, me: OwnUser) -> Quoted:
+def quoted_of(event: RoomEvent, me: OwnAccount) -> Quoted:
     text = without_quote(_text(event.content, "body"))
     return Quoted(id=event.event_id, sender=event.sender, text=text[:MAX_TEXT], from_us=event.sender == me.id)
 
 
-def reaction_text(reaction: IncomingReaction, author: str | None, me: OwnUser) -> str:
+def reaction_text(reaction: RoomReaction, author: str | None, me: OwnAccount) -> str:
     sender = reaction.inbound.sender
     who = display_name(sender.name) or sender.id
     whose = "your message" if author == me.id else f"the message of {disarmed_name(author or 'somebody')}"

@@ -20,11 +20,11 @@ from openclaw.channels.offer import offer
 from openclaw.channels.remembered import Remembered
 from openclaw.channels.slack.connection import (
     Directory,
-    Envelope,
     Lanes,
     SlackApi,
     SlackRefused,
-    Socket,
+    SlackSocket,
+    SocketFrame,
     SocketLost,
     raise_if_refused,
 )
@@ -115,11 +115,11 @@ class SlackChannel:
                 try:
                     if not self._bot.user:
                         self._bot = await self._who_am_i(api)
-                    socket = await Socket.open(http, api, app_token, self._where)
+                    socket = await SlackSocket.open(http, api, app_token, self._where)
                     self._context.connected()
                     attempt = 0
 
-                    async def take(origin: Socket, envelope: Envelope) -> None:
+                    async def take(origin: SlackSocket, envelope: SocketFrame) -> None:
                         await self._take(lanes, origin, envelope)
 
                     task = asyncio.create_task(socket.envelopes(take, self._where))
@@ -161,7 +161,7 @@ class SlackChannel:
         own = entry.allow_bots if entry is not None else None
         return self._settings.allow_bots if own is None else own
 
-    async def _take(self, lanes: Lanes, socket: Socket, envelope: Envelope) -> None:
+    async def _take(self, lanes: Lanes, socket: SlackSocket, envelope: SocketFrame) -> None:
         """Gives an envelope its place behind the earlier ones of its conversation."""
         try:
             match envelope.type:
@@ -177,7 +177,7 @@ class SlackChannel:
             self._context.log.warning("an event of Slack was not understood and is passed over: %s", error)
             await socket.acknowledge(envelope)
 
-    async def _handle(self, socket: Socket, envelope: Envelope, what: SlackEvent | SlashCommand) -> None:
+    async def _handle(self, socket: SlackSocket, envelope: SocketFrame, what: SlackEvent | SlashCommand) -> None:
         if isinstance(what, SlashCommand):
             await self._hear_command(what)
         elif is_for_us(what, self._bot):

@@ -111,7 +111,7 @@ def raise_if_refused(failure: SendFailed, where: str) -> None:
         raise NotConfigured(f"{where}: {failure}") from None
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+class SocketFrame(msgspec.Struct, frozen=True, kw_only=True):
     """A frame of the WebSocket."""
 
     type: str = ""
@@ -120,10 +120,10 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     payload: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-_decode = msgspec.json.Decoder(Envelope).decode
+_decode = msgspec.json.Decoder(SocketFrame).decode
 
 
-class Socket:
+class SlackSocket:
     """One WebSocket. Slack asks for a new one from time to time, and closes the old one a little later."""
 
     def __init__(self, websocket: aiohttp.ClientWebSocketResponse) -> None:
@@ -132,7 +132,7 @@ class Socket:
         """Set when Slack wants another connection."""
 
     @classmethod
-    async def open(cls, http: aiohttp.ClientSession, api: SlackApi, app_token: str, where: str) -> Socket:
+    async def open(cls, http: aiohttp.ClientSession, api: SlackApi, app_token: str, where: str) -> SlackSocket:
         """Connects and waits for Slack's hello. Raises ``SocketLost``, or ``NotConfigured`` for a refused token."""
         try:
             answer = await api.ask(api.client.apps_connections_open(app_token=app_token))
@@ -156,16 +156,16 @@ class Socket:
         except (aiohttp.ClientError, ValueError, OSError) as error:
             raise SocketLost(f"the WebSocket cannot be opened ({type(error).__name__})") from None
 
-    async def _receive(self) -> Envelope:
+    async def _receive(self) -> SocketFrame:
         frame = await self._websocket.receive()
         if frame.type is not aiohttp.WSMsgType.TEXT:
             raise SocketLost(f"Slack closed the connection (code {self._websocket.close_code or 'none'})")
         try:
             return _decode(frame.data)
         except (msgspec.MsgspecError, RecursionError):
-            return Envelope()
+            return SocketFrame()
 
-    async def envelopes(self, take: Callable[[Socket, Envelope], Awaitable[None]], where: str) -> None:
+    async def envelopes(self, take: Callable[[SlackSocket, SocketFrame], Awaitable[None]], where: str) -> None:
         """Reads until the connection ends, which raises ``SocketLost``."""
         try:
             while True:
@@ -179,7 +179,7 @@ class Socket:
         finally:
             await self._websocket.close()
 
-    async def acknowledge(self, envelope: Envelope) -> None:
+    async def acknowledge(self, envelope: SocketFrame) -> None:
         """Slack does not deliver it again. If the connection is gone, it does, and dedupe drops it."""
         answer = SocketModeResponse(envelope_id=envelope.envelope_id).to_dict()
         try:

@@ -64,7 +64,7 @@ class TelegramKind(ConfiguredKind):
         return TelegramChannel(context)
 
 
-class Target(msgspec.Struct, frozen=True):
+class TelegramTarget(msgspec.Struct, frozen=True):
     """Where a message goes on Telegram."""
 
     chat: int | str
@@ -76,7 +76,7 @@ _NUMBERED = re.compile(r"(-?\d{1,20})(?::(?:topic:)?(\d{1,20}))?")
 _NAMED = re.compile(r"(?:https?://)?(?:t\.me/|@)([A-Za-z]\w{3,31})/?(?::topic:(\d{1,20}))?", re.ASCII)
 
 
-def parse_target(to: str) -> Target:
+def parse_target(to: str) -> TelegramTarget:
     """Reads ``telegram:123``, ``-100123:topic:7``, ``group:-100123``, ``@name`` or ``https://t.me/name``.
 
     Raises a permanent ``SendFailed`` if it is none of these.
@@ -86,9 +86,9 @@ def parse_target(to: str) -> Target:
         if text.lower().startswith(prefix):
             text = text[len(prefix) :].strip()
     if found := _NUMBERED.fullmatch(text):
-        return Target(int(found[1]), int(found[2]) if found[2] else None)
+        return TelegramTarget(int(found[1]), int(found[2]) if found[2] else None)
     if found := _NAMED.fullmatch(text):
-        return Target(f"@{found[1]}", int(found[2]) if found[2] else None)
+        return TelegramTarget(f"@{found[1]}", int(found[2]) if found[2] else None)
     raise SendFailed(
         f"{to!r} is no Telegram chat; use the number of the chat, <number>:topic:<number> or @name", permanent=True
     )

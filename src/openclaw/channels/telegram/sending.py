@@ -13,7 +13,7 @@ from openclaw.channels.base import ChannelContext
 from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.telegram.api import BotApi, BotApiFailed
 from openclaw.channels.telegram.incoming import GENERAL_TOPIC, OwnBot
-from openclaw.channels.telegram.kind import Target, parse_target
+from openclaw.channels.telegram.kind import TelegramTarget, parse_target
 from openclaw.config.schema.channels.telegram import TelegramAccount
 from openclaw.inbound.message import Route
 from openclaw.outbound.rendering import Rendered, render, utf16_length
@@ -115,11 +115,11 @@ class TelegramSender:
         self._under_way.pop(key, None)
         return SendReceipt(message_id=str(arrived[0]))
 
-    def _target(self, route: Route) -> Target:
+    def _target(self, route: Route) -> TelegramTarget:
         target = parse_target(route.to or "")
         thread = str(route.thread_id) if route.thread_id is not None else ""
         topic = int(thread) if thread.isascii() and thread.isdigit() else target.topic
-        return Target(self._moved.get(target.chat, target.chat), topic)
+        return TelegramTarget(self._moved.get(target.chat, target.chat), topic)
 
     def _first(self, message: OutgoingMessage) -> dict[str, Any]:
         """The parameters that only the first call of a message has."""
@@ -310,11 +310,13 @@ class TelegramSender:
                 preview.stopped = True
             raise failure.as_send_failure() from None
 
-    def _has_drafts(self, target: Target) -> bool:
+    def _has_drafts(self, target: TelegramTarget) -> bool:
         """The platform shows drafts in the topics of a direct chat."""
         return self._own.has_topics_enabled and target.topic is not None and not _is_group(target)
 
-    async def _show(self, target: Target, draft_id: int, preview: Preview, text: str, *, by_platform: bool) -> None:
+    async def _show(
+        self, target: TelegramTarget, draft_id: int, preview: Preview, text: str, *, by_platform: bool
+    ) -> None:
         chat, thread = {"chat_id": target.chat}, _thread(target)
         if by_platform:
             number = abs(draft_id) or 1
@@ -327,7 +329,7 @@ class TelegramSender:
             preview.message_id = self._note_sent(target.chat, shown)
             self._note_shown()
 
-    async def _remove(self, target: Target, preview: Preview) -> None:
+    async def _remove(self, target: TelegramTarget, preview: Preview) -> None:
         if preview.message_id:
             self._note_shown()
             await self._delete(target.chat, preview.message_id)
@@ -355,12 +357,12 @@ class TelegramSender:
             self._shown.move_to("[]")
 
 
-def _thread(target: Target) -> dict[str, Any]:
+def _thread(target: TelegramTarget) -> dict[str, Any]:
     """Messages to the general topic of a forum name no topic."""
     return {} if target.topic in (None, GENERAL_TOPIC) else {"message_thread_id": target.topic}
 
 
-def _is_group(target: Target) -> bool:
+def _is_group(target: TelegramTarget) -> bool:
     return not isinstance(target.chat, int) or target.chat < 0
 
 

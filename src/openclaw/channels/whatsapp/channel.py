@@ -22,7 +22,7 @@ from openclaw.channels.credentials import secret_of
 from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, read_within, safe_file_name
 from openclaw.channels.offer import offer
 from openclaw.channels.remembered import Remembered
-from openclaw.channels.webhook import Turns, answered, is_same
+from openclaw.channels.webhook import ConversationOrder, answered, is_same
 from openclaw.channels.whatsapp.incoming import (
     Confirmed,
     FailedDelivery,
@@ -83,7 +83,7 @@ class WhatsAppChannel:
         self._root = self._settings.api_root.rstrip("/")
         self._token = self._app_secret = self._verify_token = ""
         self._http: aiohttp.ClientSession | None = None
-        self._turns = Turns()
+        self._turns = ConversationOrder()
         self._taken: Remembered[bool] = Remembered()
         """Messages that are on disk."""
         self._sent: Remembered[str] = Remembered()

@@ -7,10 +7,10 @@ Reading, validation and the JSON Schema are made from it. Keys that nothing acts
 from msgspec import field
 
 from openclaw.config.schema import system
-from openclaw.config.schema.agents import Agents, Binding
+from openclaw.config.schema.agents import Agents, RouteBinding
 from openclaw.config.schema.base import OpenMap, Record
 from openclaw.config.schema.channels import Channels
-from openclaw.config.schema.gateway import Gateway
+from openclaw.config.schema.gateway import GatewayConfig
 from openclaw.config.schema.mcp import Mcp
 from openclaw.config.schema.messages import Messages, Session
 from openclaw.config.schema.models import Auth, Models
@@ -32,7 +32,7 @@ class Config(Record):
     """Finding out what is going on."""
     logging: system.Logging = system.Logging()
     """Logs."""
-    update: system.Update = system.Update()
+    update: system.UpdateConfig = system.UpdateConfig()
     """New releases."""
     browser: system.Browser = system.Browser()
     """The browser tool."""
@@ -48,7 +48,7 @@ class Config(Record):
     """The agents."""
     tools: Tools = Tools()
     """Tools of the agents."""
-    bindings: list[Binding] = []
+    bindings: list[RouteBinding] = []
     """Which agent gets which messages."""
     broadcast: system.Broadcast = system.Broadcast()
     """Chats in which several agents answer."""
@@ -64,7 +64,7 @@ class Config(Record):
     """Where requests for approval are shown."""
     session: Session = Session()
     """Conversations."""
-    cron: system.Cron = system.Cron()
+    cron: system.CronConfig = system.CronConfig()
     """Scheduled jobs."""
     hooks: system.Hooks = system.Hooks()
     """Webhooks and internal hooks."""
@@ -78,7 +78,7 @@ class Config(Record):
     """The canvas."""
     talk: system.Talk = system.Talk()
     """Talking aloud."""
-    gateway: Gateway = Gateway()
+    gateway: GatewayConfig = GatewayConfig()
     """The server."""
     memory: system.Memory = system.Memory()
     """Remembering."""

@@ -201,7 +201,7 @@ class GatewayTools(Record):
     """Tools never offered over HTTP."""
 
 
-class Gateway(Record):
+class GatewayConfig(Record):
     port: Port = 18789
     """Port of the WebSocket and HTTP server."""
     mode: Literal["local", "remote"] | None = None

@@ -48,7 +48,7 @@ class Commands(Record):
     """Senders per channel who may use commands."""
 
 
-class Cron(Record):
+class CronConfig(Record):
     enabled: bool = True
     """Run scheduled jobs."""
     store: str | None = None
@@ -406,7 +406,7 @@ class Web(Record):
     """Pauses between attempts."""
 
 
-class Update(Record):
+class UpdateConfig(Record):
     channel: Literal["stable", "beta", "dev"] = "stable"
     """Which releases."""
     check_on_start: bool = True

@@ -64,7 +64,7 @@ def caller_refusal(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress
     return HttpRefusal(status=401, message=f"unauthorized: {texts[verdict.reason]}")
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """Says that a request is not served, and holds the answer that it gets."""
 
     def __init__(
@@ -95,15 +95,15 @@ def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | Non
 def refusal_response(refused: HttpRefusal) -> web.Response:
     """The answer to a refused caller, in the shape that clients of OpenAI's interface read."""
     if refused.status == 403:
-        return Refused(refused.message, status=403, kind="forbidden").response()
+        return RequestRefused(refused.message, status=403, kind="forbidden").response()
     if refused.status in (429, 503):
         headers = {"Retry-After": str((refused.retry_after_ms or 0) // 1000 + 1)}
         kind = "rate_limit_error" if refused.status == 429 else "api_error"
-        return Refused(refused.message, status=refused.status, kind=kind, headers=headers).response()
+        return RequestRefused(refused.message, status=refused.status, kind=kind, headers=headers).response()
     # Clients of this interface compare the body, so the header says why.
     why = refused.message.encode("ascii", "ignore").decode().replace('"', "'")
     headers = {"WWW-Authenticate": f'Bearer error_description="{why}"'}
-    return Refused("Unauthorized", status=401, kind="unauthorized", headers=headers).response()
+    return RequestRefused("Unauthorized", status=401, kind="unauthorized", headers=headers).response()
 
 
 def not_found(path: str) -> web.Response:
@@ -142,27 +142,27 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
 
 
 async def read_json(request: web.BaseRequest, limit: int, shape: type[T]) -> T:
-    """Reads the body as a record. Raises ``Refused`` with the path of the first mistake."""
+    """Reads the body as a record. Raises ``RequestRefused`` with the path of the first mistake."""
     try:
         raw = await read_body(request, limit)
     except BodyRefused as refused:
         # Clients of this interface know 400 for a body that is too large.
         status = 400 if refused.status == 413 else refused.status
-        raise Refused(str(refused), status=status, headers={"Connection": "close"}) from None
+        raise RequestRefused(str(refused), status=status, headers={"Connection": "close"}) from None
     try:
         if not may_be_deep(raw):
             return msgspec.json.decode(raw, type=shape)
     except msgspec.ValidationError as error:
-        raise Refused(_located(str(error))) from None
+        raise RequestRefused(_located(str(error))) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
     try:
         # JavaScript may send half surrogate pairs. The second decoder repairs them, and looks at the depth.
         return msgspec.convert(params.decode_any(raw), type=shape)
     except msgspec.ValidationError as error:
-        raise Refused(_located(str(error))) from None
+        raise RequestRefused(_located(str(error))) from None
     except (params.NotJson, RecursionError):
-        raise Refused("the body must be valid JSON, not nested too deeply") from None
+        raise RequestRefused("the body must be valid JSON, not nested too deeply") from None
 
 
 def _located(problem: str) -> str:

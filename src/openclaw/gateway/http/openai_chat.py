@@ -9,11 +9,11 @@ from aiohttp import web
 
 from openclaw.config.agents import agent_ids
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import Refused, error_shape, json_response, refusal_response
+from openclaw.gateway.http.common import RequestRefused, error_shape, json_response, refusal_response
 from openclaw.gateway.http.openai_run import (
     NOTHING_SAID,
     Ask,
-    Ending,
+    RunEnding,
     Said,
     answer,
     chosen_tools,
@@ -90,7 +90,7 @@ async def create(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
         body = await read_request(request, endpoint, "chatCompletions", ChatBody)
         ask = _ask(gateway, request, body)
         following = await start(gateway, request, ask, endpoint.images)
-    except Refused as refused:
+    except RequestRefused as refused:
         return refused.response()
     form = Completion(f"chatcmpl_{ask.run_id}", gateway.runtime.clock.now_ms() // 1000, body)
     return await answer(request, following, form, bool(body.stream))
@@ -98,7 +98,7 @@ async def create(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
 
 def _ask(gateway: Gateway, request: web.BaseRequest, body: ChatBody) -> Ask:
     if body.n not in (None, 1):
-        raise Refused("n: only one answer per request is given")
+        raise RequestRefused("n: only one answer per request is given")
     tools = [
         tool_spec(f"tools.{index}", tool.type, tool.function.name, tool.function.description, tool.function.parameters)
         for index, tool in enumerate(body.tools or [])
@@ -106,7 +106,7 @@ def _ask(gateway: Gateway, request: web.BaseRequest, body: ChatBody) -> Ask:
     offered, choice = chosen_tools(body.tool_choice, tools)
     limit = body.max_completion_tokens or body.max_tokens
     if limit is not None and limit < 1:
-        raise Refused("max_completion_tokens: must be at least 1")
+        raise RequestRefused("max_completion_tokens: must be at least 1")
     system, said = conversation(body.messages)
     return Ask(
         source=SOURCE,
@@ -147,7 +147,7 @@ def conversation(messages: list[ChatMessage]) -> tuple[str, list[Said]]:
                 name = message.name or names.get(call_id, "")
                 said.append(Said(role="tool", text=text, images=images, name=name, call_id=call_id))
             case role:
-                raise Refused(f"messages: unknown role {role[:40]!r}")
+                raise RequestRefused(f"messages: unknown role {role[:40]!r}")
     return "\n\n".join(system), said
 
 
@@ -163,11 +163,11 @@ def _content(content: str | list[dict[str, Any]] | None) -> tuple[str, list[str]
             case {"type": "image_url", "image_url": {"url": str(url)}} | {"type": "image_url", "image_url": str(url)}:
                 images.append(url)
             case {"type": str(kind)}:
-                raise Refused(
+                raise RequestRefused(
                     f"messages: content parts of type {kind[:40]!r} are not supported; use text and image_url"
                 )
             case _:
-                raise Refused("messages: a content part must be an object with a type")
+                raise RequestRefused("messages: a content part must be an object with a type")
     return "\n".join(texts), images
 
 
@@ -179,7 +179,7 @@ class Completion:
         self._usage_wanted = body.stream_options is not None and body.stream_options.include_usage
         self._spoke = False
 
-    def whole(self, ending: Ending) -> dict[str, Any]:
+    def whole(self, ending: RunEnding) -> dict[str, Any]:
         text = ending.text or (None if ending.calls else NOTHING_SAID)
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if ending.calls:
@@ -187,7 +187,7 @@ class Completion:
         choice = {"index": 0, "message": message, "finish_reason": _finish(ending)}
         return {**self._head, "object": "chat.completion", "choices": [choice], **_usage_field(ending.usage)}
 
-    def failed(self, ending: Ending) -> dict[str, Any]:
+    def failed(self, ending: RunEnding) -> dict[str, Any]:
         return {"error": error_shape(ending.error or "")}
 
     def begin(self) -> list[bytes]:
@@ -197,7 +197,7 @@ class Completion:
         self._spoke = True
         return [self._chunk({"content": piece})]
 
-    def end(self, ending: Ending) -> list[bytes]:
+    def end(self, ending: RunEnding) -> list[bytes]:
         if ending.error is not None:
             return [sse_event(self.failed(ending))]
         chunks: list[bytes] = []
@@ -216,13 +216,13 @@ class Completion:
         return sse_event({**self._head, "object": "chat.completion.chunk", "choices": [choice]})
 
 
-def _finish(ending: Ending) -> str:
+def _finish(ending: RunEnding) -> str:
     if ending.calls:
         return "tool_calls"
     return "length" if ending.cut else "stop"
 
 
-def _tool_calls(ending: Ending, *, indexed: bool) -> list[dict[str, Any]]:
+def _tool_calls(ending: RunEnding, *, indexed: bool) -> list[dict[str, Any]]:
     return [
         {
             **({"index": index} if indexed else {}),
@@ -253,7 +253,7 @@ async def models(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
     """Lists the agents under the names that a request may use as ``model``."""
     endpoints = gateway.runtime.config.current.gateway.http.endpoints
     if not endpoints.chat_completions.enabled and not endpoints.responses.enabled:
-        return Refused(f"no such endpoint: {request.path}", status=404).response()
+        return RequestRefused(f"no such endpoint: {request.path}", status=404).response()
     names = ["openclaw", *(f"openclaw:{agent_id}" for agent_id in agent_ids(gateway.runtime.config.current))]
     created = gateway.started_at // 1000
     rows = [{"id": name, "object": "model", "created": created, "owned_by": "openclaw"} for name in names]
@@ -263,7 +263,9 @@ async def models(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
     for row in rows:
         if row["id"] == asked:
             return json_response(row)
-    return Refused(f"The model {asked[:200]!r} does not exist; GET /v1/models lists them.", status=404).response()
+    return RequestRefused(
+        f"The model {asked[:200]!r} does not exist; GET /v1/models lists them.", status=404
+    ).response()
 
 
 ROUTES: list[Route] = [

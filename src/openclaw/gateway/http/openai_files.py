@@ -12,7 +12,7 @@ import msgspec
 from openclaw.config.schema.gateway import ResponseFiles, ResponseImages
 from openclaw.file_types import sniff_image
 from openclaw.foreign_text import disarmed, disarmed_name
-from openclaw.gateway.http.common import Refused
+from openclaw.gateway.http.common import RequestRefused
 from openclaw.inbound.attachments import Image
 from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
 from openclaw.tools.images import ImageProblem, fit_image, off_loop
@@ -34,16 +34,16 @@ _closing = re.compile(r"<(?=/file\b)", re.IGNORECASE)
 
 
 async def read_pictures(urls: list[str], limits: ResponseImages, max_url_parts: int) -> list[Image]:
-    """Reads the pictures at these addresses, in order. Raises ``Refused`` for the first that cannot be used."""
+    """Reads the pictures at these addresses, in order. Raises ``RequestRefused`` for the first that cannot be used."""
     if len(urls) > MAX_IMAGES:
-        raise Refused(f"at most {MAX_IMAGES} images can be passed in one request")
+        raise RequestRefused(f"at most {MAX_IMAGES} images can be passed in one request")
     check_url_parts(sum(not url.startswith("data:") for url in urls), max_url_parts)
     return [await _picture(url, number, limits) for number, url in enumerate(urls, 1)]
 
 
 def check_url_parts(count: int, most: int) -> None:
     if count > most:
-        raise Refused(f"at most {most} parts can be fetched by URL in one request")
+        raise RequestRefused(f"at most {most} parts can be fetched by URL in one request")
 
 
 async def _picture(url: str, number: int, limits: ResponseImages) -> Image:
@@ -55,11 +55,11 @@ async def _picture(url: str, number: int, limits: ResponseImages) -> Image:
     mime = sniff_image(data[:16])
     if mime is None or mime not in limits.allowed_mimes:
         kinds = ", ".join(limits.allowed_mimes)
-        raise Refused(f"{what}: the content is not one of {kinds}")
+        raise RequestRefused(f"{what}: the content is not one of {kinds}")
     try:
         fitted = await off_loop(lambda: fit_image(data, mime))
     except ImageProblem as problem:
-        raise Refused(f"{what}: {problem}") from None
+        raise RequestRefused(f"{what}: {problem}") from None
     return Image(base64.b64decode(fitted.block.data), fitted.block.mime_type)
 
 
@@ -67,35 +67,35 @@ def data_url_bytes(url: str, max_bytes: int, what: str) -> tuple[bytes, str]:
     """Returns the content of a ``data:`` address and the type that it claims."""
     match = _DATA_URL.match(url)
     if match is None:
-        raise Refused(f"{what}: the data URL is malformed; it begins with data:<type>;base64,")
+        raise RequestRefused(f"{what}: the data URL is malformed; it begins with data:<type>;base64,")
     mime = (match["mime"] or "text/plain").lower()
     content = url[match.end() :]
     if match["base64"]:
         return base64_bytes(content, max_bytes, what), mime
     if len(content) > 3 * max_bytes:
-        raise Refused(f"{what}: larger than {max_bytes} bytes")
+        raise RequestRefused(f"{what}: larger than {max_bytes} bytes")
     return _within(unquote_to_bytes(content), max_bytes, what), mime
 
 
 def base64_bytes(text: str, max_bytes: int, what: str) -> bytes:
     if len(text) * 3 // 4 > max_bytes + 3:
-        raise Refused(f"{what}: larger than {max_bytes} bytes")
+        raise RequestRefused(f"{what}: larger than {max_bytes} bytes")
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise Refused(f"{what}: invalid base64 content") from None
+        raise RequestRefused(f"{what}: invalid base64 content") from None
     return _within(data, max_bytes, what)
 
 
 def _within(data: bytes, max_bytes: int, what: str) -> bytes:
     if len(data) > max_bytes:
-        raise Refused(f"{what}: larger than {max_bytes} bytes")
+        raise RequestRefused(f"{what}: larger than {max_bytes} bytes")
     return data
 
 
 async def fetched(url: str, limits: ResponseImages | ResponseFiles, what: str) -> bytes:
     if not limits.allow_url:
-        raise Refused(f"{what}: fetching by URL is switched off here; send the content as a data URL")
+        raise RequestRefused(f"{what}: fetching by URL is switched off here; send the content as a data URL")
     allowed = None if limits.url_allowlist is None else tuple(limits.url_allowlist)
     bounds = FetchLimits(
         max_bytes=limits.max_bytes,
@@ -106,7 +106,7 @@ async def fetched(url: str, limits: ResponseImages | ResponseFiles, what: str) -
     try:
         return await fetch(url, bounds)
     except FetchRefused as refused:
-        raise Refused(f"{what}: {refused}") from None
+        raise RequestRefused(f"{what}: {refused}") from None
 
 
 class InputFile(msgspec.Struct, kw_only=True):
@@ -118,9 +118,9 @@ class InputFile(msgspec.Struct, kw_only=True):
 
 
 async def file_blocks(files: list[InputFile], limits: ResponseFiles) -> list[str]:
-    """Returns each file as a marked block of text. Raises ``Refused`` for the first that cannot be read."""
+    """Returns each file as a marked block of text. Raises ``RequestRefused`` for the first that cannot be read."""
     if len(files) > MAX_FILES:
-        raise Refused(f"at most {MAX_FILES} files can be passed in one request")
+        raise RequestRefused(f"at most {MAX_FILES} files can be passed in one request")
     return [await _block(file, number, limits) for number, file in enumerate(files, 1)]
 
 
@@ -138,12 +138,12 @@ async def _block(file: InputFile, number: int, limits: ResponseFiles) -> str:
             data = await off_loop(lambda: base64_bytes(source, limits.max_bytes, what))
     mime = (mime or _SUFFIXES.get(name.rpartition(".")[2].lower(), "text/plain")).lower()
     if data.startswith(b"%PDF-") or mime == "application/pdf":
-        raise Refused(f"{what}: PDF files cannot be read yet; send their text instead")
+        raise RequestRefused(f"{what}: PDF files cannot be read yet; send their text instead")
     if mime not in limits.allowed_mimes:
-        raise Refused(f"{what}: the type {mime} is not one of {', '.join(limits.allowed_mimes)}")
+        raise RequestRefused(f"{what}: the type {mime} is not one of {', '.join(limits.allowed_mimes)}")
     text = data.decode("utf-8", "replace")
     if "\x00" in text:
-        raise Refused(f"{what}: the content is not text")
+        raise RequestRefused(f"{what}: the content is not text")
     return _marked(name, text[: limits.max_chars], len(text) > limits.max_chars)
 
 

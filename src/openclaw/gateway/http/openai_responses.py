@@ -9,13 +9,13 @@ from aiohttp import web
 
 from openclaw.config.schema.gateway import ResponsesEndpoint
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import Refused, refusal_response
+from openclaw.gateway.http.common import RequestRefused, refusal_response
 from openclaw.gateway.http.openai_files import InputFile, check_url_parts, file_blocks
 from openclaw.gateway.http.openai_run import (
     NOTHING_SAID,
     Ask,
     ClientCall,
-    Ending,
+    RunEnding,
     Said,
     answer,
     chosen_tools,
@@ -64,7 +64,7 @@ async def create(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
         body = await read_request(request, endpoint, "responses", ResponsesBody)
         ask = await _ask(gateway, request, body, endpoint)
         following = await start(gateway, request, ask, endpoint.images, endpoint.max_url_parts)
-    except Refused as refused:
+    except RequestRefused as refused:
         return refused.response()
     form = Reply(_ID + ask.run_id, gateway.runtime.clock.now_ms() // 1000, body)
     return await answer(request, following, form, bool(body.stream))
@@ -74,7 +74,7 @@ async def _ask(gateway: Gateway, request: web.BaseRequest, body: ResponsesBody, 
     tools = [_tool(f"tools.{index}", tool) for index, tool in enumerate(body.tools or [])]
     offered, choice = chosen_tools(body.tool_choice, tools)
     if body.max_output_tokens is not None and body.max_output_tokens < 1:
-        raise Refused("max_output_tokens: must be at least 1")
+        raise RequestRefused("max_output_tokens: must be at least 1")
     spoken = conversation(body.input)
     addresses = [file.url for file in spoken.files if file.url] + [url for one in spoken.said for url in one.images]
     check_url_parts(sum(not url.startswith("data:") for url in addresses), endpoint.max_url_parts)
@@ -115,7 +115,7 @@ def _tool(path: str, tool: dict[str, Any]) -> Any:
 ROUTES: list[Route] = [("POST", "/v1/responses", create, refusal_response)]
 
 
-class Spoken(msgspec.Struct, kw_only=True):
+class RequestInput(msgspec.Struct, kw_only=True):
     """The input of a request, sorted by what it is."""
 
     system: list[str] = []
@@ -123,18 +123,18 @@ class Spoken(msgspec.Struct, kw_only=True):
     files: list[InputFile] = []
 
 
-def conversation(given: str | list[dict[str, Any]]) -> Spoken:
-    """Reads the input. Raises ``Refused`` with the place of the first item that cannot be used."""
+def conversation(given: str | list[dict[str, Any]]) -> RequestInput:
+    """Reads the input. Raises ``RequestRefused`` with the place of the first item that cannot be used."""
     if isinstance(given, str):
-        return Spoken(said=[Said(role="user", text=given)])
-    spoken = Spoken(system=[], said=[], files=[])
+        return RequestInput(said=[Said(role="user", text=given)])
+    spoken = RequestInput(system=[], said=[], files=[])
     names: dict[str, str] = {}
     for index, item in enumerate(given):
         _add_item(item, f"input.{index}", spoken, names)
     return spoken
 
 
-def _add_item(item: dict[str, Any], path: str, spoken: Spoken, names: dict[str, str]) -> None:
+def _add_item(item: dict[str, Any], path: str, spoken: RequestInput, names: dict[str, str]) -> None:
     match item:
         case {"type": "function_call_output", "call_id": str(call_id)}:
             text, _ = _parts(item.get("output"), f"{path}.output", spoken)
@@ -148,10 +148,10 @@ def _add_item(item: dict[str, Any], path: str, spoken: Spoken, names: dict[str, 
         case {"role": str(role)} if item.get("type", "message") == "message":
             _add_message(role, item.get("content"), path, spoken)
         case _:
-            raise Refused(f"{path}: items of type {str(item.get('type'))[:40]!r} are not supported")
+            raise RequestRefused(f"{path}: items of type {str(item.get('type'))[:40]!r} are not supported")
 
 
-def _add_message(role: str, content: Any, path: str, spoken: Spoken) -> None:
+def _add_message(role: str, content: Any, path: str, spoken: RequestInput) -> None:
     text, images = _parts(content, f"{path}.content", spoken)
     match role:
         case "system" | "developer":
@@ -161,14 +161,14 @@ def _add_message(role: str, content: Any, path: str, spoken: Spoken) -> None:
         case "assistant":
             spoken.said.append(Said(role="assistant", text=text))
         case _:
-            raise Refused(f"{path}.role: unknown role {role[:40]!r}")
+            raise RequestRefused(f"{path}.role: unknown role {role[:40]!r}")
 
 
-def _parts(content: Any, path: str, spoken: Spoken) -> tuple[str, list[str]]:
+def _parts(content: Any, path: str, spoken: RequestInput) -> tuple[str, list[str]]:
     if content is None or isinstance(content, str):
         return content or "", []
     if not isinstance(content, list):
-        raise Refused(f"{path}: must be text or a list of parts")
+        raise RequestRefused(f"{path}: must be text or a list of parts")
     texts: list[str] = []
     images: list[str] = []
     for index, part in enumerate(content):
@@ -183,7 +183,7 @@ def _parts(content: Any, path: str, spoken: Spoken) -> tuple[str, list[str]]:
                 spoken.files.append(_file(part, f"{path}.{index}"))
             case _:
                 kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-                raise Refused(f"{path}.{index}: parts of type {str(kind)[:40]!r} are not supported")
+                raise RequestRefused(f"{path}.{index}: parts of type {str(kind)[:40]!r} are not supported")
     return "\n".join(texts), images
 
 
@@ -194,7 +194,7 @@ def _image(part: dict[str, Any], path: str) -> str:
         case {"source": {"type": "base64", "media_type": str(mime), "data": str(data)}}:
             return f"data:{mime};base64,{data}"
         case _:
-            raise Refused(f"{path}: give the image as image_url (a data URL or an address)")
+            raise RequestRefused(f"{path}: give the image as image_url (a data URL or an address)")
 
 
 def _file(part: dict[str, Any], path: str) -> InputFile:
@@ -209,7 +209,7 @@ def _file(part: dict[str, Any], path: str) -> InputFile:
             mime = source.get("media_type")
             return InputFile(name=str(name), data=data, mime=mime if isinstance(mime, str) else None)
         case _:
-            raise Refused(f"{path}: give the file as file_data (base64) or file_url")
+            raise RequestRefused(f"{path}: give the file as file_data (base64) or file_url")
 
 
 def text_part(text: str) -> dict[str, Any]:
@@ -258,7 +258,7 @@ class Reply:
         self._item = 0
         """The next free place of the output."""
 
-    def whole(self, ending: Ending) -> dict[str, Any]:
+    def whole(self, ending: RunEnding) -> dict[str, Any]:
         """Returns the whole response. It repeats the text that was streamed."""
         text = "".join(self._pieces) or ending.text or ("" if ending.calls else NOTHING_SAID)
         output = [self._message(text)] if text else []
@@ -267,7 +267,7 @@ class Reply:
         status = "incomplete" if ending.calls or ending.cut else "completed"
         return self._shape(status, output, **details, **_usage_field(ending.usage))
 
-    def failed(self, ending: Ending) -> dict[str, Any]:
+    def failed(self, ending: RunEnding) -> dict[str, Any]:
         error = {"code": "api_error", "message": ending.error}
         return self._shape("failed", [], error=error, **_usage_field(ending.usage))
 
@@ -288,7 +288,7 @@ class Reply:
         events.append(self._text_event("response.output_text.delta", delta=piece, logprobs=[]))
         return events
 
-    def end(self, ending: Ending) -> list[bytes]:
+    def end(self, ending: RunEnding) -> list[bytes]:
         if ending.error is not None:
             return [*self._end_text(), self._event("response.failed", response=self.failed(ending))]
         events: list[bytes] = []

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
-from openclaw.agent.loop import replies
+from openclaw.agent.continuation import replies
 from openclaw.agent.run import entry_id
 from openclaw.config.agents import default_agent_id
 from openclaw.config.schema.gateway import ChatCompletionsEndpoint, ResponseImages, ResponsesEndpoint
 from openclaw.events import AssistantEnded, AssistantStarted, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.foreign_text import disarmed, disarmed_name
-from openclaw.gateway.http.common import Refused, json_response, read_json
+from openclaw.gateway.http.common import RequestRefused, json_response, read_json
 from openclaw.gateway.http.openai_files import read_pictures
 from openclaw.gateway.server import params
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
@@ -128,7 +128,7 @@ async def find_session(gateway: Gateway, ask: Ask, explicit: SessionRef | None) 
         target = target_of(gateway, f"agent:{ask.agent_id}:{ask.source}:{ask.run_id}", ask.agent_id)
         return target, compose(ask.said, [], now)
     except NoMessage:
-        raise Refused(ask.no_message) from None
+        raise RequestRefused(ask.no_message) from None
 
 
 class _Line(msgspec.Struct):
@@ -152,7 +152,7 @@ async def start(
 ) -> Following:
     """Hands the message in and returns once it is on disk. A caller that hangs up meanwhile does not stop it.
 
-    Raises ``Refused``, for example for a picture that cannot be used.
+    Raises ``RequestRefused``, for example for a picture that cannot be used.
     """
     target, prompt = await find_session(gateway, ask, named_session(gateway, request, ask))
     images = await read_pictures(prompt.images, limits, max_url_parts)
@@ -184,7 +184,7 @@ async def start(
     async def begin() -> None:
         result = await gateway.pipeline.process(message)
         if not isinstance(result, Accepted):
-            raise Refused("send blocked by session policy", status=403, kind="forbidden")
+            raise RequestRefused("send blocked by session policy", status=403, kind="forbidden")
         following.begin(result.submission)
 
     await asyncio.shield(gateway.spawn(begin()))
@@ -200,7 +200,7 @@ class ClientCall(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments as JSON."""
 
 
-class Ending(msgspec.Struct, kw_only=True):
+class RunEnding(msgspec.Struct, kw_only=True):
     """How a run ended, as the endpoints report it."""
 
     error: str | None = None
@@ -313,10 +313,10 @@ class Following:
             for wait in waits:
                 wait.cancel()
 
-    async def ending(self) -> Ending:
+    async def ending(self) -> RunEnding:
         """Waits for the end of the run and returns its result."""
         if not await self._ended():
-            return Ending(error=STOPPING, status=503, usage=self._usage)
+            return RunEnding(error=STOPPING, status=503, usage=self._usage)
         record, row = self._record, self._row
         if record is None:
             assert row is not None
@@ -326,13 +326,13 @@ class Following:
             error = record.error or "the run failed"
             if record.state == "aborted":
                 error = f"the run was stopped before it was done ({record.error or 'stop'})"
-            return Ending(error=error, usage=self._usage)
+            return RunEnding(error=error, usage=self._usage)
         return self._ok([_with_files(one) for one in result.said], result.final, self._usage or result.usage)
 
-    async def _stored_ending(self, row: LedgerRow) -> Ending:
+    async def _stored_ending(self, row: LedgerRow) -> RunEnding:
         """Reads the ending from the transcript, for a run that ended long ago or before this Gateway started."""
         if row.state not in ("answered", "silent"):
-            return Ending(error=reason_text(row.reason) or row.state)
+            return RunEnding(error=reason_text(row.reason) or row.state)
         answers = await _answers_of(self._gateway, row)
         usage: Usage | None = None
         for answer in answers:
@@ -343,10 +343,10 @@ class Following:
         texts = texts if said else [str((row.result or {}).get("text") or "")]
         return self._ok(texts, good[-1] if good else None, usage)
 
-    def _ok(self, texts: Sequence[str], final: AssistantMessage | None, usage: Usage | None) -> Ending:
+    def _ok(self, texts: Sequence[str], final: AssistantMessage | None, usage: Usage | None) -> RunEnding:
         names = {tool.name for tool in self._ask.tools}
         calls = [call for call in final.tool_calls if call.name in names] if final else []
-        return Ending(
+        return RunEnding(
             text="\n\n".join(text for text in texts if text.strip()),
             calls=[
                 ClientCall(
@@ -394,9 +394,9 @@ def _sum(total: Usage | None, more: Usage) -> Usage:
 class AnswerForm(Protocol):
     """The JSON in which an endpoint answers: whole, or as the events of a stream."""
 
-    def whole(self, ending: Ending) -> Any: ...
+    def whole(self, ending: RunEnding) -> Any: ...
 
-    def failed(self, ending: Ending) -> Any:
+    def failed(self, ending: RunEnding) -> Any:
         """The whole answer of a run that failed."""
         ...
 
@@ -404,7 +404,7 @@ class AnswerForm(Protocol):
 
     def text(self, piece: str) -> list[bytes]: ...
 
-    def end(self, ending: Ending) -> list[bytes]:
+    def end(self, ending: RunEnding) -> list[bytes]:
         """The last events, also of a run that failed."""
         ...
 
@@ -614,10 +614,10 @@ async def read_request(
     name: str,
     shape: type[T],
 ) -> T:
-    """Reads the body. Raises ``Refused``, also when the endpoint is switched off."""
+    """Reads the body. Raises ``RequestRefused``, also when the endpoint is switched off."""
     if not endpoint.enabled:
         hint = f"enable it with gateway.http.endpoints.{name}.enabled"
-        raise Refused(f"no such endpoint: {request.path} ({hint})", status=404)
+        raise RequestRefused(f"no such endpoint: {request.path} ({hint})", status=404)
     return await read_json(request, endpoint.max_body_bytes, shape)
 
 
@@ -632,23 +632,23 @@ def named_agent(gateway: Gateway, request: web.BaseRequest, model: str) -> str:
 
 
 def named_session(gateway: Gateway, request: web.BaseRequest, ask: Ask) -> SessionRef | None:
-    """Returns the session that the header or ``user`` names, or None. Raises ``Refused`` for unknown agents."""
+    """Returns the session that the header or ``user`` names, or None. Raises ``RequestRefused`` for unknown agents."""
     try:
         require_agent(gateway, ask.agent_id)
         key, user = request.headers.get("x-openclaw-session-key", "").strip(), (ask.user or "").strip().lower()
         if not key and user:
             if len(user) > MAX_USER_CHARS or not user.isprintable():
-                raise Refused(f"user: must be printable text of at most {MAX_USER_CHARS} characters")
+                raise RequestRefused(f"user: must be printable text of at most {MAX_USER_CHARS} characters")
             key = f"agent:{ask.agent_id}:{ask.source}-user:{user}"
         if not key:
             return None
         try:
             target = target_of(gateway, key, ask.agent_id)
         except MethodError as error:
-            raise Refused(str(error)) from None
+            raise RequestRefused(str(error)) from None
         require_agent(gateway, target.agent_id)
     except MethodError as error:
-        raise Refused(str(error), status=404) from None
+        raise RequestRefused(str(error), status=404) from None
     return target
 
 
@@ -660,22 +660,22 @@ def run_id_for(request: web.BaseRequest, prefix: str) -> str:
 
 def tool_spec(path: str, kind: str, name: str | None, description: str | None, parameters: Any) -> ToolSpec:
     if kind != "function":
-        raise Refused(f'{path}.type: only "function" tools can be passed to the agent, not {kind!r}')
+        raise RequestRefused(f'{path}.type: only "function" tools can be passed to the agent, not {kind!r}')
     if not name or not _TOOL_NAME.fullmatch(name):
-        raise Refused(f"{path}.name: must be 1 to 64 letters, digits, underscores or hyphens")
+        raise RequestRefused(f"{path}.name: must be 1 to 64 letters, digits, underscores or hyphens")
     if parameters is not None and not isinstance(parameters, dict):
-        raise Refused(f"{path}.parameters: must be a JSON Schema object")
+        raise RequestRefused(f"{path}.parameters: must be a JSON Schema object")
     schema: dict[str, Any] = parameters or {"type": "object", "properties": {}}
     return ToolSpec(name=name, description=description or "", parameters=schema)
 
 
 def chosen_tools(choice: Any, tools: list[ToolSpec]) -> tuple[list[ToolSpec], Any]:
-    """Returns the tools to offer and the neutral form of ``tool_choice``. Raises ``Refused``."""
+    """Returns the tools to offer and the neutral form of ``tool_choice``. Raises ``RequestRefused``."""
     names = [tool.name for tool in tools]
     if len(names) > MAX_TOOLS:
-        raise Refused(f"tools: at most {MAX_TOOLS} may be passed")
+        raise RequestRefused(f"tools: at most {MAX_TOOLS} may be passed")
     if len(set(names)) < len(names):
-        raise Refused(f"tools: the name {next(name for name in names if names.count(name) > 1)!r} is used twice")
+        raise RequestRefused(f"tools: the name {next(name for name in names if names.count(name) > 1)!r} is used twice")
     match choice:
         case None | "auto":
             return tools, None
@@ -683,11 +683,11 @@ def chosen_tools(choice: Any, tools: list[ToolSpec]) -> tuple[list[ToolSpec], An
             return [], None
         case "required":
             if not tools:
-                raise Refused("Error: tool_choice=required but no tools were provided")
+                raise RequestRefused("Error: tool_choice=required but no tools were provided")
             return tools, "required"
         case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
             if name not in names:
-                raise Refused(f"Error: tool_choice names {name!r}, which is not among the tools")
+                raise RequestRefused(f"Error: tool_choice names {name!r}, which is not among the tools")
             return tools, {"name": name}
         case _:
-            raise Refused('tool_choice: must be "auto", "none", "required" or name one function')
+            raise RequestRefused('tool_choice: must be "auto", "none", "required" or name one function')

@@ -15,7 +15,7 @@ from openclaw.agent.sandbox import sandbox_of
 from openclaw.agent.tool_set import ToolAsker, foreign_tools, tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import Refused, json_response, read_json, refusal_response
+from openclaw.gateway.http.common import RequestRefused, json_response, read_json, refusal_response
 from openclaw.gateway.server.registry import MethodError, entry_of, require_agent, target_of
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.incoming import Facts
@@ -53,10 +53,10 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
     try:
         body = await read_json(request, MAX_BODY_BYTES, InvokeBody)
         if not (body.tool or "").strip():
-            raise Refused("tools.invoke requires body.tool")
+            raise RequestRefused("tools.invoke requires body.tool")
         target = target_of(gateway, body.session_key or "main")
         require_agent(gateway, target.agent_id)
-    except Refused as refused:
+    except RequestRefused as refused:
         return refused.response()
     except MethodError as error:
         return _failed(404, "not_found", str(error))

@@ -10,7 +10,7 @@ import msgspec
 from openclaw.config.agents import main_session_key
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, require_agent, target_of
-from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
+from openclaw.inbound.attachments import BadAttachment, InboundFile, read_images
 from openclaw.inbound.command_text import may_be_command
 from openclaw.inbound.incoming import Handled, Incoming, client_facts
 from openclaw.inbound.pipeline import Accepted
@@ -40,7 +40,7 @@ class AgentParams(Params):
     session_key: str | None = None
     thinking: str | None = None
     deliver: bool | None = None
-    attachments: list[Attachment] | None = None
+    attachments: list[InboundFile] | None = None
     channel: str | None = None
     reply_channel: str | None = None
     account_id: str | None = None

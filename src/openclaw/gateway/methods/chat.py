@@ -21,7 +21,7 @@ from openclaw.gateway.server.registry import (
     target_of,
 )
 from openclaw.gateway.views.history import named_files, page_of_history, read_history
-from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
+from openclaw.inbound.attachments import BadAttachment, InboundFile, read_images
 from openclaw.inbound.commands.registry import COMMANDS
 from openclaw.inbound.incoming import Handled, Incoming, client_facts
 from openclaw.inbound.notices import injected_message
@@ -70,7 +70,7 @@ class ChatSend(Params):
     idempotency_key: NonEmpty
     thinking: str | None = None
     deliver: bool | None = None
-    attachments: list[Attachment] | None = None
+    attachments: list[InboundFile] | None = None
     timeout_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 

@@ -30,7 +30,7 @@ Short = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
 # Pairing
 
 
-class PairRequest(Params):
+class NodePairRequest(Params):
     node_id: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ID)]
     display_name: Short | None = None
     platform: Short | None = None
@@ -54,7 +54,7 @@ class PairVerify(Params):
     token: NonEmpty
 
 
-@methods.add("node.pair.request", PairRequest)
+@methods.add("node.pair.request", NodePairRequest)
 async def request_pairing(call: MethodCall) -> Any:
     facts: dict[str, Any] = msgspec.to_builtins(call.params)
     request, created = await call.gateway.nodes.pairing.request(facts.pop("nodeId"), facts)
@@ -123,7 +123,8 @@ async def _meant(gateway: Gateway, wanted: str) -> NodeFacts:
     try:
         return gateway.nodes.choose(wanted)
     except UnknownNode as unknown:
-        raise MethodError("unknown nodeId", details={"reason": str(unknown)}) from None
+        # Clients know the first words.
+        raise MethodError(f"unknown nodeId: {unknown}", details={"reason": str(unknown)}) from None
 
 
 def _row(node: NodeFacts) -> dict[str, Any]:
@@ -211,7 +212,7 @@ class RulesGet(Params):
     node_id: NonEmpty
 
 
-class RulesSet(Params):
+class NodeRulesSet(Params):
     node_id: NonEmpty
     file: dict[str, Any]
     base_hash: NonEmpty | None = None
@@ -223,9 +224,9 @@ async def get_rules(call: MethodCall) -> Any:
     return (await _ask(call.gateway, node, RULES_GET, {}, key=str(uuid.uuid4()))).payload
 
 
-@methods.add("exec.approvals.node.set", RulesSet)
+@methods.add("exec.approvals.node.set", NodeRulesSet)
 async def set_rules(call: MethodCall) -> Any:
-    params: RulesSet = call.params
+    params: NodeRulesSet = call.params
     node = await _meant(call.gateway, params.node_id)
     wanted = {"file": params.file, "baseHash": params.base_hash}
     return (await _ask(call.gateway, node, RULES_SET, wanted, key=str(uuid.uuid4()))).payload

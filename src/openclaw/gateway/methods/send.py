@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from openclaw.gateway import direct_send
-from openclaw.gateway.direct_send import Letter, Outcome, SendRefused
+from openclaw.gateway.direct_send import Letter, SendOutcome, SendRefused
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import (
     MethodCall,
@@ -77,7 +77,7 @@ async def _letter(call: MethodCall) -> Letter:
     )
 
 
-def _answer(outcome: Outcome) -> dict[str, Any]:
+def _answer(outcome: SendOutcome) -> dict[str, Any]:
     if outcome.error:
         payload = {**outcome.answer, "status": "error", "summary": outcome.error}
         raise MethodError(outcome.error, code="UNAVAILABLE", payload=payload)

@@ -20,6 +20,7 @@ from openclaw.events import (
     AssistantStarted,
     CompactionEnded,
     CompactionStarted,
+    DemoModelAnswers,
     Event,
     ModelSwitched,
     RetryScheduled,
@@ -35,7 +36,7 @@ from openclaw.gateway.server import params
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.replay import REPLAY, Backlog, KeptEvent
 from openclaw.messages import ImageBlock, UserBlock
-from openclaw.models.errors import switch_text
+from openclaw.models.errors import demo_text, switch_text
 from openclaw.outbound.usage_text import with_footer
 from openclaw.rights import rights_of_client
 from openclaw.runs.queue import RunRecord
@@ -405,6 +406,9 @@ class RunStream:
                 data = {"phase": phase, "selectedModel": chosen, "activeModel": active, "reason": reason, "text": text}
                 self._agent("lifecycle", data)
                 self._notice(f"notice-{self._record.run_id}-model-{self._switches}", text)
+            case DemoModelAnswers(name):
+                self._flush()
+                self._notice(f"notice-{self._record.run_id}-demo", demo_text(name))
             case CompactionStarted():
                 self._flush()
                 self._agent("compaction", {"phase": "start"})

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from openclaw.agent.loop import join
+from openclaw.agent.continuation import join
 from openclaw.agent.request_log import preview, role_of
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, user_text
 from openclaw.outbound.visible import media_of, visible_message

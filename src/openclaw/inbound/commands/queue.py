@@ -1,4 +1,8 @@
-"""``/queue``: the list of waiting messages, changes to it, and the settings of the queue."""
+"""``/queue``: the list of waiting messages, and what changes in it.
+
+Its settings, such as ``/queue collect``, can also stand within a message: ``inbound/directives.py`` reads them, and
+``inbound/commands/settings.py`` stores them.
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _ACKS: dict[tuple[LevelKind, str], str] = {
 }
 
 
-class Refused(Exception):
+class DirectiveRefused(Exception):
     """A directive cannot be carried out, and nothing is stored. The text is the reply."""
 
 
@@ -69,7 +69,7 @@ async def store_directives(directives: Directives, facts: Facts, context: Comman
     try:
         reader.profiles = await known_profiles(directives, facts, context)
         reader.read(directives)
-    except Refused as refused:
+    except DirectiveRefused as refused:
         return str(refused)
     reply = await store_settings(reader.fields, " ".join(reader.acks), facts, context)
     for note in reader.notes:
@@ -117,12 +117,14 @@ class _Reader:
         queue, think = directives.queue, directives.think
         if queue is not None:
             if queue.invalid:
-                raise Refused(invalid_options(queue))
+                raise DirectiveRefused(invalid_options(queue))
             if not queue.says_something:
-                raise Refused(queue_overview(self.facts, self.context, self.entry))
+                raise DirectiveRefused(queue_overview(self.facts, self.context, self.entry))
             self.fields.update(queue_changes(queue))
         if think and think.value == "xhigh" and "xhigh" not in supported_levels(model):
-            raise Refused(f'Thinking level "xhigh" is not available with {model.ref}; high is the most it offers.')
+            raise DirectiveRefused(
+                f'Thinking level "xhigh" is not available with {model.ref}; high is the most it offers.'
+            )
         self._acknowledge(directives)
 
     def _model(self, directives: Directives) -> Model:
@@ -130,19 +132,19 @@ class _Reader:
         wanted = directives.model
         if wanted is None or wanted.name.lower() in QUESTIONS:
             if wanted is not None:
-                raise Refused(model_info(wanted.name.lower(), self.facts, self.context, self.entry))
+                raise DirectiveRefused(model_info(wanted.name.lower(), self.facts, self.context, self.entry))
             try:
                 return current_model(self.entry, self.config, self.catalogue, self.agent_id)
             except UnknownModel as unknown:
-                raise Refused(f"{unknown} /model default goes back to the configured one.") from None
+                raise DirectiveRefused(f"{unknown} /model default goes back to the configured one.") from None
         if wanted.name.isdigit():
-            raise Refused(no_numbers(wanted.name))
+            raise DirectiveRefused(no_numbers(wanted.name))
         try:
             model = choose_model(wanted.name, self.config, self.catalogue, self.agent_id)
         except UnknownModel as unknown:
-            raise Refused(str(unknown)) from None
+            raise DirectiveRefused(str(unknown)) from None
         if wanted.profile and wanted.profile not in self.profiles:
-            raise Refused(f"{unknown_profile(wanted.profile, model, self.profiles)} The model is unchanged.")
+            raise DirectiveRefused(f"{unknown_profile(wanted.profile, model, self.profiles)} The model is unchanged.")
         default = self.catalogue.default_for(self.config, self.agent_id)
         self.fields.update(model_fields(model, default, wanted.profile))
         return model
@@ -152,19 +154,21 @@ class _Reader:
         if kind == "think" and "xhigh" not in supported_levels(model):
             options = options[:-1]
         if level.value is None and level.word:
-            raise Refused(f'Unrecognized {_NAMES[kind]} level "{level.word}". Valid levels: {", ".join(options)}.')
+            raise DirectiveRefused(
+                f'Unrecognized {_NAMES[kind]} level "{level.word}". Valid levels: {", ".join(options)}.'
+            )
         if level.value is None:
             current = effective_levels(self.config, self.facts, self.entry, model)[kind]
-            raise Refused(f"Current {_NAMES[kind]} level: {current}.\nOptions: {', '.join(options)}.")
+            raise DirectiveRefused(f"Current {_NAMES[kind]} level: {current}.\nOptions: {', '.join(options)}.")
         if kind == "elevated" and level.value != "off" and (gates := closed_gates(self.config, self.facts)):
-            raise Refused(elevated_refusal(gates, self.config, self.facts))
+            raise DirectiveRefused(elevated_refusal(gates, self.config, self.facts))
         field = ENTRY_FIELD[kind]
         unset = level_unless_set(model, self.config.agents.defaults.thinking_default) if kind == "think" else "off"
         self.fields[field] = stored(field, level.value, unset)
 
     def _exec(self, exec: ExecDirective) -> None:
         if exec.invalid:
-            raise Refused(invalid_exec(exec))
+            raise DirectiveRefused(invalid_exec(exec))
         if not exec.options:
             defaults, entry = self.config.tools.exec, self.entry or {}
             shown = ", ".join(
@@ -172,7 +176,7 @@ class _Reader:
                 for name, field in _EXEC_FIELDS.items()
             )
             options = ", ".join(f"{name}={'|'.join(values) or '<id>'}" for name, values in EXEC_VALUES.items())
-            raise Refused(f"Current exec defaults: {shown}.\nOptions: {options}.")
+            raise DirectiveRefused(f"Current exec defaults: {shown}.\nOptions: {options}.")
         for name, value in exec.options.items():
             self.fields[_EXEC_FIELDS[name]] = value
 

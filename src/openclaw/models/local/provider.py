@@ -15,23 +15,22 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from openclaw import paths
 from openclaw.clock import Clock, SystemClock
-from openclaw.messages import (
-    AssistantMessage,
-    ImageBlock,
-    Message,
-    StopReason,
-    TextBlock,
-    ToolResultMessage,
-    UserMessage,
-)
-from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text
+from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolResultMessage, UserMessage
+from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
 from openclaw.models.convert import with_turn_facts
-from openclaw.models.cost import priced_usage
+from openclaw.models.http import MessageBuilder
 from openclaw.models.local.install import INSTALL_COMMAND, weights_path
+from openclaw.models.local.tool_text import (
+    TURN_OVERHEAD,
+    ChatTurn,
+    OutputParser,
+    harmless,
+    prompt_text,
+    system_text,
+    tool_turn,
+)
 from openclaw.models.thinking import output_limit
 
 IDLE_S = 600.0
@@ -46,7 +45,25 @@ MAX_CONTEXT = 32_768
 DEFAULT_MAX_TOKENS = 512
 CHARS_PER_TOKEN = 3.5
 FIT_ATTEMPTS = 4
+# A low temperature suits a model this small best. The penalties break the loops that follow from it. A stronger penalty
+# keeps it from answering a greeting with the same greeting, because the words of the prompt count too.
+SMALL_SAMPLING: dict[str, Any] = {
+    "temperature": 0.1,
+    "top_p": 0.9,
+    "dry_multiplier": 0.8,
+    "dry_allowed_length": 3,
+    "repeat_penalty": 1.03,
+    "repeat_last_n": 64,
+}
+ANSWERING: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.0}
+REASONING: dict[str, Any] = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
+"""What the makers of Qwen3 advise for answers without and with reasoning."""
 _LINE_LIMIT = 1 << 20
+SENTENCE_ENDS = frozenset(".!?\n。！？")
+LONGEST_SENTENCE = 120
+MOST_SENTENCES = 500
+RECENT_SENTENCES = 6
+RECENT_WORDS = 12
 _PASSED_ON = ["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH"]
 
 
@@ -149,30 +166,35 @@ class LocalProvider:
         return self._worker
 
     async def _answer(self, worker: Worker, request: ModelRequest) -> AsyncIterator[StreamEvent]:
-        system, turns = turns_of(request)
-        wanted = output_limit(request.model, request.max_tokens or DEFAULT_MAX_TOKENS, request.output_room)
-        limit = min(wanted, worker.context // 2)
-        room = worker.context - limit
-        budget = int(room * CHARS_PER_TOKEN)
-        parts: list[str] = []
+        builder = MessageBuilder(request.model, self._clock.now_ms())
+        parser = OutputParser(builder, [tool.name for tool in request.tools] if request.model.tools else [])
+        guard = None if request.model.tools else LoopGuard()
+        prompt = LocalPrompt(request, worker.context)
         try:
             for _ in range(FIT_ATTEMPTS):
-                messages = fit(system, turns or [ChatTurn("user", "Hello")], budget)
-                await worker.ask({"messages": messages, "max_tokens": limit, "temperature": request.temperature})
+                await worker.ask({"body": prompt.body()})
                 overflow = 0
                 async for line in worker.lines():
                     if "text" in line:
-                        parts.append(line["text"])
-                        yield Text(line["text"])
-                    elif "done" in line:
-                        yield Done(self._message(request.model, parts, line))
+                        parser.feed(line["text"])
+                        for event in builder.take():
+                            yield event
+                        if guard is None or not guard.repeats(line["text"]):
+                            continue
+                        line = await worker.cancel()
+                    if "done" in line:
+                        cut = line["done"] == "length"
+                        parser.finish(cut=cut)
+                        counted = (line.get(name, 0) for name in ("input", "output", "cached"))
+                        builder.count(**dict(zip(("input", "output", "cache_read"), counted, strict=True)))
+                        builder.done("length" if cut else "stop")
+                        for event in builder.take():
+                            yield event
                         return
-                    else:
-                        overflow = int(line["overflow"])
-                # The number of tokens is known only now. The next try is shorter in proportion, with a reserve.
-                budget = int(budget * min(room / overflow, 1) * 0.9)
+                    overflow = int(line["overflow"])
+                prompt.shorten(overflow)
         except ModelError as error:
-            error.partial = self._message(request.model, parts, {"done": "error"}, str(error)) if parts else None
+            error.partial = builder.partial(str(error))
             raise
         raise ModelError(
             f"The conversation does not fit the local model's window of {worker.context} tokens; "
@@ -180,23 +202,75 @@ class LocalProvider:
             kind="overflow",
         )
 
-    def _message(self, model: Model, parts: list[str], line: dict[str, Any], error: str = "") -> AssistantMessage:
-        reasons: dict[str, StopReason] = {"length": "length", "cancelled": "aborted", "error": "error"}
-        return AssistantMessage(
-            content=[TextBlock(text="".join(parts))] if parts else [],
-            api=model.api,
-            provider=model.provider,
-            model=model.id,
-            usage=priced_usage(
-                None,
-                input=line.get("input", 0),
-                output=line.get("output", 0),
-                cache_read=line.get("cached", 0),
-            ),
-            stop_reason=reasons.get(line["done"], "stop"),
-            error_message=error or msgspec.UNSET,
-            timestamp=self._clock.now_ms(),
-        )
+
+class LocalPrompt:
+    """What the library is sent for a request, and how it is made shorter when it does not fit."""
+
+    def __init__(self, request: ModelRequest, context: int) -> None:
+        self._request = request
+        self._system, turns = turns_of(request)
+        self._turns = turns or [ChatTurn("user", "Hello")]
+        self._reasons = request.model.reasoning and request.thinking != "off"
+        usual = DEFAULT_MAX_TOKENS if not request.model.tools else request.model.max_tokens
+        wanted = output_limit(request.model, request.max_tokens or usual, request.output_room)
+        self._limit = min(wanted, context // 2)
+        self._room = context - self._limit
+        self._budget = int(self._room * CHARS_PER_TOKEN)
+        if request.model.tools:
+            # The agent has fitted the conversation to the window. Only the library knows whether that was enough.
+            whole = sum(turn.size for turn in self._turns) + len(self._system) + TURN_OVERHEAD
+            self._budget = max(self._budget, whole)
+
+    def body(self) -> dict[str, Any]:
+        request = self._request
+        sampling = SMALL_SAMPLING if not request.model.tools else REASONING if self._reasons else ANSWERING
+        given = {} if request.temperature is None else {"temperature": request.temperature}
+        body = {"max_tokens": self._limit, **sampling, **given}
+        if not request.model.tools:
+            messages = fit(self._system, self._turns, self._budget)
+            return {"messages": messages, "reasoning_format": "none", **body}
+        messages = fit(self._system, self._turns, self._budget, whole_system=True)
+        return {"prompt": prompt_text(messages, reasons=self._reasons), **body}
+
+    def shorten(self, tokens: int) -> None:
+        """Makes the next body smaller. ``tokens`` is the size of the last one. The reserve is for uneven text."""
+        self._budget = int(self._budget * min(self._room / max(tokens, 1), 1) * 0.9)
+
+
+class LoopGuard:
+    """Notices that a small model repeats itself: a line or sentence for the third time, or the same few words."""
+
+    def __init__(self, most: int = 3) -> None:
+        self._most = most
+        self._open = ""
+        self._seen: dict[str, int] = {}
+        self._words: list[str] = []
+
+    def repeats(self, delta: str) -> bool:
+        """Takes the next piece of the answer."""
+        for character in delta:
+            if character not in SENTENCE_ENDS:
+                self._open += character
+                continue
+            sentence, self._open = self._open, ""
+            if self._counts(sentence):
+                return True
+        return len(self._open) > LONGEST_SENTENCE and self._few_words(self._open)
+
+    def _counts(self, sentence: str) -> bool:
+        plain = "".join(character for character in sentence.lower() if character.isalpha())
+        if not plain:
+            return False
+        if len(self._seen) < MOST_SENTENCES or plain in self._seen:
+            self._seen[plain] = self._seen.get(plain, 0) + 1
+        self._words = [*self._words, plain][-RECENT_SENTENCES:]
+        crowded = len(self._words) == RECENT_SENTENCES and len(set(self._words)) <= RECENT_SENTENCES // 2
+        return self._seen.get(plain, 0) >= self._most or crowded or self._few_words(sentence)
+
+    @staticmethod
+    def _few_words(sentence: str) -> bool:
+        words = sentence.lower().replace(",", " ").split()[-RECENT_WORDS:]
+        return len(words) == RECENT_WORDS and len(set(words)) <= RECENT_WORDS // 3
 
 
 class Worker:
@@ -270,18 +344,20 @@ class Worker:
             if self.busy_with is None:
                 return
 
-    async def cancel(self) -> None:
-        """Stops the current answer. The process is killed when it does not obey quickly."""
+    async def cancel(self) -> dict[str, Any]:
+        """Stops the current answer and returns its last line. The process is killed when it does not obey quickly."""
+        last: dict[str, Any] = {"done": "cancelled"}
         try:
             async with asyncio.timeout(SETTLE_S):
                 await self._send({"cancel": self.busy_with})
-                async for _ in self.lines():
-                    pass
+                async for line in self.lines():
+                    last = line
         except (TimeoutError, ModelError):
             self.kill()
             await self.process.wait()
         finally:
             self.busy_with = None
+        return last if "done" in last else {"done": "cancelled"}
 
     async def stop(self) -> None:
         """Ends the process by closing its input."""
@@ -342,43 +418,36 @@ class Worker:
         )
 
 
-TURN_OVERHEAD = 16
-"""Characters that are counted for the markers of a turn."""
 CUT_MARK = "\n[…]\n"
-
-
-class ChatTurn(msgspec.Struct, frozen=True):
-    role: str
-    content: str
-
-    @property
-    def size(self) -> int:
-        return len(self.content) + TURN_OVERHEAD
 
 
 def turns_of(request: ModelRequest) -> tuple[str, list[ChatTurn]]:
     """The system text and the turns as plain text. Neighbours of one role are joined; tool results count as user's."""
     turns: list[ChatTurn] = []
+    tools = request.model.tools
     for message in with_turn_facts(request.messages, request.turn_facts):
-        role = "assistant" if isinstance(message, AssistantMessage) else "user"
-        text = _harmless(_plain_text(message)).strip()
-        if not text:
-            continue
-        if turns and turns[-1].role == role:
-            turns[-1] = ChatTurn(role, turns[-1].content + "\n\n" + text)
+        if tools:
+            turn = tool_turn(message, _plain_text(message, named=False).strip())
         else:
-            turns.append(ChatTurn(role, text))
-    system = "\n\n".join(part for part in (request.system, request.system_suffix) if part)
-    return _harmless(system), turns
+            role = "assistant" if isinstance(message, AssistantMessage) else "user"
+            turn = ChatTurn(role, harmless(_plain_text(message).strip()))
+        if not turn.content:
+            continue
+        if turns and turns[-1].role == turn.role:
+            turns[-1] = ChatTurn(turn.role, turns[-1].content + "\n\n" + turn.content)
+        else:
+            turns.append(turn)
+    system = harmless("\n\n".join(part for part in (request.system, request.system_suffix) if part))
+    return (system_text(system, request.tools) if tools else system), turns
 
 
-def fit(system: str, turns: Sequence[ChatTurn], budget: int) -> list[dict[str, str]]:
+def fit(system: str, turns: Sequence[ChatTurn], budget: int, *, whole_system: bool = False) -> list[dict[str, str]]:
     """Chat messages of at most about ``budget`` characters. The oldest turns are dropped; the last one always stays.
 
-    The cut moves in steps of half the budget and not with every turn. So the beginning stays the same for many turns
-    and the model need not read it again.
+    ``whole_system``: the system text, which lists the tools, is not shortened. The cut moves in steps of half the
+    budget and not with every turn. So the beginning stays the same for many turns and the model need not read it again.
     """
-    system = shorten(system, budget // 2)
+    system = system if whole_system else shorten(system, budget // 2)
     room = max(budget - len(system) - TURN_OVERHEAD, 1)
     kept = _drop_oldest(turns, room)
     if kept and kept[-1].size > room:
@@ -412,7 +481,7 @@ def _drop_oldest(turns: Sequence[ChatTurn], room: int) -> list[ChatTurn]:
     return list(turns[start:])
 
 
-def _plain_text(message: Message) -> str:
+def _plain_text(message: Message, *, named: bool = True) -> str:
     match message:
         case UserMessage():
             blocks = message.content
@@ -420,13 +489,9 @@ def _plain_text(message: Message) -> str:
         case AssistantMessage():
             return message.text
         case ToolResultMessage():
-            return f"[{message.tool_name} returned]\n" + "\n".join(_block_text(block) for block in message.content)
+            said = "\n".join(_block_text(block) for block in message.content)
+            return f"[{message.tool_name} returned]\n{said}" if named else said
 
 
 def _block_text(block: TextBlock | ImageBlock) -> str:
     return block.text if isinstance(block, TextBlock) else "[a picture]"
-
-
-def _harmless(text: str) -> str:
-    """Breaks chat markers in a text, which the model would read as real turns."""
-    return text.replace("<|", "< |").encode("utf-8", "replace").decode()

@@ -1,6 +1,7 @@
 """The process that holds a local model: ``python -m openclaw.models.local.worker WEIGHTS CONTEXT [PURPOSE]``.
 
-JSON lines on stdin: ``{"id", "messages", "max_tokens", "temperature"}`` asks, ``{"cancel": id}`` stops that answer.
+JSON lines on stdin: ``{"id", "body"}`` asks, ``{"cancel": id}`` stops that answer. A body with ``messages`` is written
+out in the form that the model's file names; one with ``prompt`` is read as it is.
 JSON lines on stdout: ``{"ready": context}`` once, then per request any number of ``{"id", "text"}`` and exactly one of
 ``{"id", "done", "input", "cached", "output"}``, ``{"id", "overflow": tokens}`` or ``{"id", "error"}``.
 For the purposes ``embeddings`` and ``mean-embeddings`` (for models without a pooling type) it takes ``{"id", "texts"}``
@@ -21,9 +22,6 @@ import threading
 from typing import Any
 
 MAX_THREADS = 8
-# A low temperature suits so small a model best. The penalty on repeated phrases breaks the loops that follow from it.
-TEMPERATURE = 0.1
-SAMPLING = {"top_p": 0.9, "dry_multiplier": 0.8}
 
 
 class RequestQueue:
@@ -65,7 +63,8 @@ class ReplyWriter:
                 self.error = str(error.get("message", error))
             return True
         for choice in chunk.get("choices", ()):
-            if text := choice["delta"].get("content"):
+            # A chat's chunk has a delta, that of a plain prompt a text.
+            if text := choice["delta"].get("content") if "delta" in choice else choice.get("text"):
                 self.out.send({"id": self.id, "text": text})
             self.reason = choice.get("finish_reason") or self.reason
         self.usage = chunk.get("usage") or self.usage
@@ -144,20 +143,13 @@ def serve(server: Any, inbox: RequestQueue, out: LineOutput) -> None:
     while True:
         request = inbox.requests.get()
         answer = ReplyWriter(request["id"], inbox, out)
-        temperature = request.get("temperature")
-        body = {
-            "messages": request["messages"],
-            "max_tokens": request["max_tokens"],
-            "temperature": TEMPERATURE if temperature is None else temperature,
-            **SAMPLING,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
+        body = {**request["body"], "stream": True, "stream_options": {"include_usage": True}}
+        handle = server.handle_completions if "prompt" in body else server.handle_chat_completions
         try:
             if answer.id in inbox.cancelled:
                 answer.reason = "cancelled"
             else:
-                server.handle_chat_completions(body, answer.take)
+                handle(body, answer.take)
         except (RuntimeError, ValueError, TypeError) as error:
             answer.error = str(error)
         answer.finish()

@@ -21,7 +21,7 @@ _BLOCK = 1 << 20
 _PACKABLE = re.compile(r".+\.jsonl(?:\.(?:deleted|reset|bak)\..+(?<!\.zst)(?<!\.tmp))?\Z")
 
 
-class Changed(Exception):
+class ChangedMeanwhile(Exception):
     """The file was written to during its compression, so it stays as it is."""
 
 
@@ -47,7 +47,7 @@ def pack(path: Path) -> tuple[int, int]:
             same = hashlib.file_digest(source, hashlib.blake2b).digest() == copied.digest()
         now = path.stat()
         if not same or (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-            raise Changed(str(path))
+            raise ChangedMeanwhile(str(path))
         os.utime(prepared, ns=(before.st_atime_ns, before.st_mtime_ns))
         after = prepared.stat().st_size
         put_in_place(prepared, packed_name(path))
@@ -110,3 +110,26 @@ def old_files(folder: Path, before_ms: int, most: int) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [path for _, path in sorted(found)[:most]]
+
+
+def whole_lines(file: Path, start: int = 0) -> Iterator[bytes]:
+    """Whole lines with their newlines, from byte ``start`` of the plain text. An unfinished last line is left out."""
+    rest = b""
+    for block in _blocks_from(file, start):
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+
+
+def _blocks_from(file: Path, start: int) -> Iterator[bytes]:
+    if not file.name.endswith(SUFFIX):
+        with file.open("rb") as opened:
+            opened.seek(start)
+            while block := opened.read(_BLOCK):
+                yield block
+        return
+    passed = 0
+    for block in unpacked_blocks(file):
+        if passed + len(block) > start:
+            yield block[max(0, start - passed) :]
+        passed += len(block)

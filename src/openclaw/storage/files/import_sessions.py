@@ -52,7 +52,7 @@ class ImportedSession(msgspec.Struct, kw_only=True, rename="camel"):
     """What a person must know: why it failed, or what it was in conflict with."""
 
 
-class Totals(msgspec.Struct, kw_only=True):
+class ImportTotals(msgspec.Struct, kw_only=True):
     imported: int = 0
     present: int = 0
     conflict: int = 0

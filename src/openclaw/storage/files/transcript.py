@@ -21,14 +21,24 @@ from openclaw.paths import normalize_agent_id, sessions_dir
 from openclaw.sessions.keys import safe_file_name, session_file_name
 from openclaw.sessions.tree import BranchContext, assistant_model, fields_of, is_displayed, select_window
 from openclaw.storage.base import Compressed, Context, Entry, Shortened, Transcript, TranscriptRef
-from openclaw.storage.files.compressed import SUFFIX, Changed, old_files, pack, plain_name, unpack, unpacked_size
+from openclaw.storage.files.compressed import (
+    SUFFIX,
+    ChangedMeanwhile,
+    old_files,
+    pack,
+    plain_name,
+    unpack,
+    unpacked_size,
+)
 from openclaw.storage.files.disk import AppendFile, Disk, atomic_replace, sync_dir
 from openclaw.storage.files.transcript_index import (
     DAMAGE_TYPE,
     MAYBE_SHOWN_TYPES,
     SHOWN_TYPES,
     TranscriptIndex,
+    read_head,
     read_packed_tail,
+    read_page,
     read_spans,
     read_tail,
     readable,
@@ -101,6 +111,7 @@ class FileTranscript:
         return own
 
     async def append_all(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        """Writes one line per entry. They are safe from a power cut after ``sync`` (``AppendFile`` in ``disk.py``)."""
         self._add(entries)
 
     async def sync(self) -> None:
@@ -110,7 +121,7 @@ class FileTranscript:
     def file(self) -> AppendFile:
         return self._file
 
-    def branch(self, entry_id: str | None) -> None:
+    async def branch(self, entry_id: str | None) -> None:
         leaf = -1 if entry_id is None else self._index.by_id[entry_id]
         if leaf != self._leaf:
             self._leaf = leaf
@@ -602,13 +613,25 @@ class FileTranscriptStore:
             live = await self.open(ref, create=False)
         return await live.shown_entries(limit) if live is not None else []
 
-    def locate(self, ref: TranscriptRef) -> str | None:
+    async def locate(self, ref: TranscriptRef) -> str | None:
         plain, packed = self._locations.find_either(ref)
         path = plain or packed
         return str(path) if path is not None else None
 
     def default_path(self, ref: TranscriptRef) -> str:
         return str(self._locations.default(ref)[0])
+
+    async def head(self, ref: TranscriptRef) -> list[bytes]:
+        path = next(self._locations.plain(ref), None)
+        return await asyncio.to_thread(read_head, path) if path is not None else []
+
+    async def page(self, ref: TranscriptRef, cursor: int, most_bytes: int) -> tuple[list[bytes], int | None]:
+        plain, packed = self._locations.find_either(ref)
+        path = plain or packed
+        return ([], None) if path is None else await asyncio.to_thread(read_page, path, cursor, most_bytes)
+
+    async def create(self, ref: TranscriptRef, data: bytes) -> None:
+        await asyncio.to_thread(atomic_replace, self._locations.default(ref)[0], data)
 
     async def archive(self, ref: TranscriptRef, reason: str) -> list[str]:
         stamp = f"{safe_file_name(reason)}.{iso_utc(self._clock.now_ms()).replace(':', '-')}"
@@ -659,7 +682,7 @@ class FileTranscriptStore:
             return
         try:
             before, after = await self._change(place, partial(pack, path))
-        except (Changed, FileNotFoundError):
+        except (ChangedMeanwhile, FileNotFoundError):
             return
         except OSError as error:
             done.problems.append(f"{path}: {error}")

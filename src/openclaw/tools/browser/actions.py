@@ -30,33 +30,37 @@ _BUTTONS = ("left", "right", "middle")
 _MODIFIERS = {"alt": 1, "control": 2, "ctrl": 2, "meta": 4, "command": 4, "shift": 8, "controlormeta": 2}
 
 
-class Key(NamedTuple):
+class KeyPress(NamedTuple):
     key: str
     code: str
     number: int
     text: str = ""
 
 
-_KEYS: dict[str, Key] = {
+_KEYS: dict[str, KeyPress] = {
     key.key.lower(): key
     for key in (
-        Key("Enter", "Enter", 13, "\r"),
-        Key("Tab", "Tab", 9),
-        Key("Escape", "Escape", 27),
-        Key("Backspace", "Backspace", 8),
-        Key("Delete", "Delete", 46),
-        Key("ArrowLeft", "ArrowLeft", 37),
-        Key("ArrowUp", "ArrowUp", 38),
-        Key("ArrowRight", "ArrowRight", 39),
-        Key("ArrowDown", "ArrowDown", 40),
-        Key("Home", "Home", 36),
-        Key("End", "End", 35),
-        Key("PageUp", "PageUp", 33),
-        Key("PageDown", "PageDown", 34),
-        Key("Insert", "Insert", 45),
-        *(Key(f"F{number}", f"F{number}", 111 + number) for number in range(1, 13)),
+        KeyPress("Enter", "Enter", 13, "\r"),
+        KeyPress("Tab", "Tab", 9),
+        KeyPress("Escape", "Escape", 27),
+        KeyPress("Backspace", "Backspace", 8),
+        KeyPress("Delete", "Delete", 46),
+        KeyPress("ArrowLeft", "ArrowLeft", 37),
+        KeyPress("ArrowUp", "ArrowUp", 38),
+        KeyPress("ArrowRight", "ArrowRight", 39),
+        KeyPress("ArrowDown", "ArrowDown", 40),
+        KeyPress("Home", "Home", 36),
+        KeyPress("End", "End", 35),
+        KeyPress("PageUp", "PageUp", 33),
+        KeyPress("PageDown", "PageDown", 34),
+        KeyPress("Insert", "Insert", 45),
+        *(KeyPress(f"F{number}", f"F{number}", 111 + number) for number in range(1, 13)),
     )
-} | {"space": Key(" ", "Space", 32, " "), "esc": Key("Escape", "Escape", 27), "return": Key("Enter", "Enter", 13, "\r")}
+} | {
+    "space": KeyPress(" ", "Space", 32, " "),
+    "esc": KeyPress("Escape", "Escape", 27),
+    "return": KeyPress("Enter", "Enter", 13, "\r"),
+}
 
 _COVERED = """function() {
   const box = this.getBoundingClientRect();
@@ -230,7 +234,7 @@ async def _press(tab: Tab, combination: str) -> None:
         if len(name) != 1:
             raise ToolError(f"unknown key {name[:40]!r}; use a character or names such as Enter, Tab, ArrowDown, F5")
         code = f"Key{name.upper()}" if name.isascii() and name.isalpha() else f"Digit{name}" if name.isdigit() else ""
-        key = Key(name, code, ord(name.upper()) if name.isascii() and name.isalnum() else 0, name)
+        key = KeyPress(name, code, ord(name.upper()) if name.isascii() and name.isalnum() else 0, name)
     event: dict[str, Any] = {"key": key.key, "code": key.code, "modifiers": modifiers}
     event |= {"windowsVirtualKeyCode": key.number, "nativeVirtualKeyCode": key.number}
     typed = key.text if not modifiers & ~8 else ""

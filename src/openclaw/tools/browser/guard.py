@@ -66,7 +66,7 @@ class NetworkRules(msgspec.Struct, frozen=True, kw_only=True):
         return self.private or host_allowed(host, self.exempt)
 
 
-class Refused(NamedTuple):
+class ConnectionRefused(NamedTuple):
     """A connection that was not made."""
 
     host: str
@@ -158,7 +158,7 @@ class GuardProxy:
         self._open: dict[asyncio.Task[None], tuple[str, Sequence[str]]] = {}
         """The connections, with the host that each leads to and its addresses."""
         self.port = 0
-        self.refused: deque[Refused] = deque(maxlen=MOST_REFUSALS)
+        self.refused: deque[ConnectionRefused] = deque(maxlen=MOST_REFUSALS)
         self.refusals = 0
         """How many connections were refused so far. It tells which of ``refused`` are new."""
 
@@ -185,7 +185,7 @@ class GuardProxy:
             except AddressRefused:
                 task.cancel()
 
-    def refused_since(self, count: int) -> list[Refused]:
+    def refused_since(self, count: int) -> list[ConnectionRefused]:
         fresh = min(self.refusals - count, len(self.refused))
         return list(self.refused)[len(self.refused) - fresh :]
 
@@ -221,7 +221,7 @@ class GuardProxy:
             addresses = await self._resolve(host.rstrip("."), port, self._rules())
         except AddressRefused as refused:
             self.refusals += 1
-            self.refused.append(Refused(host, port, str(refused)))
+            self.refused.append(ConnectionRefused(host, port, str(refused)))
             writer.write(_reply(_NOT_ALLOWED))
             return
         except OSError:

@@ -87,7 +87,7 @@ class SnapshotOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_chars: int = MOST_CHARS
 
 
-class Snapshot(NamedTuple):
+class PageSnapshot(NamedTuple):
     text: str
     refs: dict[str, RefNode]
     truncated: bool
@@ -158,7 +158,7 @@ class AccessibilityTree:
         part.roots = [key] if (key := self._by_element.get(element)) else []
         return part
 
-    def render(self, options: SnapshotOptions) -> Snapshot:
+    def render(self, options: SnapshotOptions) -> PageSnapshot:
         refs: dict[str, RefNode] = {}
         lines: list[_Line] = []
         seen: set[str] = set()
@@ -281,7 +281,7 @@ def _without_empty(lines: Sequence[_Line]) -> list[_Line]:
     return kept[::-1]
 
 
-def _cut(lines: Sequence[_Line], refs: dict[str, RefNode], most: int) -> Snapshot:
+def _cut(lines: Sequence[_Line], refs: dict[str, RefNode], most: int) -> PageSnapshot:
     shown: list[str] = []
     known: dict[str, RefNode] = {}
     size = 0
@@ -290,11 +290,11 @@ def _cut(lines: Sequence[_Line], refs: dict[str, RefNode], most: int) -> Snapsho
         size += len(text) + 1
         if size > most:
             left = f"[{len(lines) - len(shown)} more lines; raise maxChars, or use selector, depth or interactive]"
-            return Snapshot("\n".join([*shown, left]), known, True, len(shown))
+            return PageSnapshot("\n".join([*shown, left]), known, True, len(shown))
         shown.append(text)
         if line.ref:
             known[line.ref] = refs[line.ref]
-    return Snapshot("\n".join(shown) or "(nothing to see)", known, False, len(shown))
+    return PageSnapshot("\n".join(shown) or "(nothing to see)", known, False, len(shown))
 
 
 def quoted(text: str) -> str:

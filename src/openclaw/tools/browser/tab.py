@@ -68,7 +68,7 @@ class Box(NamedTuple):
     height: float
 
 
-class Answer(msgspec.Struct, frozen=True):
+class DialogAnswer(msgspec.Struct, frozen=True):
     """How the next dialog of the page is answered."""
 
     accept: bool
@@ -88,7 +88,7 @@ class Tab:
         self.crashed = False
         self.refs: dict[str, RefNode] = {}
         self.console: deque[ConsoleEntry] = deque(maxlen=MOST_CONSOLE)
-        self.next_dialog: Answer | None = None
+        self.next_dialog: DialogAnswer | None = None
         self.frames: dict[str, FrameSession] = {}
         """Frames of other sites, by their session."""
         self.next_files: list[str] | None = None
@@ -193,7 +193,7 @@ class Tab:
     def _answer_dialog(self, params: dict[str, Any]) -> None:
         """A dialog stops the page until it is answered. One that nobody announced is dismissed, so nothing hangs."""
         leaving = params.get("type") == "beforeunload"
-        answer = self.next_dialog or Answer(accept=leaving)
+        answer = self.next_dialog or DialogAnswer(accept=leaving)
         if not leaving:
             self.next_dialog = None
         done = "accepted" if answer.accept else "dismissed"

@@ -34,7 +34,7 @@ from openclaw.tools.browser.snapshot import (
     RefNode,
     SnapshotOptions,
 )
-from openclaw.tools.browser.tab import Answer, Tab
+from openclaw.tools.browser.tab import DialogAnswer, Tab
 from openclaw.tools.images import ImageProblem, fit_image, off_loop
 from openclaw.tools.web import wrapped_as_foreign
 
@@ -269,7 +269,9 @@ class BrowserTool:
             case "console":
                 return Performed(_disarm({**told, "messages": _console(tab, arguments)}), foreign=True)
             case "dialog":
-                tab.next_dialog = Answer(arguments.get("accept") is not False, str(arguments.get("promptText") or ""))
+                tab.next_dialog = DialogAnswer(
+                    arguments.get("accept") is not False, str(arguments.get("promptText") or "")
+                )
             case _:
                 told["url"] = await tab.address()
                 return await self._on_page(browser, tab, action, arguments, context, told)

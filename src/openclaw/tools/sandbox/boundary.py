@@ -23,7 +23,15 @@ from openclaw.tools.sandbox.launch import (
     missing,
     shell_inside,
 )
-from openclaw.tools.sandbox.limits import BadLimit, ControlGroup, Limits, control_group, in_force, limits_of, uncounted
+from openclaw.tools.sandbox.limits import (
+    BadLimit,
+    ControlGroup,
+    SandboxLimits,
+    control_group,
+    in_force,
+    limits_of,
+    uncounted,
+)
 from openclaw.tools.sandbox.plan import SandboxPlan
 from openclaw.tools.shell_process import ShellCommand
 
@@ -45,7 +53,7 @@ class Boundary:
         self._skills: object = None
         self._lock = asyncio.Lock()
         self._group = ControlGroup()
-        self._limits = Limits(memory=0, processes=0, cpus=None, each={})
+        self._limits = SandboxLimits(memory=0, processes=0, cpus=None, each={})
         self.closed: str | None = None
         """Why there can be no sandbox, whatever is installed."""
         mounts = [Mount(str(plan.folder), self.workdir, True)]

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from openclaw.tools.sandbox.limits import ControlGroup, Limits, prlimit_argv
+from openclaw.tools.sandbox.limits import ControlGroup, SandboxLimits, prlimit_argv
 from openclaw.tools.sandbox.plan import SandboxPlan, holds, slug_of
 from openclaw.tools.sandbox.seccomp import filter_program
 
@@ -48,7 +48,7 @@ class Parts(NamedTuple):
 
     plan: SandboxPlan
     mounts: Sequence[Mount]
-    limits: Limits
+    limits: SandboxLimits
     group: ControlGroup
 
 

@@ -34,7 +34,7 @@ class BadLimit(ValueError):
     """A limit in the configuration cannot be understood. The text names the key."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
     memory: int
     """Bytes; 0 is no limit."""
     processes: int
@@ -43,7 +43,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of each process, by the name that ``prlimit`` has for them."""
 
 
-def limits_of(docker: SandboxDocker) -> Limits:
+def limits_of(docker: SandboxDocker) -> SandboxLimits:
     """Raises ``BadLimit``."""
     memory = parse_size(docker.memory, "memory")
     each = {"core": "0", "fsize": str(LARGEST_FILE), "nofile": str(MOST_OPEN_FILES), "cpu": str(CPU_SECONDS)}
@@ -55,7 +55,7 @@ def limits_of(docker: SandboxDocker) -> Limits:
         each[name] = _range(name, value)
     if docker.cpus is not None and not 0 < docker.cpus < 4096:
         raise BadLimit("sandbox.docker.cpus must be more than 0, e.g. 1 or 0.5")
-    return Limits(memory=memory, processes=docker.pids_limit, cpus=docker.cpus, each=each)
+    return SandboxLimits(memory=memory, processes=docker.pids_limit, cpus=docker.cpus, each=each)
 
 
 def _range(name: str, value: object) -> str:
@@ -76,7 +76,7 @@ def parse_size(value: str | int, key: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def prlimit_argv(limits: Limits) -> list[str]:
+def prlimit_argv(limits: SandboxLimits) -> list[str]:
     """``prlimit`` with the limits of each process. The program to run follows."""
     return ["/usr/bin/prlimit", *(f"{_PRLIMIT[name]}={value}" for name, value in limits.each.items()), "--"]
 
@@ -90,7 +90,7 @@ class ControlGroup(msgspec.Struct, frozen=True):
     """What is limited: ``memory``, ``pids``, ``cpu``."""
 
 
-def control_group(name: str, limits: Limits, where: Path = CGROUPS) -> ControlGroup:
+def control_group(name: str, limits: SandboxLimits, where: Path = CGROUPS) -> ControlGroup:
     """Makes the control groups of a sandbox, as far as this user can. Blocks."""
     if (where / "cgroup.controllers").exists():
         return _version_two(where / GROUP_NAME / name, limits)
@@ -107,7 +107,7 @@ def control_group(name: str, limits: Limits, where: Path = CGROUPS) -> ControlGr
     return ControlGroup(tuple(joins), frozenset(counts))
 
 
-def _version_one(limits: Limits) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def _version_one(limits: SandboxLimits) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     if limits.memory:
         yield "memory", [("memory.limit_in_bytes", str(limits.memory))]
     if limits.processes:
@@ -117,7 +117,7 @@ def _version_one(limits: Limits) -> Iterator[tuple[str, list[tuple[str, str]]]]:
         yield "cpu", [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", quota)]
 
 
-def _version_two(folder: Path, limits: Limits) -> ControlGroup:
+def _version_two(folder: Path, limits: SandboxLimits) -> ControlGroup:
     wanted = {
         "memory": [("memory.max", str(limits.memory)), ("memory.swap.max", "0")] if limits.memory else [],
         "pids": [("pids.max", str(limits.processes))] if limits.processes else [],
@@ -149,12 +149,12 @@ def remove_control_group(name: str, where: Path = CGROUPS) -> None:
             (where / controller / GROUP_NAME / name).rmdir()
 
 
-def uncounted(limits: Limits, group: ControlGroup) -> int:
+def uncounted(limits: SandboxLimits, group: ControlGroup) -> int:
     """The most processes, if the kernel does not count them: it counts none of root's without control groups."""
     return limits.processes if os.geteuid() == 0 and "pids" not in group.counts else 0
 
 
-def in_force(limits: Limits, group: ControlGroup) -> dict[str, str]:
+def in_force(limits: SandboxLimits, group: ControlGroup) -> dict[str, str]:
     """What each limit really is on this machine, for people."""
     shown: dict[str, str] = {}
     if limits.memory:
