@@ -100,10 +100,11 @@ class MessagingTool:
                 "to": {"type": "string", "description": "The same as target"},
                 "accountId": {"type": "string"},
                 "message": {"type": "string", "description": "The text"},
-                "media": {
-                    "type": ["string", "array"],
+                "media": {"type": "string", "description": "A file to send along: http(s) address or workspace path"},
+                "attachments": {
+                    "type": "array",
                     "items": {"type": "string"},
-                    "description": "Files to send along, each by its http(s) address or its path in the workspace",
+                    "description": "More files, named like media",
                 },
                 "path": {"type": "string", "description": "A file of the workspace to send along"},
                 "buffer": {"type": "string", "description": "A file in base64 to send along"},
