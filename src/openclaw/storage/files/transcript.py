@@ -108,7 +108,7 @@ class FileTranscript(IndexedTranscript):
     def begin_with(self, entries: Sequence[Entry]) -> None:
         """Fills a new transcript with a branch of another one. The lines are copied in one write."""
         header = self._header_line()
-        lines = [_with_own_id(entry) for entry in entries]
+        lines = [with_own_id(entry) for entry in entries]
         offset = self._file.append(b"".join([header, *(line + b"\n" for line in lines)]))
         self._index.take_line(1, header.rstrip(), offset)
         offset += len(header)
@@ -158,7 +158,7 @@ class FileTranscript(IndexedTranscript):
             self._file.close()
 
 
-def _with_own_id(entry: Entry) -> bytes:
+def with_own_id(entry: Entry) -> bytes:
     """Returns the line with its id and parent. Lines of the first format have neither."""
     fields = fields_of(entry.raw)
     if fields.get("id") == entry.id:
@@ -287,12 +287,12 @@ def shorten_file(path: Path, max_lines: int, archive: Path) -> Shortened:
     if len(entries) <= max_lines:
         return Shortened(archived=None, kept=len(entries))
     os.link(path, archive)
-    kept = _rerooted(entries[-max_lines:])
+    kept = rerooted(entries[-max_lines:])
     atomic_replace(path, b"\n".join([*header, *kept]) + b"\n")
     return Shortened(archived=str(archive), kept=max_lines)
 
 
-def _rerooted(lines: list[bytes]) -> list[bytes]:
+def rerooted(lines: list[bytes]) -> list[bytes]:
     """Gives an entry whose parent was removed the entry before it as its parent. The first gets none."""
     known: set[str] = set()
     last: str | None = None
