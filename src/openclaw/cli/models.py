@@ -7,7 +7,7 @@ import sys
 
 from openclaw import paths
 from openclaw.cli.client import from_args
-from openclaw.cli.command import CLIENT, JSON, Action, Flag, Group, UserError
+from openclaw.cli.command import CLIENT, JSON, Action, Flag, Group, UserError, answer
 from openclaw.cli.terminal import note, print_json, show_progress
 from openclaw.printable import printable
 
@@ -39,12 +39,16 @@ def list_models(args: argparse.Namespace) -> int:
     elif args.plain:
         sys.stdout.write("".join(f"{printable(row['key'])}\n" for row in rows))
     else:
+        # The name is last and whole, so that it can be given to `models set` and the rest fits 80 characters with it.
         for row in rows:
             window = f"{row['contextWindow'] // 1000}k" if isinstance(row["contextWindow"], int) else "?"
-            tags = ", ".join(row["tags"])
-            sys.stdout.write(
-                printable(f"{row['key']:<50} {window:>6}  {'+'.join(row['input']):<12} {tags}").rstrip() + "\n"
-            )
+            default = "*" if "default" in row["tags"] else " "
+            sees = "+image" if "image" in row["input"] else ""
+            thinks = "reasoning" if "reasoning" in row["tags"] else ""
+            line = f"{default} {window:>6}  {'text' + sees:<11} {thinks:<10} {row['key']}"
+            sys.stdout.write(printable(line) + "\n")
+        if any("default" in row["tags"] for row in rows):
+            note("* answers unless a session says otherwise")
     return 0
 
 
@@ -245,8 +249,7 @@ def _fallbacks(args: argparse.Namespace, key: str) -> int:
     primary = setting.get("primary") if isinstance(setting, dict) else setting
     value = {**({"primary": primary} if primary else {}), "fallbacks": changed}
     change_config(lambda store: store.set_path(f"agents.defaults.{key}", value))
-    note(f"Fallbacks: {', '.join(changed) or 'none'}")
-    return 0
+    return answer(args, {"fallbacks": changed}, f"Fallbacks: {', '.join(changed) or 'none'}", sys.stderr)
 
 
 def auth(args: argparse.Namespace) -> int:
@@ -283,8 +286,9 @@ def auth(args: argparse.Namespace) -> int:
         edit_profiles(path, change)
     except (OSError, UnreadableProfiles) as error:
         raise UserError(f"Not changed: {error}") from error
-    note(f"Order of {provider}: {', '.join(args.profiles) if args.action == 'set' else 'none'}")
-    return 0
+    order = list(dict.fromkeys(args.profiles)) if args.action == "set" else []
+    report = {"provider": provider, "storePath": path, "order": order or None}
+    return answer(args, report, f"Order of {provider}: {', '.join(order) or 'none'}", sys.stderr)
 
 
 def install(args: argparse.Namespace) -> int:
