@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.storage.postgres.database import Database
+from openclaw.storage.postgres.database import PostgresDatabase
 
 USER = "openclaw"
 
@@ -107,7 +107,7 @@ def shared_schema() -> str:
     return new_schema()
 
 
-async def empty(database: Database) -> None:
+async def empty(database: PostgresDatabase) -> None:
     """Removes all rows, and lets the numbers begin anew."""
     tables = await database.rows(
         "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = $1 AND tablename <> 'schema_version'",

@@ -11,7 +11,7 @@ from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
 from openclaw.storage.postgres.blobs import PostgresBlobStore
-from openclaw.storage.postgres.database import Database
+from openclaw.storage.postgres.database import PostgresDatabase
 from openclaw.storage.postgres.ledger import PostgresLedger
 from openclaw.storage.postgres.session_store import PostgresSessionStore
 from openclaw.storage.postgres.transcript import PostgresTranscriptStore
@@ -64,7 +64,7 @@ class FileStores(Stores):
 
 
 class PostgresStores(Stores):
-    database: Database
+    database: PostgresDatabase
 
     def __init__(self, clock: StillClock, state_dir: Path, url: str, schema: str, *, begin_empty: bool = False) -> None:
         super().__init__(clock)
@@ -74,7 +74,7 @@ class PostgresStores(Stores):
         self._schema = schema
 
     async def open(self) -> None:
-        self.database = database = await Database.open(self._url, schema=self._schema)
+        self.database = database = await PostgresDatabase.open(self._url, schema=self._schema)
         if self._begin_empty:
             self._begin_empty = False
             await empty(database)

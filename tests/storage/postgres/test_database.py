@@ -13,7 +13,7 @@ from openclaw.messages import TextBlock, UserMessage
 from openclaw.storage.base import TranscriptRef
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
 from openclaw.storage.postgres import migrations
-from openclaw.storage.postgres.database import Database, StaleWriter, StorageUnreachable
+from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, StorageUnreachable
 from openclaw.storage.postgres.migrations import NewerSchema
 from openclaw.storage.postgres.session_store import PostgresSessionStore
 from openclaw.storage.postgres.transcript import PostgresTranscriptStore
@@ -40,7 +40,7 @@ async def stores(tmp_path: Path) -> AsyncIterator[PostgresStores]:
 
 async def test_gateways_that_start_together_make_the_tables_once() -> None:
     url, schema = postgres_server().url, new_schema()
-    opened = await asyncio.gather(*(Database.open(url, schema=schema, pool_size=2) for _ in range(4)))
+    opened = await asyncio.gather(*(PostgresDatabase.open(url, schema=schema, pool_size=2) for _ in range(4)))
     assert await opened[0].value("SELECT steps FROM schema_version") == len(migrations.STEPS)
     for database in opened:
         await database.close()
@@ -48,10 +48,10 @@ async def test_gateways_that_start_together_make_the_tables_once() -> None:
 
 async def test_tables_of_a_newer_version_are_refused_and_left_alone() -> None:
     url, schema = postgres_server().url, new_schema()
-    database = await Database.open(url, schema=schema)
+    database = await PostgresDatabase.open(url, schema=schema)
     await database.write("UPDATE schema_version SET steps = 99")
     with pytest.raises(NewerSchema, match="newer version"):
-        await Database.open(url, schema=schema)
+        await PostgresDatabase.open(url, schema=schema)
     assert await database.value("SELECT steps FROM schema_version") == 99
     await database.close()
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from openclaw.storage.files.disk import FileBlobStore
-from openclaw.storage.postgres.database import Database
+from openclaw.storage.postgres.database import PostgresDatabase
 
 
 class PostgresBlobStore:
     """Blobs never change, so a copy that is there is right. It is made again when it is missing."""
 
-    def __init__(self, database: Database, state_dir: str) -> None:
+    def __init__(self, database: PostgresDatabase, state_dir: str) -> None:
         self._database = database
         self._copies = FileBlobStore(state_dir)
 

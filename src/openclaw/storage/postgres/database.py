@@ -73,7 +73,7 @@ def shown_url(url: str, schema: str) -> str:
     return f"postgresql://{place}{parts.path}#{schema}"
 
 
-class Database:
+class PostgresDatabase:
     """A pool of connections to one schema. One Gateway has one."""
 
     def __init__(self, pool: asyncpg.Pool, url: str, schema: str) -> None:
@@ -82,7 +82,7 @@ class Database:
         self.shown = shown_url(url, schema)
 
     @classmethod
-    async def open(cls, url: str, *, schema: str = DEFAULT_SCHEMA, pool_size: int = DEFAULT_POOL) -> Database:
+    async def open(cls, url: str, *, schema: str = DEFAULT_SCHEMA, pool_size: int = DEFAULT_POOL) -> PostgresDatabase:
         """Connects, and makes or migrates the tables."""
         settings = {"search_path": '"' + schema.replace('"', '""') + '"', "application_name": "openclaw"}
         try:

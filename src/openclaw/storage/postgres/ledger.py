@@ -45,7 +45,7 @@ from openclaw.storage.files.ledger_db import (
     reason_of,
     tool_call_of,
 )
-from openclaw.storage.postgres.database import Database, StorageUnreachable, changed, without_nul
+from openclaw.storage.postgres.database import PostgresDatabase, StorageUnreachable, changed, without_nul
 from openclaw.storage.postgres.session_store import PendingWrite
 from openclaw.storage.postgres.transcript import PostgresTranscript
 
@@ -79,14 +79,14 @@ _SEEN = "INSERT INTO seen (key, at) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE 
 
 
 class PostgresLedger:
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: PostgresDatabase, clock: Clock) -> None:
         self._database = database
         self._clock = clock
         self._doubtful: dict[str, None] = {}
         """The runs of messages whose commit was not confirmed. If one comes again and is there, it is new."""
 
     @classmethod
-    async def open(cls, database: Database, *, clock: Clock) -> PostgresLedger:
+    async def open(cls, database: PostgresDatabase, *, clock: Clock) -> PostgresLedger:
         """Opens the ledger. A part that was being sent becomes pending again, with one doubt more."""
         await database.write(
             "UPDATE outbox SET state = 'pending', doubts = doubts + 1, error = '' WHERE state = 'sending'"

@@ -14,7 +14,7 @@ from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_cron_run_alias
 from openclaw.storage.base import Change, SessionRow
-from openclaw.storage.postgres.database import Database, StaleWriter, changed, without_nul
+from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, changed, without_nul
 from openclaw.storage.session_query import SessionPage, SessionQuery, search_text, session_ids, updated_at
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ async def _put(connection: Connection, name: Name, version: int, raw: bytes | No
 class PostgresSessionStore:
     """Rows are cached, because this Gateway is the only one that writes to the schema."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
         self._cache: OrderedDict[Name, CachedRow] = OrderedDict()
         self._pending: dict[Name, PendingWrite] = {}
@@ -106,7 +106,7 @@ class PostgresSessionStore:
         self._locks: WeakValueDictionary[Name, asyncio.Lock] = WeakValueDictionary()
 
     @classmethod
-    async def open(cls, database: Database) -> PostgresSessionStore:
+    async def open(cls, database: PostgresDatabase) -> PostgresSessionStore:
         store = cls(database)
         await store._load_agents()
         return store

@@ -30,7 +30,7 @@ from openclaw.storage.files.transcript_index import (
     trim,
 )
 from openclaw.storage.indexed_transcript import IndexedTranscript
-from openclaw.storage.postgres.database import Database, StaleWriter, without_nul
+from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, without_nul
 
 if TYPE_CHECKING:
     from openclaw.storage.postgres.database import Connection
@@ -49,7 +49,7 @@ _INSERT = (
 _FIND = "SELECT id, name, session_id, last_seq FROM transcripts WHERE agent_id = $1 AND name = ANY ($2)"
 
 
-class Line(msgspec.Struct, frozen=True):
+class StoredLine(msgspec.Struct, frozen=True):
     """One line with what the index knows of it. The type of a line that cannot be read is empty."""
 
     seq: int
@@ -76,9 +76,9 @@ class PostgresTranscript(IndexedTranscript):
         super().__init__(row.session_id, cwd=cwd, parent=parent, clock=store.clock)
         self._store = store
         self._row = row
-        self._waiting: list[Line] = []
+        self._waiting: list[StoredLine] = []
         """Lines that are not in the database yet."""
-        self._under_way: list[Line] = []
+        self._under_way: list[StoredLine] = []
         """The lines of the transaction that is under way."""
         self._made = 0
         """The id of the row that the transaction under way makes."""
@@ -151,7 +151,7 @@ class PostgresTranscript(IndexedTranscript):
         self._add_header()
         parent = self.leaf_id
         for (own, fields), body in zip(new.items(), self._lines(new), strict=True):
-            seq = self._keep(Line(self._next_seq, own, parent, fields["type"], body))
+            seq = self._keep(StoredLine(self._next_seq, own, parent, fields["type"], body))
             self._take_in(own, fields, body, seq)
             parent = own
         if self._branch is None:
@@ -166,9 +166,9 @@ class PostgresTranscript(IndexedTranscript):
         if self._index.header is None and not len(self._index):
             line = self._header_line().rstrip(b"\n")
             self._index.header = fields_of(line)
-            self._keep(Line(self._next_seq, None, None, "session", line))
+            self._keep(StoredLine(self._next_seq, None, None, "session", line))
 
-    def _keep(self, line: Line) -> int:
+    def _keep(self, line: StoredLine) -> int:
         self._waiting.append(line)
         self._next_seq += 1
         return line.seq
@@ -179,7 +179,7 @@ class PostgresTranscript(IndexedTranscript):
         for entry in entries:
             body = with_own_id(entry)
             place = self._index.by_id.get(entry.parent_id or "", -1)
-            seq = self._keep(Line(self._next_seq, entry.id, entry.parent_id, entry.type, body))
+            seq = self._keep(StoredLine(self._next_seq, entry.id, entry.parent_id, entry.type, body))
             self._index.put(entry.id, entry.type, place, seq, len(body))
             if entry.type == "label":
                 self._index.note_label(fields_of(body))
@@ -290,7 +290,7 @@ class PostgresTranscript(IndexedTranscript):
 class PostgresTranscriptStore:
     """Keeps at most ``most_live`` unused transcripts in memory. One that is still in use stays the same object."""
 
-    def __init__(self, database: Database, state_dir: str, *, clock: Clock, most_live: int = 128) -> None:
+    def __init__(self, database: PostgresDatabase, state_dir: str, *, clock: Clock, most_live: int = 128) -> None:
         self.database = database
         self.clock = clock
         self._state = state_dir
@@ -530,10 +530,10 @@ def _names(ref: TranscriptRef) -> tuple[str, list[str]]:
     return normalize_agent_id(ref.agent_id), list(dict.fromkeys(names))
 
 
-def parsed_lines(data: bytes) -> list[Line]:
+def parsed_lines(data: bytes) -> list[StoredLine]:
     """Returns the lines of a file with their ids and parents, as the index of a file knows them."""
     index = TranscriptIndex()
-    lines: list[Line] = []
+    lines: list[StoredLine] = []
     for body in data.split(b"\n"):
         line, _ = trim(body)
         if not line:
@@ -541,13 +541,13 @@ def parsed_lines(data: bytes) -> list[Line]:
         seq, envelope = len(lines) + HEADER_SEQ, read_envelope(line)
         if envelope is None:
             index.damaged.add(len(index))
-            lines.append(Line(seq, None, None, "", body))
+            lines.append(StoredLine(seq, None, None, "", body))
         elif envelope.type == "session":
             index.header = index.header or fields_of(line)
-            lines.append(Line(seq, None, None, "session", body))
+            lines.append(StoredLine(seq, None, None, "session", body))
         else:
             place = index.add(envelope, seq, len(line))
-            lines.append(Line(seq, index.ids[place], index.parent_id(place), envelope.type, body))
+            lines.append(StoredLine(seq, index.ids[place], index.parent_id(place), envelope.type, body))
     return lines
 
 
@@ -559,7 +559,7 @@ async def _make_row(connection: Connection, row: TranscriptRow, last_seq: int, n
     )
 
 
-async def _insert(connection: Connection, transcript_id: int, lines: Sequence[Line]) -> None:
+async def _insert(connection: Connection, transcript_id: int, lines: Sequence[StoredLine]) -> None:
     def text(value: str | None) -> str | None:
         return None if value is None else without_nul(value)
 
