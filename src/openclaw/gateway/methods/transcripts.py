@@ -67,8 +67,8 @@ async def search(call: MethodCall) -> Any:
     elif params.agent_id is not None:
         require_agent(gateway, params.agent_id)
         folders = {params.agent_id: folders[params.agent_id]}
-    answer = await asyncio.to_thread(
-        gateway.search.search, params.query, folders, limit=params.limit, role=params.role, session_id=session_id
+    answer = await gateway.search.search(
+        params.query, folders, limit=params.limit, role=params.role, session_id=session_id
     )
     # The session key of each current and earlier session id.
     keys: dict[str, str] = {}
