@@ -63,6 +63,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     ledger: Ledger
     blobs: BlobStore
     close_stores: Callable[[], Awaitable[None]]
+    on_files: bool = True
+    """Whether the stores are files of the state folder. Otherwise they are in a database."""
     catalogue: Callable[[], Catalogue]
     """Returns the models that can be used now. Do not keep it, because a local server can appear or go."""
     call_model: Callable[[ModelRequest, str, OnEvent], Awaitable[AssistantMessage]]

@@ -237,6 +237,7 @@ async def open_runtime(
         ledger=stores.ledger,
         blobs=stores.blobs,
         close_stores=stores.close,
+        on_files=stores.lines is None,
         catalogue=catalogue,
         processes=ProcessRegistry(),
         notes=SessionNotes(clock, lambda: user_zone(config.current), Path(state_dir)),

@@ -205,6 +205,8 @@ async def import_folder(call: MethodCall) -> Any:
     """Begins an import, or tells what it has done since the last call. One runs at a time."""
     params: SessionsImportFolder = call.params
     gateway = call.gateway
+    if not gateway.runtime.on_files:
+        raise MethodError("This Gateway keeps its sessions in a database, and folders are imported into files only.")
     running = gateway.folder_import
     if running is None or (running.task.done() and not params.seen):
         running = gateway.folder_import = FolderImport(gateway, params)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from openclaw.storage import faults
 from openclaw.storage.base import StorageRefused
 from openclaw.storage.postgres.migrations import migrate
 
@@ -175,7 +176,10 @@ class PostgresDatabase:
 
         async def inside(connection: Connection) -> T:
             async with connection.transaction():
-                return await work(connection)
+                done = await work(connection)
+                faults.point("commit.before")
+            faults.point("commit.after")
+            return done
 
         return await self._use(inside)
 
