@@ -33,13 +33,23 @@ from openclaw.extensions.loader import load_extensions
 from openclaw.extensions.points import Taken
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
+from openclaw.gateway.auth.sign_in import SignInTickets
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.event_loop import LoopFairness, LoopLag
 from openclaw.gateway.extension_doors import SentMessages, extension_method, extension_route
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import DiskCheck, Health, build_health
-from openclaw.gateway.http import control_ui, hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke
+from openclaw.gateway.http import (
+    control_ui,
+    hooks,
+    monitoring,
+    openai_chat,
+    openai_responses,
+    rpc,
+    sign_in,
+    tools_invoke,
+)
 from openclaw.gateway.messenger import ChannelMessenger
 from openclaw.gateway.methods import (
     agent,
@@ -156,7 +166,7 @@ METHOD_FAMILIES = (
     usage,
 )
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
-HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke, control_ui)
+HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, sign_in, tools_invoke, control_ui)
 """The first route that fits answers. The Control UI fits every path, so it is the last."""
 
 
@@ -360,6 +370,7 @@ def build_gateway(
         health=Health(clock, disk, lambda: build_health(gateway), publish_health),
         disk=disk,
         auth_limiter=FailedAuthLimiter(clock, lambda: runtime.config.current.gateway.auth.rate_limit),
+        sign_in_tickets=SignInTickets(clock),
         restart=Restart(state_dir, clock),
         metrics=metrics,
         loop_lag=LoopLag(clock),
