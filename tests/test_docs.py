@@ -120,6 +120,13 @@ def test_every_page_and_picture_can_be_reached_from_the_readme() -> None:
     assert sorted(str(path.relative_to(ROOT)) for path in kept - reached) == []
 
 
+def test_the_index_names_every_page() -> None:
+    index = ROOT / "docs" / "index.md"
+    named = {(index.parent / link.partition("#")[0]).resolve() for link in links(index) if not OUTSIDE.match(link)}
+    pages = {*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md")} - {index}
+    assert sorted(str(page.relative_to(ROOT)) for page in pages - named) == []
+
+
 # --- Commands ---
 
 
