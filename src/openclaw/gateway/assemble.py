@@ -370,6 +370,7 @@ def build_gateway(
         runtime,
         ChannelKinds(environ),
         receive=lambda inbound: gateway.pipeline.receive(inbound),
+        admits=lambda inbound: gateway.pipeline.admits(inbound),
         notice=lambda inbound: gateway.pipeline.notice(inbound),
         edited=lambda inbound: gateway.pipeline.edited(inbound),
         deleted=lambda inbound: gateway.pipeline.deleted(inbound),
