@@ -18,7 +18,9 @@ from openclaw.models.base import Model, ModelError, Price
 from openclaw.models.catalogue_data import LOCAL_PROVIDER, MODEL_ALIASES, MODELS, PROVIDERS, local_model
 from openclaw.models.keys import canonical_provider, find_source, provider_config, read_profiles
 from openclaw.models.local.gguf import context_length
+from openclaw.models.local.downloads import find_download, installed_models
 from openclaw.models.local.install import INSTALL_COMMAND, is_installed, weights_path
+from openclaw.models.local.tool_text import TOOL_FORMAT
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config
@@ -137,7 +139,7 @@ class Catalogue:
                 model = self.resolve(f"{name}/{section.models[0].id}")
                 why = f"using {model.ref} because it is the first model of models.providers in the config"
                 return Choice(model, why)
-        if choice := self._key_choice() or self._ollama_choice():
+        if choice := self._key_choice() or self._ollama_choice() or self._fetched_choice():
             return choice
         model = self._models[local_model().ref.lower()]
         why = f"using {model.ref}, the embedded model, because no key and no local server was found"
@@ -175,6 +177,13 @@ class Catalogue:
         model = next((candidate for candidate in models if candidate.tools), models[0])
         return Choice(model, f"using {model.ref} because an Ollama server with this model runs at {model.base_url}")
 
+    def _fetched_choice(self) -> Choice | None:
+        """The best model that was fetched to run on this computer."""
+        for model in installed_models(self._state_dir):
+            model = self._models[model.ref.lower()]
+            return Choice(model, f"using {model.ref}, which is installed here, because no key and no server was found")
+        return None
+
     def _assemble(self) -> dict[str, Model]:
         """The models by reference, in order of authority. The first source of a reference wins."""
         builtin = () if self._config.models.mode == "replace" else builtin_models(self._config, self._environ)
@@ -182,7 +191,7 @@ class Catalogue:
         window = context_length(weights_path(self._state_dir))
         embedded = local_model(context_window=min(window or LOCAL_WINDOW, LOCAL_WINDOW))
         models: dict[str, Model] = {}
-        for model in (*configured, *self._found, *builtin, embedded):
+        for model in (*configured, *self._found, *builtin, *installed_models(self._state_dir), embedded):
             models.setdefault(model.ref.lower(), self._capped(model))
         return models
 
@@ -199,6 +208,9 @@ class Catalogue:
         raise self._unknown(text)
 
     def _unknown(self, text: str) -> UnknownModel:
+        if (known := find_download(text)) is not None:
+            command = f"openclaw models install {known.id}"
+            return UnknownModel(f"{known.ref} is not installed on this computer yet: run `{command}`.", text)
         names = {ref: model.ref for ref, model in self._models.items()}
         bare = {model.id.lower(): model.ref for model in self._models.values()}
         near = [names[hit] for hit in difflib.get_close_matches(text.lower(), names, n=3, cutoff=0.6)]
@@ -312,7 +324,7 @@ def _with_overrides(base: Model, row: ModelConfig, *, inherits: bool) -> Model:
         cost=msgspec.convert(row.cost, Price, from_attributes=True) if row.cost is not None else base.cost or free,
         headers={**base.headers, **row.headers},
         compat={**base.compat, **row.compat},
-        tools=row.tools and base.api != "local",
+        tools=row.tools and (base.api != "local" or row.compat.get("toolFormat") == TOOL_FORMAT),
     )
 
 
