@@ -10,6 +10,7 @@ import pytest
 from openclaw.config.schema import Config
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import SessionRow
+from openclaw.storage.session_query import SessionPage, SessionQuery, select_rows
 from openclaw.teamwork.visibility import ALLOWED, Action, Refusal, Relation, Requester, Visibility
 
 MAIN, CHILD, SIBLING = "agent:main:main", "agent:main:subagent:c", "agent:main:subagent:s"
@@ -25,8 +26,8 @@ class Rows:
     async def get(self, agent_id: str, key: str) -> SessionEntry | None:
         return next((row.entry for row in self._rows if (row.agent_id, row.key) == (agent_id, key)), None)
 
-    async def rows(self, agent_id: str | None = None) -> list[SessionRow]:
-        return [row for row in self._rows if agent_id in (None, row.agent_id)]
+    async def select(self, query: SessionQuery) -> SessionPage:
+        return select_rows([row for row in self._rows if query.agent_id in (None, row.agent_id)], query)
 
     async def find_session_id(self, session_id: str) -> SessionRow | None:
         return next((row for row in self._rows if row.entry["sessionId"] == session_id), None)

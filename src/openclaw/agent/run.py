@@ -264,7 +264,7 @@ class AgentRun:
                 return result
             outcome = await recovery.compact(self._compaction(prepared, "overflow"))
             if silent and (outcome is None or outcome.status != "compacted"):
-                transcript.branch(answer_id)
+                await transcript.branch(answer_id)
                 result.texts = texts
                 return result
             said = texts[:-1] if silent and isinstance(result.speech, Spoken) else texts

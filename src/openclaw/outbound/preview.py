@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from pathlib import Path
 
 import msgspec
 
@@ -18,9 +16,6 @@ from openclaw.storage.base import Entry, SessionRow, TranscriptRef, TranscriptSt
 TITLE_LENGTH = 60
 
 
-HEAD_BYTES, HEAD_LINES = 16 * 1024, 20
-
-
 async def last_messages(transcripts: TranscriptStore, row: SessionRow, limit: int) -> list[Message]:
     ref = TranscriptRef(agent_id=row.agent_id, session_id=row.entry["sessionId"], file=row.entry.get("sessionFile"))
     return [message for entry in await transcripts.tail(ref, limit) if (message := message_of(entry))]
@@ -29,21 +24,7 @@ async def last_messages(transcripts: TranscriptStore, row: SessionRow, limit: in
 async def first_messages(transcripts: TranscriptStore, row: SessionRow) -> list[Message]:
     """What a session began with, for its name; none when its file is compressed or begins with something very long."""
     ref = TranscriptRef(agent_id=row.agent_id, session_id=row.entry["sessionId"], file=row.entry.get("sessionFile"))
-    path = transcripts.locate(ref)
-    if path is None or not path.endswith(".jsonl"):
-        return []
-    lines = await asyncio.to_thread(_head, path)
-    return [message for line in lines if (message := _line_message(line)) is not None]
-
-
-def _head(path: str) -> list[bytes]:
-    """The first whole lines."""
-    try:
-        with Path(path).open("rb") as file:
-            lines = file.read(HEAD_BYTES).split(b"\n")
-    except OSError:
-        return []
-    return lines[:HEAD_LINES] if len(lines) > HEAD_LINES else lines[:-1]
+    return [message for line in await transcripts.head(ref) if (message := _line_message(line)) is not None]
 
 
 def _line_message(line: bytes) -> Message | None:

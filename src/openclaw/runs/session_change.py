@@ -15,6 +15,7 @@ from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import PreviousSession, Reason, Rotation, previous_sessions, rotate, transcript_ref
 from openclaw.sessions.resume import NotResumable, choose, resume
 from openclaw.storage.base import AbortReason, LedgerRow, SessionRow, Transcript, TranscriptRef
+from openclaw.storage.session_query import SessionQuery
 
 SETTLE_S = 15.0
 """A change waits this long for the runs it stopped."""
@@ -99,7 +100,7 @@ async def _leave_turn(transcript: Transcript, first: str) -> bool:
     found = await transcript.entry(first)
     if found is None or any(isinstance(message, UserMessage) for message in later):
         return False
-    transcript.branch(found.parent_id)
+    await transcript.branch(found.parent_id)
     await transcript.append(
         {"type": "branch_summary", "fromId": found.parent_id or "root", "summary": "", "details": {}}, durable=True
     )
@@ -174,9 +175,9 @@ async def wanted_session(runtime: Runtime, session: SessionRef, session_id: str)
 async def _unlisted_session(runtime: Runtime, session: SessionRef, session_id: str) -> PreviousSession | None:
     """Finds a session of this agent that has a transcript but that no key lists any more."""
     ref = TranscriptRef(agent_id=session.agent_id, session_id=session_id)
-    if runtime.transcripts.locate(ref) is None or await runtime.sessions.find_session_id(session_id) is not None:
+    if await runtime.transcripts.locate(ref) is None:
         return None
-    for row in await runtime.sessions.rows():
-        if any(previous.session_id == session_id for previous in previous_sessions(row.entry)):
-            return None
+    listed = await runtime.sessions.select(SessionQuery(ever=frozenset({session_id}), limit=1))
+    if listed.rows:
+        return None
     return PreviousSession(session_id=session_id)

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 
 from openclaw import json_text
 from openclaw.messages import Message, decode_message, from_public, to_public
-from openclaw.sessions.search import whole_lines
 from openclaw.sessions.tree import raw_line
 from openclaw.storage.base import Entry
 
 PAGE_BYTES = 2 << 20
 Shown: TypeAlias = Callable[[Message], Message | None]
 """Returns a message as people see it, or None if they see nothing of it."""
-
-
-def raw_page(file: Path, start: int, most_bytes: int = PAGE_BYTES) -> tuple[list[str], int | None]:
-    """Lines from byte ``start`` on, and the byte where the next page begins. Blocks."""
-    lines: list[str] = []
-    size = 0
-    for line in whole_lines(file, start):
-        if lines and size + len(line) > most_bytes:
-            return lines, start + size
-        lines.append(line.decode("utf-8", "replace").removesuffix("\n"))
-        size += len(line)
-    return lines, None
 
 
 def public_page(

@@ -63,7 +63,7 @@ async def resume(
     if chosen.session_id == before["sessionId"]:
         raise NotResumable("That session is the current one already.")
     ref = TranscriptRef(agent_id=agent_id, session_id=chosen.session_id, file=chosen.session_file)
-    if stores.transcripts.locate(ref) is None:
+    if await stores.transcripts.locate(ref) is None:
         raise NotResumable(f"The transcript of session {chosen.session_id} is gone from the disk; choose another one.")
     remember = await was_used(stores, agent_id, before)
     replaced: list[SessionEntry] = []

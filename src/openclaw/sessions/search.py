@@ -17,7 +17,7 @@ import msgspec
 
 from openclaw.sessions.prompt_prefix import is_internal
 from openclaw.sessions.tree import fields_of
-from openclaw.storage.files.compressed import SUFFIX, plain_name, unpacked_blocks, unpacked_size
+from openclaw.storage.files.compressed import SUFFIX, plain_name, unpacked_size, whole_lines
 from openclaw.storage.files.rebuildable_db import RebuildableDatabase
 
 log = logging.getLogger("openclaw.sessions.search")
@@ -31,7 +31,6 @@ PER_QUESTION = 256 << 20
 PER_PASS = 8 << 20
 MOST_RESULTS = 200
 MOST_WORDS = 16
-_BLOCK = 1 << 20
 _WORD = re.compile(r"\w+")
 _NO_SPACES = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0eff]")
 _SCHEMA = """
@@ -200,29 +199,6 @@ def _take(
         values = (plain, agent, session, taken + read)
         db.execute("INSERT OR REPLACE INTO files (path, agent, session, taken) VALUES (?, ?, ?, ?)", values)
     return read
-
-
-def whole_lines(file: Path, start: int = 0) -> Iterator[bytes]:
-    """Whole lines with their newlines, from byte ``start`` of the plain text. An unfinished last line is left out."""
-    rest = b""
-    for block in _blocks(file, start):
-        *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
-            yield line + b"\n"
-
-
-def _blocks(file: Path, start: int) -> Iterator[bytes]:
-    if not file.name.endswith(SUFFIX):
-        with file.open("rb") as opened:
-            opened.seek(start)
-            while block := opened.read(_BLOCK):
-                yield block
-        return
-    passed = 0
-    for block in unpacked_blocks(file):
-        if passed + len(block) > start:
-            yield block[max(0, start - passed) :]
-        passed += len(block)
 
 
 def _add(db: sqlite3.Connection, path: str, fields: dict[str, Any], shown: Callable[[str], str]) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from openclaw.messages import Message, ToolResultMessage, ToolSpec
 from openclaw.sessions.entry import SessionEntry
+from openclaw.storage.session_query import SessionPage, SessionQuery
 
 # Sessions
 
@@ -48,8 +49,8 @@ class SessionStore(Protocol):
         """Applies one change atomically, and leaves it to the caller to wait for the disk."""
         ...
 
-    async def rows(self, agent_id: str | None = None) -> Sequence[SessionRow]:
-        """Returns the rows of one agent or of all, newest ``updatedAt`` first, without reading the disk."""
+    async def select(self, query: SessionQuery) -> SessionPage:
+        """Returns the rows that fit, newest ``updatedAt`` first, then by key and by agent."""
         ...
 
     async def find_session_id(self, session_id: str) -> SessionRow | None: ...
@@ -58,11 +59,11 @@ class SessionStore(Protocol):
 
     @property
     def agent_ids(self) -> list[str]:
-        """The agents that have at least one session, configured or not."""
+        """The agents that have at least one session, configured or not. They are kept in memory."""
         ...
 
     def path(self, agent_id: str) -> str:
-        """Returns where this agent's store is, for status and listings."""
+        """Returns the name of this agent's store for people: a file, or the address of a database."""
         ...
 
     async def close(self) -> None: ...
@@ -114,7 +115,9 @@ class Transcript(Protocol):
     """
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """The name under which sums and logs know the transcript. In file mode its file is there."""
+        ...
 
     @property
     def session_id(self) -> str: ...
@@ -154,10 +157,10 @@ class Transcript(Protocol):
         """Returns the model's context at the current leaf. It is cached, and extended with every entry."""
         ...
 
-    def branch(self, entry_id: str | None) -> None:
+    async def branch(self, entry_id: str | None) -> None:
         """Moves the leaf, with None to before the first entry. Raises ``KeyError`` when there is no such entry.
 
-        The file remembers the move only when an entry is appended there.
+        The store remembers the move only when an entry is appended there.
         """
         ...
 
@@ -223,11 +226,25 @@ class TranscriptStore(Protocol):
         """
         ...
 
-    def locate(self, ref: TranscriptRef) -> str | None:
-        """Returns the path of the file that holds this transcript, also in older locations, or None."""
+    async def locate(self, ref: TranscriptRef) -> str | None:
+        """Returns the name of this transcript (``Transcript.path``), or None when there is no such transcript."""
         ...
 
-    def default_path(self, ref: TranscriptRef) -> str: ...
+    def default_path(self, ref: TranscriptRef) -> str:
+        """Returns the name that the transcript has, or gets when it is made."""
+        ...
+
+    async def head(self, ref: TranscriptRef) -> list[bytes]:
+        """Returns the first few lines. None of them when it takes much to read them."""
+        ...
+
+    async def page(self, ref: TranscriptRef, cursor: int, most_bytes: int) -> tuple[list[bytes], int | None]:
+        """Returns whole lines as they are stored, and the cursor of the next page. The first cursor is 0."""
+        ...
+
+    async def create(self, ref: TranscriptRef, data: bytes) -> None:
+        """Makes a transcript of these lines, which are kept byte for byte. It is on disk when this returns."""
+        ...
 
     async def archive(self, ref: TranscriptRef, reason: str) -> list[str]:
         """Renames the files to ``<file>.<reason>.<ISO time with ':' as '-'>`` and returns the new paths."""

@@ -14,8 +14,9 @@ from openclaw.messages import ToolSpec
 from openclaw.models.base import ModelError
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import SessionRef, channel_of, is_cron_run_alias, kind_of
+from openclaw.sessions.keys import SessionRef, channel_of, kind_of
 from openclaw.storage.base import Entry, SessionRow, TranscriptRef
+from openclaw.storage.session_query import SessionQuery, in_pages
 from openclaw.teamwork.visibility import Refusal, Requester, Visibility, ref_of
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
@@ -129,21 +130,21 @@ class SessionsListTool:
         minutes = whole(arguments, "activeMinutes", 1, 0, 1 << 40)
         since = runtime.clock.now_ms() - minutes * 60_000 if minutes else 0
         shown: list[dict[str, Any]] = []
-        for row in await runtime.sessions.rows():
-            if len(shown) >= limit or row.entry.get("updatedAt", 0) < since:
+        hidden = ("unknown",) if config.session.scope == "global" else ("unknown", "global")
+        wanted = SessionQuery(updated_since=since, hidden_keys=hidden, aliases=False)
+        async for row in in_pages(runtime.sessions, wanted):
+            if len(shown) >= limit:
                 break
-            if row.key == "unknown" or (row.key == "global" and config.session.scope != "global"):
-                continue
             kind = kind_of(row.key, row.entry, main_key=main_key(config), scope=config.session.scope)
-            if (kinds and kind not in kinds) or is_cron_run_alias(row.key) or not visibility.allows(row, "list"):
+            if (kinds and kind not in kinds) or not visibility.allows(row, "list"):
                 continue
-            view = self._view(row, kind, visibility)
+            view = await self._view(row, kind, visibility)
             if per_row:
                 view["messages"] = await self._views.messages(row, per_row)
             shown.append(view)
         return answer({"count": len(shown), "sessions": shown})
 
-    def _view(self, row: SessionRow, kind: Any, visibility: Visibility) -> dict[str, Any]:
+    async def _view(self, row: SessionRow, kind: Any, visibility: Visibility) -> dict[str, Any]:
         entry: dict[str, Any] = dict(row.entry)
         runtime = self._views.runtime
         view: dict[str, Any] = {
@@ -158,7 +159,7 @@ class SessionsListTool:
         view |= {"model": model, "contextTokens": entry.get("contextTokens") or window}
         view.setdefault("totalTokens", 0)
         ref = TranscriptRef(agent_id=row.agent_id, session_id=entry["sessionId"], file=entry.get("sessionFile"))
-        view["transcriptPath"] = runtime.transcripts.locate(ref) or runtime.transcripts.default_path(ref)
+        view["transcriptPath"] = await runtime.transcripts.locate(ref) or runtime.transcripts.default_path(ref)
         return view
 
 

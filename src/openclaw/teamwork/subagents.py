@@ -415,7 +415,7 @@ class Subagents:
         session_id, path = "n/a", "n/a"
         if entry is not None:
             session_id, ref = entry["sessionId"], transcript_ref(state.agent_id, entry)
-            path = self._runtime.transcripts.locate(ref) or self._runtime.transcripts.default_path(ref)
+            path = await self._runtime.transcripts.locate(ref) or self._runtime.transcripts.default_path(ref)
         given, said = (entry or {}).get("inputTokens"), (entry or {}).get("outputTokens")
         if given is None and said is None:
             parts.append("tokens n/a")

@@ -27,6 +27,7 @@ from openclaw.sessions.keys import (
     shown_key,
 )
 from openclaw.storage.base import SessionRow, SessionStore
+from openclaw.storage.session_query import SessionQuery
 
 Action: TypeAlias = Literal["list", "history", "send", "status"]
 Relation: TypeAlias = Literal["self", "child", "same agent", "other agent"]
@@ -143,9 +144,7 @@ class Visibility:
         wanted = normalize_agent_id(agent_id) if agent_id else None
         if wanted is None and self._rules is ALLOWED["open"]:
             wanted = self._requester.agent_id
-        rows: Sequence[SessionRow] = [
-            row for row in await self._sessions.rows(wanted) if row.entry.get("label") == label
-        ]
+        rows = (await self._sessions.select(SessionQuery(agent_id=wanted, label=label))).rows
         if wanted is not None and wanted != self._requester.agent_id:
             problem = _between_agents(self._config, self._requester.agent_id, wanted, "send")
             if problem is not None:

@@ -372,7 +372,7 @@ async def test_a_summary_for_another_course_of_the_conversation_is_thrown_away(s
     first = session.transcript.tree()[0][0]
 
     async def exclusively(work: Any) -> Any:
-        session.transcript.branch(first)
+        await session.transcript.branch(first)
         await session.user("another way")
         return await work()
 

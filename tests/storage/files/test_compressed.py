@@ -50,7 +50,7 @@ async def test_an_old_transcript_is_compressed_and_its_end_is_still_read(tmp_pat
     assert (done.files, done.problems) == (1, []) and done.bytes_after * 5 < done.bytes_before
     assert not path.exists() and packed.stat().st_mode & 0o777 == 0o600
     assert await store.tail(REF, 3) == before and len(before) == 3
-    assert store.locate(REF) == str(packed)
+    assert await store.locate(REF) == str(packed)
     assert not path.exists(), "looking does not unpack"
     await store.close()
 
@@ -139,7 +139,7 @@ async def test_deleting_a_compressed_session_sets_its_file_aside(tmp_path: Path)
     store = store_at(tmp_path)
     (archived,) = await store.archive(REF, "deleted")
     assert ".jsonl.deleted." in archived and archived.endswith(".zst")
-    assert store.locate(REF) is None and Path(archived).exists()
+    assert await store.locate(REF) is None and Path(archived).exists()
     await store.close()
 
 

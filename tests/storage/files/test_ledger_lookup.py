@@ -35,33 +35,6 @@ async def accept(ledger: FileLedger, run_id: str, key: str = "agent:main:main") 
     return row.id
 
 
-async def test_recent_messages_can_be_asked_for_by_state(ledger: FileLedger) -> None:
-    ids = [await accept(ledger, f"r{number}", f"agent:main:{number % 2}") for number in range(4)]
-    for ledger_id in ids[:3]:
-        await ledger.finish(ledger_id, "failed")
-    assert [row.run_id for row in await ledger.recent(state="failed")] == ["r2", "r1", "r0"]
-    assert [row.run_id for row in await ledger.recent(state="failed", session_key="agent:main:1")] == ["r1"]
-    assert [row.run_id for row in await ledger.recent(state="accepted")] == ["r3"]
-    assert await ledger.recent(state="expired") == []
-
-
-@pytest.mark.parametrize(
-    ("prefix", "found"),
-    [
-        ("abc", ["abc", "abc-1", "abcé", "abc\U0001f600"]),
-        ("abc-", ["abc-1"]),
-        ("ABC", ["ABC-2"]),
-        ("%", []),
-        ("abd", []),
-    ],
-)
-async def test_the_beginning_of_a_run_id_finds_it(ledger: FileLedger, prefix: str, found: list[str]) -> None:
-    for run_id in ("abc", "abc-1", "abcé", "abc\U0001f600", "ABC-2", "ab", "b%"):
-        await accept(ledger, run_id)
-    assert [row.run_id for row in await ledger.runs_beginning(prefix)] == found
-    assert len(await ledger.runs_beginning(prefix, 1)) <= 1
-
-
 async def test_the_beginning_of_a_run_id_is_looked_up_and_not_searched_for(ledger: FileLedger) -> None:
     await accept(ledger, "abc")
     plan = "EXPLAIN QUERY PLAN SELECT * FROM messages WHERE run_id >= 'a' AND run_id < 'b' ORDER BY run_id"

@@ -27,19 +27,6 @@ def accept(run_id: str = "r1") -> Accept:
     )
 
 
-async def test_a_posted_message_has_ended_and_waits_to_be_delivered(tmp_path: Path) -> None:
-    ledger = await FileLedger.open(str(tmp_path), clock=StillClock())
-    row, new = await ledger.post(accept(), PARTS)
-    again, second = await ledger.post(accept(), PARTS)
-    assert (new, row.state, second, again.id) == (True, "answered", False, row.id)
-    assert [part.payload["text"] for part in await ledger.outbox_of(row.id)] == ["a", "b"]
-    assert await ledger.unfinished() == []
-    with pytest.raises(ValueError, match="same number"):
-        await ledger.post(accept("r2"), [PARTS[0], PARTS[0]])
-    assert await ledger.by_run("r2") is None
-    await ledger.close()
-
-
 @pytest.mark.parametrize("version", [1, 2])
 async def test_an_older_ledger_learns_the_platforms_ids(tmp_path: Path, version: int) -> None:
     ledger = await FileLedger.open(str(tmp_path), clock=StillClock())

@@ -94,52 +94,6 @@ async def test_many_changes_fold_without_waiting_for_the_second(tmp_path, open_s
     assert len(on_disk(tmp_path)) == FOLD_RECORDS
 
 
-async def test_rows_are_listed_newest_first_per_agent_and_over_all(open_store):
-    store = await open_store(agent_ids=["main", "ops"])
-    for agent, key, at in [("main", "a", 3), ("ops", "b", 9), ("main", "c", 7), ("main", "a", 8), ("ops", "d", 1)]:
-        await store.update(agent, f"agent:{agent}:{key}", setting(updatedAt=at), durable=False)
-    assert [row.key[-1] for row in await store.rows()] == ["b", "a", "c", "d"]
-    assert [row.key for row in await store.rows("main")] == ["agent:main:a", "agent:main:c"]
-    assert await store.count("main") == 2
-    assert await store.count("nobody") == 0
-
-
-async def test_session_id_leads_to_its_latest_row_and_not_to_a_run_alias(open_store):
-    store = await open_store()
-    await store.update("main", "agent:main:cron:j:run:s", setting(sessionId="s", updatedAt=9))
-    await store.update("main", "agent:main:cron:j", setting(sessionId="s", updatedAt=1))
-    row = await store.find_session_id("s")
-    assert row is not None and row.key == "agent:main:cron:j"
-    await store.update("main", "agent:main:cron:j", setting(sessionId="t"))
-    row = await store.find_session_id("s")
-    assert row is not None and row.key == "agent:main:cron:j:run:s"
-    assert await store.find_session_id("unheard") is None
-
-
-async def test_entries_handed_out_are_the_callers_own(open_store):
-    store = await open_store()
-    given = {"sessionId": "s", "origin": {"label": "x"}}
-    returned = await store.update("main", MAIN, lambda entry: given)
-    given["origin"]["label"] = "changed"
-    returned["sessionId"] = "changed"
-
-    def spoil(entry):
-        entry["origin"]["label"] = "changed"
-        raise RuntimeError("gave up")
-
-    with pytest.raises(RuntimeError):
-        await store.update("main", MAIN, spoil)
-    assert await store.get("main", MAIN) == {"sessionId": "s", "origin": {"label": "x"}}
-
-
-async def test_concurrent_updates_all_count(open_store):
-    store = await open_store()
-    await store.update("main", MAIN, setting(n=0))
-    await asyncio.gather(*(store.update("main", MAIN, lambda e: {**e, "n": e["n"] + 1}) for _ in range(50)))
-    entry = await store.get("main", MAIN)
-    assert entry is not None and entry["n"] == 50
-
-
 async def test_unknown_fields_and_values_that_are_no_entries_survive(tmp_path, open_store):
     write_store(tmp_path, {MAIN: {"sessionId": "s", "future": [1, {"a": None}]}, "note": "mine", "list": [1]})
     store = await open_store()

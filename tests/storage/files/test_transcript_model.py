@@ -89,10 +89,10 @@ async def live(state: Path, plan: list[tuple[str, int]]) -> None:
         target = known[number % len(known)] if known else None
         match what:
             case "branch" if target:
-                transcript.branch(target)
+                await transcript.branch(target)
                 naive.leaf = target
             case "root":
-                transcript.branch(None)
+                await transcript.branch(None)
                 naive.leaf = None
             case "label" if target:
                 naive.add(await transcript.label(target, str(number)), "label", target)

@@ -667,4 +667,4 @@ async def without_answer(transcript: Transcript, answer_id: str) -> None:
     """Takes an answer off the branch, because the provider had cut the prompt. The entry stays in the file."""
     entry = await transcript.entry(answer_id)
     if entry is not None:
-        transcript.branch(entry.parent_id)
+        await transcript.branch(entry.parent_id)

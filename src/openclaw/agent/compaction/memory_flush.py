@@ -286,7 +286,7 @@ async def _store(runtime: Runtime, transcript: Transcript, words: str, messages:
         for message in stored:
             last = await transcript.append({"type": "message", "message": message})
     finally:
-        transcript.branch(leaf)
+        await transcript.branch(leaf)
         # After a restart the conversation continues from the last entry of the file. This entry puts it on the branch.
         data = {"timestamp": runtime.clock.now_ms(), "firstEntryId": first, "lastEntryId": last}
         answer = next((m for m in reversed(messages) if isinstance(m, AssistantMessage)), None)

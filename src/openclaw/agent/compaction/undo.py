@@ -68,7 +68,7 @@ async def undo(job: CompactionJob) -> int:
     if last is None or fields_of(last.raw).get("details", {}).get("undoOf"):
         raise NothingToDo(NOTHING_TO_UNDO)
     if transcript.leaf_id == last.id:
-        transcript.branch(last.parent_id)
+        await transcript.branch(last.parent_id)
         note = {"text": "Compaction taken back", "undoOf": last.id}
         await transcript.append({"type": "custom", "customType": UNDO, "display": True, "data": note}, durable=True)
     else:
@@ -120,7 +120,7 @@ async def go_back(job: CompactionJob, target: str | None, *, summarise: bool = T
     files = FileOps()
     files.take(left)
     text = await _summary(job, messages) if summarise and messages else ""
-    transcript.branch(target)
+    await transcript.branch(target)
     read, modified = files.lists()
     fields = {
         "type": "branch_summary",

@@ -24,6 +24,7 @@ from openclaw.paths import sessions_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import SessionRow
+from openclaw.storage.session_query import SessionQuery
 
 OVERRIDE = "budgetOverrideUntil"
 """The field of a session's entry that suspends all limits until the time it holds."""
@@ -160,10 +161,11 @@ def end_of_day_ms(now_ms: int, zone: tzinfo | None) -> int:
 
 async def family_of(runtime: Runtime, session_key: str) -> tuple[str, list[SessionRow]]:
     """The key of the session that a person talks to, with its row and those of its sub-agents. They share limits."""
-    rows = {row.key: row for row in await runtime.sessions.rows()}
-    own = rows.get(session_key)
-    head = own.entry.get("spawnedBy", session_key) if own is not None else session_key
-    return head, [row for key, row in rows.items() if key == head or row.entry.get("spawnedBy") == head]
+    select = runtime.sessions.select
+    own = (await select(SessionQuery(key=session_key, limit=1))).rows
+    head = own[0].entry.get("spawnedBy", session_key) if own else session_key
+    heads = own if head == session_key else (await select(SessionQuery(key=head, limit=1))).rows
+    return head, [*heads, *(await select(SessionQuery(spawned_by=head))).rows]
 
 
 async def spent_so_far(
@@ -173,7 +175,7 @@ async def spent_so_far(
     now = runtime.clock.now_ms()
     days = last_days(now, 1, user_zone(runtime.config.current))
     price_of = prices(runtime.catalogue())
-    paths = (transcript_path(runtime, SessionRef(row.agent_id, row.key), row.entry) for row in family)
+    paths = [await transcript_path(runtime, SessionRef(row.agent_id, row.key), row.entry) for row in family]
     together = {transcript, *(path for path in paths if path is not None)}
     folder = transcript.parent
     bill = agent_bill(folder)
@@ -193,7 +195,7 @@ async def limits_of(runtime: Runtime, session: SessionRef, entry: SessionEntry |
         return []
     # The folder of the transcript tells which agent's day is added up, also when there is no transcript yet.
     nothing = Path(sessions_dir(str(runtime.state_dir), session.agent_id), "none.jsonl")
-    transcript = transcript_path(runtime, session, entry) or nothing
+    transcript = await transcript_path(runtime, session, entry) or nothing
     head, family = await family_of(runtime, session.key)
     reserved = _reserved(runtime.spending.reservations.held(), session.agent_id, head)
     return limits(budget, await spent_so_far(runtime, transcript, family), reserved)

@@ -59,15 +59,15 @@ def agent_bill(folder: Path) -> Path:
     return folder.parent / "usage.jsonl"
 
 
-def transcript_path(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Path | None:
+async def transcript_path(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Path | None:
     """None: the session has no transcript yet."""
-    found = runtime.transcripts.locate(transcript_ref(session.agent_id, entry)) if entry else None
+    found = await runtime.transcripts.locate(transcript_ref(session.agent_id, entry)) if entry else None
     return Path(found) if found else None
 
 
 async def session_totals(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Totals:
     """What the session has spent so far."""
-    path, price_of = transcript_path(runtime, session, entry), prices(runtime.catalogue())
+    path, price_of = await transcript_path(runtime, session, entry), prices(runtime.catalogue())
     if path is None:
         return Totals()
     return await runtime.spending.compute(lambda found: total_of(found.values(), price_of), [path])
@@ -79,7 +79,7 @@ async def spent_by_session_and_agent(
     """What the session has spent, and what its agent has spent in days of the user's zone. The keys are labels."""
     price_of, now, zone = prices(runtime.catalogue()), runtime.clock.now_ms(), user_zone(runtime.config.current)
     today, month = last_days(now, 1, zone), last_days(now, 30, zone)
-    path = transcript_path(runtime, session, entry)
+    path = await transcript_path(runtime, session, entry)
 
     def add_up(found: dict[Path, FileSpend]) -> dict[str, Totals]:
         everything = found.values()

@@ -25,6 +25,7 @@ from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.sessions.prompt_prefix import without_wrappers
 from openclaw.sessions.reset import previous_sessions
 from openclaw.storage.base import LedgerRow, MessageState, Reason, TranscriptRef, TurnedAway
+from openclaw.storage.session_query import SessionQuery
 from openclaw.text import clipped
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ async def _damage(gateway: Gateway, agent_id: str, session_key: str, session_id:
     file = entry.get("sessionFile") if entry is not None and entry["sessionId"] == session_id else None
     ref = TranscriptRef(agent_id=agent_id, session_id=session_id, file=file)
     transcripts = gateway.runtime.transcripts
-    path = transcripts.locate(ref) if session_id else None
+    path = await transcripts.locate(ref) if session_id else None
     # Opening a compressed one would decompress it. It was sound when it was compressed.
     transcript = await transcripts.open(ref, create=False) if path is not None and path.endswith(".jsonl") else None
     if transcript is None or not transcript.warnings:
@@ -221,7 +222,7 @@ async def _session(gateway: Gateway, name: str) -> dict[str, Any] | None:
         answer = _session_answer(gateway, found.key, found.entry["sessionId"], rows)
         answer["story"] += await _damage(gateway, found.agent_id, found.key, found.entry["sessionId"])
         return answer
-    for row in await gateway.runtime.sessions.rows():
+    for row in (await gateway.runtime.sessions.select(SessionQuery(ever=frozenset({name})))).rows:
         if any(previous.session_id == name for previous in previous_sessions(row.entry)):
             rows = await gateway.runtime.ledger.recent(session_key=row.key, limit=EARLIER_LOOKED_AT)
             rows = [one for one in rows if one.session_id == name][:LAST_MESSAGES]

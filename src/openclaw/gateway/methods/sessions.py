@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -35,6 +33,7 @@ from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.reset import transcript_ref
 from openclaw.sessions.resume import NotResumable
 from openclaw.storage.base import SessionRow, Transcript
+from openclaw.storage.session_query import SessionQuery
 
 methods = MethodTable()
 
@@ -65,16 +64,12 @@ async def list_sessions(call: MethodCall) -> Any:
     params: SessionsList = call.params
     gateway = call.gateway
     agent = normalize_agent_id(params.agent_id) if params.agent_id else None
-    found = _matching(call, params, await gateway.runtime.sessions.rows(agent))
-    page: dict[str, Any] = {}
-    if params.offset is None:
-        rows = list(islice(found, params.limit))
-    else:
-        everything, end = list(found), params.offset + (params.limit or PAGE)
-        rows = everything[params.offset : end]
-        more = end < len(everything)
-        page = {"totalCount": len(everything), "limitApplied": params.limit or PAGE, "offset": params.offset}
-        page |= {"hasMore": more, "nextOffset": end if more else None}
+    found = await gateway.runtime.sessions.select(_query(call, params, agent))
+    rows, page = found.rows, dict[str, Any]()
+    if params.offset is not None:
+        end, total = params.offset + (params.limit or PAGE), found.total or 0
+        page = {"totalCount": total, "limitApplied": params.limit or PAGE, "offset": params.offset}
+        page |= {"hasMore": end < total, "nextOffset": end if end < total else None}
     defaults = session_rows.model_defaults(gateway)
     views = [session_rows.row_view(row, defaults) for row in rows]
     if params.include_derived_titles or params.include_last_message:
@@ -94,25 +89,23 @@ async def list_sessions(call: MethodCall) -> Any:
     }
 
 
-def _matching(call: MethodCall, params: SessionsList, rows: Sequence[SessionRow]) -> Iterator[SessionRow]:
-    """The matching rows, newest first. They are looked at one by one, so that a short list costs little."""
-    needle = (params.search or "").strip().lower()
-    since = call.gateway.runtime.clock.now_ms() - params.active_minutes * 60_000 if params.active_minutes else None
-    shown = session_rows.matching(
-        rows,
-        include_global=bool(params.include_global) or call.gateway.runtime.config.current.session.scope == "global",
-        include_unknown=bool(params.include_unknown),
+def _query(call: MethodCall, params: SessionsList, agent: str | None) -> SessionQuery:
+    now, paged = call.gateway.runtime.clock.now_ms(), params.offset is not None
+    return SessionQuery(
+        agent_id=agent,
+        label=params.label,
+        spawned_by=params.spawned_by,
+        updated_since=now - params.active_minutes * 60_000 if params.active_minutes else None,
+        text=(params.search or "").strip().lower(),
+        hidden_keys=session_rows.hidden_keys(
+            include_global=bool(params.include_global) or call.gateway.runtime.config.current.session.scope == "global",
+            include_unknown=bool(params.include_unknown),
+        ),
+        aliases=False,
+        offset=params.offset or 0,
+        limit=params.limit or (PAGE if paged else None),
+        count=paged,
     )
-    for row in shown:
-        if since is not None and row.entry.get("updatedAt", 0) < since:
-            break
-        if params.spawned_by and row.entry.get("spawnedBy") != params.spawned_by:
-            continue
-        if params.label and row.entry.get("label") != params.label:
-            continue
-        if needle and needle not in session_rows.search_text(row):
-            continue
-        yield row
 
 
 async def _look_inside(call: MethodCall, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:
@@ -182,14 +175,13 @@ async def resolve(call: MethodCall) -> Any:
         target = target_of(call.gateway, name, params.agent_id)
         found = [target.key] if await entry_of(call.gateway, target) is not None else []
     else:
-        field = "sessionId" if params.session_id else "label"
-        agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
-        found = [
-            row.key
-            for row in await call.gateway.runtime.sessions.rows(agent_id)
-            if row.entry.get(field) == name
-            and (not params.spawned_by or row.entry.get("spawnedBy") == params.spawned_by)
-        ]
+        wanted = SessionQuery(
+            agent_id=normalize_agent_id(params.agent_id) if params.agent_id else None,
+            session_id=name if params.session_id else None,
+            label=None if params.session_id else name,
+            spawned_by=params.spawned_by or None,
+        )
+        found = [row.key for row in (await call.gateway.runtime.sessions.select(wanted)).rows]
     by_label = " with label" if params.label else ""
     if not found:
         raise MethodError(f"No session found{by_label}: {name}", details=_NOT_FOUND)
@@ -205,8 +197,8 @@ async def patch(call: MethodCall) -> Any:
     gateway = call.gateway
     target = target_of(gateway, params.key)
     if label := (params.label or "").strip():
-        rows = await gateway.runtime.sessions.rows(target.agent_id)
-        if any(row.entry.get("label") == label and row.key != target.key for row in rows):
+        labelled = await gateway.runtime.sessions.select(SessionQuery(agent_id=target.agent_id, label=label))
+        if any(row.key != target.key for row in labelled.rows):
             raise MethodError(f"label already in use: {label}")
     now = gateway.runtime.clock.now_ms()
     entry = await gateway.runtime.sessions.update(
@@ -280,7 +272,7 @@ async def compact(call: MethodCall) -> Any:
     if entry is None:
         return {**answer, "reason": "no sessionId"}
     ref = transcript_ref(target.agent_id, entry)
-    if gateway.runtime.transcripts.locate(ref) is None:
+    if await gateway.runtime.transcripts.locate(ref) is None:
         return {**answer, "reason": "no transcript"}
     shortened = await gateway.dispatcher.exclusively(
         target.key, lambda: gateway.runtime.transcripts.shorten(ref, params.max_lines)

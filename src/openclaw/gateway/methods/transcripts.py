@@ -16,20 +16,20 @@ from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTabl
 from openclaw.gateway.views.history import as_people_see_it, joined_parts
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.export import (
+    PAGE_BYTES,
     CannotImport,
     imported_lines,
     imported_messages,
     is_transcript,
     public_page,
-    raw_page,
 )
 from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.reset import home_of, previous_sessions
 from openclaw.sessions.search import MOST_RESULTS
 from openclaw.storage.base import TranscriptRef
-from openclaw.storage.files.disk import atomic_replace
 from openclaw.storage.files.import_sessions import ImportedSession, import_sessions
 from openclaw.storage.files.newer_state import Unreadable
+from openclaw.storage.session_query import SessionQuery
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -72,7 +72,8 @@ async def search(call: MethodCall) -> Any:
     )
     # The session key of each current and earlier session id.
     keys: dict[str, str] = {}
-    for row in await gateway.runtime.sessions.rows():
+    found_in = frozenset(found.session_id for found in answer.results)
+    for row in (await gateway.runtime.sessions.select(SessionQuery(ever=found_in))).rows:
         keys[row.entry["sessionId"]] = shown_key(row.key)
         for previous in previous_sessions(row.entry):
             keys.setdefault(previous.session_id, shown_key(row.key))
@@ -98,11 +99,11 @@ async def export(call: MethodCall) -> Any:
     gateway = call.gateway
     target = target_of(gateway, params.key)
     ref = await _transcript(gateway, target, params.session_id)
-    where = gateway.runtime.transcripts.locate(ref)
-    if where is None:
+    if await gateway.runtime.transcripts.locate(ref) is None:
         raise MethodError(f"session {ref.session_id} of {target.key} has no transcript")
     if params.format == "raw":
-        items, following = await asyncio.to_thread(raw_page, Path(where), params.cursor)
+        lines, following = await gateway.runtime.transcripts.page(ref, params.cursor, PAGE_BYTES)
+        items: list[Any] = [line.decode("utf-8", "replace") for line in lines]
     else:
         transcript = await gateway.runtime.transcripts.open(ref, create=False)
         entries = await transcript.path_entries() if transcript is not None else []
@@ -159,7 +160,7 @@ async def _bring_in(gateway: Gateway, target: SessionRef, lines: list[str]) -> s
     ref = TranscriptRef(agent_id=target.agent_id, session_id=session_id)
     if is_transcript(lines):
         data = await asyncio.to_thread(imported_lines, lines, session_id, iso_utc(now))
-        await asyncio.to_thread(atomic_replace, Path(gateway.runtime.transcripts.default_path(ref)), data)
+        await gateway.runtime.transcripts.create(ref, data)
     else:
         messages = await asyncio.to_thread(imported_messages, lines, now)
         transcript = await gateway.runtime.transcripts.open(ref, cwd=home_of(gateway.runtime, target.agent_id))

@@ -34,6 +34,7 @@ from openclaw.outbound.preview import message_of, preview_role, preview_text, sh
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.base import SessionRow
+from openclaw.storage.session_query import SessionQuery
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -67,11 +68,11 @@ class SessionsUsage(Params):
 async def sessions_usage(call: MethodCall) -> Any:
     params: SessionsUsage = call.params
     gateway = call.gateway
-    days = _days(gateway, params.start_date, params.end_date, zone_is_utc=True)
-    rows = [await _row(gateway, params.key)] if params.key else await gateway.runtime.sessions.rows()
+    days, sessions = _days(gateway, params.start_date, params.end_date, zone_is_utc=True), gateway.runtime.sessions
+    rows = [await _row(gateway, params.key)] if params.key else (await sessions.select(SessionQuery())).rows
     owners: dict[Path, Owner] = {}
     for row in rows:
-        path = spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
+        path = await spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
         if path is not None:
             owners[path] = Owner(row.agent_id, row.key, row.entry["sessionId"], row)
     places = [*owners] if params.key else spend_report.folders(gateway.runtime, gateway.agent_ids())
@@ -202,7 +203,7 @@ class OneSession(Params):
 async def timeseries(call: MethodCall) -> Any:
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
-    path = spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
+    path = await spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
     price_of = spend_report.prices(gateway.runtime.catalogue())
     points = await asyncio.to_thread(read_points, path, price_of, MOST_POINTS) if path else []
     return {"sessionId": row.entry["sessionId"], "points": points}

@@ -27,6 +27,7 @@ from openclaw.sessions.keys import LONGEST_KEY, REMEMBERED_KEYS, SessionRef, age
 from openclaw.sessions.send_policy import is_blocked
 from openclaw.storage.base import SessionRow
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
+from openclaw.storage.session_query import SessionQuery
 from openclaw.text import clipped
 from openclaw.url_text import redact_urls
 
@@ -267,5 +268,5 @@ async def find_row(gateway: Gateway, text: str) -> SessionRow | None:
     found = await gateway.runtime.sessions.find_session_id(text.strip())
     if found is not None:
         return found
-    labelled = [row for row in await gateway.runtime.sessions.rows() if row.entry.get("label") == text.strip()]
-    return labelled[0] if len(labelled) == 1 else None
+    labelled = await gateway.runtime.sessions.select(SessionQuery(label=text.strip(), limit=2))
+    return labelled.rows[0] if len(labelled.rows) == 1 else None

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from openclaw.config.agents import default_agent_id
 from openclaw.models.catalogue import UnknownModel
 from openclaw.sessions.entry import group_display_name
-from openclaw.sessions.keys import RESERVED_KEYS, channel_of, is_cron_run_alias, kind_of, rest_of, shown_key
+from openclaw.sessions.keys import RESERVED_KEYS, channel_of, kind_of, rest_of, shown_key
 from openclaw.storage.base import SessionRow
+from openclaw.storage.session_query import SessionQuery
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -105,31 +105,23 @@ def model_defaults(gateway: Gateway, agent_id: str | None = None) -> dict[str, A
 
 
 class Listed(NamedTuple):
-    rows: list[SessionRow]
+    rows: Sequence[SessionRow]
     total: int
     """The number of all sessions that may be listed, not only of ``rows``."""
 
 
 async def most_recent(gateway: Gateway, agent_id: str, limit: int) -> Listed:
     """Returns the newest sessions of an agent without reserved keys. It does not walk through the whole store."""
-    rows = await gateway.runtime.sessions.rows(agent_id)
+    sessions = gateway.runtime.sessions
     shared = gateway.runtime.config.current.session.scope == "global"
-    hidden = [key for key in RESERVED_KEYS if key != "global" or not shared]
-    held_back = [key for key in hidden if await gateway.runtime.sessions.get(agent_id, key) is not None]
-    shown = matching(rows, include_global=shared, include_unknown=False)
-    return Listed(list(islice(shown, limit)), len(rows) - len(held_back))
+    reserved = [key for key in RESERVED_KEYS if key != "global" or not shared]
+    held_back = [key for key in reserved if await sessions.get(agent_id, key) is not None]
+    hidden = hidden_keys(include_global=shared, include_unknown=False)
+    shown = await sessions.select(SessionQuery(agent_id=agent_id, hidden_keys=hidden, aliases=False, limit=limit))
+    return Listed(shown.rows, await sessions.count(agent_id) - len(held_back))
 
 
-def matching(rows: Sequence[SessionRow], *, include_global: bool, include_unknown: bool) -> Iterator[SessionRow]:
-    """Yields the rows that a list may show. It leaves out aliases of single cron runs and reserved keys."""
-    for row in rows:
-        hidden = (row.key == "global" and not include_global) or (row.key == "unknown" and not include_unknown)
-        if not hidden and not is_cron_run_alias(row.key):
-            yield row
-
-
-def search_text(row: SessionRow) -> str:
-    entry = row.entry
-    names = [entry.get(name) for name in ("displayName", "label", "subject", "sessionId")]
-    parts = (*names, (entry.get("origin") or {}).get("label"), row.key)
-    return "\n".join(part for part in parts if part).lower()
+def hidden_keys(*, include_global: bool, include_unknown: bool) -> tuple[str, ...]:
+    """The reserved keys that a list leaves out."""
+    asked = {"global": include_global, "unknown": include_unknown}
+    return tuple(key for key, shown in asked.items() if not shown)

@@ -110,3 +110,26 @@ def old_files(folder: Path, before_ms: int, most: int) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [path for _, path in sorted(found)[:most]]
+
+
+def whole_lines(file: Path, start: int = 0) -> Iterator[bytes]:
+    """Whole lines with their newlines, from byte ``start`` of the plain text. An unfinished last line is left out."""
+    rest = b""
+    for block in _blocks_from(file, start):
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+
+
+def _blocks_from(file: Path, start: int) -> Iterator[bytes]:
+    if not file.name.endswith(SUFFIX):
+        with file.open("rb") as opened:
+            opened.seek(start)
+            while block := opened.read(_BLOCK):
+                yield block
+        return
+    passed = 0
+    for block in unpacked_blocks(file):
+        if passed + len(block) > start:
+            yield block[max(0, start - passed) :]
+        passed += len(block)

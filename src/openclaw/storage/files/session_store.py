@@ -20,17 +20,12 @@ from openclaw.storage.base import Change, SessionRow
 from openclaw.storage.files.disk import AppendFile, Disk
 from openclaw.storage.files.store_file import StoreFile, private_copy
 from openclaw.storage.repairs import Repairs
+from openclaw.storage.session_query import SessionPage, SessionQuery, select_rows, updated_at
 
 Name: TypeAlias = tuple[str, str]
 """The agent and the session key."""
 Place: TypeAlias = tuple[int, str, str]
 """The sort key of a row: its negative ``updatedAt``, its session key and its agent."""
-
-
-def updated_at(entry: Any) -> int:
-    """Returns ``updatedAt``, or 0 when it is not a number."""
-    value = entry.get("updatedAt") if isinstance(entry, dict) else None
-    return int(value) if isinstance(value, int | float) and abs(value) < 2**63 else 0
 
 
 def _place(row: SessionRow) -> Place:
@@ -195,7 +190,16 @@ class FileSessionStore:
             self._settling[file] = asyncio.create_task(self._settle(file), name=f"settle {file.path}")
         return cast("SessionEntry", stored.copy()) if stored is not None else None, written
 
+    async def select(self, query: SessionQuery) -> SessionPage:
+        rows = await self.rows(query.agent_id)
+        if query.key is not None:
+            named = ((agent, query.key) for agent in self._agent_rows)
+            rows = [row for name in named if (row := self._all_rows.get(name)) is not None]
+            rows = [row for row in rows if query.agent_id is None or row.agent_id == normalize_agent_id(query.agent_id)]
+        return select_rows(rows, query)
+
     async def rows(self, agent_id: str | None = None) -> Sequence[SessionRow]:
+        """Returns the rows of one agent or of all, newest ``updatedAt`` first, without reading the disk."""
         for file in list(self._files.values()):
             if file.edited:
                 await self._settled(file)

@@ -36,7 +36,9 @@ from openclaw.storage.files.transcript_index import (
     MAYBE_SHOWN_TYPES,
     SHOWN_TYPES,
     TranscriptIndex,
+    read_head,
     read_packed_tail,
+    read_page,
     read_spans,
     read_tail,
     readable,
@@ -119,7 +121,7 @@ class FileTranscript:
     def file(self) -> AppendFile:
         return self._file
 
-    def branch(self, entry_id: str | None) -> None:
+    async def branch(self, entry_id: str | None) -> None:
         leaf = -1 if entry_id is None else self._index.by_id[entry_id]
         if leaf != self._leaf:
             self._leaf = leaf
@@ -611,13 +613,25 @@ class FileTranscriptStore:
             live = await self.open(ref, create=False)
         return await live.shown_entries(limit) if live is not None else []
 
-    def locate(self, ref: TranscriptRef) -> str | None:
+    async def locate(self, ref: TranscriptRef) -> str | None:
         plain, packed = self._locations.find_either(ref)
         path = plain or packed
         return str(path) if path is not None else None
 
     def default_path(self, ref: TranscriptRef) -> str:
         return str(self._locations.default(ref)[0])
+
+    async def head(self, ref: TranscriptRef) -> list[bytes]:
+        path = next(self._locations.plain(ref), None)
+        return await asyncio.to_thread(read_head, path) if path is not None else []
+
+    async def page(self, ref: TranscriptRef, cursor: int, most_bytes: int) -> tuple[list[bytes], int | None]:
+        plain, packed = self._locations.find_either(ref)
+        path = plain or packed
+        return ([], None) if path is None else await asyncio.to_thread(read_page, path, cursor, most_bytes)
+
+    async def create(self, ref: TranscriptRef, data: bytes) -> None:
+        await asyncio.to_thread(atomic_replace, self._locations.default(ref)[0], data)
 
     async def archive(self, ref: TranscriptRef, reason: str) -> list[str]:
         stamp = f"{safe_file_name(reason)}.{iso_utc(self._clock.now_ms()).replace(':', '-')}"

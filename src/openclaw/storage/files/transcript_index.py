@@ -16,7 +16,7 @@ import msgspec
 from openclaw import json_text
 from openclaw.sessions.tree import fields_of, is_displayed
 from openclaw.storage.base import Entry
-from openclaw.storage.files.compressed import unpacked_blocks
+from openclaw.storage.files.compressed import unpacked_blocks, whole_lines
 
 SHOWN_TYPES = frozenset({"message", "compaction", "custom_message", "custom"})
 MAYBE_SHOWN_TYPES = frozenset({"custom_message", "custom"})
@@ -365,3 +365,28 @@ def _lines_backwards(path: Path) -> Iterator[bytes]:
                 pieces.append(block)
         if pieces:
             yield b"".join(reversed(pieces))
+
+
+HEAD_BYTES, HEAD_LINES = 16 * 1024, 20
+
+
+def read_head(path: Path) -> list[bytes]:
+    """Returns the first whole lines. None when the file begins with something very long."""
+    try:
+        with path.open("rb") as file:
+            lines = file.read(HEAD_BYTES).split(b"\n")
+    except OSError:
+        return []
+    return lines[:HEAD_LINES] if len(lines) > HEAD_LINES else lines[:-1]
+
+
+def read_page(path: Path, start: int, most_bytes: int) -> tuple[list[bytes], int | None]:
+    """Returns lines from byte ``start`` on, and the byte where the next page begins."""
+    lines: list[bytes] = []
+    size = 0
+    for line in whole_lines(path, start):
+        if lines and size + len(line) > most_bytes:
+            return lines, start + size
+        lines.append(line.removesuffix(b"\n"))
+        size += len(line)
+    return lines, None

@@ -1,0 +1,117 @@
+"""Questions about session rows: which ones, in which order, and how many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from openclaw.sessions.keys import is_cron_run_alias
+
+if TYPE_CHECKING:
+    from openclaw.storage.base import SessionRow, SessionStore
+
+PAGE = 500
+"""The rows that ``in_pages`` asks for at a time."""
+
+
+class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which session rows are asked for. Every condition that is set must hold. The rows come newest first."""
+
+    agent_id: str | None = None
+    key: str | None = None
+    label: str | None = None
+    session_id: str | None = None
+    """The id of the current session of the key."""
+    ever: frozenset[str] | None = None
+    """Ids of sessions, one of which the key has or had."""
+    spawned_by: str | None = None
+    updated_since: int | None = None
+    """Rows whose ``updatedAt`` is not before this time."""
+    text: str = ""
+    """Lower-case text that must occur in ``search_text``."""
+    hidden_keys: tuple[str, ...] = ()
+    aliases: bool = True
+    """Whether rows of single runs of cron jobs are included."""
+    offset: int = 0
+    limit: int | None = None
+    count: bool = False
+    """Whether to count all rows that fit, also those outside the page."""
+
+
+class SessionPage(msgspec.Struct, frozen=True):
+    rows: Sequence[SessionRow]
+    total: int | None = None
+    """The number of all rows that fit. None when it was not asked for."""
+
+
+def updated_at(entry: Any) -> int:
+    """Returns ``updatedAt``, or 0 when it is not a number."""
+    value = entry.get("updatedAt") if isinstance(entry, dict) else None
+    return int(value) if isinstance(value, int | float) and abs(value) < 2**63 else 0
+
+
+def search_text(key: str, entry: Mapping[str, Any]) -> str:
+    """The words by which a person looks for a session, in lower case."""
+    origin = entry.get("origin")
+    names = [entry.get(name) for name in ("displayName", "label", "subject", "sessionId")]
+    parts = (*names, cast("dict[str, Any]", origin).get("label") if isinstance(origin, dict) else None, key)
+    return "\n".join(str(part) for part in parts if part).lower()
+
+
+def session_ids(entry: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the id of the current session and of the earlier ones that the entry lists."""
+    if isinstance(current := entry.get("sessionId"), str):
+        yield current
+    listed = entry.get("previousSessions")
+    for item in cast("list[Any]", listed) if isinstance(listed, list) else ():
+        if isinstance(item, dict) and isinstance(known := cast("dict[str, Any]", item).get("sessionId"), str):
+            yield known
+
+
+def fits(row: SessionRow, query: SessionQuery) -> bool:
+    """Tells whether a row fits the conditions of a query, without its agent and its page."""
+    entry: Mapping[str, Any] = row.entry
+    if row.key in query.hidden_keys or (query.key is not None and row.key != query.key):
+        return False
+    if not query.aliases and is_cron_run_alias(row.key):
+        return False
+    if query.label is not None and entry.get("label") != query.label:
+        return False
+    if query.session_id is not None and entry.get("sessionId") != query.session_id:
+        return False
+    if query.spawned_by is not None and entry.get("spawnedBy") != query.spawned_by:
+        return False
+    if query.ever is not None and query.ever.isdisjoint(session_ids(entry)):
+        return False
+    return not query.text or query.text in search_text(row.key, entry)
+
+
+def select_rows(rows: Sequence[SessionRow], query: SessionQuery) -> SessionPage:
+    """Selects from rows that are in order. They are looked at one by one, so that a short page costs little."""
+
+    def fitting() -> Iterator[SessionRow]:
+        for row in rows:
+            if query.updated_since is not None and updated_at(row.entry) < query.updated_since:
+                return  # The rows after it are older.
+            if fits(row, query):
+                yield row
+
+    end = None if query.limit is None else query.offset + query.limit
+    if not query.count:
+        return SessionPage(list(islice(fitting(), query.offset, end)))
+    everything = list(fitting())
+    return SessionPage(everything[query.offset : end], len(everything))
+
+
+async def in_pages(sessions: SessionStore, query: SessionQuery) -> AsyncIterator[SessionRow]:
+    """Yields the rows that fit, page by page. A row that changes meanwhile may be left out or come twice."""
+    while True:
+        page = await sessions.select(msgspec.structs.replace(query, limit=PAGE))
+        for row in page.rows:
+            yield row
+        if len(page.rows) < PAGE:
+            return
+        query = msgspec.structs.replace(query, offset=query.offset + PAGE)

@@ -1,0 +1,45 @@
+"""Every test of this folder runs on every kind of store. A store that passes them works."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
+from tests.storage.conformance.stores import FileStores, Stores
+from tests.storage.still_clock import StillClock
+
+
+@pytest.fixture
+def clock() -> StillClock:
+    return StillClock()
+
+
+@pytest.fixture(params=["files"])
+async def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: StillClock) -> AsyncIterator[Stores]:
+    opened = FileStores(clock, tmp_path)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def sessions(stores: Stores) -> SessionStore:
+    return stores.sessions
+
+
+@pytest.fixture
+def transcripts(stores: Stores) -> TranscriptStore:
+    return stores.transcripts
+
+
+@pytest.fixture
+def ledger(stores: Stores) -> Ledger:
+    return stores.ledger
+
+
+@pytest.fixture
+def blobs(stores: Stores) -> BlobStore:
+    return stores.blobs
