@@ -51,6 +51,10 @@ class ForeignTools(Protocol):
         ...
 
 
+async def _nothing_to_look_for() -> None:
+    """The default of ``Runtime.look_for_models``."""
+
+
 class Runtime(msgspec.Struct, kw_only=True):
     """The parts that runs and compactions use. ``gateway/assemble.py`` builds it once."""
 
@@ -63,6 +67,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     blobs: BlobStore
     catalogue: Callable[[], Catalogue]
     """Returns the models that can be used now. Do not keep it, because a local server can appear or go."""
+    look_for_models: Callable[[], Awaitable[None]] = _nothing_to_look_for
+    """Looks again for stored keys, fetched models and servers on this machine."""
     call_model: Callable[[ModelRequest, str, OnEvent], Awaitable[AssistantMessage]]
     """``ModelCalls.call`` in ``models/calls.py``: calls the model with the key of the named agent."""
     failover: Failover

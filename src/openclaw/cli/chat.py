@@ -215,7 +215,7 @@ def _ensure_model(provider: str, *, local: bool) -> None:
         "A small model can run on this computer; it is good for trying things out."
     )
     if input("Fetch it now (about 98 MB)? [Y/n] ").strip().lower() in ("", "y", "yes"):
-        from openclaw.cli.models import fetch_local
+        from openclaw.cli.local_models import fetch_local
 
         fetch_local()
     else:

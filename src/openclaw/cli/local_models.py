@@ -149,10 +149,10 @@ def memory_here() -> int:
 
 def refresh_gateway() -> dict[str, Any]:
     """Asks a running Gateway to look at its models and keys again, and returns what it uses. Empty: none runs."""
-    from openclaw.cli.client import Client
+    from openclaw.cli.client import GatewayClient
     from openclaw.cli.target import resolve
 
-    client = Client(resolve())
+    client = GatewayClient(resolve())
     if not client.alive():
         return {}
     try:

@@ -54,6 +54,7 @@ from openclaw.gateway.methods import (
     mcp,
     memory,
     messages,
+    models,
     nodes,
     outbox,
     plugins,
@@ -84,7 +85,7 @@ from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import AgentMemories
 from openclaw.models.base import Model, ModelError
 from openclaw.models.calls import ModelCalls
-from openclaw.models.catalogue import Catalogue, UnknownModel
+from openclaw.models.catalogue import Catalogue, CurrentCatalogue, UnknownModel
 from openclaw.models.detect import find_models
 from openclaw.models.fallback import Failover
 from openclaw.models.keys import Keys
@@ -136,6 +137,7 @@ METHOD_FAMILIES = (
     mcp,
     memory,
     messages,
+    models,
     outbox,
     plugins,
     channels,
@@ -220,6 +222,7 @@ async def open_runtime(
         ledger=await FileLedger.open(state_dir, clock=clock, repairs=repairs),
         blobs=FileBlobStore(state_dir),
         catalogue=catalogue,
+        look_for_models=catalogue.look_again,
         processes=ProcessRegistry(),
         notes=SessionNotes(clock, lambda: user_zone(config.current), Path(state_dir)),
         call_model=model_calls.call,
@@ -438,25 +441,6 @@ def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
     if is_delivered(record.row.route):
         observers.append(ChannelRun(record, gateway.channel_services, gateway.runtime.config.current))
     return observers
-
-
-class CurrentCatalogue:
-    """Returns the models of the current configuration, made anew when the configuration has changed."""
-
-    def __init__(self, config: ConfigStore, environ: Mapping[str, str], found: list[Model], state_dir: str) -> None:
-        self._config = config
-        self._environ = environ
-        self._found = found
-        self._state_dir = state_dir
-        self._made_from: Config | None = None
-        self._catalogue: Catalogue | None = None
-
-    def __call__(self) -> Catalogue:
-        config = self._config.current
-        if self._catalogue is None or self._made_from is not config:
-            self._made_from = config
-            self._catalogue = Catalogue(config, self._environ, found=self._found, state_dir=self._state_dir)
-        return self._catalogue
 
 
 async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:

@@ -16,15 +16,17 @@ from openclaw.config.agents import model_aliases, primary_model
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.models.base import Model, ModelError, Price
 from openclaw.models.catalogue_data import LOCAL_PROVIDER, MODEL_ALIASES, MODELS, PROVIDERS, local_model
+from openclaw.models.detect import find_models
 from openclaw.models.keys import canonical_provider, find_source, provider_config, read_profiles
-from openclaw.models.local.gguf import context_length
 from openclaw.models.local.downloads import find_download, installed_models
+from openclaw.models.local.gguf import context_length
 from openclaw.models.local.install import INSTALL_COMMAND, is_installed, weights_path
 from openclaw.models.local.tool_text import TOOL_FORMAT
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config
     from openclaw.config.schema.models import ModelConfig, ProviderConfig
+    from openclaw.config.store import ConfigStore
 
 log = logging.getLogger(__name__)
 
@@ -228,6 +230,34 @@ class Catalogue:
             return model
         window = min(model.context_window, self._cap)
         return msgspec.structs.replace(model, context_window=window, max_tokens=min(model.max_tokens, window))
+
+
+class CurrentCatalogue:
+    """Returns the models of the current configuration, made anew when the configuration has changed.
+
+    ``found`` are the models of servers on this machine. Keys that are stored and models that are fetched while the
+    Gateway runs are noticed by ``look_again``.
+    """
+
+    def __init__(self, config: ConfigStore, environ: Mapping[str, str], found: list[Model], state_dir: str) -> None:
+        self._config = config
+        self._environ = environ
+        self._found = found
+        self._state_dir = state_dir
+        self._made_from: Config | None = None
+        self._catalogue: Catalogue | None = None
+
+    def __call__(self) -> Catalogue:
+        config = self._config.current
+        if self._catalogue is None or self._made_from is not config:
+            self._made_from = config
+            self._catalogue = Catalogue(config, self._environ, found=self._found, state_dir=self._state_dir)
+        return self._catalogue
+
+    async def look_again(self) -> None:
+        """Asks the servers on this machine again, and reads again what is stored."""
+        self._found = await find_models(self._environ)
+        self._catalogue = None
 
 
 def public_row(model: Model) -> dict[str, Any]:
