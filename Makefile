@@ -12,7 +12,7 @@ help:
 	@echo "make test     set up and run every test"
 	@echo "make faults   kill the Gateway on SCHEDULES (1000) random schedules and check that nothing is lost or repeated"
 	@echo "make check    formatting, lint and types"
-	@echo "make docs     write the tables of docs/configuration.md from the code"
+	@echo "make docs     write the reference pages of docs/ from the code"
 	@echo "make ui       build the web page from ui/ into src/openclaw/web (needs node)"
 	@echo "make pictures take the pictures of docs/web.md again (needs chromium)"
 	@echo "make bench    measure the speed figures and print them beside their bars"
@@ -51,6 +51,7 @@ format: setup-dev
 
 docs: setup-dev
 	$(BIN)/python -m openclaw.config.reference docs/configuration.md
+	$(BIN)/python -m scripts.reference
 
 ui: ui/node_modules/.package-lock.json
 	cd ui && node build.mjs

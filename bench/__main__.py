@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from bench import (
+    children,
     cli,
     concurrency,
     context,
@@ -26,6 +27,7 @@ from bench import (
     fanout,
     history,
     inbound,
+    parts,
     recovery,
     replies,
     soak,
@@ -46,6 +48,8 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Row]]]] = {
     "disarm": disarm.measure,
     "stream": stream.measure,
     "concurrency": concurrency.measure,
+    "children": children.measure,
+    "parts": parts.measure,
     "store": store.measure,
     "history": history.measure,
     "context": context.measure,

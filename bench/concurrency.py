@@ -29,7 +29,7 @@ async def measure() -> list[Row]:
             wall.append(time.monotonic() - began)
             cpu.append(cpu_s(gateway.pid) - spent)
             failed += sum(ends)
-        lag = _lag_ms(await gateway.metrics())
+        lag = await gateway.lag_ms()
     what = f"{SESSIONS} sessions x {TURNS} turns, model {LATENCY_MS} ms"
     limit = TURNS * LATENCY_MS / 1000
     return [
@@ -65,9 +65,3 @@ async def _session(wire: Wire, key: str) -> int:
         except Failed:
             failed += 1
     return failed
-
-
-def _lag_ms(metrics: str) -> float:
-    """The Gateway's own figure for the last minute; this one has done nothing but the work above."""
-    name = 'openclaw_event_loop_lag_recent_seconds{quantile="0.99"} '
-    return next(float(line[len(name) :]) for line in metrics.splitlines() if line.startswith(name)) * 1000

@@ -39,11 +39,17 @@ def config(model_port: int) -> dict[str, Any]:
     }
 
 
+def _merged(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    both = {key: _merged(base[key], more[key]) for key in base.keys() & more.keys() if isinstance(base[key], dict)}
+    return {**base, **more, **both}
+
+
 class GatewayProcess:
-    def __init__(self, home: Path, model_port: int) -> None:
+    def __init__(self, home: Path, model_port: int, more: dict[str, Any] | None = None) -> None:
+        """``more`` has sections that the configuration gets besides."""
         self.state_dir = home / ".openclaw"
         self.state_dir.mkdir(parents=True, exist_ok=True)
-        (self.state_dir / "openclaw.json").write_text(json.dumps(config(model_port)))
+        (self.state_dir / "openclaw.json").write_text(json.dumps(_merged(config(model_port), more or {})))
         self._errors = home / "gateway.err"
         kept = {name: value for name, value in environment().items() if not name.endswith("_API_KEY")}
         self.env = {**kept, "HOME": str(home), "OPENCLAW_STATE_DIR": str(self.state_dir)}
@@ -120,6 +126,12 @@ class GatewayProcess:
             response.raise_for_status()
             return await response.text()
 
+    async def lag_ms(self) -> float:
+        """How late the event loop was, p99, by the Gateway's own figure for the last minute."""
+        name = 'openclaw_event_loop_lag_recent_seconds{quantile="0.99"} '
+        lines = (await self.metrics()).splitlines()
+        return next(float(line[len(name) :]) for line in lines if line.startswith(name)) * 1000
+
 
 @contextlib.asynccontextmanager
 async def mock_model() -> AsyncIterator[int]:
@@ -135,12 +147,12 @@ async def mock_model() -> AsyncIterator[int]:
 
 
 @contextlib.asynccontextmanager
-async def prepared() -> AsyncIterator[GatewayProcess]:
+async def prepared(more: dict[str, Any] | None = None) -> AsyncIterator[GatewayProcess]:
     """A Gateway that has not started, in a new home, with its model running."""
     home = Path(tempfile.mkdtemp(prefix="openclaw-bench-"))
     try:
         async with mock_model() as port:
-            gateway = GatewayProcess(home, port)
+            gateway = GatewayProcess(home, port, more)
             try:
                 yield gateway
             finally:
@@ -150,7 +162,7 @@ async def prepared() -> AsyncIterator[GatewayProcess]:
 
 
 @contextlib.asynccontextmanager
-async def running() -> AsyncIterator[GatewayProcess]:
-    async with prepared() as gateway:
+async def running(more: dict[str, Any] | None = None) -> AsyncIterator[GatewayProcess]:
+    async with prepared(more) as gateway:
         await gateway.start()
         yield gateway

@@ -1,19 +1,31 @@
-"""What the architecture page names exists: a walk that leads to no door is worse than none."""
+"""What the documentation says is so: files and functions exist, links lead somewhere, and commands are known."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shlex
+from functools import cache
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from scripts.reference import PAGES, made
+
+from openclaw.cli.command import Action, Group
+from openclaw.cli.completion import completions
+from openclaw.cli.main import ALIASES, TABLE, find_command
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 PACKAGE = ROOT / "src" / "openclaw"
 
-FILES = sorted(set(re.findall(r"`((?:[\w<>]+/)*\w+\.py)`", PAGE)))
-STEPS = re.findall(r"^\|(?: \d+ \|)? `([\w/]+\.py)` \| `([\w.]+)` \|", PAGE, re.MULTILINE)
+FILES = sorted(set(re.findall(r"`((?:[\w<>]+/)*\w+\.py)`", ARCHITECTURE)))
+STEPS = re.findall(r"^\|(?: \d+ \|)? `([\w/]+\.py)` \| `([\w.]+)` \|", ARCHITECTURE, re.MULTILINE)
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*/README.md")])
+NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
+OUTSIDE = re.compile(r"^(?:https?:|mailto:)")
 
 
 @pytest.mark.parametrize("path", FILES)
@@ -30,3 +42,151 @@ def test_every_step_of_the_walk_is_a_function_or_class_of_its_file(path: str, na
         if isinstance(node, ast.ClassDef):
             names |= {f"{node.name}.{part.name}" for part in node.body if hasattr(part, "name")}
     assert name in names, f"{path} has no {name}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_reference_pages_are_what_the_code_says(name: str) -> None:
+    written, generated = made(name)
+    assert written == generated, "run `make docs`"
+    assert set(re.findall(r"<!-- generated: ([\w ]+) -->", written)) == {*PAGES[name]}
+
+
+# --- Links ---
+
+
+@cache
+def prose(path: Path) -> str:
+    """The page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: list[str] = []
+    for heading in re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        found.append(f"{slug}-{found.count(slug)}" if slug in found else slug)
+    return frozenset(found)
+
+
+def links(path: Path) -> list[str]:
+    return re.findall(r"\]\(([^()\s]+)\)", re.sub(r"`[^`\n]*`", "", prose(path)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_link_leads_to_a_file_and_a_heading(name: str) -> None:
+    page = ROOT / name
+    broken: list[str] = []
+    for link in links(page):
+        if OUTSIDE.match(link):
+            continue
+        target, _, anchor = link.partition("#")
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_page_and_picture_can_be_reached_from_the_readme() -> None:
+    reached = {ROOT / "README.md"}
+    waiting = list(reached)
+    while waiting:
+        page = waiting.pop()
+        for link in links(page):
+            path = (page.parent / link.partition("#")[0]).resolve()
+            if not OUTSIDE.match(link) and path.is_file() and path not in reached:
+                reached.add(path)
+                waiting += [path] if path.suffix == ".md" else []
+    kept = {path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".png", ".svg", ".cast")}
+    assert sorted(str(path.relative_to(ROOT)) for path in kept - reached) == []
+
+
+# --- Commands ---
+
+
+class Written(NamedTuple):
+    """One command of the terminal as a page writes it."""
+
+    words: tuple[str, ...]
+    line: str
+
+
+def written_commands(path: Path) -> list[Written]:
+    """Every ``openclaw …`` of a page, in blocks and in sentences; ``a|b`` stands for two commands."""
+    text = path.read_text("utf-8")
+    lines = [
+        line.strip().removeprefix("$ ")
+        for block in re.findall(r"^```[a-z]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        for line in block.replace("\\\n", " ").splitlines()
+    ]
+    lines += re.findall(r"`([^`\n]+)`", prose(path))
+    found: list[Written] = []
+    for line in lines:
+        for command in re.split(r"&&|;| \| ", line):
+            if match := re.match(r"(?:[A-Z_]+=\S+ )*openclaw(?: |$)(.*)", command.strip().replace("\\|", "|")):
+                found += [Written(words, line) for words in alternatives(match[1])]
+    return found
+
+
+def alternatives(text: str) -> list[tuple[str, ...]]:
+    text = re.split(r"\s{2,}|\s#|\s>|\s<<", text)[0]
+    try:
+        words = shlex.split(text.replace("[", " ").replace("]", " "))
+    except ValueError:
+        words = text.split()
+    choices = [word.split("|") if re.fullmatch(r"[a-z-]+(\|[a-z-]+)+", word) else [word] for word in words]
+    return [tuple(chosen) for chosen in product(*choices)]
+
+
+@cache
+def options() -> dict[str, list[str]]:
+    return completions()
+
+
+def problem(words: tuple[str, ...]) -> str | None:
+    """What is wrong with a command, or None."""
+    rest = list(words)
+    while rest and rest[0] in ("--profile", "--dev", "--no-color"):
+        rest = rest[2:] if rest[0] == "--profile" else rest[1:]
+    if not rest or rest[0] in ("--help", "-h", "--version", "-V", "help", "…") or rest[0].isupper():
+        return None
+    name = ALIASES.get(rest[0], rest[0])
+    command = find_command(name)
+    if command is None:
+        return f"no command {rest[0]}"
+    rest = rest[1:]
+    path = name
+    if isinstance(command, Group):
+        if rest and rest[0] in command.actions:
+            path, rest = f"{name} {rest[0]}", rest[1:]
+        elif rest and re.fullmatch(r"[a-z][a-z-]+", rest[0]):
+            return f"no sub-command {name} {rest[0]}"
+        elif command.default:
+            path = f"{name} {command.default}"
+    action = command if isinstance(command, Action) else command.actions.get(path.partition(" ")[2])
+    own = rest[: rest.index("--")] if "--" in rest else rest
+    known = {*options()[path], "--no-color", "--help", "-h"} | {
+        option for flag in (action.flags if action else ()) for option in flag.names
+    }
+    for word in own:
+        option = word.partition("=")[0]
+        if re.fullmatch(r"--?[a-z][a-z-]*", option) and option not in known:
+            return f"{path} has no option {option}"
+    return None
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "CHANGELOG.md"])
+def test_every_command_in_the_docs_is_known(name: str) -> None:
+    wrong = {found.line: said for found in written_commands(ROOT / name) if (said := problem(found.words))}
+    assert wrong == {}
+
+
+def test_the_check_of_commands_sees_what_is_wrong() -> None:
+    assert problem(("frobnicate",)) == "no command frobnicate"
+    assert problem(("cron", "frobnicate")) == "no sub-command cron frobnicate"
+    assert problem(("status", "--frobnicate")) == "status has no option --frobnicate"
+    assert problem(("cron", "add", "--name", "Brief")) is None
+    assert len([words for name, _, _ in TABLE for words in [(name, "--help")] if problem(words)]) == 0
+    assert alternatives("gateway start|stop --json") == [("gateway", "start", "--json"), ("gateway", "stop", "--json")]

@@ -152,6 +152,25 @@ def test_install_writes_a_private_unit_and_says_what_to_run(cli: Cli, tmp_path: 
     assert not unit.exists()
 
 
+def test_a_node_is_installed_as_a_service_without_its_secret(cli: Cli, tmp_path: Path, state: Path) -> None:
+    unit = tmp_path / ".config/systemd/user/openclaw-node.service"
+    assert json.loads(cli("node", "status", "--json").stdout)["service"] == {"label": unit.name, "installed": False}
+    done = cli("node", "install", "--host", "gateway.lan", "--display-name", "attic", "--token", "hush-hush-1234")
+    assert done.returncode == 0 and str(unit) in done.stdout
+    assert "openclaw node run" in done.stderr  # Nobody has let it in yet.
+    text = unit.read_text()
+    assert f"ExecStart={sys.executable} -m openclaw node run\n" in text and "hush" not in text
+    assert f"Environment=OPENCLAW_STATE_DIR={state}\n" in text
+    assert stat.S_IMODE(unit.stat().st_mode) == 0o600
+    kept = (state / "node.json").read_text()
+    assert "ws://gateway.lan:18789" in kept and "hush" not in kept
+    assert cli("node", "install", "--host", "gateway.lan").returncode == 1
+    report = json.loads(cli("node", "status", "--json").stdout)
+    assert report["service"]["installed"] is True and report["displayName"] == "attic"
+    assert json.loads(cli("node", "uninstall", "--json").stdout)["removed"] is True
+    assert not unit.exists()
+
+
 def test_unit_quotes_what_systemd_would_read_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENCLAW_STATE_DIR", '/home/a b/100%/"x"')
-    assert 'Environment="OPENCLAW_STATE_DIR=/home/a b/100%%/\\"x\\""\n' in service.unit_text(None)
+    assert 'Environment="OPENCLAW_STATE_DIR=/home/a b/100%%/\\"x\\""\n' in service.unit_text("gateway", [])

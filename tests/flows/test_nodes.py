@@ -109,7 +109,7 @@ async def test_the_agent_runs_a_command_on_the_node_and_is_told_what_went_wrong(
             assert "Command timed out after 0.3 seconds" in last_result(models)
             runs(models, "id", node="cellar")
             await client.chat("again")
-            assert "unknown node 'cellar'; there are: attic" in last_result(models)
+            assert "there is no node 'cellar'; there are: attic" in last_result(models)
             # The node reads as many variables and folders as a command of the Gateway does.
             runs(models, "id", env={"LD_PRELOAD": "/tmp/x.so"})
             await client.chat("again")
@@ -498,5 +498,5 @@ async def test_the_commands_of_the_command_line(gateway: InProcessGateway, tmp_p
         assert (ran.returncode, ran.stdout) == (0, "hello\n"), ran.stderr
         assert (await gateway.command("nodes", "run", "--node", "loft")).returncode == 2
         unknown = await gateway.command("nodes", "describe", "--node", "garage")
-        assert unknown.returncode == 1 and "unknown nodeId" in unknown.stderr
+        assert unknown.returncode == 1 and "there is no node 'garage'; there are: loft" in unknown.stderr
     assert "has not been a node yet" in (await gateway.command("node", "status")).stdout

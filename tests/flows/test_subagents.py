@@ -252,3 +252,39 @@ async def test_stop_ends_the_sub_agents_of_the_chat_too(home: InProcessGateway, 
         (state,) = await ended(home)
         assert state.status == "stopped" and not state.delivered
         held.set()
+
+
+MANY = 50
+
+
+async def test_fifty_sub_agents_of_one_message_work_side_by_side(tmp_path: Path, models: ModelServer) -> None:
+    limits = {"maxConcurrent": MANY, "maxChildrenPerAgent": MANY}
+    config = model_config(models.base_url, models.api_key)
+    config["agents"]["defaults"]["subagents"] = limits
+    held = asyncio.Event()
+    spawns = [Call("sessions_spawn", {"task": f"part {number};"}) for number in range(MANY)]
+
+    def answer(request: Recorded) -> Reply:
+        said = json.dumps(request.body["messages"][-1])
+        if "announce step" in said:
+            return Reply("Told.")
+        if "part " in said and "You are a sub-agent" in json.dumps(request.body["system"]):
+            return Reply("Done.", hold=held)
+        return Reply(calls=spawns) if "start all" in said else Reply("They are at work.")
+
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        models.answer_with(answer)
+        await client.chat("start all", "main")
+        # The task of every child is with its model while none has been answered.
+        await models.wait_for_requests(2 + MANY)
+        assert len(await gateway.gateway.runtime.ledger.jobs(ended=False)) == MANY
+        assert text_of(await client.chat("are you there?", "main")) == "They are at work."
+        held.set()
+        states = await ended(gateway)
+        assert len(states) == MANY and all((state.status, state.delivered) == ("success", True) for state in states)
+        history = await client.call("chat.history", {"sessionKey": "main", "limit": 500})
+        told_keys = [
+            line for line in json.dumps(history).split("sessionKey ") if line.startswith("agent:main:subagent:")
+        ]
+        assert sorted(line.split(" ")[0] for line in told_keys) == sorted(state.child for state in states)
+        assert text_of(await client.chat("and now?", "main")) == "They are at work."

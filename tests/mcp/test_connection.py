@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -187,3 +188,66 @@ async def test_a_redirect_to_another_place_is_not_followed() -> None:
     finally:
         await runner.cleanup()
     assert asked and all(request.path == "/mcp" for request in asked)
+
+
+HUGE = 500 * 1024 * 1024
+
+
+class FloodingServer:
+    """Speaks MCP over plain HTTP answers, and answers the call of its one tool with 500 MB, or says that it will."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        self.sent = 0
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        asked = await request.json() if request.method == "POST" else {}
+        if asked.get("method") == "tools/call":
+            return await self._flood(request)
+        results: dict[str, Any] = {
+            "initialize": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "flood", "version": "1"},
+            },
+            "tools/list": {"tools": [{"name": "pour", "inputSchema": {"type": "object"}}]},
+        }
+        if "id" not in asked:
+            return web.Response(status=202 if request.method == "POST" else 405)
+        result = results.get(asked["method"])
+        outcome = {"result": result} if result else {"error": {"code": -32601, "message": "unknown"}}
+        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], **outcome})
+
+    async def _flood(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        if self.how == "sized":
+            response.content_length = HUGE
+        if self.how == "packed":
+            response.headers["Content-Encoding"] = "gzip"
+        await response.prepare(request)
+        part = b" " * 1024 * 1024
+        with contextlib.suppress(ConnectionError):
+            while self.sent < HUGE:
+                await response.write(part)
+                self.sent += len(part)
+        return response
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"), [("endless", "longer than 16 MB"), ("sized", "longer than 16 MB"), ("packed", "is packed")]
+)
+async def test_a_server_that_answers_with_half_a_gigabyte_is_not_read_to_the_end(how: str, problem: str) -> None:
+    flood = FloodingServer(how)
+    runner = web.ServerRunner(web.Server(flood.answer))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+        async with connected(McpServer(url=url)) as shelf:
+            assert await shelf.ready(LIMIT_S), shelf.problem
+            with pytest.raises(ToolError, match=problem):
+                await shelf.call("pour", {})
+    finally:
+        await runner.cleanup()
+    assert flood.sent < HUGE / 4

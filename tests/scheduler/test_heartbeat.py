@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ActiveHours
+from openclaw.gateway.assemble import start_scheduler
 from openclaw.gateway.gateway import Gateway
 from openclaw.scheduler.heartbeat import is_empty_file, within_hours
 from openclaw.sessions.reset import transcript_ref
 from tests.support.clock import MovableClock, until
+from tests.support.gateway_in_process import gateway_parts
 from tests.support.loopback_channel import Loopback
 from tests.support.scripted_model import ScriptedModel
 
@@ -120,6 +123,41 @@ async def test_a_wake_reaches_the_agent_soon_and_two_of_them_once(
     assert "The oven is hot" in model.prompts()[0] and "The door is open" in model.prompts()[0]
     assert (await last_event(gateway, "skipped"))["reason"] == "no-target"
     assert len(model.requests) == 1
+
+
+async def test_a_heartbeat_that_goes_on_after_a_crash_is_the_only_one_of_its_wake(
+    tmp_path: Path, model: ScriptedModel, clock: MovableClock
+) -> None:
+    reached = asyncio.Event()
+
+    async def never(*_: object) -> list[str]:
+        reached.set()
+        await asyncio.Event().wait()
+        return []
+
+    async with gateway_parts(tmp_path, model, clock=clock) as gateway:
+        await start_scheduler(gateway)
+        gateway.runtime.notes.put(MAIN, "The oven is hot", wake=True)
+        await gateway.runtime.notes.synced()
+        # It ends after the heartbeat is accepted and before its run has the note.
+        with patch.object(gateway.runtime.notes, "take", never):
+            gateway.heartbeats.request("main", "wake")
+            await asyncio.sleep(0)
+            clock.advance(1)
+            async with asyncio.timeout(60):
+                await reached.wait()
+            await gateway.heartbeats.stop()
+            await gateway.dispatcher.stop()
+    async with gateway_parts(tmp_path, model, clock=clock) as gateway:
+        await gateway.dispatcher.find_unfinished(after_orderly_stop=True)
+        await start_scheduler(gateway)
+        model.queue("HEARTBEAT_OK")
+        gateway.dispatcher.start_unfinished()
+        await last_event(gateway, "ok-token")
+        for _ in range(20):  # Long enough for a second heartbeat, and shorter than the usual interval.
+            clock.advance(1)
+            await asyncio.sleep(0.01)
+        assert len(model.requests) == 1 and "The oven is hot" in model.prompts(0)[-1]
 
 
 async def test_a_busy_session_is_not_disturbed(

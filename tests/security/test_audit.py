@@ -85,6 +85,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "browser.no_sandbox": ({"browser": {"noSandbox": True}}, "warn"),
     "browser.groups": ({"browser": {"allowInGroups": True}}, "warn"),
+    "browser.own_network": ({"browser": {"profiles": {"mine": {"cdpUrl": "wss://browser.example"}}}}, "warn"),
     "browser.remote_cdp_http": ({"browser": {"cdpUrl": "http://browser.example:9222"}}, "warn"),
     "config.invalid": (gateway(port="many"), "critical"),
     "config.refused": (signal(groups={"g": {"tools": {"deny": ["exec"]}}}), "critical"),
@@ -141,6 +142,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 """Check id → the change to ``SAFE`` that brings it up, and its severity."""
 COMPANIONS = {
+    "browser.remote_cdp_http": {"browser.own_network"},
     # A dangerous combination is told beside its parts, and what the validator says beside what the audit says.
     "gateway.loopback_no_auth": {"config.refused"},
     "gateway.tailscale_funnel": {"config.invalid"},

@@ -6,7 +6,7 @@ import os
 import sys
 
 from openclaw import paths
-from openclaw.cli.command import UserError
+from openclaw.cli.command import UserError, answer
 from openclaw.cli.terminal import note
 
 TYPE_CHECKING = False
@@ -261,20 +261,23 @@ def _show_whether_it_connects(args: argparse.Namespace, channel: str, setup: Set
     from openclaw.cli.client import from_args
 
     ends, error = time.monotonic() + WAIT_S, ""
+    report: dict[str, Any] = {"ok": True, "channel": channel, "connected": False}
     while time.monotonic() < ends:
         try:
-            accounts = from_args(args).call("channels.status", {}).get("channelAccounts", {}).get(channel, [])
+            status = from_args(args, live=True).call("channels.status", {})
         except UserError:
-            note("No Gateway is running; it connects when you start one (`openclaw gateway start`).")
-            return 0
+            text = "No Gateway is running; it connects when you start one (`openclaw gateway start`)."
+            return answer(args, report, text, sys.stderr)
+        accounts = status.get("channelAccounts", {}).get(channel, [])
         wanted = args.account or DEFAULT_ACCOUNT
         found = next((one for one in accounts if one.get("accountId") == wanted), accounts[0] if accounts else {})
         if found.get("connected"):
-            note(f"{setup.label} is connected. Write to it; strangers get a code: `openclaw pairing approve CODE`.")
-            return 0
+            text = f"{setup.label} is connected. Write to it; strangers get a code: `openclaw pairing approve CODE`."
+            return answer(args, {**report, "connected": True}, text, sys.stderr)
         error = str(found.get("lastError") or "")
         if found and (not found.get("configured", True) or not found.get("running", True)) and error:
             break
         time.sleep(0.5)
-    note(f"{setup.label} is not connected yet: {error or 'no answer so far'}. `openclaw channels status` tells more.")
-    return 1
+    raise UserError(
+        f"{setup.label} is not connected yet: {error or 'no answer so far'}. `openclaw channels status` tells more."
+    )

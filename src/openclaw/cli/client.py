@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 
 from openclaw import __version__
 from openclaw.cli.command import UserError
@@ -182,6 +183,10 @@ class GatewayError(UserError):
 class Unreachable(UserError):
     """No Gateway answers at the target."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.error_code = "UNREACHABLE"
+
 
 class Lost(Unreachable):
     """The connection broke after the Gateway took the request; the Gateway may still be working on it."""
@@ -191,22 +196,43 @@ class GatewayClient:
     def __init__(self, target: Target, timeout_ms: int = 10_000) -> None:
         self.target = target
         self.timeout_ms = timeout_ms
+        self.reads_folder = False
+        """Whether calls that only read are answered from the state folder while no Gateway runs."""
+        self.offers_start = False
+        """Whether the person at the terminal is asked to start a Gateway when none runs."""
+        self.from_folder = False
+        """Whether an answer came from the state folder."""
 
     def call(self, method: str, params: dict[str, Any] | None = None, timeout_ms: int | None = None) -> Any:
         """Calls a method and returns the payload of its last response."""
         wait = self.timeout_ms if timeout_ms is None else timeout_ms
-        with self._post({"method": method, "params": params or {}}, wait) as exchange:
-            try:
-                reply = json.loads(exchange.body())
-            except (OSError, BadResponse) as error:
-                raise self._lost(error, wait) from error
-            except ValueError as error:
-                raise self._foreign("its answer is not JSON") from error
+        try:
+            reply = self._reply(method, params or {}, wait)
+        except Unreachable as unreachable:
+            if not self.reads_folder or not self.target.local or isinstance(unreachable, Lost):
+                raise
+            from openclaw.cli.offline import READABLE, read_folder
+
+            if method in READABLE:
+                reply, self.from_folder = read_folder(method, params or {}, told=self.from_folder), True
+            elif self.offers_start and service_started(self):
+                reply = self._reply(method, params or {}, wait)
+            else:
+                raise
         if not isinstance(reply, dict) or "ok" not in reply:
             raise self._foreign("its answer has an unknown shape")
         if not reply["ok"]:
             raise refused(reply.get("error"))
         return reply.get("payload")
+
+    def _reply(self, method: str, params: dict[str, Any], wait: int) -> Any:
+        with self._post({"method": method, "params": params}, wait) as exchange:
+            try:
+                return json.loads(exchange.body())
+            except (OSError, BadResponse) as error:
+                raise self._lost(error, wait) from error
+            except ValueError as error:
+                raise self._foreign("its answer is not JSON") from error
 
     def stream(self, method: str, params: dict[str, Any], *, idle_ms: int | None = None) -> Iterator[dict[str, Any]]:
         """Calls a method and yields its responses and the events of the run it starts, as they come."""
@@ -317,13 +343,32 @@ class GatewayClient:
         )
 
 
-def from_args(args: argparse.Namespace) -> GatewayClient:
-    """Makes the client that the flags ``GATEWAY`` ask for."""
+def from_args(args: argparse.Namespace, *, live: bool = False) -> GatewayClient:
+    """Makes the client that the flags ``GATEWAY`` ask for.
+
+    Without a Gateway its calls that only read are answered from the state folder, and for the others a person at a
+    terminal is asked whether to start one. With ``live`` they fail.
+    """
     from openclaw.cli import target
 
     if args.timeout < 0:
         raise UserError("--timeout must be a number of milliseconds, 0 for no limit")
-    return GatewayClient(target.resolve(args.url, args.token, args.password), args.timeout)
+    client = GatewayClient(target.resolve(args.url, args.token, args.password), args.timeout)
+    client.reads_folder = not live
+    client.offers_start = not live and not getattr(args, "json", False) and sys.stdin.isatty() and sys.stderr.isatty()
+    return client
+
+
+def service_started(client: GatewayClient) -> bool:
+    """Asks the person at the terminal whether to start a Gateway, and starts it."""
+    from openclaw.cli.service import start
+
+    sys.stderr.write(f"No Gateway is running at {client.target.url}. Start it now? [Y/n] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
+        return False
+    start(client)
+    return True
 
 
 def refused(error: Any) -> GatewayError:

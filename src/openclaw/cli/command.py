@@ -17,7 +17,7 @@ from openclaw.url_text import redact_urls
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any, TextIO
+    from typing import Any, NoReturn, TextIO
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -31,6 +31,15 @@ class UserError(Exception):
     def __init__(self, message: str, code: int = EXIT_FAILURE) -> None:
         super().__init__(redact_urls(message))
         self.code = code
+        self.error_code = "USAGE" if code == EXIT_USAGE else "FAILED"
+        """What kind of failure it is, for scripts that read ``--json``."""
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """What ``--json`` prints for every failure. It is the shape of a refused call to the Gateway."""
+    code = error.error_code if isinstance(error, UserError) else "INTERNAL"
+    message = str(error) if isinstance(error, UserError) else f"unexpected {type(error).__name__}: {error}"
+    return {"ok": False, "error": {"code": code, "message": redact_urls(message)}}
 
 
 class Flag:
@@ -92,8 +101,12 @@ class Action:
         self.flags = flags
         self.example = example
 
+    @property
+    def prints_json(self) -> bool:
+        return any(flag.dest == "json" for flag in self.flags)
+
     def parser(self, prog: str) -> argparse.ArgumentParser:
-        parser = argparse.ArgumentParser(
+        parser = _Parser(
             prog=prog,
             description=self.help,
             epilog=f"example:\n  {self.example}",
@@ -107,6 +120,13 @@ class Action:
                 groups[flag.group] = parser.add_argument_group(flag.group)
             groups.get(flag.group, parser).add_argument(*flag.names, **flag.options)
         return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are printed by ``main`` like every other failure."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{self.format_usage()}{self.prog}: {message}", EXIT_USAGE)
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -139,13 +159,14 @@ def query(
     failed: Callable[[Any, argparse.Namespace], bool] | None = None,
     painted: bool = False,
     timeout_ms: int | None = None,
+    live: bool = False,
 ) -> Action:
     """An action that makes one call to the Gateway and prints the answer.
 
     The call's parameters are the flags that have a ``param`` and are set, and what ``params`` returns. ``shape`` turns
     the payload into the answer. ``--json`` prints the answer, otherwise ``show`` yields the lines to print. The exit
     code is 1 when ``failed`` says so. Control codes are removed from each line; with ``painted``, ``show`` colours
-    lines and must remove them itself.
+    lines and must remove them itself. ``live``: only a running Gateway can answer.
     """
 
     def run(args: argparse.Namespace) -> int:
@@ -155,7 +176,7 @@ def query(
         wanted = {name: value for name, value in given.items() if value is not None and value is not False}
         if params is not None:
             wanted |= params(args)
-        answer = from_args(args).call(method, wanted, timeout_ms)
+        answer = from_args(args, live=live).call(method, wanted, timeout_ms)
         if shape is not None:
             answer = shape(answer, args)
         if args.json:
@@ -199,12 +220,21 @@ def run(command: Action | Group, prog: str, argv: list[str]) -> int:
 
 def _run_action(action: Action, prog: str, argv: list[str]) -> int:
     end = argv.index("--") if action.rest and "--" in argv else len(argv)
-    namespace = action.parser(prog).parse_intermixed_args(argv[:end])
-    if action.rest:
-        setattr(namespace, action.rest, [*(getattr(namespace, action.rest) or []), *argv[end + 1 :]])
-    if namespace.no_color:
-        os.environ["NO_COLOR"] = "1"
-    return action.run(namespace)
+    try:
+        namespace = action.parser(prog).parse_intermixed_args(argv[:end])
+        if action.rest:
+            setattr(namespace, action.rest, [*(getattr(namespace, action.rest) or []), *argv[end + 1 :]])
+        if namespace.no_color:
+            os.environ["NO_COLOR"] = "1"
+        return action.run(namespace)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        # A script that asked for JSON gets it also when the command fails.
+        if "--json" not in argv[:end] or not action.prints_json or os.environ.get("OPENCLAW_DEBUG"):
+            raise
+        print_json(failure(error))
+        return error.code if isinstance(error, UserError) else EXIT_FAILURE
 
 
 def _group_help(prog: str, group: Group) -> str:

@@ -90,7 +90,7 @@ def set_(args: argparse.Namespace) -> int:
     try:
         value = pyjson5.decode(args.value)
     except pyjson5.Json5Exception as error:
-        if args.json:
+        if args.strict:
             raise UserError(f"The value is not JSON5: {error}") from error
         value = args.value
     change_config(lambda store: store.set_path(args.path, value, even_if_refused=True), args.path)
@@ -198,7 +198,7 @@ _ACTIONS = {
         (
             Flag("path PATH", "e.g. gateway.port"),
             Flag("value VALUE", "JSON5, or plain text where it is not JSON5"),
-            Flag("--json", "insist that VALUE is JSON5"),
+            Flag("--json", "insist that VALUE is JSON5", dest="strict"),
         ),
         example="openclaw config set agents.defaults.model anthropic/claude-sonnet-4-5",
     ),

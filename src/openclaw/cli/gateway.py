@@ -105,7 +105,7 @@ def restart(args: argparse.Namespace) -> int:
 
 
 def status(args: argparse.Namespace) -> int:
-    client = from_args(args)
+    client = from_args(args, live=True)
     report = _status_report(client, probe=not args.no_probe)
     rpc, runtime = report["rpc"], report["service"]["runtime"]
     if args.json:
@@ -179,7 +179,7 @@ def call(args: argparse.Namespace) -> int:
         raise UserError(f"--params is not JSON: {error}", EXIT_USAGE) from error
     if not isinstance(params, dict):
         raise UserError("--params must be a JSON object, for example: --params '{\"limit\": 5}'", EXIT_USAGE)
-    payload = from_args(args).call(args.method, params)
+    payload = from_args(args, live=True).call(args.method, params)
     if not args.json:
         sys.stdout.write(f"Gateway call: {args.method}\n")
     print_json(payload)
@@ -187,29 +187,11 @@ def call(args: argparse.Namespace) -> int:
 
 
 def install(args: argparse.Namespace) -> int:
-    path = service.write_unit(args.port, force=args.force)
-    commands = ["systemctl --user daemon-reload", f"systemctl --user enable --now {service.unit_name()}"]
-    if service.usable():
-        for command in commands:
-            service.must(*command.split()[2:])
-        return answer(args, {"ok": True, "path": path, "enabled": True}, f"Installed and started: {path}")
-    report = {"ok": True, "path": path, "enabled": False, "run": commands}
-    todo = "\n".join(f"  {command}" for command in commands)
-    return answer(
-        args, report, f"Wrote {path}.\nThis login has no systemd user manager; where it has one, run:\n{todo}"
-    )
+    return service.install(args, "gateway", ["--port", str(args.port)] if args.port is not None else [])
 
 
 def uninstall(args: argparse.Namespace) -> int:
-    path = service.unit_path()
-    if not os.path.exists(path):
-        return answer(args, {"ok": True, "removed": False}, "The service is not installed.")
-    if service.usable():
-        service.must("disable", "--now", service.unit_name())
-    os.unlink(path)
-    if service.usable():
-        service.must("daemon-reload")
-    return answer(args, {"ok": True, "removed": True, "path": path}, f"Removed {path}.")
+    return service.uninstall(args, "gateway")
 
 
 def _show_cost(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:

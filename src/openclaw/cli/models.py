@@ -348,8 +348,7 @@ def _fallbacks(args: argparse.Namespace, key: str) -> int:
     primary = setting.get("primary") if isinstance(setting, dict) else setting
     value = {**({"primary": primary} if primary else {}), "fallbacks": changed}
     change_config(lambda store: store.set_path(f"agents.defaults.{key}", value))
-    note(f"Fallbacks: {', '.join(changed) or 'none'}")
-    return 0
+    return answer(args, {"fallbacks": changed}, f"Fallbacks: {', '.join(changed) or 'none'}", sys.stderr)
 
 
 def auth(args: argparse.Namespace) -> int:
@@ -430,8 +429,9 @@ def _auth_order(args: argparse.Namespace) -> int:
         edit_profiles(path, change)
     except (OSError, UnreadableProfiles) as error:
         raise UserError(f"Not changed: {error}") from error
-    note(f"Order of {provider}: {', '.join(args.profiles) if args.action == 'set' else 'none'}")
-    return 0
+    order = list(dict.fromkeys(args.profiles)) if args.action == "set" else []
+    report = {"provider": provider, "storePath": path, "order": order or None}
+    return answer(args, report, f"Order of {provider}: {', '.join(order) or 'none'}", sys.stderr)
 
 
 _FALLBACK_FLAGS = (

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 
 from openclaw import paths
+from openclaw.cli import service
 from openclaw.cli.command import EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer
+from openclaw.cli.terminal import note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from openclaw.node.host import GatewayAddress, NodeHost
+    from openclaw.node.identity import NodeIdentity
     from openclaw.tools.exec.settings import ExecSettings
 
 DEFAULT_NAME = "node"
@@ -55,21 +58,29 @@ async def _serve(host: NodeHost) -> int:
     return 0 if stop.is_set() else 1
 
 
-def _host(args: argparse.Namespace) -> NodeHost:
+def _settled(args: argparse.Namespace) -> tuple[NodeIdentity, str, GatewayAddress]:
+    """Who this node is, what it is called and whom it serves. The next start finds the same."""
     from openclaw.clock import SystemClock
-    from openclaw.node.commands import NodeCommands
-    from openclaw.node.host import NodeHost
     from openclaw.node.identity import BadIdentity, NodeIdentity
 
-    state, clock = paths.make_private_dir(paths.state_dir()), SystemClock()
     try:
-        identity = NodeIdentity(state, clock)
+        identity = NodeIdentity(paths.make_private_dir(paths.state_dir()), SystemClock())
         name = args.display_name or str(_stored().get("displayName") or "") or _hostname()
         address = _address(args)
         _remember(name, address)
     except BadIdentity as bad:
         raise UserError(str(bad)) from None
-    commands = NodeCommands(state, _exec_settings(), clock, os.environ)
+    return identity, name, address
+
+
+def _host(args: argparse.Namespace) -> NodeHost:
+    from openclaw.clock import SystemClock
+    from openclaw.node.commands import NodeCommands
+    from openclaw.node.host import NodeHost
+
+    clock = SystemClock()
+    identity, name, address = _settled(args)
+    commands = NodeCommands(paths.state_dir(), _exec_settings(), clock, os.environ)
     path = os.environ.get("PATH")
     return NodeHost(
         address, identity, commands, clock, display_name=name, platform=os.uname().sysname.lower(), path_env=path
@@ -150,6 +161,19 @@ def _hostname() -> str:
     return socket.gethostname() or DEFAULT_NAME
 
 
+def install(args: argparse.Namespace) -> int:
+    identity, _, _ = _settled(args)
+    done = service.install(args, "node", [])
+    if not identity.token():
+        # The secret of the Gateway is not written into the unit.
+        note("Nobody has let this node in yet: run `openclaw node run` with the Gateway's token once.")
+    return done
+
+
+def uninstall(args: argparse.Namespace) -> int:
+    return service.uninstall(args, "node")
+
+
 def status(args: argparse.Namespace) -> int:
     from pathlib import Path
 
@@ -169,33 +193,44 @@ def status(args: argparse.Namespace) -> int:
         "gateway": stored.get("gateway"),
         "hasToken": bool(identity and identity.token()),
         "rules": str(Path(state) / "exec-approvals.json"),
+        "service": {"label": service.unit_name("node"), "installed": os.path.exists(service.unit_path("node"))},
     }
     lines = ["This machine has not been a node yet. `openclaw node run` makes it one."]
     if identity is not None:
         url = (stored.get("gateway") or {}).get("url") or "this machine's Gateway"
         lines = [f"Node: {stored.get('displayName') or 'unnamed'} ({identity.id})", f"Gateway: {url}"]
         lines += [f"Let in before: {'yes' if report['hasToken'] else 'no'}", f"Rules for commands: {report['rules']}"]
+    installed = "installed" if os.path.exists(service.unit_path("node")) else "not installed"
+    lines.append(f"Service: {service.unit_name('node')} ({installed})")
     return answer(args, report, "\n".join(lines))
 
 
+_WHERE = (
+    Flag("--host HOST", "Gateway host; without it this machine's Gateway, or the one of the last start"),
+    Flag("--port PORT", f"Gateway port (default {paths.DEFAULT_PORT})", type=int),
+    Flag("--tls", "connect encrypted"),
+    Flag("--tls-fingerprint SHA256", "the only certificate to accept"),
+    Flag("--url URL", "Gateway address, e.g. wss://host:18789, instead of --host"),
+    Flag("--token TOKEN", "Gateway token; needed until the node was let in once"),
+    Flag("--password PASSWORD", "Gateway password"),
+    Flag("--display-name NAME", "name of the node (default: the host name)"),
+)
 _ACTIONS = {
     "run": Action(
         "Run this machine as a node until it is stopped",
         run,
-        (
-            Flag("--host HOST", "Gateway host; without it this machine's Gateway, or the one of the last start"),
-            Flag("--port PORT", f"Gateway port (default {paths.DEFAULT_PORT})", type=int),
-            Flag("--tls", "connect encrypted"),
-            Flag("--tls-fingerprint SHA256", "the only certificate to accept"),
-            Flag("--url URL", "Gateway address, e.g. wss://host:18789, instead of --host"),
-            Flag("--token TOKEN", "Gateway token; needed until the node was let in once"),
-            Flag("--password PASSWORD", "Gateway password"),
-            Flag("--display-name NAME", "name of the node (default: the host name)"),
-        ),
+        _WHERE,
         example="openclaw node run --host gateway.lan --display-name attic",
     ),
     "status": Action(
         "Show who this node is and which Gateway it serves", status, (JSON,), example="openclaw node status"
     ),
+    "install": Action(
+        "Install this node as a systemd user service",
+        install,
+        (*_WHERE, Flag("--force", "replace an installed service"), JSON),
+        example="openclaw node install --host gateway.lan",
+    ),
+    "uninstall": Action("Remove the service", uninstall, (JSON,), example="openclaw node uninstall"),
 }
 COMMANDS = {"node": Group(_ACTIONS)}

@@ -1,4 +1,4 @@
-"""The Gateway in the background: starts and stops its process, or its systemd user service."""
+"""The Gateway in the background: starts and stops its process, or its systemd user service. A node has one as well."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from openclaw import paths
 from openclaw.cli import target as targets
 from openclaw.cli.client import GatewayClient, Unreachable, from_args
-from openclaw.cli.command import UserError
+from openclaw.cli.command import UserError, answer
 from openclaw.cli.terminal import note
 
 TYPE_CHECKING = False
@@ -150,16 +150,24 @@ def _lock_is_held() -> bool:
 
 
 @contextlib.contextmanager
-def locked_state() -> Generator[None]:
-    """Holds the lock of the state directory, so that no Gateway starts while a command writes there."""
+def locked_state(wait_s: float = 0) -> Generator[None]:
+    """Holds the lock of the state directory, so that no Gateway starts while a command works there."""
     import fcntl
 
     descriptor = os.open(targets.lock_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + wait_s
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise UserError(
+                        "The Gateway is starting, or another command works on its files; try again."
+                    ) from None
+                time.sleep(POLL_S)
         yield
-    except BlockingIOError:
-        raise UserError("The Gateway is starting, or another command works on its files; try again.") from None
     finally:
         os.close(descriptor)
 
@@ -183,25 +191,24 @@ def stop() -> int | None:
     )
 
 
-def unit_name() -> str:
+def unit_name(what: str = "gateway") -> str:
+    """``what`` is the Gateway or a node."""
     profile = os.environ.get("OPENCLAW_PROFILE", "").strip()
-    return f"openclaw-gateway-{profile}.service" if profile and profile != "default" else "openclaw-gateway.service"
+    return f"openclaw-{what}-{profile}.service" if profile and profile != "default" else f"openclaw-{what}.service"
 
 
-def unit_path() -> str:
+def unit_path(what: str = "gateway") -> str:
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return os.path.join(base, "systemd", "user", unit_name())
+    return os.path.join(base, "systemd", "user", unit_name(what))
 
 
-def unit_text(port: int | None) -> str:
-    command = [sys.executable, "-m", "openclaw", "gateway", "run"]
-    if port is not None:
-        command += ["--port", str(port)]
+def unit_text(what: str, extra: list[str]) -> str:
+    command = [sys.executable, "-m", "openclaw", what, "run", *extra]
     kept = [f"Environment={_quote(f'{name}={os.environ[name]}')}" for name in KEPT_VARIABLES if os.environ.get(name)]
     return "\n".join(
         [
             "[Unit]",
-            "Description=OpenClaw Gateway",
+            f"Description=OpenClaw {'Gateway' if what == 'gateway' else what}",
             "After=network-online.target",
             "Wants=network-online.target",
             "",
@@ -225,14 +232,41 @@ def _quote(word: str) -> str:
     return f'"{escaped}"' if escaped != word or " " in word else word
 
 
-def write_unit(port: int | None, *, force: bool) -> str:
-    path = unit_path()
+def install(args: argparse.Namespace, what: str, extra: list[str]) -> int:
+    """Writes the unit and starts it where this login has systemd. Without it, says what to run elsewhere."""
+    path, name = _write_unit(what, extra, force=args.force), unit_name(what)
+    commands = ["systemctl --user daemon-reload", f"systemctl --user enable --now {name}"]
+    if usable():
+        for command in commands:
+            must(*command.split()[2:])
+        return answer(args, {"ok": True, "path": path, "enabled": True}, f"Installed and started: {path}")
+    report = {"ok": True, "path": path, "enabled": False, "run": commands}
+    todo = "\n".join(f"  {command}" for command in commands)
+    return answer(
+        args, report, f"Wrote {path}.\nThis login has no systemd user manager; where it has one, run:\n{todo}"
+    )
+
+
+def uninstall(args: argparse.Namespace, what: str) -> int:
+    path = unit_path(what)
+    if not os.path.exists(path):
+        return answer(args, {"ok": True, "removed": False}, "The service is not installed.")
+    if usable():
+        must("disable", "--now", unit_name(what))
+    os.unlink(path)
+    if usable():
+        must("daemon-reload")
+    return answer(args, {"ok": True, "removed": True, "path": path}, f"Removed {path}.")
+
+
+def _write_unit(what: str, extra: list[str], *, force: bool) -> str:
+    path = unit_path(what)
     if os.path.exists(path) and not force:
         raise UserError(f"The service is already installed: {path}. --force writes it again.")
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.tmp"
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(unit_text(port))
+        file.write(unit_text(what, extra))
     os.replace(temporary, path)
     return path
 

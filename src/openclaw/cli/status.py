@@ -8,7 +8,7 @@ import time
 
 from openclaw import __version__, paths
 from openclaw.cli.client import GatewayClient, from_args
-from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, query
+from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, failure, query
 from openclaw.cli.target import gateway_section, resolve, running_gateway
 from openclaw.cli.terminal import note, paint, print_json
 from openclaw.printable import printable
@@ -29,6 +29,7 @@ def health_query(example: str) -> Action:
         (Flag("--probe", "check everything afresh instead of using the last result", param="probe"),),
         show=_show_health,
         failed=lambda health, args: not health.get("ok"),
+        live=True,
         example=example,
     )
 
@@ -82,16 +83,17 @@ def status(args: argparse.Namespace) -> int:
     began = time.monotonic()
     try:
         status = client.call("status")
-        latency = round((time.monotonic() - began) * 1000)
+        latency = None if client.from_folder else round((time.monotonic() - began) * 1000)
         health = client.call("health", {"probe": True} if args.deep else {})
-        usage = client.call("usage.status") if args.usage else None
+        usage = client.call("usage.status") if args.usage and not client.from_folder else None
     except UserError as error:
         if not args.json:
             raise
-        print_json(_surroundings(client, {}, None, str(error).splitlines()[0]))
+        print_json({**_surroundings(client, {}, None, str(error).splitlines()[0]), **failure(error)})
         return EXIT_FAILURE
     if args.json:
-        report = {**status, **_surroundings(client, status, latency, None), "agents": _agents(health)}
+        missing = f"No Gateway is running at {client.target.url}." if client.from_folder else None
+        report = {**status, **_surroundings(client, status, latency, missing), "agents": _agents(health)}
         report |= {"health": health} if args.deep else {}
         print_json(report | ({"usage": usage} if usage is not None else {}))
     else:
@@ -156,7 +158,7 @@ def _agents(health: dict[str, Any]) -> dict[str, Any]:
     return {"defaultId": health.get("defaultAgentId"), "agents": rows, "totalSessions": total}
 
 
-def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any], latency: int) -> str:
+def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any], latency: int | None) -> str:
     from openclaw.cli.sessions import table
 
     sessions = status.get("sessions") or {}
@@ -169,8 +171,9 @@ def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any],
         f"{agent.get('agentId')} {agent.get('every') if agent.get('enabled') else 'off'}"
         for agent in (status.get("heartbeat") or {}).get("agents") or []
     ]
+    reachable = f"reachable in {latency} ms{process}" if latency is not None else "not running"
     facts = [
-        ("Gateway", f"{client.target.url} (reachable in {latency} ms{process})"),
+        ("Gateway", f"{client.target.url} ({reachable})"),
         ("Model", f"{defaults.get('model') or 'none'} (window {defaults.get('contextTokens') or 'unknown'} tokens)"),
         ("Agents", ", ".join(f"{agent['id']} ({agent['sessionsCount']})" for agent in agents["agents"]) or "none"),
         ("Heartbeat", ", ".join(heartbeat) or "off"),
@@ -187,9 +190,10 @@ def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any],
     lines += [f"  {printable(line)}" for line in channels or ["none configured"]]
     lines += ["", paint("Sessions", "bold")]
     lines += [f"  {line}" for line in table((sessions.get("recent") or [])[:10]).splitlines()]
+    start = "" if latency is not None else "`openclaw gateway start` to start it, "
     lines += [
         "",
-        "Next: `openclaw chat` to talk, `openclaw logs -f` to watch, `openclaw doctor` to check the files.",
+        f"Next: {start}`openclaw chat` to talk, `openclaw logs -f` to watch, `openclaw doctor` to check the files.",
     ]
     return "\n".join(lines) + "\n"
 

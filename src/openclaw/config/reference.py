@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,10 +80,11 @@ def key_rows(keys: list[KeyDoc]) -> Iterator[str]:
     yield "| key | default | meaning |"
     yield "| --- | --- | --- |"
     for key in keys:
-        yield f"| `{key.path}` | {default_text(key.default)} | {_cell(key.meaning)} |"
+        yield f"| `{key.path}` | {default_text(key.default)} | {cell(key.meaning)} |"
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
+    """The text as it may stand in a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
@@ -94,7 +95,7 @@ def _by_reason(table: dict[str, str], head: str) -> Iterator[str]:
     for path, reason in table.items():
         paths[reason].append(path)
     for reason, named in paths.items():
-        yield f"| {', '.join(f'`{path}`' for path in named)} | {_cell(reason)} |"
+        yield f"| {', '.join(f'`{path}`' for path in named)} | {cell(reason)} |"
 
 
 def _main_keys() -> Iterator[str]:
@@ -102,7 +103,7 @@ def _main_keys() -> Iterator[str]:
     return key_rows([known[path] for path in MAIN_KEYS])
 
 
-_PARTS = {
+PARTS: Mapping[str, Callable[[], Iterable[str]]] = {
     "main keys": _main_keys,
     "refused": lambda: _by_reason({path: rule.reason for path, rule in SAFETY.items()}, "key"),
     "values without effect": lambda: _by_reason({path: r.reason for path, r in UNSUPPORTED_VALUES.items()}, "key"),
@@ -111,9 +112,9 @@ _PARTS = {
 _PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def generated(page: str) -> str:
-    """The page with its generated parts made anew."""
-    return _PART.sub(lambda part: part[1] + "\n".join(_PARTS[part[2]]()) + "\n" + part[3], page)
+def generated(page: str, parts: Mapping[str, Callable[[], Iterable[str]]] = PARTS) -> str:
+    """The page with its generated parts made anew. ``parts`` has a function for each name that the page marks."""
+    return _PART.sub(lambda part: part[1] + "\n".join(parts[part[2]]()) + "\n" + part[3], page)
 
 
 if __name__ == "__main__":

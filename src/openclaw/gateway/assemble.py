@@ -154,10 +154,20 @@ HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, tools_inv
 
 
 async def open_gateway(
-    state_dir: str, config: ConfigStore, clock: Clock, environ: Mapping[str, str] = os.environ
+    state_dir: str,
+    config: ConfigStore,
+    clock: Clock,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    only_reads: bool = False,
 ) -> Gateway:
-    """Opens the stores and builds the parts. Nothing listens and nothing runs yet."""
-    await _migrate(state_dir, config.current, clock)
+    """Opens the stores and builds the parts. Nothing listens and nothing runs yet.
+
+    With ``only_reads``, for a command that looks at the folder, older sessions are not taken over and no extension is
+    loaded.
+    """
+    if not only_reads:
+        await _migrate(state_dir, config.current, clock)
     repairs = Repairs()
     if config.restored:
         repairs.note(config.restored)
@@ -185,7 +195,8 @@ async def open_gateway(
     await runtime.notes.load(partial(has_ended, runtime.ledger))
     watch_approvals(gateway)
     watch_compactions(runtime)
-    await add_extensions(gateway)
+    if not only_reads:
+        await add_extensions(gateway)
     add_message_flow(gateway)
     return gateway
 

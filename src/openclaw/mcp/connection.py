@@ -45,7 +45,10 @@ LISTEN_S = 5.0
 """How long a server may take to say that it will tell of changes."""
 CLOSE_S = 10.0
 MAX_SSE_BYTES = 16 * 1024 * 1024
+MAX_BODY_BYTES = 16 * 1024 * 1024
+"""The longest plain answer over HTTP that is read."""
 MAX_PAGES = 20
+TOO_LONG = f"its answer is longer than {MAX_BODY_BYTES // 1024**2} MB"
 LONGEST_PROBLEM = 300
 NOT_INSTALLED = "the package mcp is not installed: pip install 'openclaw[mcp]'"
 
@@ -368,6 +371,43 @@ def _leaf_is_network(error: BaseException) -> bool:
     return isinstance(_leaf(error), httpx2.TransportError | OSError)
 
 
+def _bounded() -> Any:
+    """A transport whose answers are no longer than ``MAX_BODY_BYTES``, because the library reads them whole.
+
+    A stream of events may be longer: there the library bounds each event. A packed answer is refused, because its
+    length says nothing about what comes out of it.
+    """
+    import httpx2
+
+    class Body(httpx2.AsyncByteStream):
+        def __init__(self, stream: Any, headers: httpx2.Headers) -> None:
+            self._stream = stream
+            self._packed = headers.get("content-encoding", "").strip().lower() not in ("", "identity")
+            self._endless = headers.get("content-type", "").lower().startswith("text/event-stream")
+
+        async def __aiter__(self) -> AsyncGenerator[bytes]:
+            # The library takes this error for one of the call. Others would end the connection.
+            if self._packed:
+                raise httpx2.StreamError("its answer is packed")
+            read = 0
+            async for part in self._stream:
+                read += len(part)
+                if read > MAX_BODY_BYTES and not self._endless:
+                    raise httpx2.StreamError(TOO_LONG)
+                yield part
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    class Transport(httpx2.AsyncHTTPTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            response = await super().handle_async_request(request)
+            response.stream = Body(response.stream, response.headers)
+            return response
+
+    return Transport()
+
+
 @asynccontextmanager
 async def _http_transport(url: str, headers: Mapping[str, str], timeout_s: float) -> AsyncGenerator[Any]:
     """Streamable HTTP. A redirect is followed only within the same origin, so that the headers stay with it."""
@@ -375,8 +415,9 @@ async def _http_transport(url: str, headers: Mapping[str, str], timeout_s: float
     from mcp.client.streamable_http import streamable_http_client
 
     timeout = httpx2.Timeout(30.0, read=timeout_s + 30)
+    plain = {"Accept-Encoding": "identity", **headers}
     async with (
-        httpx2.AsyncClient(headers=dict(headers), timeout=timeout, follow_redirects=False) as http,
+        httpx2.AsyncClient(headers=plain, timeout=timeout, follow_redirects=False, transport=_bounded()) as http,
         streamable_http_client(url, http_client=http, max_sse_event_size=MAX_SSE_BYTES) as streams,
     ):
         yield streams

@@ -102,6 +102,8 @@ class Heartbeats:
         """Agents whose heartbeat is under way."""
         self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._resumed: dict[str, list[asyncio.Task[Any]]] = {}
+        """The heartbeats that an earlier process began, by agent, until the start is over."""
         self._started_at = self._runtime.clock.now_ms()
 
     # Its life
@@ -121,7 +123,8 @@ class Heartbeats:
             if await self._runtime.ledger.by_run(beat.run_id) is None:
                 await self._forget(beat)  # It was never accepted, so nothing has happened.
             else:
-                self._spawn(self._resume(beat), f"heartbeat {beat.run_id}")
+                resumed = self._spawn(self._resume(beat), f"heartbeat {beat.run_id}")
+                self._resumed.setdefault(beat.agent_id, []).append(resumed)
         self._spawn(self._keep_beating(), "heartbeat")
 
     def wake_for_left(self, besides: Collection[str] = ()) -> None:
@@ -129,7 +132,14 @@ class Heartbeats:
         for key in self._runtime.notes.waking(besides):
             for agent_id in agent_ids(self._turns.config):
                 if self.session(agent_id).key == key:
-                    self.request(agent_id, "wake")
+                    self._spawn(self._wake_if_left(agent_id, key, besides), f"wake {agent_id}")
+
+    async def _wake_if_left(self, agent_id: str, key: str, besides: Collection[str]) -> None:
+        """A heartbeat that goes on tells the agent what waits. A second one would have nothing to tell."""
+        if resumed := self._resumed.pop(agent_id, None):
+            await asyncio.wait(resumed)
+        if key in self._runtime.notes.waking(besides):
+            self.request(agent_id, "wake")
 
     async def stop(self) -> None:
         tasks = list(self._tasks)
@@ -137,10 +147,11 @@ class Heartbeats:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _spawn(self, work: Any, name: str) -> None:
+    def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _resume(self, beat: HeartbeatUnderWay) -> None:
         await self._finish(beat, await self._turns.ended(beat.run_id))

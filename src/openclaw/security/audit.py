@@ -85,6 +85,7 @@ RULES: dict[str, AuditRule] = {
     "gateway.probe.not_throttled": AuditRule("warn", "The running Gateway does not slow down guessing"),
     "gateway.probe.exposed": AuditRule("critical", "The running Gateway is reachable from the network"),
     "browser.remote_cdp_http": AuditRule("warn", "The browser is controlled without encryption"),
+    "browser.own_network": AuditRule("warn", "A browser that already runs is guarded in part"),
     "browser.private_network_open": AuditRule("critical", "Pages in the agent's browser reach the private network"),
     "browser.no_sandbox": AuditRule("warn", "The agent's browser runs without its own sandbox"),
     "browser.groups": AuditRule("warn", "Groups can use the agent's browser"),

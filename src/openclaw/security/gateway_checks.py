@@ -167,6 +167,10 @@ def _browser_checks(subject: Subject) -> Iterator[AuditFinding]:
             yield finding("browser.remote_cdp_http", detail, "use https or wss, or a tunnel")
     if not browser.enabled:
         return
+    if own := [path for path, address in addresses.items() if address]:
+        detail = f"{' and '.join(own)}: pages there can reach private addresses by WebSocket or by a name that changes"
+        fix = "use it for pages that you trust, or let the Gateway start a browser of its own"
+        yield finding("browser.own_network", detail, fix)
     if browser.ssrf_policy.dangerously_allow_private_network:
         detail = (
             "browser.ssrfPolicy.dangerouslyAllowPrivateNetwork is true: any page reaches this machine and your network"

@@ -26,7 +26,9 @@ log = logging.getLogger("openclaw.teamwork")
 MAX_HOPS = 8
 """How many sessions in a row one message may lead to."""
 MOST_JOBS = 24
-"""How many messages between sessions and sub-agents one message may lead to, in all branches together."""
+"""How many messages between sessions and sub-agents one message may lead to, in all branches together.
+
+``agents.defaults.subagents.maxChildrenPerAgent`` may ask for more."""
 MOST_TOLD = 200
 _WAIT_S = 3600.0
 _OWN_RUN = QueueWish(mode="followup", debounce_ms=0, cap=10_000)
@@ -123,19 +125,23 @@ class BetweenSessions:
             shown = " → ".join(shown_key(key) for key in (*way, target))
             raise Refusal(f"Stopped: one message has led through {MAX_HOPS} sessions already ({shown}).", "error")
         if await self.is_spent(before.id):
-            raise Refusal(f"Stopped: one message has led to {MOST_JOBS} others already.", "error")
+            raise Refusal(f"Stopped: one message has led to {self._most_jobs()} others already.", "error")
         guest = before.guest or (row is not None and row.body.guest)
         return Trace(before.id, before.hops + 1, way[-MAX_HOPS:], guest)
 
     async def is_spent(self, trace_id: str) -> bool:
         """Whether one message has led to as many others as it may. Then the conversations it led to end, too."""
-        spent = len(await self._runtime.ledger.jobs(trace=trace_id, limit=MOST_JOBS)) >= MOST_JOBS
+        most = self._most_jobs()
+        spent = len(await self._runtime.ledger.jobs(trace=trace_id, limit=most)) >= most
         if spent and trace_id not in self._told:
             if len(self._told) >= MOST_TOLD:
                 self._told.clear()
             self._told.add(trace_id)
-            log.warning("the message %s has led to %d others; no more are sent", trace_id, MOST_JOBS)
+            log.warning("the message %s has led to %d others; no more are sent", trace_id, most)
         return spent
+
+    def _most_jobs(self) -> int:
+        return max(MOST_JOBS, self._runtime.config.current.agents.defaults.subagents.max_children_per_agent or 0)
 
 
 def provenance(source_key: str, channel: str, tool: str) -> dict[str, Any]:

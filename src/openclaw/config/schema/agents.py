@@ -277,12 +277,12 @@ class SubagentDefaults(Record):
     """Model of sub-agents; unset means the requester's."""
     thinking: str | None = None
     """Thinking level of sub-agents."""
-    max_concurrent: Positive | None = None
-    """Sub-agents at work at the same time; unset means 8."""
+    max_concurrent: Positive = 8
+    """Sub-agents at work at the same time."""
     max_spawn_depth: Annotated[int, Meta(ge=1, le=5)] = 1
     """Nesting of sub-agents."""
     max_children_per_agent: Annotated[int, Meta(ge=1)] | None = None
-    """Active sub-agents of one session; unset means no limit."""
+    """Active sub-agents of one session; unset means no limit but that of one message, which may start 24."""
     archive_after_minutes: Count = 60
     """Archive a finished sub-agent's session after this; 0 is never."""
     run_timeout_seconds: Count = 0

@@ -123,7 +123,8 @@ async def _meant(gateway: Gateway, wanted: str) -> NodeFacts:
     try:
         return gateway.nodes.choose(wanted)
     except UnknownNode as unknown:
-        raise MethodError("unknown nodeId", details={"reason": str(unknown)}) from None
+        # Clients know the first words.
+        raise MethodError(f"unknown nodeId: {unknown}", details={"reason": str(unknown)}) from None
 
 
 def _row(node: NodeFacts) -> dict[str, Any]:

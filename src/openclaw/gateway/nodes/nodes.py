@@ -109,7 +109,7 @@ class Nodes:
         if found:
             raise UnknownNode(f"several nodes are called {shown}: {_named(found)}; use the id")
         raise UnknownNode(
-            f"unknown node {shown}" + (f"; there are: {_named(nodes)}" if nodes else "; no node is paired")
+            f"there is no node {shown}" + (f"; there are: {_named(nodes)}" if nodes else "; none is paired")
         )
 
     async def ask(self, node_id: str, command: str, params: Any, *, timeout_ms: int, key: str) -> Any:

@@ -149,6 +149,10 @@ class MethodTable:
         """The names for ``hello-ok``: those of protocol v3 first, then ours."""
         return [*ADVERTISED, *(name for name in self._methods if name not in ADVERTISED)]
 
+    def registered(self) -> list[Method]:
+        """Every method that has a handler."""
+        return list(self._methods.values())
+
     def find(self, client: Client, name: str) -> Method:
         """The method, once the caller is known to be allowed to call it. Raises ``MethodError``."""
         if name == "connect":
