@@ -79,7 +79,7 @@ def install(args: argparse.Namespace) -> int:
         if args.if_needed and not _needed():
             return 0
         return answer(args, {"ok": True, "model": f"{LOCAL}/{DEMO_NAMES[2]}", "path": (path := fetch_local())}, path)
-    wanted = _download(name)
+    wanted = named_download(name)
     path = fetch_model(wanted)
     default = _default_after(wanted)
     note(
@@ -101,7 +101,7 @@ def remove(args: argparse.Namespace) -> int:
         if removed:
             os.unlink(path)
     else:
-        wanted = _download(args.name)
+        wanted = named_download(args.name)
         name, removed = wanted.name, remove_download(wanted, paths.state_dir())
     told = f"{name} is gone from this computer." if removed else f"{name} was not installed."
     refresh_gateway()
@@ -161,7 +161,8 @@ def refresh_gateway() -> dict[str, Any]:
         return {}
 
 
-def _download(name: str) -> Download:
+def named_download(name: str) -> Download:
+    """The model of the list that a person means. Raises ``UserError`` if there is none."""
     from openclaw.models.local.downloads import DOWNLOADS, find_download
 
     wanted = find_download(name)

@@ -86,7 +86,7 @@ from openclaw.memory.search import AgentMemories
 from openclaw.models.base import Model, ModelError
 from openclaw.models.calls import ModelCalls
 from openclaw.models.catalogue import Catalogue, CurrentCatalogue, UnknownModel
-from openclaw.models.detect import find_models
+from openclaw.models.detect import LOCAL_SERVERS, find_models
 from openclaw.models.fallback import Failover
 from openclaw.models.keys import Keys
 from openclaw.outbound.reply import SendFailed, is_delivered
@@ -470,13 +470,14 @@ async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
 
 
 async def _models_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[Model]:
-    """The models of servers on this machine. They are searched for only when the configuration names no model."""
+    """The models of servers on this machine. They are searched for only where one of them may answer."""
     chosen = Catalogue(config, environ, state_dir=state_dir)
     try:
-        explicit = chosen.default_for(config, default_agent_id(config)).api != "local"
+        default = chosen.default_for(config, default_agent_id(config))
     except UnknownModel:
-        explicit = True
-    return [] if explicit else await find_models(environ)
+        return []
+    wanted = default.api == "local" or default.provider in LOCAL_SERVERS
+    return await find_models(environ) if wanted else []
 
 
 async def close_gateway(gateway: Gateway) -> None:
