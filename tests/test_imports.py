@@ -9,8 +9,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
 RECORDS = {
-    *("clock", "device_keys", "events", "foreign_text", "json_text", "messages", "net", "opener", "paths", "patterns"),
-    *("printable", "public_fetch", "redact", "rights", "text", "url_text"),
+    *("clock", "device_keys", "events", "file_types", "foreign_text", "json_text", "messages", "net", "opener"),
+    *("paths", "patterns", "printable", "public_fetch", "redact", "rights", "text", "url_text"),
 }
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,

@@ -28,6 +28,8 @@ class TextDelta(msgspec.Struct, frozen=True):
     delta: str
     reply_to: str = ""
     """The message that the answer quotes, as far as it has said so: ``current`` or an id."""
+    media: tuple[str, ...] = ()
+    """Files that the answer names here, by address. The text may be empty then."""
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True):
@@ -40,6 +42,8 @@ class Spoken(msgspec.Struct, frozen=True):
     text: str
     reply_to: str = ""
     """The message that it answers: ``current`` or an id. It is empty when the model named none."""
+    media: tuple[str, ...] = ()
+    """The files that go with it, by address (``MEDIA:`` lines). The text may be empty then."""
 
 
 class Silent(msgspec.Struct, frozen=True):

@@ -259,3 +259,17 @@ async def test_the_session_switcher_opens_with_the_keyboard(tab: Tab) -> None:
     await expect(tab.page.get_by_role("dialog", name="Sessions").get_by_role("searchbox")).to_be_focused()
     await tab.page.keyboard.press("Escape")
     await expect(tab.page.get_by_role("dialog")).to_have_count(0)
+
+
+async def test_files_that_the_agent_sends_are_shown_and_offered(tab: Tab) -> None:
+    workspace = tab.gateway.state_dir / "workspace"
+    workspace.mkdir(exist_ok=True)
+    (workspace / "dot.png").write_bytes(base64.b64decode(PNG))
+    (workspace / "notes.txt").write_text("some notes")
+    tab.gateway.model.queue("Three files.\nMEDIA: ./dot.png ./notes.txt https://example.org/far.pdf")
+    await tab.say("Send me files")
+    await expect(tab.log.get_by_role("img", name="dot.png")).to_be_visible()
+    await expect(tab.log.get_by_role("link", name="notes.txt")).to_have_attribute("download", "notes.txt")
+    await expect(tab.log.get_by_role("link", name="far.pdf")).to_have_attribute("href", "https://example.org/far.pdf")
+    await expect(tab.log.get_by_text("MEDIA:")).to_have_count(0)
+    assert not tab.errors

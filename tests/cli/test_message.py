@@ -306,6 +306,7 @@ def test_agent_prints_the_payloads(cli: Cli, gateway: FakeGateway) -> None:
 
 def test_agent_json_is_the_final_payload(cli: Cli, gateway: FakeGateway) -> None:
     gateway.streams["agent"] = spoken("yes")
+    gateway.replies["sessions.resolve"] = {"ok": True, "key": "agent:main:abc"}
     report = json.loads(cli("agent", "--session-id", "abc", "-m", "hi", "--json").stdout)
     assert (report["status"], report["summary"]) == ("ok", "completed")
 

@@ -6,6 +6,7 @@ The daemon cannot tell a second send from a new message. So a reply in doubt is 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import sqlite3
@@ -274,3 +275,25 @@ async def test_blocks_that_were_sent_before_a_kill_are_not_sent_again(
     shown = dict.fromkeys(one.removeprefix(mark) for one in got(signal))
     assert "".join("".join(shown).split()) == "".join(text.split())
     assert all(part["state"] == "sent" for part in deliveries)
+
+
+@pytest.mark.parametrize(("point", "gone"), [("finish.before", False), ("finish.after", True)])
+async def test_a_file_of_a_reply_survives_a_kill_and_arrives_once(
+    gateway: ForkedGateway, signal: SignalDaemon, models: ModelServer, point: str, gone: bool
+) -> None:
+    """Once the message has ended, the file is stored: nobody needs the one in the workspace any more."""
+    workspace = gateway.state_dir / "workspace"
+    workspace.mkdir(parents=True, exist_ok=True)
+    (workspace / "a.txt").write_text("the file")
+    models.queue(Reply("Here.\nMEDIA:./a.txt"))
+    await begin(gateway, signal, "go", {"at": point, "do": "kill"})
+    await died(gateway)
+    if gone:
+        (workspace / "a.txt").unlink()
+    await live_again(gateway, signal)
+    async with gateway.client() as client:
+        (part,), _ = await settled(client)
+    (call,) = signal.of("send")
+    assert (call["message"], part["state"]) == ("Here.", "sent")
+    assert base64.b64decode(call["attachments"][0].partition("base64,")[2]) == b"the file"
+    assert len(models.requests) == 1

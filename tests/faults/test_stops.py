@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import sqlite3
 from pathlib import Path
@@ -58,6 +59,17 @@ class Books:
             self.acknowledged.add(key)
         await asyncio.sleep(self.chance.choice([0, 0, 0.05]))
 
+    def damage(self) -> None:
+        """Flips one bit in one line of a transcript, as a bad disk does."""
+        files = sorted((self.gateway.state_dir / "agents" / "main" / "sessions").glob("*.jsonl"))
+        if files:
+            file = self.chance.choice(files)
+            content = bytearray(file.read_bytes())
+            first = content.find(b"\n") + 1
+            if first < len(content):
+                content[self.chance.randrange(first, len(content))] ^= 1 << self.chance.randrange(8)
+                file.write_bytes(content)
+
     async def check(self) -> None:
         self.gateway.env |= {"OPENCLAW_FAULT_PLAN": "[]"}
         await self.gateway.start()
@@ -82,12 +94,22 @@ class Books:
         assert not again
 
 
-@pytest.mark.parametrize(("seed", "death"), [(1, "kill"), (12, "power cut")])
+CASES = [(1, "kill", False), (12, "power cut", False), (23, "kill", True)]
+MORE = [
+    (seed, ("kill", "power cut")[seed % 2], seed % 3 == 0)
+    for seed in range(100, 100 + int(os.environ.get("OPENCLAW_TEST_STOPS", "0")))
+]
+"""Set it to run more of them by hand."""
+
+
+@pytest.mark.parametrize(("seed", "death", "damage"), [*CASES, *MORE])
 async def test_what_was_acknowledged_has_its_one_end(
-    tmp_path: Path, models: ModelServer, seed: int, death: str
+    tmp_path: Path, models: ModelServer, seed: int, death: str, damage: bool
 ) -> None:
     books = Books(tmp_path, models, seed, death)
     for _ in range(4):
         await books.live()
+        if damage:
+            books.damage()
     await books.check()
     assert len(books.acknowledged) > 10 and books.stopped

@@ -129,14 +129,24 @@ async def test_files_of_the_workspace_go_along_and_others_do_not(
     (workspace / "link.txt").symlink_to(tmp_path / "secret.txt")
     send = {"action": "send", "to": BOB}
     assert (await invoke(gateway, "message", {**send, "path": "a.txt"}))["status"] == "ok"
-    encoded = base64.b64encode(b"made").decode()
+    encoded = base64.b64encode(b"\x89PNG\r\n\x1a\nmade").decode()
     assert (await invoke(gateway, "message", {**send, "buffer": encoded, "filename": "b.png"}))["status"] == "ok"
     sent = [one["attachments"][0] for one in signal.of("send")]
     assert base64.b64decode(sent[0].partition("base64,")[2]) == b"inside" and sent[1].startswith("data:image/png")
     for path in (str(tmp_path / "secret.txt"), "../../secret.txt", "link.txt"):
-        assert (await invoke(gateway, "message", {**send, "path": path}))["status"] == "error"
+        for named in ({"path": path}, {"media": path}, {"attachments": ["a.txt", path]}):
+            assert (await invoke(gateway, "message", {**send, **named}))["status"] == "error"
     assert "not a public address" in (await invoke(gateway, "message", {**send, "media": gateway.url}))["error"]
     assert len(signal.of("send")) == 2
+    told = await invoke(
+        gateway, "message", {**send, "message": "two\nMEDIA:./a.txt", "attachments": ["a.txt", "./gone.txt"]}
+    )
+    assert (told["status"], told["error"]) == ("error", "The file gone.txt was not sent: there is no such file.")
+    (workspace / "c.txt").write_text("more")
+    told = await invoke(gateway, "message", {**send, "message": "two\nMEDIA:./a.txt", "attachments": ["c.txt"]})
+    assert told["status"] == "ok"
+    sent = [(one["message"], len(one["attachments"])) for one in signal.of("send")[2:]]
+    assert sent == [("two", 1), ("", 1)]
 
 
 @pytest.mark.parametrize(

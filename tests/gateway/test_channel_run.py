@@ -12,7 +12,16 @@ import pytest
 from openclaw.agent.recorder import RunResult
 from openclaw.config.schema import Config
 from openclaw.config.schema.messages import Session, TypingMode
-from openclaw.events import AssistantEnded, AssistantStarted, Event, Silent, TextDelta, ThinkingDelta, ToolStarted
+from openclaw.events import (
+    AssistantEnded,
+    AssistantStarted,
+    Event,
+    Silent,
+    Spoken,
+    TextDelta,
+    ThinkingDelta,
+    ToolStarted,
+)
 from openclaw.gateway.channel_run import TTL_S, ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.messages import AssistantMessage
@@ -44,7 +53,7 @@ class Sign:
         self.woken += 1
 
     def finish(self, *, said: str = "Hello") -> None:
-        self.record.end("ok", 0, result=RunResult(outcome="ok", texts=[said] if said else []))
+        self.record.end("ok", 0, result=RunResult(outcome="ok", said=[Spoken(said)] if said else []))
         self.run.finished()
 
     async def settle(self) -> None:

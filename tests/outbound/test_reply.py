@@ -43,6 +43,25 @@ def test_silence_and_blank_text_yield_nothing_and_media_still_go() -> None:
     assert ["media" in part.payload for part in with_text] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("channel", "text", "mime", "shapes"),
+    [
+        ("signal", "short", "image/png", [("short", 1), ("", 1)]),
+        ("signal", "short", "audio/ogg", [("short", 0), ("", 1), ("", 1)]),
+        ("matrix", "short", "image/png", [("short", 0), ("", 1), ("", 1)]),
+        ("telegram", "x" * 1500, "image/png", [("", 1), ("", 1), ("x" * 1500, 0)]),
+        ("telegram", "", "image/png", [("", 1), ("", 1)]),
+    ],
+)
+def test_each_file_is_a_message_and_a_short_text_its_caption_where_there_are_captions(
+    channel: str, text: str, mime: str, shapes: list[tuple[str, int]]
+) -> None:
+    files = [MediaRef(blob="ab", mime_type=mime), MediaRef(blob="cd", mime_type=mime)]
+    parts = parts_for({"channel": channel, "to": "x"}, [text], ReplyShape(limits=Limits()), files)
+    assert [(part.payload.get("text", ""), len(part.payload.get("media", ()))) for part in parts] == shapes
+    assert [part.part for part in parts] == list(range(len(parts)))
+
+
 def test_a_failed_run_gives_one_notice() -> None:
     assert failure_notice("the model is away") == "⚠️ the model is away"
     assert failure_notice(None).startswith("⚠️ ")

@@ -17,26 +17,31 @@ from openclaw.runs.dispatcher import ending_of, reply_parts
 SIGNAL = {"channel": "signal", "to": "signal:+15550000042"}
 EMPTY = AssistantMessage(content=[])
 CUT = AssistantMessage(content=[], stop_reason="length")
+FIRST = Spoken("first")
 CALLS = AssistantMessage(content=[ToolCall(id="c", name="theirs", arguments={})])
 
 
 @pytest.mark.parametrize(
     ("result", "state", "texts"),
     [
-        (RunResult(outcome="ok", texts=["hi"], speech=Spoken("hi"), final=EMPTY), "answered", ["hi"]),
+        (RunResult(outcome="ok", said=[Spoken("hi")], speech=Spoken("hi"), final=EMPTY), "answered", ["hi"]),
         (RunResult(outcome="ok", speech=Silent("NO_REPLY"), final=EMPTY), "silent", []),
-        (RunResult(outcome="ok", texts=["first"], speech=Silent("NO_REPLY"), final=EMPTY), "answered", ["first"]),
+        (
+            RunResult(outcome="ok", said=[FIRST], speech=Silent("NO_REPLY"), final=EMPTY),
+            "answered",
+            ["first"],
+        ),
         (RunResult(outcome="ok", speech=Unsaid(), final=EMPTY), "answered", [NO_WORDS]),
         (RunResult(outcome="ok", speech=Unsaid(), final=CUT), "answered", [RAN_OUT]),
         (RunResult(outcome="ok", speech=Unsaid(), final=CALLS), "answered", []),
-        (RunResult(outcome="ok", texts=["first"], speech=Unsaid(), final=EMPTY), "answered", ["first"]),
+        (RunResult(outcome="ok", said=[FIRST], speech=Unsaid(), final=EMPTY), "answered", ["first"]),
         (
-            RunResult(outcome="ok", texts=["hi"], speech=Spoken("hi"), reasoning="a\nb", final=EMPTY),
+            RunResult(outcome="ok", said=[Spoken("hi")], speech=Spoken("hi"), reasoning="a\nb", final=EMPTY),
             "answered",
             ["Reasoning:\n_a_\n_b_", "hi"],
         ),
-        (RunResult(outcome="error", error="it broke", texts=["so far"]), "failed", ["so far", "⚠️ it broke"]),
-        (RunResult(outcome="aborted", error="rpc", texts=["so far"]), "superseded", []),
+        (RunResult(outcome="error", error="it broke", said=[Spoken("so far")]), "failed", ["so far", "⚠️ it broke"]),
+        (RunResult(outcome="aborted", error="rpc", said=[Spoken("so far")]), "superseded", []),
     ],
 )
 def test_an_end_and_what_is_delivered_of_it(result: RunResult, state: str, texts: list[str]) -> None:

@@ -9,8 +9,9 @@ import zlib
 import pytest
 from PIL import Image
 
+from openclaw.file_types import sniff_image
 from openclaw.tools import images
-from openclaw.tools.images import MAX_DECODED_BYTES, MAX_JPEG_PIXELS, ImageProblem, fit_image, sniff_image
+from openclaw.tools.images import MAX_DECODED_BYTES, MAX_JPEG_PIXELS, ImageProblem, fit_image
 
 
 def png(width: int, height: int) -> bytes:

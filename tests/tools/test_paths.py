@@ -45,9 +45,9 @@ RULES = {
     "sessions_spawn": dict.fromkeys(("task", "label", "agentId", "model", "thinking", "cleanup"), NO_PATH),
     "cron": dict.fromkeys(("action", "id", "jobId", "text", "mode", "gatewayUrl", "gatewayToken"), NO_PATH),
     "message": {
-        **dict.fromkeys(("action", "channel", "target", "to", "accountId", "message", "media", "buffer"), NO_PATH),
+        **dict.fromkeys(("action", "channel", "target", "to", "accountId", "message", "buffer"), NO_PATH),
         **dict.fromkeys(("filename", "contentType", "replyTo", "messageId", "emoji", "targetAuthor"), NO_PATH),
-        "path": BY_MESSENGER,
+        **dict.fromkeys(("path", "media", "attachments"), BY_MESSENGER),
     },
     "browser": {
         **dict.fromkeys(("action", "target", "profile", "targetUrl", "targetId", "snapshotFormat", "mode"), NO_PATH),

@@ -130,6 +130,8 @@ class AnswerPart:
         self.speech = speech
         self.said_before = ""
         """What people saw of the parts before."""
+        self.media_before: tuple[str, ...] = ()
+        """The files that the parts before named."""
         self.thinking = False
         """The part begins in the middle of the model's reasoning."""
         self.received = False
@@ -139,6 +141,7 @@ class AnswerPart:
         if before:
             speech.feed(before)
             self.said_before, self.thinking, self._overlap = speech.said, speech.thinking, OverlapRemover(before)
+            self.media_before = speech.media
 
     def feed(self, delta: str) -> list[Piece]:
         self.received = True

@@ -479,8 +479,8 @@ class RunResult(msgspec.Struct, kw_only=True):
 
     outcome: Literal["ok", "error", "aborted"]
     error: str | None = None
-    texts: list[str] = []
-    """What people see of each answer of the run, in order. Answers that say nothing are left out."""
+    said: list[Spoken] = []
+    """What people get of each answer of the run, in order. Answers that say nothing are left out."""
     speech: Speech = Unsaid()
     """What people see of the last answer."""
     reply_to: str = ""
@@ -516,8 +516,10 @@ class RunResult(msgspec.Struct, kw_only=True):
     def summary(self) -> dict[str, Any]:
         """The part of the result that the ledger stores."""
         kept: dict[str, Any] = {"outcome": self.outcome, "sessionId": self.session_id}
-        if self.texts:
-            kept["text"] = self.texts[-1]
+        if texts := self.texts:
+            kept["text"] = texts[-1]
+        if self.said and self.said[-1].media:
+            kept["media"] = list(self.said[-1].media)
         if self.model:
             kept["model"] = f"{self.provider}/{self.model}"
         if self.failures:
@@ -530,19 +532,28 @@ class RunResult(msgspec.Struct, kw_only=True):
         return kept
 
     @property
-    def shown_texts(self) -> list[str]:
-        """``texts`` with the footer under the last one."""
-        return [*self.texts[:-1], with_footer(self.texts[-1], self.footer)] if self.texts else []
+    def texts(self) -> list[str]:
+        """The words of the answers. An answer may consist of files alone."""
+        return [one.text for one in self.said if one.text]
+
+    @property
+    def shown(self) -> list[Spoken]:
+        """``said`` with the footer under the last one."""
+        if not self.said or not self.footer:
+            return self.said
+        last = self.said[-1]
+        text = with_footer(last.text, self.footer) if last.text else self.footer
+        return [*self.said[:-1], msgspec.structs.replace(last, text=text)]
 
     @property
     def silent(self) -> bool:
         """Whether the model decided to say nothing, and had said nothing before."""
-        return self.outcome == "ok" and not self.texts and isinstance(self.speech, Silent)
+        return self.outcome == "ok" and not self.said and isinstance(self.speech, Silent)
 
     @property
     def notice(self) -> str:
         """The text in place of an answer, if the model gave none and did not decide to be silent."""
-        if self.outcome != "ok" or self.texts or self.taken_in or isinstance(self.speech, Silent):
+        if self.outcome != "ok" or self.said or self.taken_in or isinstance(self.speech, Silent):
             return ""
         if self.final is None or self.final.tool_calls:
             return ""
@@ -553,7 +564,7 @@ def note_speech(result: RunResult, speech: Speech, reasoning: str) -> None:
     """Adds a finished answer to the result."""
     result.speech = speech
     if isinstance(speech, Spoken):
-        result.texts.append(speech.text)
+        result.said.append(speech)
         result.reply_to = speech.reply_to or result.reply_to
         result.reasoning = reasoning
 

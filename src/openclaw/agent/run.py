@@ -29,8 +29,10 @@ from openclaw.agent.loop import LoopOptions, SteeringInbox, run_loop
 from openclaw.agent.prepare import UNSEEN_SOURCES, Prepared, choose_model, prepare, sandbox_refusal, tool_context
 from openclaw.agent.recorder import Recorder, RunResult, entry_id, open_transcript
 from openclaw.agent.runtime import Runtime
+from openclaw.agent.sandbox import opener_of
 from openclaw.agent.spend.billed_calls import BilledEmbeddings, PaidCalls, RunBill
 from openclaw.agent.spend.budget import Payer
+from openclaw.agent.tool_set import policies_of
 from openclaw.agent.window.tokens import reported_prompt
 from openclaw.agent.window.window import DoesNotFit
 from openclaw.config.agents import heartbeat_config
@@ -42,13 +44,16 @@ from openclaw.models.catalogue_data import is_demo
 from openclaw.models.cost import has_price
 from openclaw.models.errors import all_failed_text, error_text
 from openclaw.models.fallback import Candidates, NextStep, failed_model, models_asked
+from openclaw.outbound.reply_files import Files, reply_files, size_limit
 from openclaw.outbound.usage_text import usage_footer
 from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import is_subagent
 from openclaw.sessions.reset import QUIET_SOURCES, touched
 from openclaw.storage import faults
 from openclaw.storage.base import Context, LedgerRow, Transcript
 from openclaw.storage.disk_errors import DiskWait
+from openclaw.tools.policy import allowed_tools
 
 log = logging.getLogger("openclaw.agents.run")
 
@@ -130,6 +135,25 @@ class AgentRun:
         result.session_id = self.transcript.session_id
         return result
 
+    async def reply_files(self, result: RunResult) -> list[Files]:
+        """The files that each answer of the result names, stored. A session without ``read`` sends none of its own."""
+        if not any(one.media for one in result.said):
+            return []
+        row, runtime, opener = self._row, self._runtime, None
+        config = runtime.config.current
+        if (prepared := self.prepared) is not None:
+            policies = policies_of(
+                row.agent_id,
+                prepared.model,
+                config,
+                sandbox=prepared.sandbox,
+                subagent=is_subagent(row.session_key),
+            )
+            if allowed_tools(["read"], policies):
+                opener = await opener_of(runtime, row.agent_id, row.session_key, prepared.entry)
+        limit = size_limit(config, str(row.route.get("channel") or ""), row.route.get("accountId"))
+        return [await reply_files(one.media, runtime.blobs, opener, *limit) for one in result.said]
+
     async def _open(self) -> None:
         row, runtime = self._row, self._runtime
         transcript = await open_transcript(runtime, row.agent_id, row.session_key, self._session_id)
@@ -201,14 +225,14 @@ class AgentRun:
 
     async def _ask_models(self, prepared: Prepared) -> tuple[RunResult, Prepared]:
         """Answers with one model after the other, until one of them answers or none is left."""
-        said: list[str] = []
+        said: list[Spoken] = []
         while True:
             model = self._candidates.current
             result = await self._answer(prepared)
-            result.texts = [*said, *result.texts]
+            result.said = [*said, *result.said]
             if self._candidates.current is model:
                 return result, prepared
-            said = result.texts
+            said = result.said
             prepared = await self._prepare(self._candidates.current)
             await self._recorder.note_model(prepared)
 
@@ -244,30 +268,30 @@ class AgentRun:
             if self._runtime.config.current.compaction.enabled:
                 await recovery.compact(self._compaction(prepared, "threshold"))
         window.begin(transcript.context().messages)
-        said: list[str] = []
+        said: list[Spoken] = []
         while True:
             result = await self._loop(prepared, transcript.context())
             silent = result.outcome == "ok" and silently_overflowed(result.final, prepared)
-            texts = [*said, *result.texts]
+            answers = [*said, *result.said]
             if not silent and not overflowed(result.error, self._failure):
-                result.texts = texts
+                result.said = answers
                 return result
             if not recovery.may_go_on(result.error):
-                result.texts, result.error = texts, result.error and STILL_TOO_LARGE.format(error=result.error)
+                result.said, result.error = answers, result.error and STILL_TOO_LARGE.format(error=result.error)
                 return result
             answer_id = entry_id(self._row.run_id, self._recorder.step - 1)
             if silent:
                 await without_answer(transcript, answer_id)
             elif (problem := recovery.refused(result.error or "")) is not None:
                 result = await self._recorder.refuse(problem)
-                result.texts = texts
+                result.said = answers
                 return result
             outcome = await recovery.compact(self._compaction(prepared, "overflow"))
             if silent and (outcome is None or outcome.status != "compacted"):
                 await transcript.branch(answer_id)
-                result.texts = texts
+                result.said = answers
                 return result
-            said = texts[:-1] if silent and isinstance(result.speech, Spoken) else texts
+            said = answers[:-1] if silent and isinstance(result.speech, Spoken) else answers
             self._failure = None
 
     def _compaction(self, prepared: Prepared, reason: CompactionReason) -> CompactionJob:

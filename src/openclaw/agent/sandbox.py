@@ -7,7 +7,8 @@ from typing import Any
 
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.skills.library import skill_folders
-from openclaw.config.agents import default_agent_id, sandbox_config, wants_sandbox
+from openclaw.config.agents import default_agent_id, sandbox_config, wants_sandbox, workspace_dir
+from openclaw.opener import PathOpener
 from openclaw.sessions.keys import agent_of, kind_of
 from openclaw.tools.sandbox.boundary import Boundary
 from openclaw.tools.sandbox.plan import SandboxPlan, make_plan
@@ -29,6 +30,17 @@ async def sandbox_of(
         return Boundary(plan, folders, sandbox_config(config, plan.lineage[-1][0]).prune, runtime.clock)
 
     return runtime.derived.of(config, ("sandbox", *plan.key), make)
+
+
+async def opener_of(runtime: Runtime, agent_id: str, session_key: str, entry: Mapping[str, Any] | None) -> PathOpener:
+    """Opens the files of the folder that a session's tools work in: the agent's workspace, or that of its sandbox.
+
+    It follows no link out of that folder, since the agent may have made one.
+    """
+    sandbox = await sandbox_of(runtime, agent_id, session_key, entry)
+    if sandbox is not None:
+        return sandbox.opener
+    return PathOpener(workspace_dir(runtime.config.current, str(runtime.state_dir), agent_id), confine=True)
 
 
 async def plan_of(

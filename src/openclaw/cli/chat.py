@@ -10,7 +10,7 @@ from openclaw import paths
 from openclaw.cli import service
 from openclaw.cli.client import GatewayClient, GatewayError, Lost, Unreachable, new_id
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
-from openclaw.cli.message import check_agent, session_key
+from openclaw.cli.session_names import check_agent, session_key
 from openclaw.cli.target import resolve
 from openclaw.cli.terminal import note
 from openclaw.cli.turn import NOTE, VOID, Printer, Turn, close_turn, message_text

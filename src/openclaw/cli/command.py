@@ -46,11 +46,22 @@ class Flag:
     """One argument of an action, written as its help shows it: ``-t --target TO``, ``--diff A B``, ``key KEY``.
 
     An option that names no value, such as ``--force``, is a switch. ``options`` are those of ``add_argument``.
-    ``param`` is the parameter of the Gateway call that it fills; only ``query`` uses it.
+    ``param`` is the parameter of the Gateway call that it fills, and ``session`` says that it is the name of a session,
+    of which the call gets the key; only ``query`` uses them.
     """
 
-    def __init__(self, form: str, help: str | None = None, *, param: str = "", group: str = "", **options: Any) -> None:
+    def __init__(
+        self,
+        form: str,
+        help: str | None = None,
+        *,
+        param: str = "",
+        group: str = "",
+        session: bool = False,
+        **options: Any,
+    ) -> None:
         words = form.split()
+        self.session = session
         self.names = [word for word in words if word.startswith("-")] or words[:1]
         self.param = param
         self.group = group
@@ -176,7 +187,13 @@ def query(
         wanted = {name: value for name, value in given.items() if value is not None and value is not False}
         if params is not None:
             wanted |= params(args)
-        answer = from_args(args, live=live).call(method, wanted, timeout_ms)
+        client = from_args(args, live=live)
+        for flag in flags:
+            if flag.session and flag.param in wanted:
+                from openclaw.cli.session_names import given_key
+
+                wanted[flag.param] = given_key(client, wanted[flag.param], getattr(args, "agent", None))
+        answer = client.call(method, wanted, timeout_ms)
         if shape is not None:
             answer = shape(answer, args)
         if args.json:

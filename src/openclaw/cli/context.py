@@ -6,6 +6,7 @@ import sys
 
 from openclaw.cli.client import from_args
 from openclaw.cli.command import CLIENT, Action, Flag, UserError
+from openclaw.cli.session_names import given_key
 from openclaw.cli.terminal import paint, print_json
 from openclaw.printable import printable, printable_json
 
@@ -17,17 +18,18 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> int:
     client = from_args(args)
+    key = given_key(client, args.session)
     if args.find:
-        found = client.call("context.find", {"key": args.session, "phrase": args.find})
+        found = client.call("context.find", {"key": key, "phrase": args.find})
         lines = _sightings(found, args.find)
     elif args.diff:
         named = {} if args.diff == ["-", "-"] else {"a": args.diff[0], "b": args.diff[1]}
-        found = client.call("context.diff", {"key": args.session, **named})
+        found = client.call("context.diff", {"key": key, **named})
         lines = _changes(found)
     else:
         wanted = {"runId": args.run_id, "call": args.call, "full": args.full or None, "wire": args.wire or None}
         given = {name: value for name, value in wanted.items() if value is not None}
-        found = client.call("context.get", {"key": args.session, **given})
+        found = client.call("context.get", {"key": key, **given})
         lines = _request(found)
         if args.wire and not args.json:
             if found["wire"] is None:
@@ -109,7 +111,7 @@ COMMANDS = {
         "Show what the model was sent in a past run, and why it knew or forgot something",
         run,
         (
-            Flag("--session KEY", "session key (default: main)", default="main"),
+            Flag("--session NAME", "session key, id or label (default: main)", default="main"),
             Flag("--run RUN", "a past run by id (its beginning will do); default: the last", dest="run_id"),
             Flag("--call N", "which model call of the run; default: the last", type=int),
             Flag("--full", "print the request itself, as JSON"),

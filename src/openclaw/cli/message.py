@@ -7,11 +7,11 @@ import re
 import sys
 
 from openclaw.cli import service
-from openclaw.cli.client import GatewayClient, GatewayError, new_id
+from openclaw.cli.client import GatewayClient, new_id
 from openclaw.cli.command import EXIT_USAGE, GATEWAY, JSON, TIMEOUT_MS, Action, Flag, Group, UserError, answer
+from openclaw.cli.session_names import check_agent, find_session, given_key, session_key
 from openclaw.cli.terminal import note, print_json
 from openclaw.cli.turn import Turn, reply_texts, run_turn
-from openclaw.paths import normalize_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 RUN_TIMEOUT_S = 600
-ID_LENGTH, ID_DASHES = 36, 4
-"""The shape of a session id, which is a UUID."""
 _TO_CHANNEL = "straight to a channel (no agent)"
 MAX_CHARS = 200_000
 MAX_IMAGE_BYTES = 5_000_000
@@ -92,40 +90,6 @@ def session_params(client: GatewayClient, session: str | None, agent: str | None
     return params
 
 
-def session_key(client: GatewayClient, name: str, agent: str | None) -> tuple[str, bool]:
-    """The key of the session that a person names by its key, id or label, and whether the first message begins it.
-
-    An id is never a name of something new: a session that has gone is not begun again under its id.
-    """
-    if found := find_session(client, name, agent):
-        return found, False
-    if len(name) == ID_LENGTH and name.count("-") == ID_DASHES:
-        raise UserError(f"No session found: {name}")
-    if name.startswith("agent:"):
-        return name, True
-    owner = agent or client.call("agents.list").get("defaultId") or "main"
-    return f"agent:{normalize_agent_id(str(owner))}:{name}", True
-
-
-def check_agent(client: GatewayClient, agent: str) -> None:
-    """Refuses the id of an agent that is not configured, so that a typo makes no new agent."""
-    known = {str(row.get("id")) for row in client.call("agents.list").get("agents") or []}
-    if normalize_agent_id(agent) not in known:
-        raise UserError(f'Unknown agent id "{agent}". Use "openclaw agents list" to see configured agents.')
-
-
-def find_session(client: GatewayClient, name: str, agent: str | None) -> str | None:
-    """Returns the key of the session with this key, id or label; None when there is none."""
-    scope = {"agentId": agent} if agent else {}
-    for field in ("key", "sessionId", "label"):
-        try:
-            return str(client.call("sessions.resolve", {field: name, **scope})["key"])
-        except GatewayError as error:
-            if error.detail_code != "SESSION_NOT_FOUND":
-                raise
-    return None
-
-
 def _send_to_channel(args: argparse.Namespace) -> int:
     text = args.message if args.message is not None else args.text
     if not (text and text.strip()) and not args.media:
@@ -138,7 +102,10 @@ def _send_to_channel(args: argparse.Namespace) -> int:
     if args.dry_run:
         print_json({"dryRun": True, "method": "send", "params": params})
         return 0
-    payload = service.connect(args).call("send", params)
+    client = service.connect(args)
+    if args.session:
+        params["sessionKey"] = given_key(client, args.session, args.agent)
+    payload = client.call("send", params)
     text = f"Sent through {payload.get('channel', 'the channel')}: {payload.get('messageId', '')}"
     return answer(args, payload, text)
 
@@ -165,10 +132,11 @@ def agent(args: argparse.Namespace) -> int:
     params["deliver"] = args.deliver
     if args.agent:
         check_agent(client, args.agent)
+    key = f"agent:{args.agent}:main"
+    if args.session_id and (found := find_session(client, args.session_id, args.agent)):
+        key = params["sessionKey"] = found
+        del params["sessionId"]
     if args.verbose and (args.session_id or args.agent):
-        key = f"agent:{args.agent}:main"
-        if args.session_id:
-            key = str(client.call("sessions.resolve", {"sessionId": args.session_id})["key"])
         client.call("sessions.patch", {"key": key, "verboseLevel": args.verbose})
     turn = run_turn(client, "agent", params, quiet=True, timeout_s=seconds)
     if args.json:
@@ -276,7 +244,7 @@ _AGENT = Action(
     (
         Flag("-m --message MESSAGE", "what to say to the agent", required=True),
         Flag("-t --to NUMBER", "recipient whose session is used"),
-        Flag("--session-id ID", "an existing session"),
+        Flag("--session --session-id NAME", "an existing session, by key, id or label", dest="session_id"),
         Flag("--agent ID", "an agent; its main session is used"),
         Flag("--thinking LEVEL", "off, minimal, low, medium or high, for this turn"),
         Flag("--verbose", "keep this verbosity for the session", choices=("on", "off")),

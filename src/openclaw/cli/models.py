@@ -41,12 +41,16 @@ def list_models(args: argparse.Namespace) -> int:
     elif args.plain:
         sys.stdout.write("".join(f"{printable(row['key'])}\n" for row in rows))
     else:
+        # The name is last and whole, so that it can be given to `models set` and the rest fits 80 characters with it.
         for row in rows:
             window = f"{row['contextWindow'] // 1000}k" if isinstance(row["contextWindow"], int) else "?"
-            tags = ", ".join(row["tags"])
-            sys.stdout.write(
-                printable(f"{row['key']:<50} {window:>6}  {'+'.join(row['input']):<12} {tags}").rstrip() + "\n"
-            )
+            default = "*" if "default" in row["tags"] else " "
+            sees = "+image" if "image" in row["input"] else ""
+            thinks = "reasoning" if "reasoning" in row["tags"] else ""
+            line = f"{default} {window:>6}  {'text' + sees:<11} {thinks:<10} {row['key']}"
+            sys.stdout.write(printable(line) + "\n")
+        if any("default" in row["tags"] for row in rows):
+            note("* answers unless a session says otherwise")
     return 0
 
 

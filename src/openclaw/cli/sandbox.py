@@ -40,7 +40,7 @@ def _state() -> Path:
 
 def _session(config: Config, args: argparse.Namespace) -> tuple[str, str]:
     """The agent and the key that the flags name."""
-    key: str = (args.session or "").strip()
+    key = _known((args.session or "").strip(), args.agent)
     agent_id = normalize_agent_id(args.agent) if args.agent else default_agent_id(config)
     if key.startswith("agent:"):
         agent_id = normalize_agent_id(key.split(":")[1])
@@ -49,6 +49,17 @@ def _session(config: Config, args: argparse.Namespace) -> tuple[str, str]:
     if not key or key == "main":
         return agent_id, main_session_key(config, agent_id)
     return agent_id, key if key.startswith("agent:") or key == "global" else f"agent:{agent_id}:{key}"
+
+
+def _known(name: str, agent: str | None) -> str:
+    """The key of the session that goes by this name, as the Gateway or else the state folder knows it."""
+    from openclaw.cli.client import GatewayClient
+    from openclaw.cli.session_names import given_key
+    from openclaw.cli.target import resolve
+
+    client = GatewayClient(resolve())
+    client.reads_folder = True
+    return given_key(client, name, agent) if name and client.target.local else name
 
 
 def plan_for(config: Config, agent_id: str, key: str) -> SandboxPlan | None:
@@ -192,7 +203,7 @@ def _ago(milliseconds: float) -> str:
 
 def recreate(args: argparse.Namespace) -> int:
     if sum((bool(args.all), bool(args.session), bool(args.agent))) != 1:
-        raise UserError("name what to make anew: --all, --session KEY or --agent ID")
+        raise UserError("name what to make anew: --all, --session NAME or --agent ID")
     config = _config()
     chosen = _used(config)
     if args.session:
@@ -226,7 +237,10 @@ def recreate(args: argparse.Namespace) -> int:
     return EXIT_FAILURE if failed else 0
 
 
-_WHICH = (Flag("--session KEY", "a session, e.g. main or agent:main:work"), Flag("--agent ID", "an agent"))
+_WHICH = (
+    Flag("--session NAME", "a session by its key, id or label, e.g. main or agent:main:work"),
+    Flag("--agent ID", "an agent"),
+)
 COMMANDS = {
     "sandbox": Group(
         {

@@ -21,7 +21,7 @@ from openclaw.cli.command import (
     answer,
     query,
 )
-from openclaw.cli.message import find_session
+from openclaw.cli.session_names import find_session, given_key
 from openclaw.cli.target import resolve
 from openclaw.cli.terminal import note, paint, print_json
 from openclaw.cli.turn import message_text
@@ -53,7 +53,9 @@ ROW_FIELDS = (
 )
 # fmt: on
 _SESSION = Flag("session SESSION", "session key, id or label")
-_KEY = Flag("key KEY", "session key (default main)", param="key", nargs="?", default="main")
+_KEY = Flag(
+    "key SESSION", "session key, id or label (default main)", param="key", session=True, nargs="?", default="main"
+)
 
 
 def _active_minutes(args: argparse.Namespace) -> dict[str, Any]:
@@ -306,7 +308,8 @@ def _pages(args: argparse.Namespace) -> Iterator[str]:
     import json
 
     gateway = from_args(args)
-    params: dict[str, Any] = {"key": args.key, "format": "raw" if args.raw else "public"}
+    key = given_key(gateway, args.key)
+    params: dict[str, Any] = {"key": key, "format": "raw" if args.raw else "public"}
     if args.session:
         params["sessionId"] = args.session
     cursor: int | None = 0
@@ -481,7 +484,7 @@ _ACTIONS = {
         "sessions.search",
         (
             Flag("query WORD", 'words that must all occur; "in quotes" as a phrase', nargs="+"),
-            Flag("--session KEY", "only the current session of this key", param="key"),
+            Flag("--session NAME", "only the current session of this key, id or label", param="key", session=True),
             Flag("--agent ID", "only sessions of this agent", param="agentId"),
             Flag(
                 "--role",

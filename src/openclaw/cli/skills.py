@@ -19,7 +19,8 @@ _LACKS = (
     ("os", "another system:"),
 )
 NAME_WIDTH = 24
-DESCRIPTION_CHARS = 90
+DESCRIPTION_CHARS = 52
+"""So that a row fits 80 columns; ``skills info`` has the whole."""
 
 
 def _wanted(report: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:

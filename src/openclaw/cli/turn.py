@@ -204,6 +204,7 @@ def message_text(message: dict[str, Any]) -> str:
         return content
     blocks = content if isinstance(content, list) else []
     texts = [str(_dict(block).get("text") or "") for block in blocks if _dict(block).get("type") == "text"]
+    texts += [f"MEDIA:{url}" for url in message.get("mediaUrls") or []]
     return "\n\n".join(text for text in texts if text)
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from openclaw.agent.run import entry_id
 from openclaw.channels.manager import RunningAccount
+from openclaw.file_types import content_type
 from openclaw.inbound.message import Inbound, Sender
 from openclaw.inbound.notices import injected_message
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
@@ -103,7 +104,7 @@ async def fetched_media(gateway: Gateway, addresses: Sequence[str]) -> list[Medi
 
 
 async def stored_media(gateway: Gateway, data: bytes, name: str | None, mime: str = "") -> MediaRef:
-    mime = mime or mimetypes.guess_type(name or "")[0] or "application/octet-stream"
+    mime = content_type(data, mime or mimetypes.guess_type(name or "")[0] or "")
     return MediaRef(blob=await gateway.runtime.blobs.put(data), mime_type=mime, file_name=name)
 
 
@@ -133,6 +134,8 @@ async def outcome(gateway: Gateway, row: LedgerRow) -> SendOutcome:
         return SendOutcome(
             {**answer, "queued": True, "reason": delivery_text(waiting) or "the channel is not connected"}
         )
+    if bare := next((part for part in parts if part.error), None):
+        answer["warning"] = f"a file was not sent: {bare.error}"
     return SendOutcome(answer)
 
 

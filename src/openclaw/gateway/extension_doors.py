@@ -73,7 +73,7 @@ class SentMessages:
 
     def finished(self) -> None:
         record = self._record
-        said = record.result.shown_texts if record.result is not None else []
+        said = record.result.shown if record.result is not None else []
         self._points.message_sent(
             MessageSent(
                 agent_id=record.row.agent_id,
@@ -81,6 +81,6 @@ class SentMessages:
                 channel=str(record.row.route.get("channel") or record.row.source),
                 run_id=record.run_id,
                 state=record.state,
-                text="\n\n".join(said),
+                text="\n\n".join(one.text for one in said if one.text),
             )
         )

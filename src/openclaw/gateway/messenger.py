@@ -6,6 +6,7 @@ there, which may be after the run that sent it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +18,7 @@ from openclaw.gateway import direct_send
 from openclaw.gateway.direct_send import Letter, SendRefused
 from openclaw.inbound.message import Route
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, is_delivered
+from openclaw.outbound.reply_files import MB, reply_files, size_limit
 from openclaw.outbound.visible import CURRENT, speech_of, visible_text
 from openclaw.sessions.keys import SessionRef, is_subagent, parse_agent_key, rest_of, shown_key
 from openclaw.sessions.send_policy import is_blocked
@@ -24,7 +26,7 @@ from openclaw.storage.base import JobRow, LedgerRow, step_id
 from openclaw.teamwork.jobs import Jobs
 from openclaw.teamwork.send import announce_route
 from openclaw.tools.base import ToolContext
-from openclaw.tools.message import Action, Attachment, MessageRefused, Order, Place, marks_for
+from openclaw.tools.message import Action, Attachment, MessageRefused, Order, Place, marks_for, opener_for
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -107,7 +109,8 @@ class ChannelMessenger:
             return msgspec.structs.replace(letter, act=_act(order, current))
         speech = speech_of(order.text)
         text, tag = (speech.text.strip(), speech.reply_to) if isinstance(speech, Spoken) else ("", "")
-        media = await self._media(order, attachment)
+        named = [*order.media, *(speech.media if isinstance(speech, Spoken) else ())]
+        media = await self._media(named, attachment, there, context)
         if not text and not media:
             raise MessageRefused("message or media required")
         quoted = order.message_id or (current if order.action == "reply" or tag == CURRENT else tag)
@@ -116,12 +119,21 @@ class ChannelMessenger:
         text = f"{before}{text}{behind}" if text else text
         return msgspec.structs.replace(letter, text=text, media=tuple(media), reply_to=quoted)
 
-    async def _media(self, order: Order, attachment: Attachment | None) -> list[MediaRef]:
-        media = await direct_send.fetched_media(self._gateway, order.media)
-        if attachment is not None:
-            made = await direct_send.stored_media(self._gateway, attachment.data, attachment.name, attachment.mime_type)
-            media.append(made)
-        return media
+    async def _media(
+        self, named: Sequence[str], attachment: Attachment | None, there: Place, context: ToolContext
+    ) -> list[MediaRef]:
+        """The files that the call names or holds, stored. Raises ``MessageRefused`` if one of them cannot be sent."""
+        runtime = self._gateway.runtime
+        limit_mb, key = size_limit(runtime.config.current, there.channel, there.account_id)
+        files = await reply_files(named, runtime.blobs, opener_for(context), limit_mb, key)
+        if files.notes:
+            raise MessageRefused(" ".join(files.notes))
+        if attachment is None:
+            return list(files.media)
+        if len(attachment.data) > limit_mb * MB:
+            raise MessageRefused(f"the file is larger than {limit_mb:g} MB ({key})")
+        made = await direct_send.stored_media(self._gateway, attachment.data, attachment.name, attachment.mime_type)
+        return [*files.media, made]
 
     async def _here(self, context: ToolContext) -> Place | None:
         """The conversation that the run belongs to: its own, or the one of whoever handed the work on to it."""

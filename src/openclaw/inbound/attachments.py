@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from openclaw.agent.sandbox import sandbox_of
-from openclaw.config.agents import workspace_dir
+from openclaw.agent.sandbox import opener_of
+from openclaw.file_types import sniff_image
 from openclaw.inbound.message import Inbound, Media
 from openclaw.opener import PathOpener, PathRefused
-from openclaw.tools.images import sniff_image
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
@@ -74,14 +73,6 @@ def _decoded(content: str, name: str) -> bytes:
     return data
 
 
-def content_type(data: bytes, claimed: str) -> str:
-    """The MIME type of a file. A picture is known by its content; what only claims to be one is a plain file."""
-    if (found := sniff_image(data)) is not None:
-        return found
-    mime = claimed.partition(";")[0].strip().lower()
-    return "application/octet-stream" if mime.startswith("image/") or "/" not in mime else mime
-
-
 FOLDER = "media/inbound"
 _LONGEST_NAME = 80
 _UNSAFE = re.compile(r"[^\w.+-]+")
@@ -98,13 +89,7 @@ async def within_reach(
     """
     if not any(_is_for_tools(media) for media in inbound.media):
         return inbound
-    sandbox = await sandbox_of(runtime, session.agent_id, session.key, entry)
-    if sandbox is None:
-        workspace = workspace_dir(runtime.config.current, str(runtime.state_dir), session.agent_id)
-        # The opener refuses to follow a link that the agent may have put in the folder's place.
-        opener = PathOpener(workspace, confine=True)
-    else:
-        opener = sandbox.opener
+    opener = await opener_of(runtime, session.agent_id, session.key, entry)
     media = [await _placed(runtime.blobs, one, opener) if _is_for_tools(one) else one for one in inbound.media]
     return msgspec.structs.replace(inbound, media=tuple(media))
 

@@ -17,11 +17,13 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from openclaw.clock import Clock, wait_within
+from openclaw.foreign_text import disarmed_name
 from openclaw.outbound.backoff import Backoff, Chance, retry_delay_s
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage import faults
 from openclaw.storage.base import DeliveryCode, Ledger, OutboxRow, PartState
 from openclaw.storage.disk_errors import until_written
+from openclaw.text import shortened
 
 log = logging.getLogger("openclaw.outbound")
 
@@ -42,6 +44,7 @@ ASK_AGAIN_S = 20.0
 DOUBT_PAUSES_S = (0.0, 300.0, 1800.0, 7200.0)
 """The least pause after the first, second … try that got no answer although the channel answers other questions."""
 
+LONGEST_REASON = 200
 LONGEST_PAUSE_MS = 60_000
 """The longest pause before a block of a reply, whatever is configured."""
 
@@ -78,6 +81,13 @@ def route_key(row: OutboxRow) -> RouteKey:
 def pause_s(doubts: int) -> float:
     """The least pause before a part is sent again that may have arrived this often."""
     return DOUBT_PAUSES_S[min(doubts, len(DOUBT_PAUSES_S)) - 1] if doubts else 0.0
+
+
+def without_files(message: OutgoingMessage, why: str) -> str:
+    """The text of a message whose files are not sent."""
+    names = ", ".join(disarmed_name(one.file_name or "") or one.mime_type for one in message.media)
+    note = f"⚠️ The file {names} was not sent: {shortened(why, LONGEST_REASON).rstrip('.')}."
+    return f"{message.text}\n\n{note}" if message.text.strip() else note
 
 
 class Delivery:
@@ -259,28 +269,45 @@ class Delivery:
         await self._mark(row, "sending", error=row.error, doubts=row.doubts, code=row.code)
         try:
             message = msgspec.convert(row.payload, OutgoingMessage)
-            if doubts:
-                message = msgspec.structs.replace(message, possibly_duplicate=True)
-            sent = await self._outlet.send(row.channel, row.route, message, f"{row.run_id}:{row.part}")
         except msgspec.ValidationError as error:
             return await self._end(row, "dead", error=f"the stored part cannot be read: {error}", doubts=doubts)
+        if doubts:
+            message = msgspec.structs.replace(message, possibly_duplicate=True)
+        try:
+            sent = await self._outlet.send(row.channel, row.route, message, f"{row.run_id}:{row.part}")
         except SendFailed as failure:
-            return await self._failed(row, failure, doubts)
+            return await self._failed(row, message, failure, doubts)
         faults.point("outbox.arrived")
         code = DeliveryCode.REPEATED if doubts else DeliveryCode.NONE
         return await self._end(row, "sent", message_id=sent.message_id, doubts=doubts, code=code)
 
-    async def _failed(self, row: OutboxRow, failure: SendFailed, doubts: int) -> Outcome:
+    async def _failed(self, row: OutboxRow, message: OutgoingMessage, failure: SendFailed, doubts: int) -> Outcome:
         attempts, error = row.attempts + 1, str(failure)
-        if failure.permanent:
+        if failure.permanent or (failure.reached and attempts >= self._max_attempts):
+            if message.media:
+                return await self._without_files(row, message, failure, doubts)
+            error = error if failure.permanent else f"given up after {attempts} tries: {error}"
             return await self._end(row, "dead", error=error, doubts=doubts)
-        if failure.reached and attempts >= self._max_attempts:
-            return await self._end(row, "dead", error=f"given up after {attempts} tries: {error}", doubts=doubts)
         delay_s, code = retry_delay_s(RETRY, attempts, failure.retry_after_s, self._chance), row.code
         if failure.maybe_sent and not self._outlet.idempotent(row.channel):
             doubts, code = doubts + 1, DeliveryCode.UNANSWERED
             delay_s = max(delay_s, pause_s(doubts))
         return await self._hold(row, delay_s, error, doubts, code)
+
+    async def _without_files(
+        self, row: OutboxRow, message: OutgoingMessage, failure: SendFailed, doubts: int
+    ) -> Outcome:
+        """Sends the words of a message whose file the platform does not take, and says so.
+
+        Otherwise the file would take the words, and the rest of the reply, with it.
+        """
+        bare = msgspec.structs.replace(message, media=(), text=without_files(message, str(failure)))
+        try:
+            sent = await self._outlet.send(row.channel, row.route, bare, f"{row.run_id}:{row.part}")
+        except SendFailed as problem:
+            return await self._failed(row, bare, problem, doubts)
+        log.warning("part %d of %s was sent without its file: %s", row.part, row.run_id, failure)
+        return await self._end(row, "sent", message_id=sent.message_id, doubts=doubts, error=str(failure))
 
     async def _hold(
         self, row: OutboxRow, delay_s: float, error: str, doubts: int, code: DeliveryCode

@@ -31,6 +31,8 @@ class AnswerText(msgspec.Struct, frozen=True):
     text: str
     reply_to: str = ""
     """The message that the answer quotes, as far as it has said so."""
+    media: tuple[str, ...] = ()
+    """Files that the answer names here. The text may be empty then."""
 
 
 class ReasoningText(msgspec.Struct, frozen=True):

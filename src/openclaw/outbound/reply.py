@@ -24,12 +24,20 @@ REPEAT_MARK = "(possibly sent twice)"
 """Begins a message that may have arrived already, on a channel that cannot tell a repeat by itself."""
 
 
+LONGEST_CAPTION = 1000
+"""A longer text is not the caption of a file, but a message behind it. The strictest platforms take 1024."""
+CAPTIONED = frozenset({"telegram", "discord", "slack", "whatsapp", "signal"})
+"""Channels on which a file and words are one message."""
+
+
 class MediaRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A file to send. Its bytes are in the blob store."""
 
     blob: str
     mime_type: str
     file_name: str | None = None
+    url: str | None = None
+    """Where it was fetched. A channel that carries no files shows this instead."""
 
 
 class Button(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -147,8 +155,10 @@ def parts_for(
     *,
     first: int = 0,
 ) -> list[OutboxPart]:
-    """The messages to deliver, in order. Media go with the first text. Silence and blank text yield no message.
+    """The messages to deliver, in order. Silence and blank text yield no message.
 
+    Each file is a message of its own, so that none is sent twice because the next one failed. A short text is the
+    caption of the first file, or a message before it where there are no captions. Files come before a long text.
     ``reply_to`` is the id of the message that is quoted, or ``current`` for the message that is answered. ``first`` is
     the number of the first part, which is the number of messages that were sent before. Cutting a text loses only
     white space at the cuts.
@@ -164,10 +174,18 @@ def parts_for(
                 OutgoingMessage(text=chunk, reply_to_id=quoted if place == 0 else None)
                 for place, chunk in enumerate(chunks)
             ]
-    if media:
-        start = parts[0] if parts else OutgoingMessage(reply_to_id=shape.quoted(route, reply_to, first) or None)
-        parts[:1] = [msgspec.structs.replace(start, media=tuple(media))]
     channel = str(route["channel"])
+    if media:
+        files = [OutgoingMessage(media=(one,)) for one in media]
+        short = bool(parts) and len(parts[0].text) <= LONGEST_CAPTION
+        if short and channel in CAPTIONED and not media[0].mime_type.startswith("audio/"):
+            parts[0] = msgspec.structs.replace(parts[0], media=tuple(media[:1]))
+            parts[1:1] = files[1:]
+        elif short:
+            parts[1:1] = files
+        else:
+            files[0] = msgspec.structs.replace(files[0], reply_to_id=shape.quoted(route, reply_to, first) or None)
+            parts = files + [msgspec.structs.replace(part, reply_to_id=None) for part in parts]
     return [
         OutboxPart(part=number, channel=channel, payload=msgspec.to_builtins(part))
         for number, part in enumerate(parts, first)

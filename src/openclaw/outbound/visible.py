@@ -1,7 +1,8 @@
 """Decides what people see of a model's text while it arrives: the same for every channel, event and view.
 
-``SpeechStream`` separates reasoning, takes out reply tags and holds back silence tokens. The reply tags are
-``[[reply_to_current]]``, the message that started the turn, and ``[[reply_to:<id>]]``, another message of the chat.
+``SpeechStream`` separates reasoning, takes out reply tags and ``MEDIA:`` lines, and holds back silence tokens. The
+reply tags are ``[[reply_to_current]]``, the message that started the turn, and ``[[reply_to:<id>]]``, another message
+of the chat.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import msgspec
 
 from openclaw.events import Silent, Speech, Spoken, Unsaid
 from openclaw.messages import AssistantBlock, AssistantMessage, TextBlock, ThinkingBlock
+from openclaw.outbound.media_lines import MARK, MediaLines
 from openclaw.outbound.reasoning import AnswerText, Framing, Piece, ReasoningText, TagStream, framed, typed
 from openclaw.outbound.silence import SilenceGate
 
@@ -34,6 +36,8 @@ class SpeechStream:
         self._only_final: Framing = only_final
         self._tags = TagStream(only_final=only_final)
         self._reply_tags = ReplyTags()
+        self._media_lines = MediaLines()
+        self._media_shown = 0
         self._gate = SilenceGate(ack_max_chars=ack_max_chars)
         self._said: list[str] = []
 
@@ -43,8 +47,10 @@ class SpeechStream:
     def close(self, *, complete: bool = True) -> list[Piece]:
         """Returns the rest. ``complete`` is False for a text that was cut off."""
         pieces = self._through(self._tags.close(complete=complete))
-        text = self._gate.feed(self._reply_tags.close(complete=complete))
-        if text := text + self._gate.close(complete=complete):
+        rest = self._media_lines.feed(self._reply_tags.close(complete=complete))
+        text = self._gate.feed(rest + self._media_lines.close(complete=complete))
+        text += self._gate.close(complete=complete)
+        if text or self._media_shown < len(self._media_lines.media):
             pieces.append(self._say(text))
         return pieces
 
@@ -68,24 +74,34 @@ class SpeechStream:
         return "".join(self._said)
 
     @property
+    def media(self) -> tuple[str, ...]:
+        """The files that were named so far."""
+        return tuple(self._media_lines.media)
+
+    @property
     def outcome(self) -> Speech:
-        if self._gate.silent is not None:
+        media = self.media
+        if self._gate.silent is not None and not media:
             return Silent(self._gate.silent)
         text = self.said.strip()
-        return Spoken(text, self._reply_tags.reply_to) if text else Unsaid()
+        return Spoken(text, self._reply_tags.reply_to, media) if text or media else Unsaid()
 
     def _through(self, pieces: list[Piece]) -> list[Piece]:
         shown: list[Piece] = []
         for piece in pieces:
             if isinstance(piece, ReasoningText):
                 shown.append(piece)
-            elif text := self._gate.feed(self._reply_tags.feed(piece.text)):
+                continue
+            text = self._gate.feed(self._media_lines.feed(self._reply_tags.feed(piece.text)))
+            if text or self._media_shown < len(self._media_lines.media):
                 shown.append(self._say(text))
         return shown
 
     def _say(self, text: str) -> AnswerText:
         self._said.append(text)
-        return AnswerText(text, self._reply_tags.reply_to)
+        media = tuple(self._media_lines.media[self._media_shown :])
+        self._media_shown += len(media)
+        return AnswerText(text, self._reply_tags.reply_to, media)
 
 
 def speech_of(text: str, *, complete: bool = True) -> Speech:
@@ -106,7 +122,8 @@ def visible_message(message: AssistantMessage, *, with_reasoning: bool) -> Assis
     """A stored message as people see it. None if they see nothing of it."""
     message = typed(message)
     complete = message.stop_reason not in ("error", "aborted")
-    whole = visible_text(message.text, complete=complete)
+    speech = speech_of(message.text, complete=complete)
+    whole, media = (speech.text, speech.media) if isinstance(speech, Spoken) else ("", ())
     content: list[AssistantBlock] = []
     texts = [block for block in message.content if isinstance(block, TextBlock)]
     for block in message.content:
@@ -121,9 +138,18 @@ def visible_message(message: AssistantMessage, *, with_reasoning: bool) -> Assis
                 content += [block] if with_reasoning else []
             case _:
                 content.append(block)
-    if not content and message.content and complete:
+    if not content and message.content and complete and not media:
         return None
     return msgspec.structs.replace(message, content=content)
+
+
+def media_of(message: AssistantMessage) -> tuple[str, ...]:
+    """The files that a stored message names, in order, by address."""
+    text = typed(message).text
+    if MARK not in text:
+        return ()
+    speech = speech_of(text, complete=message.stop_reason not in ("error", "aborted"))
+    return speech.media if isinstance(speech, Spoken) else ()
 
 
 class ReplyTags:

@@ -20,9 +20,11 @@ from openclaw.config.schema import Config
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import INTERNAL, TextBlock, UserMessage
 from openclaw.outbound.blocks import rest_of
+from openclaw.outbound.media_lines import closed_up
 from openclaw.outbound.prefix import Speaker
 from openclaw.outbound.reasoning import reasoning_message
-from openclaw.outbound.reply import ReplyShape, failure_notice, is_delivered, parts_for, reply_shape
+from openclaw.outbound.reply import MediaRef, ReplyShape, failure_notice, is_delivered, parts_for, reply_shape
+from openclaw.outbound.reply_files import Files
 from openclaw.outbound.stream import stored_refs
 from openclaw.outbound.usage_text import with_footer
 from openclaw.redact import redact
@@ -366,7 +368,8 @@ class Dispatcher:
                     self._took_in(left, later.run_id)
                 lane.add(left, left.queue, first=True)
         gave_up = choice != "run" and result.outcome != "ok"
-        await self._finish(record, result, run.transcript, refused if gave_up else None)
+        files = await self._files(record, run, result)
+        await self._finish(record, result, run.transcript, refused if gave_up else None, files)
         if run.prepared is not None and result.outcome == "ok":
             self.compactions.after_run(run.prepared, result.final, emit)
 
@@ -376,15 +379,19 @@ class Dispatcher:
         result: RunResult,
         written: Transcript | None = None,
         ending: Ending | None = None,
+        files: Sequence[Files] = (),
     ) -> None:
-        """Ends the message: first on disk, then for everyone who follows it. ``ending`` None: the result decides it."""
+        """Ends the message: first on disk, then for everyone who follows it. ``ending`` None: the result decides it.
+
+        ``files`` are those of each answer.
+        """
         ending = ending or ending_of(result)
         summary = result.summary()
         faults.point("finish.before")
         if written is not None:
             faults.point("sync.before")
         row_id, disk = record.row.id, record.disk
-        parts = await self._parts(record, ending, result)
+        parts = await self._parts(record, ending, result, files)
         await self._until_written(
             lambda: self._runtime.ledger.finish(
                 row_id, ending.state, reason=ending.reason, result=summary | disk.noted(), outbox=parts, written=written
@@ -394,7 +401,15 @@ class Dispatcher:
         faults.point("finish.after")
         self._tell_end(record, result, ending.reason)
 
-    async def _parts(self, record: RunRecord, ending: Ending, result: RunResult) -> list[OutboxPart]:
+    async def _files(self, record: RunRecord, run: AgentRun, result: RunResult) -> list[Files]:
+        """The files for the channel. The message does not end before they are stored."""
+        if not is_delivered(record.row.route) or ending_of(result).state == "superseded":
+            return []
+        return await self._until_written(lambda: run.reply_files(result), record.disk)
+
+    async def _parts(
+        self, record: RunRecord, ending: Ending, result: RunResult, files: Sequence[Files]
+    ) -> list[OutboxPart]:
         """What the channel delivers now, besides what it got while the reply was being written."""
         row, ledger = record.row, self._runtime.ledger
         if not is_delivered(row.route):
@@ -406,9 +421,9 @@ class Dispatcher:
             stored = await self._until_written(lambda: ledger.outbox_of(row.id), record.disk)
         speaker = Speaker(agent_id=row.agent_id, model=record.model, thinking=record.thinking)
         shape = reply_shape(self._runtime.config.current, row.route, speaker)
-        make = partial(reply_parts, row.route, ending, result, shape, stored)
+        make = partial(reply_parts, row.route, ending, result, shape, stored, files)
         # Cutting a very long reply takes a while, and other conversations go on meanwhile.
-        return await asyncio.to_thread(make) if sum(map(len, result.texts)) > LONG_REPLY else make()
+        return await asyncio.to_thread(make) if sum(len(one.text) for one in result.said) > LONG_REPLY else make()
 
     def _tell_end(self, record: RunRecord, result: RunResult, reason: Reason) -> None:
         # A run that took too long failed: everyone is told why, and not only that it was stopped.
@@ -732,9 +747,14 @@ def abort_reason(stopped_by: str) -> Reason:
 
 
 def reply_parts(
-    route: dict[str, Any], ending: Ending, result: RunResult, shape: ReplyShape, stored: Sequence[OutboxRow] = ()
+    route: dict[str, Any],
+    ending: Ending,
+    result: RunResult,
+    shape: ReplyShape,
+    stored: Sequence[OutboxRow] = (),
+    files: Sequence[Files] = (),
 ) -> list[OutboxPart]:
-    """Returns what the channel delivers: what was said, then one notice if the run failed.
+    """Returns what the channel delivers: what was said, with its files, then one notice if the run failed.
 
     ``stored`` is what the outbox holds of the reply already: what its blocks have said is not said again. Nothing is
     delivered for messages of the web client and for runs that somebody stopped.
@@ -743,13 +763,22 @@ def reply_parts(
         return []
     notice = result.notice if ending.state == "answered" else failure_notice(reason_text(ending.reason))
     reasoning = reasoning_message(result.reasoning)
-    said, refs = result.texts, stored_refs(stored)
-    said = [rest_of(text, refs) for text in said] if refs else list(said)
-    if said and result.footer:
-        said[-1] = with_footer(said[-1], result.footer) if said[-1].strip() else result.footer
-    texts = [*([reasoning] if reasoning else []), *said, *([notice] if notice else [])]
+    refs = stored_refs(stored)
+    said: list[tuple[str, tuple[MediaRef, ...]]] = [(reasoning, ())] if reasoning else []
+    for place, answer in enumerate(result.said):
+        text = rest_of(answer.text, refs) if refs and answer.text else answer.text
+        own = files[place] if place < len(files) else Files()
+        text = closed_up(text) if answer.media else text
+        text = "\n\n".join(part for part in (text, *(f"⚠️ {note}" for note in own.notes)) if part)
+        if place == len(result.said) - 1 and result.footer:
+            text = with_footer(text, result.footer) if text.strip() else result.footer
+        said.append((text, own.media))
+    said += [(notice, ())] if notice else []
     first = max((row.part for row in stored), default=-1) + 1
-    return parts_for(route, texts, shape, reply_to=result.reply_to, first=first)
+    parts: list[OutboxPart] = []
+    for text, media in said:
+        parts += parts_for(route, [text], shape, media, result.reply_to, first=first + len(parts))
+    return parts
 
 
 # The runs in memory

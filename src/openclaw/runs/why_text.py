@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from openclaw.storage.base import (
     AbortReason,
     DeliveryCode,
     JobRow,
+    Ledger,
     LedgerRow,
     OutboxRow,
     Reason,
@@ -40,6 +42,10 @@ LONGEST_REASON = 400
 LONGEST_NAME = 100
 NOTICEABLE_MS = 1_000
 """A shorter wait before a run is not mentioned."""
+LONGEST_NUMBER = 18
+"""The most digits of the number of a message, which has 64 bits."""
+_PUBLIC_ID = re.compile(r"^(chatcmpl|resp|msg)_")
+"""The prefixes of the ids under which OpenAI's clients know a run."""
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _REASONS = {
@@ -536,6 +542,15 @@ class Life(msgspec.Struct, frozen=True):
     """Deliveries of the same message that were not taken in."""
     jobs: list[JobRow] = []
     """What the message led to in other sessions."""
+
+
+async def named_message(ledger: Ledger, name: str) -> LedgerRow | None:
+    """The message that goes by this run id or this number. It means the same in a chat and on the command line."""
+    row = await ledger.by_run(_PUBLIC_ID.sub("", name)) if name else None
+    number = name.removeprefix("#")
+    if row is None and number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER:
+        row = await ledger.get(int(number))
+    return row
 
 
 async def life_of(runtime: Runtime, row: LedgerRow) -> Life:

@@ -50,19 +50,6 @@ class FittedImage(msgspec.Struct, frozen=True):
     """Says how the picture differs from the file. Empty if it does not."""
 
 
-def sniff_image(head: bytes) -> str | None:
-    """The MIME type by magic number, because file names may be wrong. None if it is not an image."""
-    if head.startswith(b"\xff\xd8\xff") and head[3:4] != b"\xf7":
-        return "image/jpeg"
-    if head.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if head.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return "image/webp"
-    return None
-
-
 async def off_loop(work: Callable[[], _Result]) -> _Result:
     """Does slow work on pictures in threads of its own, so that many pictures keep no other work waiting."""
     return await asyncio.get_running_loop().run_in_executor(_threads, work)

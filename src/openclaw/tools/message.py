@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -99,7 +100,12 @@ class MessagingTool:
                 "to": {"type": "string", "description": "The same as target"},
                 "accountId": {"type": "string"},
                 "message": {"type": "string", "description": "The text"},
-                "media": {"type": "string", "description": "The http(s) address of a file to send along"},
+                "media": {"type": "string", "description": "A file to send along: http(s) address or workspace path"},
+                "attachments": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "More files, named like media",
+                },
                 "path": {"type": "string", "description": "A file of the workspace to send along"},
                 "buffer": {"type": "string", "description": "A file in base64 to send along"},
                 "filename": {"type": "string"},
@@ -149,7 +155,7 @@ def read_order(arguments: dict[str, Any]) -> Order:
         account_id=text("accountId"),
         target=text("target", "to") or "".join(targets),
         text=text("message", "content", "text", "caption"),
-        media=tuple(one for one in (text("media", "mediaUrl"),) if one),
+        media=tuple(_named(arguments)),
         message_id=text("replyTo") if action == "send" else text("messageId", "replyTo"),
         author=text("targetAuthor", "targetAuthorUuid"),
         emoji=text("emoji"),
@@ -165,8 +171,21 @@ def read_order(arguments: dict[str, Any]) -> Order:
     return order
 
 
+def _named(arguments: dict[str, Any]) -> Iterator[str]:
+    for name in ("media", "mediaUrl", "mediaUrls", "attachments"):
+        value = arguments.get(name)
+        for one in cast("list[Any]", value) if isinstance(value, list) else [value]:
+            if isinstance(one, str) and one.strip():
+                yield one.strip()
+
+
+def opener_for(context: ToolContext) -> PathOpener:
+    """Files are opened where the agent's file tools open them, or narrower."""
+    return context.sandbox.opener if context.sandbox else PathOpener(context.workspace, confine=True)
+
+
 def _attachment(arguments: dict[str, Any], context: ToolContext) -> Attachment | None:
-    """The file that the call names or holds. Files are opened where the agent's file tools open them, or narrower."""
+    """The file that the call holds, or names by its path."""
     name, mime = arguments.get("filename") or None, str(arguments.get("contentType") or "")
     if encoded := arguments.get("buffer"):
         try:
@@ -174,8 +193,7 @@ def _attachment(arguments: dict[str, Any], context: ToolContext) -> Attachment |
         except (binascii.Error, ValueError):
             raise MessageRefused("buffer is not base64") from None
     elif path := arguments.get("path") or arguments.get("filePath"):
-        opener = context.sandbox.opener if context.sandbox else PathOpener(context.workspace, confine=True)
-        with opener.open_read(str(path)) as file:
+        with opener_for(context).open_read(str(path)) as file:
             data = file.read(MOST_FILE_BYTES + 1)
         name = name or str(path).rstrip("/").rpartition("/")[2]
     else:

@@ -15,11 +15,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from openclaw.file_types import sniff_image
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
 from openclaw.opener import PathOpener
 from openclaw.text import clipped, shortened
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
-from openclaw.tools.images import ImageProblem, fit_image, off_loop, sniff_image
+from openclaw.tools.images import ImageProblem, fit_image, off_loop
 from openclaw.tools.node_calls import NodeCalls, NodeFacts, NodeFailed, UnknownNode
 
 TIMEOUT_MS = 30_000

@@ -33,7 +33,8 @@ READ = names("""
     agent.identity.get skills.status voicewake.get sessions.list sessions.preview cron.list cron.status cron.runs
     system-presence last-heartbeat node.list node.describe chat.history sessions.archived sessions.tree sessions.search
     sessions.export messages.list messages.get messages.why memory.status memory.search events.replay
-    chat.view chat.commands sessions.entries mcp.status plugins.list models.status
+    chat.view chat.commands chat.media sessions.entries mcp.status plugins.list
+    models.status
     outbox.list
 """)
 WRITE = names("""

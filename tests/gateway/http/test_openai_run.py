@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.agent.run import RunResult
-from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
+from openclaw.events import AssistantEnded, AssistantStarted, Event, Spoken, TextDelta
 from openclaw.gateway.http.openai_run import (
     Ask,
     Following,
@@ -78,7 +78,7 @@ async def test_usage_is_the_sum_of_all_model_calls() -> None:
     following = follow(run)
     tell(run, AssistantStarted(), TextDelta("a"), ended("a", input=10, output=1, cache_read=5))
     tell(run, AssistantStarted(), TextDelta("b"), ended("b", input=20, output=2))
-    run.end("ok", 0, None, RunResult(outcome="ok", texts=["a", "b"]))
+    run.end("ok", 0, None, RunResult(outcome="ok", said=[Spoken("a"), Spoken("b")]))
     ending = await following.ending()
     assert ending.usage is not None
     assert (ending.usage.input, ending.usage.output, ending.usage.cache_read) == (30, 3, 5)
@@ -93,7 +93,7 @@ async def test_silence_gives_an_empty_piece_to_keep_the_line_open() -> None:
     assert await anext(pieces) == ""
     tell(run, TextDelta("late"))
     assert await anext(pieces) == "late"
-    run.end("ok", 0, None, RunResult(outcome="ok", texts=["late"]))
+    run.end("ok", 0, None, RunResult(outcome="ok", said=[Spoken("late")]))
     # On a busy machine more silence may pass before the end is noticed.
     assert not any([piece async for piece in pieces])
 

@@ -217,6 +217,7 @@ def messaging(names: frozenset[str]) -> str:
     lines = [
         "## Messaging",
         "Your reply in this session goes back to where the message came from, by itself.",
+        "To send a file with it, write MEDIA: and its http(s) address or ./path in the workspace on a line of its own.",
     ]
     if "sessions_send" in names:
         lines.append("To reach another session use sessions_send(sessionKey, message).")

@@ -17,10 +17,11 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from openclaw.file_types import sniff_image
 from openclaw.messages import ImageBlock, Message, TextBlock, UserBlock, UserMessage, user_text
 from openclaw.opener import PathOpener, PathRefused
 from openclaw.tools.files import ReadTool
-from openclaw.tools.images import MAX_SIDE, MAX_SOURCE_BYTES, ImageProblem, fit_image, off_loop, sniff_image
+from openclaw.tools.images import MAX_SIDE, MAX_SOURCE_BYTES, ImageProblem, fit_image, off_loop
 
 if TYPE_CHECKING:
     from openclaw.agent.prepare import Prepared

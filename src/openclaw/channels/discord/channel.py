@@ -47,7 +47,7 @@ from openclaw.channels.offer import offer
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.channels.discord import DiscordAccount
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.inbound.attachments import content_type
+from openclaw.file_types import content_type
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render

@@ -264,7 +264,10 @@ class IrcChannel:
             raise SendFailed("on IRC a message cannot be changed or reacted to", permanent=True)
         address = parse_address(route.to or "")
         rendered = render(message.text, "irc", tables=self._settings.markdown.tables).text
-        files = [f"(file {one.file_name or one.mime_type} is not sent: IRC carries text only)" for one in message.media]
+        files = [
+            one.url or f"(file {one.file_name or one.mime_type} is not sent: IRC carries text only)"
+            for one in message.media
+        ]
         text = "\n".join(part for part in (rendered, *files) if part)
         if not text:
             raise SendFailed("there is nothing to send", permanent=True)

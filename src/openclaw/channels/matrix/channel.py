@@ -46,7 +46,7 @@ from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels.matrix import MatrixAccount
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.inbound.attachments import sniff_image
+from openclaw.file_types import sniff_image
 from openclaw.inbound.message import Inbound, Media, Quoted, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render

@@ -42,7 +42,7 @@ from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels.telegram import TelegramAccount
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.inbound.attachments import content_type
+from openclaw.file_types import content_type
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt

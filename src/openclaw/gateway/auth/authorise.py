@@ -17,8 +17,9 @@ _METHODS: dict[Right, str] = {
         agents.list agent.identity.get skills.status voicewake.get sessions.list sessions.preview cron.list cron.status
         cron.runs system-presence last-heartbeat node.list node.describe chat.history
         sessions.archived sessions.tree sessions.search sessions.export messages.list messages.get messages.why
-        memory.status memory.search events.replay chat.view chat.commands sessions.entries
-        mcp.status plugins.list models.status
+        memory.status memory.search events.replay chat.view chat.commands chat.media sessions.entries
+        mcp.status plugins.list
+        models.status
         outbox.list
     """,
     "write": """

@@ -10,11 +10,12 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from openclaw.config.schema.gateway import ResponseFiles, ResponseImages
+from openclaw.file_types import sniff_image
 from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.common import RequestRefused
 from openclaw.inbound.attachments import Image
 from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
-from openclaw.tools.images import ImageProblem, fit_image, off_loop, sniff_image
+from openclaw.tools.images import ImageProblem, fit_image, off_loop
 
 MAX_IMAGES = 20
 MAX_URL_PARTS = 8

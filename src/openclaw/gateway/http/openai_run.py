@@ -19,7 +19,7 @@ from openclaw.agent.continuation import replies
 from openclaw.agent.run import entry_id
 from openclaw.config.agents import default_agent_id
 from openclaw.config.schema.gateway import ChatCompletionsEndpoint, ResponseImages, ResponsesEndpoint
-from openclaw.events import AssistantEnded, AssistantStarted, Event, ModelSwitched, TextDelta
+from openclaw.events import AssistantEnded, AssistantStarted, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.common import RequestRefused, json_response, read_json
 from openclaw.gateway.http.openai_files import read_pictures
@@ -41,7 +41,8 @@ from openclaw.messages import (
     decode_message,
 )
 from openclaw.models.errors import switch_text
-from openclaw.outbound.visible import visible_text
+from openclaw.outbound.reply_files import file_lines
+from openclaw.outbound.visible import speech_of
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.dispatcher import Submission
 from openclaw.runs.queue import QueueWish, RunRecord
@@ -249,6 +250,8 @@ class Following:
 
     def _event(self, event: Event) -> None:
         match event:
+            case TextDelta("", _, _):
+                pass
             case TextDelta(delta):
                 if self._breaks:
                     delta = f"\n\n[{self._broke_off}]\n\n{delta}" if self._broke_off else f"\n\n{delta}"
@@ -262,8 +265,10 @@ class Following:
                 self._breaks, self._speaking = self._spoke, False
             case ModelSwitched(chosen, active, reason) if self._broke_off:
                 self._broke_off = f"{BROKE_OFF} {switch_text(chosen, active, reason)}"
-            case AssistantEnded(message):
+            case AssistantEnded(message, speech):
                 self._usage = _sum(self._usage, message.usage)
+                if isinstance(speech, Spoken) and speech.media:
+                    self._event(TextDelta(("\n\n" if self._speaking else "") + file_lines(speech.media)))
                 if self._speaking and message.stop_reason == "error":
                     self._broke_off = BROKE_OFF
             case _:
@@ -322,7 +327,7 @@ class Following:
             if record.state == "aborted":
                 error = f"the run was stopped before it was done ({record.error or 'stop'})"
             return RunEnding(error=error, usage=self._usage)
-        return self._ok(result.texts, result.final, self._usage or result.usage)
+        return self._ok([_with_files(one) for one in result.said], result.final, self._usage or result.usage)
 
     async def _stored_ending(self, row: LedgerRow) -> RunEnding:
         """Reads the ending from the transcript, for a run that ended long ago or before this Gateway started."""
@@ -333,7 +338,9 @@ class Following:
         for answer in answers:
             usage = _sum(usage, answer.usage)
         good = [answer for answer in answers if answer.stop_reason not in ("error", "aborted")]
-        texts = [visible_text(text) for text in replies(good)] or [str((row.result or {}).get("text") or "")]
+        said = [speech_of(text) for text in replies(good)]
+        texts = [_with_files(one) for one in said if isinstance(one, Spoken)]
+        texts = texts if said else [str((row.result or {}).get("text") or "")]
         return self._ok(texts, good[-1] if good else None, usage)
 
     def _ok(self, texts: Sequence[str], final: AssistantMessage | None, usage: Usage | None) -> RunEnding:
@@ -366,6 +373,11 @@ async def _answers_of(gateway: Gateway, row: LedgerRow) -> list[AssistantMessage
             answers.append(message)
         step += 1
     return answers
+
+
+def _with_files(answer: Spoken) -> str:
+    """An answer as text alone."""
+    return "\n\n".join(part for part in (answer.text, file_lines(answer.media)) if part)
 
 
 def _sum(total: Usage | None, more: Usage) -> Usage:
@@ -414,7 +426,6 @@ async def _stream(request: web.BaseRequest, following: Following, form: AnswerFo
     """Sends the answer as it grows. Each write waits until the caller reads."""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", **headers})
-    response.enable_chunked_encoding()
     try:
         writer = await response.prepare(request)
         assert writer is not None

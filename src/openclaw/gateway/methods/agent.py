@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -102,7 +103,7 @@ async def agent(call: MethodCall) -> Any:
         await gateway.dispatcher.wait(row.run_id, 24 * 3600)
         answer = _stored_result(await gateway.runtime.ledger.by_run(row.run_id) or row)
     if result.side_replies:
-        said = [{"text": text, "mediaUrl": None} for text in result.side_replies]
+        said = [payload(text) for text in result.side_replies]
         answer["result"]["payloads"] = [*said, *answer["result"]["payloads"]]
     return answer
 
@@ -125,7 +126,7 @@ async def _obeyed(call: MethodCall, message: Incoming, handled: Handled) -> dict
         "agentMeta": {"sessionId": entry["sessionId"] if entry else None},
         "aborted": False,
     }
-    return _answer(run_id, [reply] if reply else [], meta)
+    return _answer(run_id, [payload(reply)] if reply else [], meta)
 
 
 async def _session(call: MethodCall, params: AgentParams) -> SessionRef:
@@ -202,16 +203,22 @@ def _result(record: RunRecord) -> dict[str, Any]:
         "systemPromptReport": result.report.whole() if result.report else {},
     }
     reasoning = reasoning_message(result.reasoning)
-    said = result.shown_texts or ([result.notice] if result.notice else [])
-    return _answer(record.run_id, [reasoning, *said] if reasoning else said, meta)
+    said = [payload(one.text, one.media) for one in result.shown] or ([payload(result.notice)] if result.notice else [])
+    return _answer(record.run_id, [payload(reasoning), *said] if reasoning else said, meta)
 
 
-def _answer(run_id: str, texts: list[str], meta: dict[str, Any]) -> dict[str, Any]:
+def payload(text: str, media: Sequence[str] = ()) -> dict[str, Any]:
+    """One message of an answer, as clients get it: the text and the files that go with it, by address."""
+    said: dict[str, Any] = {"text": text, "mediaUrl": media[0] if media else None}
+    return {**said, "mediaUrls": list(media)} if media else said
+
+
+def _answer(run_id: str, payloads: list[dict[str, Any]], meta: dict[str, Any]) -> dict[str, Any]:
     return {
         "runId": run_id,
         "status": "ok",
         "summary": "aborted" if meta["aborted"] else "completed",
-        "result": {"payloads": [{"text": text, "mediaUrl": None} for text in texts], "meta": meta},
+        "result": {"payloads": payloads, "meta": meta},
     }
 
 
@@ -229,9 +236,9 @@ def _stored_result(row: LedgerRow) -> dict[str, Any]:
     if row.state in ("failed", "expired"):
         _fail(row.run_id, reason_text(row.reason) or row.state)
     stored = row.result or {}
-    text = stored.get("text")
+    text, media = stored.get("text"), stored.get("media") or []
     meta = {"agentMeta": {"sessionId": stored.get("sessionId")}, "aborted": row.state == "superseded"}
-    return _answer(row.run_id, [text] if text else [], meta)
+    return _answer(row.run_id, [payload(text or "", media)] if text or media else [], meta)
 
 
 def _fail(run_id: str, error: str) -> None:

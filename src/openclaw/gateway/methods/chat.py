@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from openclaw.agent.recorder import entry_id
+from openclaw.agent.sandbox import opener_of
 from openclaw.gateway.methods.agent import thinking_level
 from openclaw.gateway.server.events import RunStream
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
@@ -18,12 +20,14 @@ from openclaw.gateway.server.registry import (
     require_configured,
     target_of,
 )
-from openclaw.gateway.views.history import page_of_history, read_history
+from openclaw.gateway.views.history import named_files, page_of_history, read_history
 from openclaw.inbound.attachments import BadAttachment, InboundFile, read_images
 from openclaw.inbound.commands.registry import COMMANDS
 from openclaw.inbound.incoming import Handled, Incoming, client_facts
 from openclaw.inbound.notices import injected_message
 from openclaw.inbound.pipeline import Accepted
+from openclaw.outbound.media_lines import is_web
+from openclaw.outbound.reply_files import Unsendable, workspace_file
 from openclaw.runs.dispatcher import Submission
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
@@ -33,6 +37,8 @@ from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.base import END_STATES, AbortReason, MessageBody
 
 methods = MethodTable()
+
+MOST_MEDIA_BYTES = 4 * 1024 * 1024
 
 WEBCHAT_FIELDS: dict[str, Any] = {
     "chatType": "direct",
@@ -284,6 +290,38 @@ def _under_way(call: MethodCall, session_key: str) -> dict[str, Any]:
 
 def _said(body: MessageBody) -> dict[str, Any]:
     return {"text": body.written or without_wrappers(body.prompt or ""), "images": len(body.images)}
+
+
+class ChatMedia(Params):
+    session_key: NonEmpty
+    entry_id: NonEmpty
+    index: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    """Which of the files that the message names."""
+
+
+@methods.add("chat.media", ChatMedia)
+async def media(call: MethodCall) -> Any:
+    """A file of the workspace that a message of the agent names, in base64. No other file is read.
+
+    Addresses on the web are not fetched: the caller opens them.
+    """
+    params: ChatMedia = call.params
+    runtime, target = call.gateway.runtime, target_of(call.gateway, params.session_key)
+    entry = await entry_of(call.gateway, target)
+    ref = transcript_ref(target.agent_id, entry) if entry is not None else None
+    transcript = await runtime.transcripts.open(ref, create=False) if ref is not None else None
+    found = await transcript.entry(params.entry_id) if transcript is not None else None
+    named = named_files(found) if found is not None else ()
+    if params.index >= len(named):
+        raise MethodError("this message names no such file")
+    if is_web(named[params.index]):
+        raise MethodError("this file is on the web; open its address")
+    opener = await opener_of(runtime, target.agent_id, target.key, entry)
+    try:
+        data, name, mime = await workspace_file(named[params.index], opener, MOST_MEDIA_BYTES)
+    except Unsendable as problem:
+        raise MethodError(f"{problem}") from None
+    return {"fileName": name, "mimeType": mime, "size": len(data), "content": base64.b64encode(data).decode()}
 
 
 class ChatDrop(Params):

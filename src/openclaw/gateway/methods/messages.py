@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -12,10 +11,12 @@ from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTabl
 from openclaw.inbound.held import Waiting
 from openclaw.runs.dispatcher import LONGEST_CHAIN
 from openclaw.runs.why_text import (
+    LONGEST_NUMBER,
     Life,
     answered_by,
     delivery_text,
     life_of,
+    named_message,
     reason_text,
     story_of,
     summary,
@@ -33,15 +34,11 @@ if TYPE_CHECKING:
 
 methods = MethodTable()
 
-_PUBLIC = re.compile(r"^(chatcmpl|resp|msg)_")
-"""The prefixes of the ids under which OpenAI's clients know a run."""
 LAST_MESSAGES = 10
 EARLIER_LOOKED_AT = 500
 LONGEST_TEXT = 2_000
 LONGEST_ARGUMENTS = 2_000
 MOST_WARNINGS = 5
-LONGEST_NUMBER = 18
-"""The most digits of a ledger id, which has 64 bits."""
 
 
 class MessagesList(Params):
@@ -103,7 +100,7 @@ async def explain(gateway: Gateway, ref: str) -> dict[str, Any]:
     key, id or label. Raises ``MethodError`` when the name fits nothing, or more than one run.
     """
     name = ref.strip()
-    row = await _exact(gateway, name)
+    row = await named_message(gateway.runtime.ledger, name)
     if row is None:
         found = await _session(gateway, name)
         if found is not None:
@@ -174,14 +171,6 @@ async def _damage(gateway: Gateway, agent_id: str, session_key: str, session_id:
         return []
     found = "; ".join(transcript.warnings[:MOST_WARNINGS])
     return [f"The transcript of its session is damaged, and what cannot be read was left out: {found}."]
-
-
-async def _exact(gateway: Gateway, name: str) -> LedgerRow | None:
-    row = await gateway.runtime.ledger.by_run(_PUBLIC.sub("", name))
-    number = name.removeprefix("#")
-    if row is None and number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER:
-        row = await gateway.runtime.ledger.get(int(number))
-    return row
 
 
 async def _by_prefix(gateway: Gateway, name: str) -> LedgerRow:

@@ -331,6 +331,7 @@ class RunStream:
         self._text = GrowingText()
         self._spoke = False
         self._unsent: list[str] = []
+        self._media_unsent: list[str] = []
         self._thoughts: list[str] = []
         self._thought_unsent: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -354,9 +355,10 @@ class RunStream:
 
     def event(self, event: Event) -> None:
         match event:
-            case TextDelta(delta):
+            case TextDelta(delta, _, media):
                 self._text.add(delta)
                 self._unsent.append(delta)
+                self._media_unsent += media
                 if self._timer is None:
                     self._schedule()
             case ThinkingDelta(delta) if self._record.reasoning != "off":
@@ -459,10 +461,16 @@ class RunStream:
         result = self._record.result
         if result is None:
             return {}
-        text = with_footer(result.speech.text, result.footer) if isinstance(result.speech, Spoken) else result.notice
-        if not text:
+        media: tuple[str, ...] = ()
+        if isinstance(result.speech, Spoken):
+            text, media = with_footer(result.speech.text, result.footer), result.speech.media
+        else:
+            text = result.notice
+        if not text and not media:
             return {}
         message = spoken(text, self._clock.now_ms())
+        if media:
+            message["mediaUrls"] = list(media)
         if result.reasoning:
             message["content"].insert(0, {"type": "thinking", "thinking": result.reasoning.strip()})
         return {"message": message}
@@ -486,10 +494,10 @@ class RunStream:
             self._flush_thoughts()
         if not self._unsent:
             return
-        delta = "".join(self._unsent)
-        self._unsent = []
+        delta, media = "".join(self._unsent), self._media_unsent
+        self._unsent, self._media_unsent = [], []
         self._last_flush = self._clock.monotonic()
-        self._agent_text(delta)
+        self._agent_text(delta, media)
         if self._last_flush - self._last_chat >= CHAT_DELTA_S and not self._chat_closed:
             self._last_chat = self._last_flush
             self._chat_delta()
@@ -505,16 +513,17 @@ class RunStream:
     # A client that missed an event gets it much later, so the payload functions below capture the current values and
     # not the run.
 
-    def _agent_text(self, delta: str) -> None:
+    def _agent_text(self, delta: str, media: list[str]) -> None:
         self._seq += 1
         text, size = self._text, self._text.size
         # Clients that get only increments see from the text that another message of the run begins.
         begins = self._spoke and size == len(delta)
         self._spoke = True
-        data = {"text": delta, "delta": delta} if begins else {"delta": delta}
+        files = {"mediaUrls": media} if media else {}
+        data = {"text": delta, "delta": delta, **files} if begins else {"delta": delta, **files}
         increment = self._payload("assistant", data)
         self._broadcaster.publish_variants(
-            "agent", lambda: {**increment, "data": {"text": text.upto(size), "delta": delta}}, increment
+            "agent", lambda: {**increment, "data": {"text": text.upto(size), "delta": delta, **files}}, increment
         )
 
     def _chat_delta(self) -> None:
@@ -572,7 +581,8 @@ class RunStream:
 
 
 def spoken(text: str, at: int) -> dict[str, Any]:
-    return {"role": "assistant", "content": [{"type": "text", "text": text}], "timestamp": at}
+    content = [{"type": "text", "text": text}] if text else []
+    return {"role": "assistant", "content": content, "timestamp": at}
 
 
 def _under_way(event: ToolStarted | ToolUpdated) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import msgspec
 from openclaw.agent.continuation import join
 from openclaw.agent.request_log import preview, role_of
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, user_text
-from openclaw.outbound.visible import visible_message
+from openclaw.outbound.visible import media_of, visible_message
 from openclaw.runs.queue import COLLECTED
 from openclaw.sessions.export import public_messages
 from openclaw.sessions.prompt_prefix import as_typed, is_internal, without_wrappers
@@ -39,7 +39,7 @@ class _RoleOf(msgspec.Struct):
 
 _line = msgspec.json.Decoder(_Line)
 _role = msgspec.json.Decoder(_RoleOf)
-_MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|_SKIP"|<|\[\[|"thinking"|\\u')
+_MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|MEDIA:|_SKIP"|<|\[\[|"thinking"|\\u')
 """A message that contains none of these is shown as it is, without being decoded."""
 
 
@@ -167,10 +167,13 @@ def _shown(raw: bytes, with_reasoning: bool) -> msgspec.Raw | None:
     shown = visible_message(message, with_reasoning=with_reasoning)
     if shown is None:
         return None
-    if shown.content == message.content:
+    media = media_of(message)
+    if shown.content == message.content and not media:
         return msgspec.Raw(raw)
     fields = msgspec.json.decode(raw)
     fields["content"] = shown.content
+    if media:
+        fields["mediaUrls"] = list(media)
     return msgspec.Raw(msgspec.json.encode(fields))
 
 
@@ -189,6 +192,16 @@ def _unwrapped(raw: bytes) -> msgspec.Raw | None:
                     return None
                 block["text"] = without_wrappers(block["text"]) if written is None else written
     return msgspec.Raw(msgspec.json.encode(message))
+
+
+def named_files(entry: Entry) -> tuple[str, ...]:
+    """The files that an entry names, if it is a message of the agent."""
+    try:
+        line = _line.decode(entry.raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return ()
+    message = decode_message(bytes(line.message)) if entry.type == "message" and bytes(line.message) else None
+    return media_of(message) if isinstance(message, AssistantMessage) else ()
 
 
 LONGEST_PREVIEW = 200

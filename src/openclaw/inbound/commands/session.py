@@ -16,7 +16,7 @@ from openclaw.inbound.commands.settings import model_fields, store_settings
 from openclaw.inbound.directives import read_send_policy, read_usage
 from openclaw.inbound.incoming import CommandContext, Facts, Handled
 from openclaw.runs.session_change import earlier_sessions, set_entry_fields, start_over, take_up
-from openclaw.runs.why_text import life_of, story_of
+from openclaw.runs.why_text import life_of, named_message, story_of
 from openclaw.sessions.prompt_prefix import GREETING_MARK
 from openclaw.sessions.resume import NotResumable
 from openclaw.storage.base import AbortReason
@@ -100,11 +100,19 @@ def _listing(earlier: list[dict[str, Any]], now_ms: int) -> str:
 async def why(context: CommandContext, facts: Facts, args: str) -> str:
     """Tells the story of a message of this session. A chat must not tell what was said in another session."""
     runtime, ref = context.runtime, args.strip()
-    rows = await runtime.ledger.recent(session_key=facts.session.key, limit=200 if ref else 1)
-    for row in rows:
-        if not ref or row.run_id.startswith(ref) or str(row.id) == ref:
-            return "\n".join(story_of(runtime, context.dispatcher, await life_of(runtime, row)))
-    return f'Nothing is known of "{ref}".' if ref else "No message of this session is on record yet."
+    if not ref:
+        found = await runtime.ledger.recent(session_key=facts.session.key, limit=1)
+        if not found:
+            return "No message of this session is on record yet."
+    elif row := await named_message(runtime.ledger, ref):
+        found = [row]
+    else:
+        found = [row for row in await runtime.ledger.runs_beginning(ref, 6) if row.session_key == facts.session.key]
+    if not found or found[0].session_key != facts.session.key:
+        return f'Nothing is known of "{shortened(ref, 80)}".'
+    if len(found) > 1:
+        return f'"{ref}" is how several runs begin: {", ".join(row.run_id for row in found)}.'
+    return "\n".join(story_of(runtime, context.dispatcher, await life_of(runtime, found[0])))
 
 
 DEFAULT_TRIGGERS = ("/new", "/reset")

@@ -51,13 +51,34 @@ function Picture({ block, sessionKey, entryId, index }) {
     try {
       const { entries } = await call("sessions.entries", { key: sessionKey, ids: [entryId], raw: true });
       const found = JSON.parse(entries[0].raw).message.content[index];
-      if (/^image\/(png|jpeg|gif|webp)$/.test(found.mimeType)) setSource(`data:${found.mimeType};base64,${found.data}`);
+      if (PICTURE.test(found.mimeType)) setSource(`data:${found.mimeType};base64,${found.data}`);
     } catch (error) {
       told(error);
     }
   };
   if (source) return html`<img class="picture" src=${source} alt=${t("Attached picture")} />`;
   return html`<button class="quiet" onClick=${show}>${t("Show picture")} (${bytes(block.bytes || 0)})</button>`;
+}
+
+const PICTURE = /^image\/(png|jpeg|gif|webp)$/;
+
+// A file that the agent sent: an address on the web, or a file of its workspace that the Gateway reads for us.
+function SentFile({ part, sessionKey }) {
+  const [file, setFile] = useState(null);
+  const [problem, setProblem] = useState("");
+  const { address, entryId, index } = part;
+  const name = address.split(/[?#]/)[0].split("/").pop() || address;
+  const onWeb = /^https?:/i.test(address);
+  useEffect(() => {
+    if (onWeb) return;
+    call("chat.media", { sessionKey, entryId, index }).then(setFile, (error) => setProblem(error.message));
+  }, [sessionKey, entryId, index]);
+  if (onWeb) return html`<p class="file"><a href=${address} target="_blank" rel="noopener noreferrer">${name}</a></p>`;
+  if (problem) return html`<p class="file notice">${name}: ${problem}</p>`;
+  if (!file) return html`<p class="file">${name}</p>`;
+  if (PICTURE.test(file.mimeType)) return html`<img class="picture" src=${`data:${file.mimeType};base64,${file.content}`} alt=${file.fileName} />`;
+  const source = `data:application/octet-stream;base64,${file.content}`;
+  return html`<p class="file"><a href=${source} download=${file.fileName}>${file.fileName}</a> (${bytes(file.size)})</p>`;
 }
 
 const LONGEST_PLAIN = 20_000;
@@ -85,6 +106,7 @@ export function MyMessage({ row, sessionKey, onEdit, onDelete, pending }) {
 
 function Part({ part, sessionKey, streaming }) {
   if (part.kind === "tool") return html`<${ToolCard} tool=${part} sessionKey=${sessionKey} />`;
+  if (part.kind === "file") return html`<${SentFile} part=${part} sessionKey=${sessionKey} />`;
   if (part.kind === "error") return html`<p class="notice error">${part.text}</p>`;
   if (part.kind === "thinking") {
     if (!settings.value.showThinking) return null;

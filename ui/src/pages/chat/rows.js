@@ -44,6 +44,7 @@ function addParts(rows, message, calls, live) {
       row.parts.push(part);
     }
   }
+  (message.mediaUrls || []).forEach((address, index) => row.parts.push({ kind: "file", address, index, entryId: message.__openclaw.id }));
   if (message.stopReason === "error" && message.errorMessage) row.parts.push({ kind: "error", text: message.errorMessage });
   if (message.model && message.model !== "gateway-injected") row.model = message.model;
 }

@@ -1,0 +1,126 @@
+"""The files that a reply names: read or fetched, stored as blobs, or explained to the person who gets the reply."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mimetypes
+from collections.abc import Sequence
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from openclaw.config.channels import account_settings
+from openclaw.config.schema import Config
+from openclaw.file_types import content_type
+from openclaw.foreign_text import disarmed_name
+from openclaw.opener import FileMissing, PathOpener, PathRefused
+from openclaw.outbound.media_lines import is_web
+from openclaw.outbound.reply import MediaRef
+from openclaw.public_fetch import FetchLimits, FetchRefused, fetch_page
+from openclaw.storage.base import BlobStore
+
+log = logging.getLogger("openclaw.outbound")
+
+MOST_FILES = 10
+"""How many files one answer sends at most."""
+FETCH_S = 30.0
+MB = 1024 * 1024
+DEFAULT_MB = 8.0
+
+
+class Unsendable(Exception):
+    """A file that is not sent. The text tells the person why."""
+
+
+class Files(msgspec.Struct, frozen=True):
+    media: tuple[MediaRef, ...] = ()
+    notes: tuple[str, ...] = ()
+    """A line for each file that is not sent."""
+
+
+def size_limit(config: Config, channel: str, account_id: str | None) -> tuple[float, str]:
+    """How many megabytes a file on this channel may have, and the key that says so."""
+    account = account_settings(config, channel, account_id)
+    return (account.media_max_mb if account is not None else DEFAULT_MB), f"channels.{channel}.mediaMaxMb"
+
+
+async def reply_files(
+    addresses: Sequence[str], blobs: BlobStore, opener: PathOpener | None, limit_mb: float, limit_key: str
+) -> Files:
+    """Stores the files that an answer names. ``opener`` None: the session may not read files.
+
+    What cannot be read becomes a note, so that the words of the answer are delivered all the same. Raises ``OSError``
+    if the disk does not take a file.
+    """
+    wanted = list(dict.fromkeys(addresses))
+    made = await asyncio.gather(
+        *(_stored(address, blobs, opener, limit_mb, limit_key) for address in wanted[:MOST_FILES])
+    )
+    notes = [one for one in made if isinstance(one, str)]
+    if (more := len(wanted) - MOST_FILES) > 0:
+        notes.append(f"{more} more files were not sent: at most {MOST_FILES} go with one answer.")
+    return Files(tuple(one for one in made if isinstance(one, MediaRef)), tuple(notes))
+
+
+async def _stored(
+    address: str, blobs: BlobStore, opener: PathOpener | None, limit_mb: float, limit_key: str
+) -> MediaRef | str:
+    """The stored file, or a sentence that says why there is none."""
+    limit = int(limit_mb * MB)
+    try:
+        if is_web(address):
+            data, name, mime = await _fetched(address, limit)
+        elif opener is None:
+            raise Unsendable("this conversation may not read files")
+        else:
+            data, name, mime = await workspace_file(address, opener, limit, limit_key)
+    except (Unsendable, FetchRefused) as problem:
+        return f"The file {shown_name(address)} was not sent: {problem}."
+    if not data:
+        return f"The file {shown_name(address)} was not sent: it is empty."
+    url = address if is_web(address) else None
+    return MediaRef(blob=await blobs.put(data), mime_type=mime, file_name=name or None, url=url)
+
+
+async def _fetched(address: str, limit: int) -> tuple[bytes, str, str]:
+    page = await fetch_page(address, FetchLimits(max_bytes=limit, timeout_s=FETCH_S))
+    name = unquote(urlsplit(page.url).path.rpartition("/")[2])
+    claimed = page.content_type or mimetypes.guess_type(name)[0] or ""
+    return page.body, name, content_type(page.body, claimed)
+
+
+async def workspace_file(address: str, opener: PathOpener, limit: int, limit_key: str = "") -> tuple[bytes, str, str]:
+    """A file of the workspace: its bytes, its name and its type. Raises ``Unsendable``, without paths of this machine.
+
+    ``limit`` is in bytes; a larger file is refused. ``limit_key`` is the configuration key that sets it.
+    """
+
+    def read() -> bytes:
+        with opener.open_read(address) as file:
+            return file.read(limit + 1)
+
+    try:
+        data = await asyncio.to_thread(read)
+    except FileMissing:
+        raise Unsendable("there is no such file") from None
+    except PathRefused as refused:
+        log.info("a file of a reply is not read: %s", refused)
+        raise Unsendable("it is not a file of the workspace that may be read") from None
+    except OSError as error:
+        raise Unsendable(error.strerror or "it cannot be read") from None
+    if len(data) > limit:
+        raise Unsendable(f"it is larger than {limit / MB:g} MB" + (f" ({limit_key})" if limit_key else ""))
+    name = address.rpartition("/")[2]
+    return data, name, content_type(data, mimetypes.guess_type(name)[0] or "")
+
+
+def file_lines(addresses: Sequence[str]) -> str:
+    """Files as lines of text, for readers who get text alone."""
+    return "\n".join(address if is_web(address) else f"📎 {shown_name(address)}" for address in addresses)
+
+
+def shown_name(address: str) -> str:
+    """The name of a file in a sentence for people."""
+    name = unquote(urlsplit(address).path) if is_web(address) else address
+    return disarmed_name(name.rpartition("/")[2][-80:]) or "of the answer"

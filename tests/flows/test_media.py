@@ -1,0 +1,182 @@
+"""Files in replies: named by ``MEDIA:`` lines, sent with the words, on a channel and to the web client."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flows.test_replies import SMALL, STREAM, streamed
+from tests.support.gateway import RequestFailed, model_config
+from tests.support.gateway_in_process import InProcessGateway
+from tests.support.model_server import Call, ModelServer, Reply
+from tests.support.signal_daemon import SignalDaemon
+
+US, ANN = "+15550000001", "+15550000042"
+PNG = b"\x89PNG\r\n\x1a\n" + b"picture"
+Start = Callable[..., AbstractAsyncContextManager[InProcessGateway]]
+
+
+@pytest.fixture
+async def signal() -> AsyncIterator[SignalDaemon]:
+    async with SignalDaemon(US) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def start(tmp_path: Path, models: ModelServer, signal: SignalDaemon) -> Start:
+    @asynccontextmanager
+    async def gateway(
+        channel: dict[str, Any] | None = None, defaults: dict[str, Any] | None = None, **more: Any
+    ) -> AsyncIterator[InProcessGateway]:
+        section = {"enabled": True, "account": US, "httpUrl": signal.url, "autoStart": False, "allowFrom": [ANN]}
+        config = model_config(
+            models.base_url, models.api_key, channels={"signal": {**section, **(channel or {})}}, **more
+        )
+        config["agents"]["defaults"] |= defaults or {}
+        workspace = tmp_path / "state" / "workspace"
+        (workspace / "out").mkdir(parents=True)
+        (workspace / "out" / "a.png").write_bytes(PNG)
+        (workspace / "b.txt").write_text("words")
+        async with InProcessGateway(tmp_path / "state", config) as running:
+            await signal.connected()
+            yield running
+
+    return gateway
+
+
+def file_of(call: dict[str, Any]) -> tuple[str, bytes] | None:
+    if not call.get("attachments"):
+        return None
+    (one,) = call["attachments"]
+    head, _, data = str(one).partition("base64,")
+    return head.removeprefix("data:").rstrip(";"), base64.b64decode(data)
+
+
+async def sent(signal: SignalDaemon, count: int) -> list[tuple[str, tuple[str, bytes] | None]]:
+    return [(call["message"], file_of(call)) for call in await signal.called("send", count)]
+
+
+PICTURE = ("image/png;filename=a.png", PNG)
+WORDS = ("text/plain;filename=b.txt", b"words")
+
+
+async def test_each_file_is_an_attachment_and_the_words_are_the_caption_of_the_first(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    models.queue(Reply(text="Here they are.\n\nMEDIA:./out/a.png\nMEDIA: ./b.txt\nEnjoy."))
+    async with start():
+        await signal.say("go", sender=ANN)
+        assert await sent(signal, 2) == [("Here they are.\nEnjoy.", PICTURE), ("", WORDS)]
+
+
+async def test_a_file_alone_and_a_file_beside_silence_are_sent(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    models.queue(Reply(text="MEDIA:./out/a.png"), Reply(text="NO_REPLY\nMEDIA:./b.txt"))
+    async with start():
+        await signal.say("go", sender=ANN)
+        assert await sent(signal, 1) == [("", PICTURE)]
+        await signal.say("more", sender=ANN)
+        assert (await sent(signal, 2))[1] == ("", WORDS)
+
+
+async def test_a_file_that_cannot_be_read_is_explained_and_the_words_arrive(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    models.queue(Reply(text="See this.\nMEDIA:./gone.png\nMEDIA:./out/a.png"))
+    async with start():
+        await signal.say("go", sender=ANN)
+        assert await sent(signal, 1) == [
+            ("See this.\n\n⚠️ The file gone.png was not sent: there is no such file.", PICTURE)
+        ]
+
+
+async def test_a_file_that_the_platform_refuses_does_not_take_the_words_with_it(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    models.queue(Reply(text="See this.\nMEDIA:./out/a.png"))
+    async with start({"mediaMaxMb": 8}) as gateway:
+        signal.refuse_next("send", -1, "Attachment cannot be processed")
+        await signal.say("go", sender=ANN)
+        ((words, file),) = await sent(signal, 1)
+        assert words.startswith("See this.\n\n⚠️ The file a.png was not sent: ") and file is None
+        assert "Attachment cannot be processed" in words
+        async with gateway.client() as client:
+            rows = (await client.call("messages.list", {}))["messages"]
+            facts = await client.call("messages.get", {"id": rows[0]["id"]})
+    assert [part["state"] for part in facts["deliveries"]] == ["sent"]
+
+
+async def test_late_files_come_behind_blocks_and_no_block_shows_the_line(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    hold = asyncio.Event()
+    pieces = ["First paragraph.\n\n", "Second ", "one.\n", "MED", "IA:./out", "/a.png\n", "Third."]
+    models.queue(streamed(*pieces, hold=hold, hold_after=5))
+    async with start(STREAM, SMALL):
+        await signal.say("go", sender=ANN)
+        assert await sent(signal, 1) == [("First paragraph.", None)]
+        hold.set()
+        got = await sent(signal, 3)
+    assert got == [("First paragraph.", None), ("Second one.\nThird.", None), ("", PICTURE)]
+
+
+async def test_files_of_an_answer_before_a_tool_stay_with_it(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    models.queue(
+        Reply(text="First.\nMEDIA:./out/a.png", calls=[Call("read", {"path": "b.txt"})]), Reply(text="MEDIA:./b.txt")
+    )
+    async with start():
+        await signal.say("go", sender=ANN)
+        assert await sent(signal, 2) == [("First.", PICTURE), ("", WORDS)]
+
+
+async def test_without_the_right_to_read_files_none_of_them_leaves(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    models.queue(Reply(text="MEDIA:./b.txt"))
+    async with start(tools={"deny": ["read"]}):
+        await signal.say("go", sender=ANN)
+        assert await sent(signal, 1) == [("⚠️ The file b.txt was not sent: this conversation may not read files.", None)]
+
+
+async def test_a_web_client_is_told_of_files_and_can_load_those_of_the_workspace(
+    start: Start, models: ModelServer, tmp_path: Path
+) -> None:
+    text = "See.\nMEDIA: ./out/a.png https://example.org/c.png\nEnd."
+    models.queue(streamed(*(text[place : place + 5] for place in range(0, len(text), 5))))
+    async with start() as gateway, gateway.client() as client:
+        final = await client.chat("go", run_id="one")
+        named = ["./out/a.png", "https://example.org/c.png"]
+        assert (final["message"]["content"][0]["text"], final["message"]["mediaUrls"]) == ("See.\nEnd.", named)
+        view = await client.call("chat.view", {"sessionKey": "main"})
+        message = view["messages"][-1]
+        assert (message["content"][0]["text"], message["mediaUrls"]) == ("See.\nEnd.", named)
+        where = {"sessionKey": "main", "entryId": message["__openclaw"]["id"]}
+        got = await client.call("chat.media", {**where, "index": 0})
+        assert (got["fileName"], got["mimeType"], base64.b64decode(got["content"])) == ("a.png", "image/png", PNG)
+        for index, why in ((1, "on the web"), (2, "names no such file")):
+            with pytest.raises(RequestFailed, match=why):
+                await client.call("chat.media", {**where, "index": index})
+        (tmp_path / "state" / "workspace" / "out" / "a.png").unlink()
+        with pytest.raises(RequestFailed, match="there is no such file"):
+            await client.call("chat.media", {**where, "index": 0})
+        told = [one["payload"]["data"] for one in client.of_run("one") if one["payload"].get("stream") == "assistant"]
+        assert [url for data in told for url in data.get("mediaUrls", [])] == named
+        assert not any("MED" in data["text"] for data in told)
+
+
+async def test_the_agent_method_tells_of_files_beside_the_text(start: Start, models: ModelServer) -> None:
+    models.queue(Reply(text="See.\nMEDIA: ./out/a.png https://example.org/c.png"))
+    async with start() as gateway, gateway.client() as client:
+        request = await client.send("agent", {"message": "go", "agentId": "main", "idempotencyKey": "two"})
+        _, answer = await client.answer(request), await client.answer(request)
+    media = ["./out/a.png", "https://example.org/c.png"]
+    assert answer["result"]["payloads"] == [{"text": "See.", "mediaUrl": "./out/a.png", "mediaUrls": media}]
