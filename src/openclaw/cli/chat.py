@@ -217,7 +217,10 @@ def _offer_keys(client: GatewayClient) -> None:
     """Says which keys of this terminal the Gateway lacks, and offers to store them for it."""
     from openclaw.cli.models import offer_keys, unknown_to_gateway
 
-    told = client.call("models.status")
+    try:
+        told = client.call("models.status")
+    except GatewayError:
+        return  # An older Gateway does not know its keys.
     # Whoever chose a model with a key need not hear of other keys at every chat.
     if str(told.get("defaultModel") or "local/").startswith("local/"):
         offer_keys(unknown_to_gateway(told))
