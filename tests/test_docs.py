@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from scripts.reference import PAGES, made
+from trove_classifiers import classifiers
 
 from openclaw.cli.command import Action, Group
 from openclaw.cli.completion import completions
@@ -50,6 +52,19 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
     written, generated = made(name)
     assert written == generated, "run `make docs`"
     assert set(re.findall(r"<!-- generated: ([\w ]+) -->", written)) == {*PAGES[name]}
+
+
+def test_every_method_says_what_it_does() -> None:
+    methods = [line for line in made("methods.md")[1].splitlines() if re.match(r"\| `[\w.-]+` \| .* \| .*\|$", line)]
+    assert len(methods) > 50
+    assert [line for line in methods if not line.split(" | ")[-1].strip("| ")] == []
+
+
+def test_the_metadata_of_the_package_is_known_to_the_index() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert [name for name in project["classifiers"] if name not in classifiers] == []
+    assert project["readme"] == "README.md"
+    assert all((ROOT / name).is_file() for name in (project["readme"], *project["license-files"], "SECURITY.md"))
 
 
 # --- Links ---
