@@ -49,7 +49,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("mcp", "mcp", "Show the MCP servers whose tools the agents use, or be one for other agents"),
     ("backup", "backup", "Make, check and restore backups of everything the Gateway keeps"),
     ("logs", "logs", "Show what the Gateway does, live with -f"),
-    ("dashboard", "status", "Print the address and the token for a Control UI that you host"),
+    ("dashboard", "status", "Open the web page in your browser, signed in"),
     ("completion", "completion", "Print a completion script for bash, zsh or fish"),
 )
 ALIASES = {"daemon": "gateway", "tui": "chat"}

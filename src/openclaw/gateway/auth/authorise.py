@@ -45,6 +45,7 @@ _METHODS: dict[Right, str] = {
         agents.bind context.get context.diff context.find mcp.test models.probe
         outbox.retry outbox.drop
         sessions.compaction
+        signIn.create
     """,
 }
 METHOD_RIGHTS: Mapping[str, Right] = {name: right for right, names in _METHODS.items() for name in names.split()}
