@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 TABLE: tuple[tuple[str, str, str], ...] = (
     # name, module in openclaw.cli whose COMMANDS has it, one line of help
     ("chat", "chat", "Talk with the agent in this terminal"),
+    ("onboard", "onboard", "Set up a model, the agent's folder, the service and a channel, then chat"),
     ("message", "message", "Send one message and print the reply"),
     ("agent", "message", "Run one agent turn, optionally delivering the reply to a channel"),
     ("gateway", "gateway", "Run, start, stop or query the Gateway"),

@@ -64,6 +64,7 @@ from openclaw.gateway.methods import (
     mcp,
     memory,
     messages,
+    models,
     nodes,
     outbox,
     plugins,
@@ -95,8 +96,8 @@ from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import AgentMemories
 from openclaw.models.base import Model, ModelError
 from openclaw.models.calls import ModelCalls
-from openclaw.models.catalogue import Catalogue, UnknownModel
-from openclaw.models.detect import find_models
+from openclaw.models.catalogue import Catalogue, CurrentCatalogue, UnknownModel
+from openclaw.models.detect import LOCAL_SERVERS, find_models
 from openclaw.models.fallback import Failover
 from openclaw.models.keys import Keys
 from openclaw.outbound.reply import SendFailed, is_delivered
@@ -155,6 +156,7 @@ METHOD_FAMILIES = (
     mcp,
     memory,
     messages,
+    models,
     outbox,
     plugins,
     channels,
@@ -250,6 +252,7 @@ async def open_runtime(
         close_stores=stores.close,
         on_files=stores.lines is None,
         catalogue=catalogue,
+        look_for_models=catalogue.look_again,
         processes=ProcessRegistry(),
         notes=SessionNotes(clock, lambda: user_zone(config.current), Path(state_dir)),
         call_model=model_calls.call,
@@ -548,25 +551,6 @@ def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
     return observers
 
 
-class CurrentCatalogue:
-    """Returns the models of the current configuration, made anew when the configuration has changed."""
-
-    def __init__(self, config: ConfigStore, environ: Mapping[str, str], found: list[Model], state_dir: str) -> None:
-        self._config = config
-        self._environ = environ
-        self._found = found
-        self._state_dir = state_dir
-        self._made_from: Config | None = None
-        self._catalogue: Catalogue | None = None
-
-    def __call__(self) -> Catalogue:
-        config = self._config.current
-        if self._catalogue is None or self._made_from is not config:
-            self._made_from = config
-            self._catalogue = Catalogue(config, self._environ, found=self._found, state_dir=self._state_dir)
-        return self._catalogue
-
-
 async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
     report = await migrate_sessions(
         state_dir,
@@ -583,13 +567,14 @@ async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
 
 
 async def _models_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[Model]:
-    """The models of servers on this machine. They are searched for only when the configuration names no model."""
+    """The models of servers on this machine. They are searched for only where one of them may answer."""
     chosen = Catalogue(config, environ, state_dir=state_dir)
     try:
-        explicit = chosen.default_for(config, default_agent_id(config)).api != "local"
+        default = chosen.default_for(config, default_agent_id(config))
     except UnknownModel:
-        explicit = True
-    return [] if explicit else await find_models(environ)
+        return []
+    wanted = default.api == "local" or default.provider in LOCAL_SERVERS
+    return await find_models(environ) if wanted else []
 
 
 async def close_gateway(gateway: Gateway) -> None:
