@@ -29,7 +29,7 @@ WORKSPACES = ("workspace",)
 """How the folders begin in which agents keep their files."""
 
 
-class Step:
+class PlannedStep:
     """One thing to be done. ``run`` returns a sentence that says what was done."""
 
     def __init__(self, text: str, run: Callable[[], str]) -> None:
@@ -77,10 +77,12 @@ def update_commands(method: str, python: str, checkout: str) -> list[list[str]]:
 
 def update(args: argparse.Namespace) -> int:
     method = _method(args)
-    steps = [Step(" ".join(words), _command(words)) for words in update_commands(method, sys.executable, _checkout())]
+    steps = [
+        PlannedStep(" ".join(words), _command(words)) for words in update_commands(method, sys.executable, _checkout())
+    ]
     if service.running_pid() is not None:
         words = [sys.executable, "-m", NAME, "gateway", "restart"]
-        steps.append(Step("restart the Gateway, which takes up what it was doing", _command(words)))
+        steps.append(PlannedStep("restart the Gateway, which takes up what it was doing", _command(words)))
     head = f"OpenClaw {__version__}, installed with {method}. To update it:"
     code = _carry_out(args, head, steps, {"method": method, "version": __version__})
     if code == 0 and not args.dry_run and not args.json:
@@ -113,15 +115,15 @@ def uninstall(args: argparse.Namespace) -> int:
     with_service, with_app = (
         (args.service or args.app or everything, args.app or everything) if chosen else (True, True)
     )
-    state, steps = paths.state_dir(), list[Step]()
+    state, steps = paths.state_dir(), list[PlannedStep]()
     if (pid := service.running_pid()) is not None:
-        steps.append(Step(f"stop the Gateway (process {pid})", _stop))
+        steps.append(PlannedStep(f"stop the Gateway (process {pid})", _stop))
     if with_service and os.path.exists(service.unit_path()):
-        steps.append(Step(f"remove the service {service.unit_path()}", _remove_service))
+        steps.append(PlannedStep(f"remove the service {service.unit_path()}", _remove_service))
     doomed = _doomed(state, with_state=args.state or everything, with_workspace=args.workspace or everything)
     if doomed and _wants_backup(args):
-        steps.append(Step(f"make a backup of {state} in {state}-backups", _backup))
-    steps += [Step(f"delete {path}", _delete(path)) for path in doomed]
+        steps.append(PlannedStep(f"make a backup of {state} in {state}-backups", _backup))
+    steps += [PlannedStep(f"delete {path}", _delete(path)) for path in doomed]
     method = _method(args)
     if with_app:
         steps += _app_steps(method)
@@ -133,16 +135,16 @@ def uninstall(args: argparse.Namespace) -> int:
     return _carry_out(args, head, steps, {"method": method, "stateDir": state})
 
 
-def _app_steps(method: str) -> list[Step]:
+def _app_steps(method: str) -> list[PlannedStep]:
     if method == "git":
         text = f"the program is a checkout: delete {_checkout()} yourself when you are done with it"
-        return [Step(text, lambda: text)]
+        return [PlannedStep(text, lambda: text)]
     words = {
         "pipx": ["pipx", "uninstall", NAME],
         "uv": ["uv", "tool", "uninstall", NAME],
         "pip": [sys.executable, "-m", "pip", "uninstall", "--yes", NAME],
     }[method]
-    return [Step(" ".join(words), _command(words))]
+    return [PlannedStep(" ".join(words), _command(words))]
 
 
 def _doomed(state: str, *, with_state: bool, with_workspace: bool) -> list[str]:
@@ -217,7 +219,7 @@ def _delete(path: str) -> Callable[[], str]:
 # The plan
 
 
-def _carry_out(args: argparse.Namespace, head: str, steps: list[Step], about: dict[str, str]) -> int:
+def _carry_out(args: argparse.Namespace, head: str, steps: list[PlannedStep], about: dict[str, str]) -> int:
     plan = [step.text for step in steps]
     if args.dry_run and args.json:
         print_json({"ok": True, "dryRun": True, **about, "steps": plan})
