@@ -56,7 +56,6 @@ _PER_SLACK_ACCOUNT = {
     "thread.historyScope": "a thread has its own history",
     "thread.inheritParent": "a thread begins with its first message only",
     "replyToModeByChatType": "replies quote what the agent asks to quote",
-    "actions.pins": "the agent cannot pin messages yet",
     "actions.memberInfo": "the agent cannot look people up yet",
     "actions.emojiList": "the agent cannot list emoji yet",
     "channels.*.skills": "skills are chosen per agent",

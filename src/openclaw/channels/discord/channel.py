@@ -484,8 +484,9 @@ class DiscordChannel:
         if not (target.isascii() and target.isdigit()):
             raise SendFailed(f"{target!r} is no id of a message on Discord", permanent=True)
         allowed = self._settings.actions
-        if not (allowed.reactions if message.act == "react" else allowed.messages):
-            key = "reactions" if message.act == "react" else "messages"
+        switches = {"react": ("reactions", allowed.reactions), "pin": ("pins", allowed.pins)}
+        key, on = switches.get(message.act, ("messages", allowed.messages))
+        if not on:
             raise SendFailed(f"channels.discord.actions.{key} is off", permanent=True)
         path = "/channels/{channel_id}/messages/{message_id}"
         where = {"channel_id": channel, "message_id": target}
@@ -500,6 +501,9 @@ class DiscordChannel:
                 except DiscordFailed as failure:
                     if failure.kind != "gone":
                         raise
+            case "pin":
+                method = "DELETE" if message.remove else "PUT"
+                await connection.request(method, "/channels/{channel_id}/messages/pins/{message_id}", where)
             case _:
                 method, where = "DELETE" if message.remove else "PUT", {**where, "emoji": message.emoji}
                 await connection.request(method, f"{path}/reactions/{{emoji}}/@me", where)

@@ -467,7 +467,7 @@ class MatrixChannel:
         return SendReceipt(message_id=sent[0])
 
     async def _change(self, client: MatrixClient, room_id: str, message: OutgoingMessage, key: str) -> str:
-        """Edits or takes back an earlier message of ours, or reacts to one of anybody."""
+        """Edits or takes back an earlier message of ours, or reacts to one of anybody, or pins it."""
         target, name = message.target_id, transaction(key, message.act)
         if not target.startswith("$"):
             raise SendFailed(f"{target!r} is no id of a Matrix event", permanent=True)
@@ -479,6 +479,10 @@ class MatrixChannel:
                 await client.send(room_id, "m.room.message", content, name)
             case "delete":
                 await client.redact(room_id, target, name)
+            case "pin" if not self._settings.actions.pins:
+                raise SendFailed(f"{self._where}.actions.pins is off", permanent=True)
+            case "pin":
+                await client.pin(room_id, target, pinned=not message.remove)
             case _ if message.remove:
                 if reaction := await client.own_reaction(room_id, target, message.emoji):
                     await client.redact(room_id, reaction, name)
