@@ -43,11 +43,11 @@ from openclaw.channels.discord.incoming import (
     interpret,
 )
 from openclaw.channels.discord.kind import TOKEN_VARIABLE, parse_address
+from openclaw.channels.media import kept_file
 from openclaw.channels.offer import offer
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.channels.discord import DiscordAccount
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.file_types import content_type
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
@@ -373,10 +373,7 @@ class DiscordChannel:
             except ValueError as reason:
                 notes.append(f"Attachment {file.filename or 'a file'} was not fetched: {reason}")
                 continue
-            mime = content_type(data, file.content_type or "application/octet-stream")
-            media.append(
-                Media(mime_type=mime, file_name=file.filename or None, blob=await self._context.blobs.put(data))
-            )
+            media.append(await kept_file(self._context.blobs, data, file.content_type, file.filename or None))
         return tuple(media), tuple(notes)
 
     async def _download(self, file: DiscordAttachment) -> bytes:

@@ -40,13 +40,12 @@ from openclaw.channels.matrix.incoming import (
     read_event,
 )
 from openclaw.channels.matrix.kind import homeserver_of, parse_address, user_of
-from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, safe_file_name
+from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, kept_file, safe_file_name
 from openclaw.channels.offer import offer
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels.matrix import MatrixAccount
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.file_types import sniff_image
 from openclaw.inbound.message import Inbound, Media, Quoted, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
@@ -315,10 +314,7 @@ class MatrixChannel:
         data = await client.download(file.url, limit, where)
         if file.secret is not None:
             data = await asyncio.to_thread(_decrypted, data, file.secret)
-        mime = sniff_image(data) or (
-            "application/octet-stream" if file.mime_type.startswith("image/") else file.mime_type
-        )
-        return Media(mime_type=mime, file_name=file.name, blob=await self._context.blobs.put(data))
+        return await kept_file(self._context.blobs, data, file.mime_type, file.name)
 
     def _wants(self, reaction: RoomReaction, author: str | None) -> bool:
         match self._settings.reaction_notifications:

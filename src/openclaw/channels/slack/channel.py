@@ -15,7 +15,7 @@ import msgspec
 
 from openclaw.channels.base import ChannelContext
 from openclaw.channels.credentials import secret_of
-from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, read_within, safe_file_name
+from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, kept_file, read_within, safe_file_name
 from openclaw.channels.offer import offer
 from openclaw.channels.remembered import Remembered
 from openclaw.channels.slack.connection import (
@@ -252,8 +252,7 @@ class SlackChannel:
             raise NotFetched(f"it took longer than {FETCH_S:g} s") from None
         except aiohttp.ClientError as error:
             raise NotFetched(f"the connection to Slack broke ({type(error).__name__})") from None
-        mime = file.mimetype or "application/octet-stream"
-        return Media(mime_type=mime, file_name=file.name, blob=await self._context.blobs.put(data))
+        return await kept_file(self._context.blobs, data, file.mimetype, file.name)
 
     async def _download(self, address: str, limit: int, where: str, mime: str) -> bytes:
         """Reads a file. Only Slack's own hosts are asked, and only the first request has the token."""
