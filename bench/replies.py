@@ -19,18 +19,32 @@ REPLY = (
 )
 
 
+# fmt: off
+DENSE = {
+    "[": "[", "![": "![", "*": "*", "_": "_", "a*": "a*", "`": "`", "`a": "`a", "<": "<", "|": "|", "&": "&",
+    "nested quotes": ">" * 60 + " a\n", "deep lists": "".join(f"{'  ' * depth}- a\n" for depth in range(60)),
+    "list markers": "- " * 50 + "a\n", "one line": "word ",
+}
+# fmt: on
+"""Texts of nothing but marks, which a hostile page may put into a reply."""
+
+
 async def measure() -> list[Row]:
     rows: list[Row] = []
     formats: tuple[Format, ...] = ("telegram", "signal")
     for format in formats:
         what = f"cutting and rendering 1 MB of Markdown for {format}, CPU"
-        figures = [seconds(format) for _ in range(RUNS)]
+        figures = [seconds(REPLY, format) for _ in range(RUNS)]
         rows.append(Row(figure="replies", what=what, unit="s", bar=1.0, **summary(figures)))
+        taken = {shape: seconds(text, format) for shape, text in DENSE.items()}
+        worst = max(taken, key=lambda shape: taken[shape])
+        what = f"the same of nothing but marks, worst of {len(DENSE)} ({worst!r}), CPU"
+        rows.append(Row(figure="replies", what=what, unit="s", bar=1.0, **summary([taken[worst]])))
     return rows
 
 
-def seconds(format: Format) -> float:
-    text = REPLY * (SIZE // len(REPLY))
+def seconds(piece: str, format: Format) -> float:
+    text = piece * (SIZE // len(piece))
     before = time.process_time()
     for part in Limits(4000, format=format).cut(text):
         render(part, format)

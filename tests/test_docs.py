@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import NamedTuple
 
 import pytest
 from scripts.reference import PAGES, made
+from trove_classifiers import classifiers
 
 from openclaw.cli.command import Action, Group
 from openclaw.cli.completion import completions
 from openclaw.cli.main import ALIASES, TABLE, find_command
+from openclaw.config.load import parse_config
 
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
@@ -49,6 +52,19 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
     written, generated = made(name)
     assert written == generated, "run `make docs`"
     assert set(re.findall(r"<!-- generated: ([\w ]+) -->", written)) == {*PAGES[name]}
+
+
+def test_every_method_says_what_it_does() -> None:
+    methods = [line for line in made("methods.md")[1].splitlines() if re.match(r"\| `[\w.-]+` \| .* \| .*\|$", line)]
+    assert len(methods) > 50
+    assert [line for line in methods if not line.split(" | ")[-1].strip("| ")] == []
+
+
+def test_the_metadata_of_the_package_is_known_to_the_index() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert [name for name in project["classifiers"] if name not in classifiers] == []
+    assert project["readme"] == "README.md"
+    assert all((ROOT / name).is_file() for name in (project["readme"], *project["license-files"], "SECURITY.md"))
 
 
 # --- Links ---
@@ -190,3 +206,20 @@ def test_the_check_of_commands_sees_what_is_wrong() -> None:
     assert problem(("cron", "add", "--name", "Brief")) is None
     assert len([words for name, _, _ in TABLE for words in [(name, "--help")] if problem(words)]) == 0
     assert alternatives("gateway start|stop --json") == [("gateway", "start", "--json"), ("gateway", "stop", "--json")]
+
+
+# --- Configuration ---
+
+
+def settings_blocks(path: Path) -> list[str]:
+    """The blocks of a page that are a whole ``openclaw.json``, or the part of one that matters."""
+    blocks = re.findall(r"^[ ]*```json5\n(.*?)^[ ]*```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return [block for block in blocks if block.lstrip().startswith("{") and "$include" not in block]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if settings_blocks(ROOT / name)])
+def test_every_setting_in_an_example_is_known_and_valid(name: str) -> None:
+    for block in settings_blocks(ROOT / name):
+        names = re.findall(r"env: \"(\w+)\"|\$\{(\w+)\}", block)
+        snapshot = parse_config("openclaw.json", block, {a or b: "a-secret-of-many-letters" for a, b in names})
+        assert [str(issue) for issue in (*snapshot.issues, *snapshot.warnings)] == [], block

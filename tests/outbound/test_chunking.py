@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import msgspec
@@ -231,6 +232,68 @@ def test_cutting_a_long_text_costs_no_more_than_its_length() -> None:
     shown = [render(part, "telegram") for part in parts]
     assert all(one.size <= 4000 for one in shown)
     assert words_of(re.sub("<[^>]*>", "", "".join(one.text for one in shown))) == "wordboldandalink" * 3000
+
+
+DENSE = {
+    "[": "[",
+    "![": "![",
+    "[a](": "[a](",
+    "*": "*",
+    "_": "_",
+    "a*": "a*",
+    "**a** ": "**a** ",
+    "`": "`",
+    "`a": "`a",
+    "<": "<",
+    "|": "|",
+    "||a": "||a",
+    "&": "&",
+    "a:": "a:",
+    "http://a)": "http://a" + ")" * 300,
+    "> ": "> > > a\n",
+    "nested >": ">" * 60 + " a\n",
+    "numbers": "1. a\n",
+    "lines": "*a\n",
+    "tables": "|a|b|\n|-|-|\n",
+    "one table": "|" + "a|" * 80 + "\n|" + "-|" * 80 + "\n" + "|a\n" * 60 + "\n",
+    "fences": "~~~\na\n~~~\n",
+    "giant line": "word ",
+    "deep list": "".join(f"{'  ' * depth}- a\n" for depth in range(60)),
+    "markers": "- " * 40 + "a\n",
+}
+
+
+@pytest.mark.parametrize("format", ["telegram", "irc"])
+@pytest.mark.parametrize("shape", DENSE)
+def test_the_work_of_cutting_and_rendering_grows_with_the_length_of_any_text(shape: str, format: Format) -> None:
+    """The work is counted in calls, so that the load of the machine does not matter."""
+    limits = Limits(400 if format == "irc" else 1000, format=format)
+
+    def work(length: int) -> int:
+        text = (DENSE[shape] * (length // len(DENSE[shape]) + 1))[:length]
+        calls = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count)
+        try:
+            shown = [render(part, format) for part in chunk(text, limits)]
+        finally:
+            sys.setprofile(None)
+        assert all(one.size <= limits.text for one in shown)
+        return calls
+
+    work(200)
+    assert work(10_000) <= min(2.5 * work(5000) + 5000, 200 * 10_000)
+
+
+def test_marks_without_number_are_shown_as_they_are_written() -> None:
+    parts = chunk("*a " * 3000, Limits(4000, format="telegram"))
+    assert words_of("".join(render(part, "telegram").text for part in parts)) == "*a" * 3000
+    shown = render("**bold**\n" * 500 + "```py\n[x]\n```\n**end**", "telegram").text
+    assert shown == "**bold**\n" * 500 + '<pre><code class="language-py">[x]</code></pre>\n<b>end</b>'
 
 
 def config(channels: dict[str, Any]) -> Any:

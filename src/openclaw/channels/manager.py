@@ -42,7 +42,20 @@ RESTART = Backoff(initial_s=1.0, max_s=300.0)
 ANSWER_S = 10.0
 """A platform that takes longer to answer a probe counts as silent."""
 RESERVED_PATHS = frozenset(
-    {"", "v1", "extensions", "rpc", "hooks", "tools", "health", "healthz", "readyz", "metrics", "assets"}
+    {
+        "",
+        "__openclaw__",
+        "v1",
+        "extensions",
+        "rpc",
+        "hooks",
+        "tools",
+        "health",
+        "healthz",
+        "readyz",
+        "metrics",
+        "assets",
+    }
 )
 """First parts of paths that the Gateway serves itself."""
 STABLE_S = 60.0
@@ -197,7 +210,7 @@ class ChannelManager:
             notice=self._notice or nothing,
             edited=self._edited or nothing,
             deleted=self._deleted or nothing,
-            serve=self._serve,
+            serve=self.serve,
             commands=self._commands,
             environ=self._environ,
             connected=connected,
@@ -207,7 +220,8 @@ class ChannelManager:
 
     # Webhooks
 
-    def _serve(self, path: str, webhook: Webhook) -> Callable[[], None]:
+    def serve(self, path: str, webhook: Webhook) -> Callable[[], None]:
+        """Lets a platform call under this path until the returned function is called."""
         key = f"/{path.strip('/')}"
         if key.split("/")[1] in RESERVED_PATHS or self.webhook(key) is not None:
             raise NotConfigured(f"the path {key} is taken; set another webhookPath")

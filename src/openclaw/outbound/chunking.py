@@ -17,7 +17,7 @@ import msgspec
 
 from openclaw.config.channels import account_settings, foreign_section
 from openclaw.config.schema import Config
-from openclaw.outbound.markdown import TableMode, convert_tables, open_marks, parse_blocks
+from openclaw.outbound.markdown import TableMode, convert_tables, count_marks, may_have_tables, open_marks, parse_blocks
 from openclaw.outbound.rendering import TABLES, Format, render, utf16_length
 
 DEFAULT_LIMIT = 4000
@@ -44,6 +44,8 @@ ChunkMode: TypeAlias = Literal["length", "newline"]
 
 LOOK_AHEAD = 2000
 """How far behind a cut the end of an open style is looked for."""
+MOST_MARKS = 50_000
+"""In a text with more marks, no style is taken over a cut, and long lines fill their parts less."""
 SHRINKS = 24
 """How often a part that turns out too long is tried shorter."""
 GROWTHS = 10
@@ -139,6 +141,8 @@ def _size(text: str, limits: Limits) -> int:
 
 def _may_grow(text: str, format: Format) -> bool:
     """Whether rendering may make a text longer. It errs on the side of yes."""
+    if may_have_tables(text):
+        return True
     if format == "discord":
         return False
     if "\t" in text or text.count("\n1. ") > 7 or text.count("\n1) ") > 7 or _NESTED_MARKER.search(text):
@@ -257,6 +261,7 @@ class _Cutter:
         self._starts = [fence.start for fence in self._fences]
         self._head = ""
         self._fence: Fence | None = None
+        self._dense = count_marks(text) > MOST_MARKS
 
     def parts(self) -> list[str]:
         parts: list[str] = []
@@ -431,7 +436,7 @@ class _Cutter:
         line_end = len(self._text) if line_end < 0 else line_end
         best: _Piece | None = None
         good, bad = place, line_end + 1
-        for _ in range(GROWTHS):
+        for _ in range(1 if self._dense else GROWTHS):
             end = min(end, line_end)
             piece = self._piece_of_line(place, end if end == line_end else self._word_cut(place, end))
             size = _size(piece.part, self._limits)
@@ -480,6 +485,8 @@ class _Cutter:
     def _marks_at(self, place: int, cut: int) -> tuple[str, str]:
         """The marks that close the styles which are open at a cut, and those that open them again behind it."""
         text = self._text
+        if self._dense:
+            return "", ""
         rest = text[cut : cut + 80]
         if rest[:1] == "\n" and (not rest[1:].split("\n", 1)[0].strip() or _NEW_BLOCK.match(rest, 1)):
             return "", ""

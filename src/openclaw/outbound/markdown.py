@@ -2,6 +2,9 @@
 
 The parser is CommonMark's with strikethrough, spoilers (``||…||``) and tables. HTML is text like any other, and so are
 definitions of links (``[1]: https://…``), which CommonMark would hide.
+
+The time that reading takes is bounded by the length of the text, whoever wrote it. Where marks or lines are packed more
+densely than in anything that people read, they are shown as they are written (``_read_inline``, ``_read_blocks``).
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import functools
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -17,6 +21,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.rules_core import StateCore
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
@@ -25,6 +30,8 @@ TableMode: TypeAlias = Literal["off", "bullets", "code"]
 
 _URL_REST = re.compile(r"://[^\s<>\"`\\^{}|]+")
 _URL_SCHEME = re.compile(r"\bhttps?$", re.IGNORECASE)
+_SCHEME_ROOM = 6
+"""The longest scheme of a bare address, and the character before it."""
 _INLINE_KINDS: dict[str, Kind] = {"strong": "bold", "em": "italic", "s": "strike", "link": "link"}
 SAFE_SCHEMES = frozenset({"http", "https", "mailto", "tel", "tg"})
 """Schemes of the addresses that become links. Other addresses are shown as text."""
@@ -33,6 +40,22 @@ PLACE = "\ue000"
 BARE = "bare_url"
 RULE_LINE = "---"
 """What a thematic break is written as."""
+MARKS = "$%&*+-:<=>@[\\]^_`{}~!"
+"""The characters at which the parser tries its rules."""
+_NO_MARKS = dict.fromkeys(map(ord, MARKS))
+FREE_MARKS, FREE_LINES = 60, 40
+"""So many marks and lines are read in every text, however short."""
+CHARS_PER_MARK, CHARS_PER_LINE = 4, 16
+"""Longer texts may have one more mark and one more line for so many characters."""
+MOST_SPOILERS = 400
+"""In a paragraph with more bars, they are text."""
+BRACKET_STEPS = 250_000
+"""An open bracket makes the parser look at all marks behind it. So many looks are allowed in one paragraph."""
+TABLE_CELLS = 20_000
+"""Tables of more cells are left as they are written."""
+EMPTY_CELLS = 500
+"""So many cells of a table may have been left out in the text, besides what its length allows."""
+_FENCE_LINE = re.compile(r" {0,3}(`{3,}|~{3,})([^\n]*)")
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -66,16 +89,20 @@ class Layout(msgspec.Struct, frozen=True):
 
 def parse_markdown(markdown: str, layout: Layout) -> Document:
     """Reads a Markdown text. Tables are taken as text, so convert them first (``convert_tables``)."""
+    return write_tokens(_parser(layout.autolinks).parse(markdown), layout)
+
+
+def write_tokens(tokens: Sequence[Token], layout: Layout) -> Document:
     writer = _Writer(layout)
-    writer.write(_parser(layout.autolinks).parse(markdown))
+    writer.write(tokens)
     return writer.finish()
 
 
 def convert_tables(markdown: str, mode: TableMode) -> str:
     """The same text with its tables as blocks of code or as lists. A text without tables is returned unchanged."""
-    if mode == "off" or "|" not in markdown or not any(map(_is_table_rule, markdown.split("\n"))):
+    if mode == "off" or not may_have_tables(markdown):
         return markdown
-    tokens = _block_parser().parse(markdown)
+    tokens = _block_parser(True).parse(markdown)
     tables = [index for index, token in enumerate(tokens) if token.type == "table_open" and token.level == 0]
     if not tables:
         return markdown
@@ -94,26 +121,158 @@ def convert_tables(markdown: str, mode: TableMode) -> str:
     return "\n".join([*pieces, *lines[done:]])
 
 
+# The parsers
+
+
 @functools.cache
 def _parser(autolinks: bool) -> MarkdownIt:
-    from markdown_it import MarkdownIt
-
-    parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").disable("reference")
+    parser = _bounded_parser().enable("strikethrough").disable("reference")
     parser.inline.ruler.before("linkify", BARE, _bare_url)
     return parser if autolinks else parser.disable("autolink")
 
 
 @functools.cache
-def _block_parser() -> MarkdownIt:
+def _block_parser(tables: bool) -> MarkdownIt:
     """Finds blocks and leaves the text in them unread."""
-    from markdown_it import MarkdownIt
+    parser = _bounded_parser().disable(["inline", "text_join", "reference"])
+    if tables:
+        parser.enable("table").core.ruler.at("block", _read_tables)
+    return parser
 
-    return MarkdownIt("commonmark", {"html": False}).enable("table").disable(["inline", "text_join", "reference"])
+
+def html_parser(markdown: str) -> MarkdownIt:
+    """A parser for this text that makes HTML: HTML in the text is shown as text, and line ends are kept."""
+    return _html_parser(may_have_tables(markdown))
+
+
+@functools.cache
+def _html_parser(tables: bool) -> MarkdownIt:
+    parser = _bounded_parser().enable("strikethrough").disable("reference")
+    parser.options["breaks"] = True
+    parser.inline.ruler.before("linkify", BARE, _bare_url)
+    return parser.enable("table") if tables else parser
 
 
 def parse_blocks(markdown: str) -> list[Token]:
-    """The blocks of a text, without what is in their lines."""
-    return _block_parser().parse(markdown)
+    """The blocks of a text except for tables, without what is in their lines."""
+    return _block_parser(False).parse(markdown)
+
+
+def _bounded_parser() -> MarkdownIt:
+    """A parser whose time grows with the length of the text and never faster."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False})
+    parser.core.ruler.at("block", _read_blocks)
+    parser.core.ruler.at("inline", _read_inline)
+    return parser
+
+
+def _read_blocks(state: StateCore) -> None:
+    if _too_many_lines(state.src):
+        state.tokens.extend(_fences_and_text(state.src))
+    else:
+        state.md.block.parse(state.src, state.md, state.env, state.tokens)
+
+
+def _read_tables(state: StateCore) -> None:
+    """The rows of tables do not count as lines, because their number is bounded otherwise (``may_have_tables``)."""
+    if not _too_many_lines(re.sub(r"(?m)^\|.*\n", "", state.src)):
+        state.md.block.parse(state.src, state.md, state.env, state.tokens)
+
+
+def _too_many_lines(text: str) -> bool:
+    """Whether the lines are so short and many that the parser would take long to tell their blocks apart.
+
+    The code of fenced blocks does not count, since the parser passes over it quickly.
+    """
+    most = FREE_LINES + len(text) // CHARS_PER_LINE
+    if text.count("\n") <= most:
+        return False
+    lines, fence = 0, ""
+    for line in text.split("\n"):
+        found = _FENCE_LINE.match(line) if "```" in line or "~~~" in line else None
+        if found is not None:
+            fence = _fence_after(found, fence)
+        lines += not fence or found is not None
+    return lines > most
+
+
+def _fence_after(line: re.Match[str], fence: str) -> str:
+    """The fence that is open behind a line that looks like one. ``fence`` is the one open before it."""
+    marks, info = line[1], line[2]
+    if not fence:
+        return "" if marks[0] == "`" and "`" in info else marks
+    return "" if marks[0] == fence[0] and len(marks) >= len(fence) and not info.strip() else fence
+
+
+def _fences_and_text(text: str) -> list[Token]:
+    """The blocks of a text that is read quickly: fenced code, and all the lines between as one paragraph each."""
+    from markdown_it.token import Token
+
+    tokens: list[Token] = []
+    lines = text.split("\n")
+
+    def add(start: int, end: int, fence: re.Match[str] | None) -> None:
+        place = [start, end]
+        if fence is not None:
+            code = lines[start + 1 : end - 1 if _closes(lines[end - 1], fence, end - start) else end]
+            content = "".join(f"{line}\n" for line in code)
+            tokens.append(Token("fence", "code", 0, map=place, markup=fence[1], info=fence[2].strip(), content=content))
+        elif any(map(str.strip, lines[start:end])):
+            tokens.append(Token("paragraph_open", "p", 1, map=place))
+            content = "\n".join(lines[start:end]).strip()
+            tokens.append(Token("inline", "", 0, map=place, level=1, content=content, children=[]))
+            tokens.append(Token("paragraph_close", "p", -1))
+
+    opened: re.Match[str] | None = None
+    done = 0
+    for number, line in enumerate(lines):
+        found = _FENCE_LINE.match(line) if "```" in line or "~~~" in line else None
+        if found is None:
+            continue
+        before, after = opened[1] if opened else "", _fence_after(found, opened[1] if opened else "")
+        if bool(before) == bool(after):
+            continue
+        end = number if after else number + 1
+        add(done, end, opened)
+        opened, done = (found, number) if after else (None, end)
+    add(done, len(lines), opened)
+    return tokens
+
+
+def _closes(line: str, fence: re.Match[str], lines: int) -> bool:
+    found = _FENCE_LINE.match(line)
+    return lines > 1 and found is not None and not _fence_after(found, fence[1])
+
+
+def _read_inline(state: StateCore) -> None:
+    """Reads the marks in the lines, as many as the length of the text allows. What has more is left as it is."""
+    room = FREE_MARKS + len(state.src) // CHARS_PER_MARK
+    for token in state.tokens:
+        if token.type == "inline":
+            content, token.children = token.content, []
+            marks = count_marks(content)
+            if marks <= room and content.count("[") * marks <= BRACKET_STEPS:
+                room -= marks
+                state.md.inline.parse(content, state.md, state.env, token.children)
+            else:
+                token.children += _unread(content)
+
+
+def count_marks(text: str) -> int:
+    """How many characters of a text the parser has to look at closely."""
+    return len(text) - len(text.translate(_NO_MARKS))
+
+
+def _unread(content: str) -> list[Token]:
+    """A paragraph whose marks are not read."""
+    from markdown_it.token import Token
+
+    children: list[Token] = []
+    for line in content.split("\n"):
+        children += (Token("text", "", 0, content=line.strip(" ")), Token("softbreak", "br", 0))
+    return children[:-1]
 
 
 def open_marks(before: str, after: str, longest_address: int) -> tuple[str, str]:
@@ -145,17 +304,6 @@ def open_marks(before: str, after: str, longest_address: int) -> tuple[str, str]
     return "", ""
 
 
-@functools.cache
-def html_parser() -> MarkdownIt:
-    """Makes safe HTML: HTML in the text is shown as text, and line ends are kept."""
-    from markdown_it import MarkdownIt
-
-    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["strikethrough", "table"])
-    parser.disable("reference").inline.ruler.before("linkify", BARE, _bare_url)
-    parser.validateLink = is_safe_link
-    return parser
-
-
 def is_safe_link(url: str) -> bool:
     """Whether a person may be led to an address by a click."""
     try:
@@ -168,7 +316,10 @@ def _bare_url(state: StateInline, silent: bool) -> bool:
     """An address in the text is a link, so that a ``_`` or ``*`` in it is not taken for a style."""
     if state.src[state.pos] != ":" or state.linkLevel > 0:
         return False
-    scheme, rest = _URL_SCHEME.search(state.pending), _URL_REST.match(state.src, state.pos, state.posMax)
+    scheme, rest = (
+        _URL_SCHEME.search(state.pending[-_SCHEME_ROOM:]),
+        _URL_REST.match(state.src, state.pos, state.posMax),
+    )
     if scheme is None or rest is None or len(url := _without_end(scheme[0] + rest[0])) <= len(scheme[0]) + 3:
         return False
     if not silent:
@@ -183,14 +334,13 @@ def _bare_url(state: StateInline, silent: bool) -> bool:
 
 def _without_end(url: str) -> str:
     """Takes off the punctuation and brackets behind an address."""
-    while url:
-        if url[-1] in ".,;:!?'*_~|":
-            url = url.rstrip(".,;:!?'*_~|")
-        elif url[-1] in ")]" and url.count(url[-1]) > url.count("(" if url[-1] == ")" else "["):
-            url = url[:-1]
-        else:
-            break
-    return url
+    missing = {")": url.count(")") - url.count("("), "]": url.count("]") - url.count("[")}
+    end = len(url)
+    while end and (url[end - 1] in ".,;:!?'*_~|" or missing.get(url[end - 1], 0) > 0):
+        end -= 1
+        if url[end] in missing:
+            missing[url[end]] -= 1
+    return url[:end]
 
 
 class _Writer:
@@ -317,7 +467,7 @@ class _Writer:
         if heading:
             self._begin("heading")
         bars = sum(child.content.count("||") for child in children if child.type == "text")
-        pairs = bars // 2 * 2 if self._layout.spoilers else 0
+        pairs = bars // 2 * 2 if self._layout.spoilers and bars <= MOST_SPOILERS else 0
         for child in children:
             match child.type:
                 case "text":
@@ -391,6 +541,16 @@ def _language(info: str) -> str:
 # Tables
 
 
+def may_have_tables(markdown: str) -> bool:
+    """Whether there may be a table, and none with more cells than can be read quickly."""
+    if "|" not in markdown:
+        return False
+    lines = markdown.split("\n")
+    columns = max((line.count("|") for line in lines if _is_table_rule(line)), default=0)
+    # The parser fills up each row to the width of the header, so a few short lines can become a very large table.
+    return 0 < columns * len(lines) <= EMPTY_CELLS + 2 * len(markdown) and markdown.count("|") <= TABLE_CELLS
+
+
 def _is_table_rule(line: str) -> bool:
     """Whether this may be the line below the header of a table."""
     return "-" in line and "|" in line and not line.strip("|:- \t")
@@ -398,7 +558,7 @@ def _is_table_rule(line: str) -> bool:
 
 def _table_cells(tokens: Sequence[Token], index: int) -> tuple[list[str], list[list[str]]]:
     rows: list[list[str]] = []
-    for token in tokens[index + 1 :]:
+    for token in islice(tokens, index + 1, None):
         if token.type == "table_close" and token.level == tokens[index].level:
             break
         if token.type == "tr_open":

@@ -9,7 +9,7 @@ import html
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from urllib.parse import quote
 
 import msgspec
@@ -24,7 +24,11 @@ from openclaw.outbound.markdown import (
     html_parser,
     is_safe_link,
     parse_markdown,
+    write_tokens,
 )
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 Format: TypeAlias = Literal["telegram", "discord", "slack", "whatsapp", "signal", "matrix", "irc", "plain"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -90,7 +94,7 @@ class Rendered(msgspec.Struct, frozen=True):
 
 
 def utf16_length(text: str) -> int:
-    return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def render(markdown: str, format: str, *, tables: str | None = None) -> Rendered:
@@ -265,18 +269,36 @@ def _utf16_places(text: str) -> Callable[[int], int]:
 
 
 def _matrix(markdown: str) -> Rendered:
+    parser = html_parser(markdown)
+    tokens = parser.parse(markdown)
+    tables = any(token.type == "table_open" for token in tokens)
+    text = _plain(markdown).text if tables else _plain_text(write_tokens(tokens, Layout()))
+    for token in tokens:
+        if token.children:
+            token.children = _harmless(token.children)
+    formatted = parser.renderer.render(tokens, parser.options, {}).strip()
+    return Rendered(text, html=formatted, size=utf16_length(text))
+
+
+def _harmless(children: Sequence[Token]) -> list[Token]:
+    """Shows pictures and unsafe links as text. A picture at another server would tell its owner who reads it."""
     from markdown_it.token import Token
 
-    parser = html_parser()
-    tokens = parser.parse(markdown)
-    for token in tokens:
-        for index, child in enumerate(token.children or []):
-            if child.type == "image" and token.children is not None:
-                # A picture at another server would tell its owner who reads the message.
-                token.children[index] = Token("text", "", 0, content=child.content)
-    formatted = parser.renderer.render(tokens, parser.options, {}).strip()
-    text = _plain(markdown).text
-    return Rendered(text, html=formatted, size=utf16_length(text))
+    kept: list[Token] = []
+    ends: list[str | None] = []
+    for child in children:
+        shown: str | None = None
+        if child.type == "image":
+            shown = child.content
+        elif child.type == "link_open":
+            address = str(child.attrs.get("href", ""))
+            marks = ("<", ">") if child.markup == "autolink" else ("[", f"]({address})")
+            shown, end = (None, None) if is_safe_link(address) else marks
+            ends.append(end)
+        elif child.type == "link_close" and ends:
+            shown = ends.pop()
+        kept.append(child if shown is None else Token("text", "", 0, content=shown))
+    return kept
 
 
 def _irc(markdown: str) -> Rendered:
@@ -288,8 +310,12 @@ def _irc(markdown: str) -> Rendered:
 
 
 def _plain(markdown: str) -> Rendered:
-    text = _with_links_as_text(parse_markdown(markdown, Layout())).text.rstrip()
+    text = _plain_text(parse_markdown(markdown, Layout()))
     return Rendered(text, size=utf16_length(text))
+
+
+def _plain_text(document: Document) -> str:
+    return _with_links_as_text(document).text.rstrip()
 
 
 # Common to several formats

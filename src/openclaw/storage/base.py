@@ -454,6 +454,8 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """The beginnings of the last of them."""
     message_ids: list[str] = []
     """The platform's ids of the messages that this one was made of."""
+    sender: str = ""
+    """Who wrote it on a channel: the platform's id of the person."""
     mentioned: bool = False
     """The message speaks to the agent: it mentions it, answers it, or comes in a direct chat."""
     timeout_seconds: int | float | None = None

@@ -53,6 +53,7 @@ class SessionsSearch(Params):
 
 @methods.add("sessions.search", SessionsSearch)
 async def search(call: MethodCall) -> Any:
+    """Finds words in everything that was said, tool results included."""
     params: SessionsSearch = call.params
     gateway = call.gateway
     folders = gateway.transcript_folders()
@@ -95,6 +96,7 @@ class SessionsExport(Params):
 
 @methods.add("sessions.export", SessionsExport)
 async def export(call: MethodCall) -> Any:
+    """A conversation as JSON lines, in pages."""
     params: SessionsExport = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
@@ -137,6 +139,7 @@ class SessionsImport(Params):
 
 @methods.add("sessions.import", SessionsImport)
 async def import_(call: MethodCall) -> Any:
+    """Brings in an exported conversation as a new session."""
     params: SessionsImport = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)

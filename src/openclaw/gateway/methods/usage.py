@@ -66,6 +66,7 @@ class SessionsUsage(Params):
 
 @methods.add("sessions.usage", SessionsUsage)
 async def sessions_usage(call: MethodCall) -> Any:
+    """Tokens and cost of sessions, by day and model."""
     params: SessionsUsage = call.params
     gateway = call.gateway
     days, sessions = _days(gateway, params.start_date, params.end_date, zone_is_utc=True), gateway.runtime.sessions
@@ -201,6 +202,7 @@ class OneSession(Params):
 
 @methods.add("sessions.usage.timeseries", OneSession)
 async def timeseries(call: MethodCall) -> Any:
+    """How the tokens of a session grew."""
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
     path = await spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
@@ -216,6 +218,7 @@ class UsageLogs(Params):
 
 @methods.add("sessions.usage.logs", UsageLogs)
 async def logs(call: MethodCall) -> Any:
+    """The messages of a session with their tokens and cost."""
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
     ref = transcript_ref(row.agent_id, row.entry)
