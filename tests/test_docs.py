@@ -19,6 +19,7 @@ from openclaw.cli.command import Action, Group
 from openclaw.cli.completion import completions
 from openclaw.cli.main import ALIASES, TABLE, find_command
 from openclaw.config.load import parse_config
+from openclaw.config.reference import all_keys
 
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
@@ -223,3 +224,25 @@ def test_every_setting_in_an_example_is_known_and_valid(name: str) -> None:
         names = re.findall(r"env: \"(\w+)\"|\$\{(\w+)\}", block)
         snapshot = parse_config("openclaw.json", block, {a or b: "a-secret-of-many-letters" for a, b in names})
         assert [str(issue) for issue in (*snapshot.issues, *snapshot.warnings)] == [], block
+
+
+def known_key(path: str) -> bool:
+    """Whether the schema has this key. ``*`` stands for a name of the user, ``[]`` for an item of a list."""
+    named = re.sub(r"\[\d*\]", "[]", path)
+    for key in all_keys():
+        pattern = re.escape(key.path).replace(r"\*", r"[\w-]+")
+        if re.fullmatch(pattern, named):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "CHANGELOG.md"])
+def test_every_key_that_is_set_in_an_example_is_known(name: str) -> None:
+    keys = {
+        found.words[2]
+        for found in written_commands(ROOT / name)
+        if found.words[:1] == ("config",) and found.words[1:2] in (("set",), ("get",), ("unset",)) and found.words[2:]
+    }
+    # Words in capitals stand for a key, and one example shows what happens to a mistyped one.
+    named = [key for key in sorted(keys) if "." in key and not key.isupper() and key != "gateway.prot"]
+    assert [key for key in named if not known_key(key)] == []

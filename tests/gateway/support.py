@@ -16,16 +16,18 @@ import pytest
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
-from openclaw.gateway.assemble import CurrentCatalogue, build_gateway
+from openclaw.gateway.assemble import build_gateway
 from openclaw.gateway.auth.authorise import METHOD_RIGHTS
 from openclaw.gateway.event_loop import LoopFairness
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.metrics import Metrics
 from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.server.server import Server, serve
+from openclaw.models.catalogue import CurrentCatalogue
 from openclaw.rights import Right
 from openclaw.sessions.notes import SessionNotes
 from openclaw.storage.files.session_store import FileSessionStore
+from openclaw.storage.files.transcript import FileTranscriptStore
 
 TOKEN = "a-long-enough-test-token"
 
@@ -176,9 +178,11 @@ async def running_gateway(
         clock=clock,
         config=store,
         sessions=sessions,
-        transcripts=unused,
+        transcripts=FileTranscriptStore(str(state), clock=clock, store_path=sessions.path),
         ledger=unused,
         blobs=unused,
+        close_stores=unused,
+        search=unused,
         catalogue=CurrentCatalogue(store, environ, [], str(state)),
         processes=unused,
         notes=SessionNotes(clock),

@@ -6,10 +6,10 @@ import contextlib
 import logging
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from openclaw.agent.abort import Deadlines
 from openclaw.agent.compaction.compaction import CompactionsUnderWay
@@ -33,13 +33,23 @@ from openclaw.extensions.loader import load_extensions
 from openclaw.extensions.points import Taken
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
+from openclaw.gateway.auth.sign_in import SignInTickets
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.event_loop import LoopFairness, LoopLag
 from openclaw.gateway.extension_doors import SentMessages, extension_method, extension_route
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import DiskCheck, Health, build_health
-from openclaw.gateway.http import control_ui, hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke
+from openclaw.gateway.http import (
+    control_ui,
+    hooks,
+    monitoring,
+    openai_chat,
+    openai_responses,
+    rpc,
+    sign_in,
+    tools_invoke,
+)
 from openclaw.gateway.messenger import ChannelMessenger
 from openclaw.gateway.methods import (
     agent,
@@ -54,6 +64,7 @@ from openclaw.gateway.methods import (
     mcp,
     memory,
     messages,
+    models,
     nodes,
     outbox,
     plugins,
@@ -86,8 +97,8 @@ from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import AgentMemories
 from openclaw.models.base import Model, ModelError
 from openclaw.models.calls import ModelCalls
-from openclaw.models.catalogue import Catalogue, UnknownModel
-from openclaw.models.detect import find_models
+from openclaw.models.catalogue import Catalogue, CurrentCatalogue, UnknownModel
+from openclaw.models.detect import LOCAL_SERVERS, find_models
 from openclaw.models.fallback import Failover
 from openclaw.models.keys import Keys
 from openclaw.outbound.reply import SendFailed, is_delivered
@@ -102,8 +113,16 @@ from openclaw.scheduler.tool import CronTool
 from openclaw.scheduler.turns import ScheduledTurns
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.notes import SessionNotes
-from openclaw.sessions.search import SearchIndex
-from openclaw.storage.base import END_STATES, Ledger
+from openclaw.sessions.search import SearchIndex, TranscriptSearch
+from openclaw.storage.base import (
+    END_STATES,
+    BlobStore,
+    Ledger,
+    SessionStore,
+    StorageRefused,
+    TranscriptLines,
+    TranscriptStore,
+)
 from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
@@ -138,6 +157,7 @@ METHOD_FAMILIES = (
     mcp,
     memory,
     messages,
+    models,
     outbox,
     plugins,
     channels,
@@ -149,7 +169,7 @@ METHOD_FAMILIES = (
     usage,
 )
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
-HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke, control_ui)
+HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, sign_in, tools_invoke, control_ui)
 """The first route that fits answers. The Control UI fits every path, so it is the last."""
 
 
@@ -166,7 +186,7 @@ async def open_gateway(
     With ``only_reads``, for a command that looks at the folder, older sessions are not taken over and no extension is
     loaded.
     """
-    if not only_reads:
+    if not only_reads and storage_url(config.current, environ) is None:
         await _migrate(state_dir, config.current, clock)
     repairs = Repairs()
     if config.restored:
@@ -182,7 +202,9 @@ async def open_gateway(
         keys, lambda: config.current, clock, state_dir, take_turn=loop_fairness.enter, failed=count_failure
     )
     memories = AgentMemories(Path(state_dir), clock, Embedders(model_calls.http, keys, environ))
-    runtime = await open_runtime(state_dir, config, clock, environ, model_calls, memories, repairs)
+    runtime = await open_runtime(
+        state_dir, config, clock, environ, model_calls, memories, repairs, only_reads=only_reads
+    )
     gateway = build_gateway(runtime, metrics, loop_fairness, environ)
     gateway.model_calls, gateway.repairs = model_calls, repairs
     gateway.mcp = McpServers(lambda: config.current, clock, environ, runtime.approvals)
@@ -209,16 +231,12 @@ async def open_runtime(
     model_calls: ModelCalls,
     memories: AgentMemories,
     repairs: Repairs,
+    *,
+    only_reads: bool = False,
 ) -> Runtime:
     """Opens the stores, and makes what runs use beside them."""
     current = config.current
-    sessions = await FileSessionStore.open(
-        state_dir,
-        clock=clock,
-        store_template=current.session.store,
-        agent_ids=agent_ids(current),
-        repairs=repairs,
-    )
+    stores = await open_stores(state_dir, current, clock, environ, repairs, only_reads=only_reads)
     found = await _models_here(current, environ, state_dir)
     catalogue = CurrentCatalogue(config, environ, found, state_dir)
     questions = ApprovalJournal(state_dir)
@@ -228,11 +246,14 @@ async def open_runtime(
         state_dir=Path(state_dir),
         clock=clock,
         config=config,
-        sessions=sessions,
-        transcripts=FileTranscriptStore(state_dir, clock=clock, store_path=sessions.path),
-        ledger=await FileLedger.open(state_dir, clock=clock, repairs=repairs),
-        blobs=FileBlobStore(state_dir),
+        sessions=stores.sessions,
+        transcripts=stores.transcripts,
+        ledger=stores.ledger,
+        blobs=stores.blobs,
+        close_stores=stores.close,
+        on_files=stores.lines is None,
         catalogue=catalogue,
+        look_for_models=catalogue.look_again,
         processes=ProcessRegistry(),
         notes=SessionNotes(clock, lambda: user_zone(config.current), Path(state_dir)),
         call_model=model_calls.call,
@@ -249,9 +270,85 @@ async def open_runtime(
         compacting=CompactionsUnderWay(),
         measures=TokenMeasures(),
         hygiene=Hygiene(),
-        spending=Spending(),
+        spending=Spending(stores.lines),
+        search=TranscriptSearch(SearchIndex(state_dir, visible_text), stores.lines),
         deadlines=Deadlines(),
     )
+
+
+class OpenStores(NamedTuple):
+    sessions: SessionStore
+    transcripts: TranscriptStore
+    ledger: Ledger
+    blobs: BlobStore
+    close: Callable[[], Awaitable[None]]
+    lines: TranscriptLines | None = None
+    """Reads the transcripts if they are not files."""
+
+
+def storage_url(config: Config, environ: Mapping[str, str]) -> str | None:
+    """The address of the database, or None for files."""
+    return environ.get("OPENCLAW_STORAGE_URL", "").strip() or config.storage.url or None
+
+
+async def open_stores(
+    state_dir: str,
+    config: Config,
+    clock: Clock,
+    environ: Mapping[str, str],
+    repairs: Repairs,
+    *,
+    only_reads: bool = False,
+) -> OpenStores:
+    """Opens the stores on files, or on the database that the configuration names."""
+    if (url := storage_url(config, environ)) is not None:
+        return await _open_postgres(url, state_dir, config, clock, only_reads=only_reads)
+    sessions = await FileSessionStore.open(
+        state_dir, clock=clock, store_template=config.session.store, agent_ids=agent_ids(config), repairs=repairs
+    )
+    transcripts = FileTranscriptStore(state_dir, clock=clock, store_path=sessions.path)
+    ledger = await FileLedger.open(state_dir, clock=clock, repairs=repairs)
+
+    async def close() -> None:
+        await transcripts.close()
+        await sessions.close()
+        await ledger.close()
+
+    return OpenStores(sessions, transcripts, ledger, FileBlobStore(state_dir), close)
+
+
+async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock, *, only_reads: bool) -> OpenStores:
+    try:
+        from openclaw.storage.postgres.blobs import PostgresBlobStore
+        from openclaw.storage.postgres.database import PostgresDatabase
+        from openclaw.storage.postgres.ledger import PostgresLedger
+        from openclaw.storage.postgres.session_store import PostgresSessionStore
+        from openclaw.storage.postgres.transcript import PostgresTranscriptStore
+    except ImportError:
+        raise StorageRefused(
+            "storage.url names a PostgreSQL database, and the package for it is missing. "
+            "Install it with: pip install 'openclaw[postgres]'"
+        ) from None
+    settings = config.storage
+    database = await PostgresDatabase.open(url, schema=settings.schema, pool_size=settings.pool_size)
+    try:
+        if not only_reads:
+            await database.claim()
+        sessions = await PostgresSessionStore.open(database)
+        transcripts = PostgresTranscriptStore(database, state_dir, clock=clock)
+        ledger = await PostgresLedger.open(database, clock=clock, only_reads=only_reads)
+    except BaseException:
+        await database.close()
+        raise
+
+    async def close() -> None:
+        await transcripts.close()
+        with contextlib.suppress(OSError):  # A change that waited for its message was not acknowledged.
+            await sessions.close()
+        await database.close()
+
+    blobs = PostgresBlobStore(database, state_dir)
+    return OpenStores(sessions, transcripts, ledger, blobs, close, lines=transcripts)
 
 
 def build_gateway(
@@ -277,16 +374,18 @@ def build_gateway(
         health=Health(clock, disk, lambda: build_health(gateway), publish_health),
         disk=disk,
         auth_limiter=FailedAuthLimiter(clock, lambda: runtime.config.current.gateway.auth.rate_limit),
+        sign_in_tickets=SignInTickets(clock),
         restart=Restart(state_dir, clock),
         metrics=metrics,
         loop_lag=LoopLag(clock),
         loop_fairness=loop_fairness,
-        search=SearchIndex(state_dir, visible_text),
+        search=runtime.search,
     )
     gateway.channel_services = ChannelServices(
         runtime,
         ChannelKinds(environ),
         receive=lambda inbound: gateway.pipeline.receive(inbound),
+        admits=lambda inbound: gateway.pipeline.admits(inbound),
         notice=lambda inbound: gateway.pipeline.notice(inbound),
         edited=lambda inbound: gateway.pipeline.edited(inbound),
         deleted=lambda inbound: gateway.pipeline.deleted(inbound),
@@ -454,25 +553,6 @@ def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
     return observers
 
 
-class CurrentCatalogue:
-    """Returns the models of the current configuration, made anew when the configuration has changed."""
-
-    def __init__(self, config: ConfigStore, environ: Mapping[str, str], found: list[Model], state_dir: str) -> None:
-        self._config = config
-        self._environ = environ
-        self._found = found
-        self._state_dir = state_dir
-        self._made_from: Config | None = None
-        self._catalogue: Catalogue | None = None
-
-    def __call__(self) -> Catalogue:
-        config = self._config.current
-        if self._catalogue is None or self._made_from is not config:
-            self._made_from = config
-            self._catalogue = Catalogue(config, self._environ, found=self._found, state_dir=self._state_dir)
-        return self._catalogue
-
-
 async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
     report = await migrate_sessions(
         state_dir,
@@ -489,13 +569,14 @@ async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
 
 
 async def _models_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[Model]:
-    """The models of servers on this machine. They are searched for only when the configuration names no model."""
+    """The models of servers on this machine. They are searched for only where one of them may answer."""
     chosen = Catalogue(config, environ, state_dir=state_dir)
     try:
-        explicit = chosen.default_for(config, default_agent_id(config)).api != "local"
+        default = chosen.default_for(config, default_agent_id(config))
     except UnknownModel:
-        explicit = True
-    return [] if explicit else await find_models(environ)
+        return []
+    wanted = default.api == "local" or default.provider in LOCAL_SERVERS
+    return await find_models(environ) if wanted else []
 
 
 async def close_gateway(gateway: Gateway) -> None:
@@ -517,6 +598,4 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.model_calls.close()
     with contextlib.suppress(OSError):
         await gateway.runtime.notes.synced()
-    await gateway.runtime.transcripts.close()
-    await gateway.runtime.sessions.close()
-    await gateway.runtime.ledger.close()
+    await gateway.runtime.close_stores()
