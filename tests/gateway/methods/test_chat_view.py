@@ -74,7 +74,7 @@ async def test_a_waiting_message_gets_other_words_and_keeps_its_place(tmp_path: 
                 await ask(client, "chat.reword", sessionKey="main", runId="two", message="/new")
             view = await ask(client, "chat.view", sessionKey="main")
             assert [one["text"] for one in view["waiting"]] == ["no <mistake>", "the last"]
-            assert (await ask(client, "messages.get", runId="two"))["message"]["text"] == "no <mistake>"
+            assert (await ask(client, "messages.get", runId="two"))["text"] == "no <mistake>"
         row = await gateway.gateway.runtime.ledger.by_run("two")
         assert row is not None and "mitsake" not in (row.body.prompt or "")
     finally:
