@@ -280,11 +280,7 @@ async def _ledger_to_postgres(database: PostgresDatabase, path: Path, done: Copi
                 insert = f"INSERT INTO {table} ({', '.join(names)}) OVERRIDING SYSTEM VALUE VALUES ({marks})"
                 rows = ledger.execute(f"SELECT {', '.join(names)} FROM {table}")
                 while batch := rows.fetchmany(_ROWS_AT_ONCE):
-                    values = [
-                        [_to_column(name, value, table) for name, value in zip(names, row, strict=True)]
-                        for row in batch
-                    ]
-                    await connection.executemany(insert, values)
+                    await connection.executemany(insert, [_to_columns(table, row) for row in batch])
                 if (numbered := _NUMBERED.get(table)) is not None:
                     await connection.execute(
                         f"SELECT setval(pg_get_serial_sequence('{table}', '{numbered}'), max({numbered})) FROM {table}"
