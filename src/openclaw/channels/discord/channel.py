@@ -43,11 +43,11 @@ from openclaw.channels.discord.incoming import (
     interpret,
 )
 from openclaw.channels.discord.kind import TOKEN_VARIABLE, parse_address
+from openclaw.channels.media import kept_file, of_admitted
 from openclaw.channels.offer import offer
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.channels.discord import DiscordAccount
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.file_types import content_type
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
@@ -298,7 +298,7 @@ class DiscordChannel:
                 if inbound.peer.kind == "direct":
                     _remember(self._direct, inbound.peer.id, str(data["channel_id"]))
                 if attachments:
-                    media, notes = await self._fetch(attachments)
+                    media, notes = await of_admitted(self._context, inbound, lambda: self._fetch(attachments))
                     inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
                 without_text = msgspec.structs.replace(inbound, text="", media=(), quoted=None, untrusted=())
                 _remember(self._authors, inbound.message_id, without_text)
@@ -373,10 +373,7 @@ class DiscordChannel:
             except ValueError as reason:
                 notes.append(f"Attachment {file.filename or 'a file'} was not fetched: {reason}")
                 continue
-            mime = content_type(data, file.content_type or "application/octet-stream")
-            media.append(
-                Media(mime_type=mime, file_name=file.filename or None, blob=await self._context.blobs.put(data))
-            )
+            media.append(await kept_file(self._context.blobs, data, file.content_type, file.filename or None))
         return tuple(media), tuple(notes)
 
     async def _download(self, file: DiscordAttachment) -> bytes:
@@ -484,8 +481,9 @@ class DiscordChannel:
         if not (target.isascii() and target.isdigit()):
             raise SendFailed(f"{target!r} is no id of a message on Discord", permanent=True)
         allowed = self._settings.actions
-        if not (allowed.reactions if message.act == "react" else allowed.messages):
-            key = "reactions" if message.act == "react" else "messages"
+        switches = {"react": ("reactions", allowed.reactions), "pin": ("pins", allowed.pins)}
+        key, on = switches.get(message.act, ("messages", allowed.messages))
+        if not on:
             raise SendFailed(f"channels.discord.actions.{key} is off", permanent=True)
         path = "/channels/{channel_id}/messages/{message_id}"
         where = {"channel_id": channel, "message_id": target}
@@ -500,6 +498,9 @@ class DiscordChannel:
                 except DiscordFailed as failure:
                     if failure.kind != "gone":
                         raise
+            case "pin":
+                method = "DELETE" if message.remove else "PUT"
+                await connection.request(method, "/channels/{channel_id}/messages/pins/{message_id}", where)
             case _:
                 method, where = "DELETE" if message.remove else "PUT", {**where, "emoji": message.emoji}
                 await connection.request(method, f"{path}/reactions/{{emoji}}/@me", where)

@@ -32,6 +32,7 @@ class SlackKind(ConfiguredKind):
         mentions=True,
         reply=True,
         edit=True,
+        pin=True,
         unsend=True,
         native_commands=True,
         idempotent=False,

@@ -19,6 +19,7 @@ import msgspec
 from openclaw import redact
 from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest
 from openclaw.channels.bookmark import Bookmark
+from openclaw.channels.media import kept_file, of_admitted
 from openclaw.channels.offer import offer
 from openclaw.channels.telegram.api import POLL_S, UPDATE_KINDS, BotApi, BotApiFailed, FileRefused, open_api
 from openclaw.channels.telegram.incoming import (
@@ -42,7 +43,6 @@ from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels.telegram import TelegramAccount
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.file_types import content_type
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
@@ -330,7 +330,7 @@ class TelegramChannel:
         match event:
             case MessageEvent(inbound=inbound, files=files):
                 if files:
-                    media, notes = await self._fetch(files)
+                    media, notes = await of_admitted(self._context, inbound, lambda: self._fetch(files))
                     inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
                 self._note_received(event.chat, inbound)
                 if inbound.text.strip() or inbound.media or inbound.untrusted:
@@ -367,8 +367,7 @@ class TelegramChannel:
                 notes.append(f"Attachment {name} was not fetched: {reason}")
                 continue
             named = file.file_name or PurePosixPath(path).name or None
-            mime = content_type(data, file.mime_type)
-            media.append(Media(mime_type=mime, file_name=named, blob=await self._context.blobs.put(data)))
+            media.append(await kept_file(self._context.blobs, data, file.mime_type, named))
         return tuple(media), tuple(notes)
 
     def _note_received(self, chat: int, inbound: Inbound) -> None:
