@@ -41,10 +41,6 @@ Report: TypeAlias = Callable[[Inbound], Awaitable[None]]
 RESTART = Backoff(initial_s=1.0, max_s=300.0)
 ANSWER_S = 10.0
 """A platform that takes longer to answer a probe counts as silent."""
-RESERVED_PATHS = frozenset(
-    {"", "v1", "extensions", "rpc", "hooks", "tools", "health", "healthz", "readyz", "metrics", "assets"}
-)
-"""First parts of paths that the Gateway serves itself."""
 STABLE_S = 60.0
 """After an account has run this long, its next crash counts as the first one again."""
 
@@ -78,9 +74,13 @@ class ChannelManager:
         commands: Callable[[], list[NativeCommand]] = list,
         environ: Mapping[str, str] = MappingProxyType({}),
         on_connected: Callable[[], None] = lambda: None,
+        taken_names: Callable[[], set[str]] = set,
         chance: Chance = random.random,
     ) -> None:
-        """``on_connected`` is called whenever an account becomes able to send."""
+        """``on_connected`` is called whenever an account becomes able to send.
+
+        ``taken_names`` are the first parts of paths that the Gateway serves itself.
+        """
         self.kinds = kinds
         self._config = config
         self._clock = clock
@@ -92,6 +92,7 @@ class ChannelManager:
         self._environ = environ
         self._webhooks: dict[str, Webhook] = {}
         self._on_connected = on_connected
+        self._taken_names = taken_names
         self._chance = chance
         self._accounts: dict[tuple[str, str], RunningAccount] = {}
         self._changing = asyncio.Lock()
@@ -209,7 +210,7 @@ class ChannelManager:
 
     def _serve(self, path: str, webhook: Webhook) -> Callable[[], None]:
         key = f"/{path.strip('/')}"
-        if key.split("/")[1] in RESERVED_PATHS or self.webhook(key) is not None:
+        if key.split("/")[1] in self._taken_names() or self.webhook(key) is not None:
             raise NotConfigured(f"the path {key} is taken; set another webhookPath")
         self._webhooks[key] = webhook
 

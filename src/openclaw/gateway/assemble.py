@@ -72,6 +72,7 @@ from openclaw.gateway.restart import Restart
 from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
+from openclaw.gateway.server.server import taken_names
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
@@ -290,6 +291,7 @@ def build_gateway(
         deleted=lambda inbound: gateway.pipeline.deleted(inbound),
         commands=lambda: native_commands(runtime.config.current),
         environ=environ,
+        taken_names=lambda: taken_names(gateway),
     )
     return gateway
 

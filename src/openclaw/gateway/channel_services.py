@@ -31,6 +31,7 @@ class ChannelServices:
         deleted: Report | None = None,
         commands: Callable[[], list[NativeCommand]] = list,
         environ: Mapping[str, str] = MappingProxyType({}),
+        taken_names: Callable[[], set[str]] = set,
     ) -> None:
         self._config = runtime.config
         self.clock = runtime.clock
@@ -48,6 +49,7 @@ class ChannelServices:
             commands=commands,
             environ=environ,
             on_connected=lambda: self.delivery.wake(),
+            taken_names=taken_names,
         )
         self.delivery = Delivery(runtime.ledger, self.channels, runtime.clock)
         self._worker: asyncio.Task[None] | None = None
