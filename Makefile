@@ -14,7 +14,7 @@ help:
 	@echo "make check    formatting, lint and types"
 	@echo "make docs     write the reference pages of docs/ from the code"
 	@echo "make ui       build the web page from ui/ into src/openclaw/web (needs node)"
-	@echo "make pictures take the pictures of docs/web.md again (needs chromium)"
+	@echo "make pictures take the pictures of the web page and of the terminal again (needs chromium and tmux)"
 	@echo "make bench    measure the speed figures and print them beside their bars"
 	@echo "make setup    only create $(VENV) and install"
 	@echo "make lock     renew the lock files after changing pyproject.toml"
@@ -61,6 +61,7 @@ ui/node_modules/.package-lock.json: ui/package-lock.json
 
 pictures: setup-dev
 	$(BIN)/python -m tests.browser.pictures
+	$(BIN)/python -m scripts.record
 
 bench: setup-dev
 	$(BIN)/python -m bench

@@ -16,6 +16,7 @@ from scripts.reference import PAGES, made
 from openclaw.cli.command import Action, Group
 from openclaw.cli.completion import completions
 from openclaw.cli.main import ALIASES, TABLE, find_command
+from openclaw.config.load import parse_config
 
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
@@ -190,3 +191,20 @@ def test_the_check_of_commands_sees_what_is_wrong() -> None:
     assert problem(("cron", "add", "--name", "Brief")) is None
     assert len([words for name, _, _ in TABLE for words in [(name, "--help")] if problem(words)]) == 0
     assert alternatives("gateway start|stop --json") == [("gateway", "start", "--json"), ("gateway", "stop", "--json")]
+
+
+# --- Configuration ---
+
+
+def settings_blocks(path: Path) -> list[str]:
+    """The blocks of a page that are a whole ``openclaw.json``, or the part of one that matters."""
+    blocks = re.findall(r"^[ ]*```json5\n(.*?)^[ ]*```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return [block for block in blocks if block.lstrip().startswith("{") and "$include" not in block]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if settings_blocks(ROOT / name)])
+def test_every_setting_in_an_example_is_known_and_valid(name: str) -> None:
+    for block in settings_blocks(ROOT / name):
+        names = re.findall(r"env: \"(\w+)\"|\$\{(\w+)\}", block)
+        snapshot = parse_config("openclaw.json", block, {a or b: "a-secret-of-many-letters" for a, b in names})
+        assert [str(issue) for issue in (*snapshot.issues, *snapshot.warnings)] == [], block

@@ -77,16 +77,16 @@ _BRACKET_HINTS = (
     "message", "id:", "from", "media", "thread", "replying", "quoting", "forwarded", "queue", "session", "system",
     "user", "human", "assistant", "developer", "tool", "reply", "voice", "inst", "chat", "signal", "whatsapp",
     "telegram", "discord", "slack", "teams", "bluebubbles", "mattermost", "talk", "pinned", "cut", "earlier", "mon",
-    "tue", "wed", "thu", "fri", "sat", "sun",
+    "tue", "wed", "thu", "fri", "sat", "sun", "irc", "matrix", "agent", "late",
 )  # fmt: skip
 """Words of which every mark in brackets has one. Most texts with brackets have none, and are not looked at further."""
 _MARKS = (
     r"current message|chat messages? since|message id\s{0,4}:|id\s{0,4}:|from\s{0,4}:|media attached|thread starter|"
     r"/?replying|/?quoting|forwarded from|queued messages?|queue overflow|inter session message|system\b|reply to|"
-    r"audio as voice|pinned by|no longer pinned|cut off by|earlier messages of|/?inst\Z|"
+    r"audio as voice|pinned by|no longer pinned|cut off by|earlier messages of|the sub agent|late reply from|/?inst\Z|"
     r"(?:user|human|assistant|developer|tool)(?: result| tool calls| thinking)?\s{0,4}\Z|"
     r"(?:signal|whatsapp|telegram|discord|slack|imessage|webchat|google chat|microsoft teams|msteams|bluebubbles|"
-    r"mattermost|nextcloud talk)\s"
+    r"mattermost|nextcloud talk|irc|matrix)\s"
 )
 _MARK = re.compile(r"[\s*_]{0,8}(?:" + _MARKS.replace(" ", r"[\W_]{0,8}") + ")", re.IGNORECASE)
 _HEADING = re.compile(r"\d{4}-\d\d-\d\d|\sid:\S", re.IGNORECASE)
@@ -106,9 +106,15 @@ _SPEAKER = re.compile(
     r"system(?:[ _-]{0,4}(?:message|event|note|prompt|notice|reminder))?[*_`\s]{0,4}(:)|media(:)", re.IGNORECASE
 )
 _LINE_START = re.compile(r"[^\w\n]{0,24}\Z")
+_PERSON = r"\+\d{4,15}|[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{1,64}|@[\w.=/+-]{1,64}:[\w.-]{1,100}(?::\d{1,5})?"
+"""A telephone number, a mail address or a Matrix id. A person without a name is called so."""
 _SENDER = re.compile(
-    r"^[^\n:]{1,80}\((?:\+\d{4,15}|(?:uuid:)?[0-9a-f]{8}-[0-9a-f-]{27})\)(:)", re.MULTILINE | re.IGNORECASE
+    rf"^[^\n:]{{1,80}}\((?:{_PERSON}|-?\d{{5,20}}|(?:uuid:)?[0-9a-f]{{8}}-[0-9a-f-]{{27}}|(?-i:[UWB][A-Z0-9]{{7,12}})|"
+    r"[^\s()!]{1,64}![^\s()]{1,120}|account:[^\s()]{1,64})\)(:)",
+    re.MULTILINE | re.IGNORECASE,
 )
+"""How a line of a group begins: a name with the id that one of the platforms gives people."""
+_NAMELESS = re.compile(rf"^[^\w\n+@]{{0,8}}(?:{_PERSON})(:)(?=\s)", re.MULTILINE)
 _ANSWER_MARK = re.compile(r"[\s*_]{0,8}(?:reply[\W_]{0,8}to|audio[\W_]{0,8}as)", re.IGNORECASE)
 _ANSWER_TAG = re.compile(r"<<{0,2}[\s/]{0,8}(?:final|think|thinking|thought|antthinking)\b", re.IGNORECASE)
 _SENTINELS = ("NO_REPLY", "HEARTBEAT_OK", "REPLY_SKIP", "ANNOUNCE_SKIP")
@@ -130,7 +136,7 @@ def disarmed(text: str, *, of_owner: bool = False) -> str:
     seen = text if text.isascii() else text.replace("\ufe0f", "").replace("\u200d", "")  # They are in most emoji.
     if (_PLAIN_SUSPECT if text.isascii() else _SUSPECT).search(seen) is None:
         lowered = seen.lower()
-        if not any(word in lowered for word in _WORDS):
+        if not any(word in lowered for word in _WORDS) and (":" not in seen or _NAMELESS.search(seen) is None):
             return text
     return _disarmed(text, of_owner)
 
@@ -193,6 +199,8 @@ def _edits(folded: str, of_owner: bool) -> list[_Edit]:
         edits += _speakers(folded, of_owner)
     if "):" in folded:
         edits += [(found.start(1), found.start(1), UNTRUSTED) for found in _SENDER.finditer(folded)]
+    if ":" in folded:
+        edits += [(found.start(1), found.start(1), UNTRUSTED) for found in _NAMELESS.finditer(folded)]
     if not of_owner and any(word in folded for word in _SENTINELS):
         for found in _SENTINEL.finditer(folded):
             place = folded.index("_", found.start())

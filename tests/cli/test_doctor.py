@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+from tests.support.tmux import Tmux, need_tmux
+
 from .conftest import Cli
+
+NO_PORT = {"OPENCLAW_GATEWAY_PORT": "1"}
 
 
 def findings(cli: Cli) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -19,8 +25,9 @@ def findings(cli: Cli) -> tuple[int, dict[str, dict[str, Any]]]:
 def test_a_fresh_machine_is_well(cli: Cli) -> None:
     code, found = findings(cli)
     assert code == 0
+    assert found.pop("model")["fix"].startswith("put a key such as ")
     assert {finding["level"] for finding in found.values()} == {"ok"}
-    assert set(found) == {"config", "state", "generation", "sessions", "ledger", "damage", "port", "security"}
+    assert {"config", "state", "disk", "generation", "sessions", "ledger", "damage", "port", "security"} <= set(found)
 
 
 def test_a_wrong_value_and_an_open_folder_are_errors_with_a_way_out(cli: Cli, state: Path) -> None:
@@ -87,11 +94,61 @@ def test_what_is_damaged_or_gone_is_listed_and_repaired(cli: Cli, state: Path) -
         assert any(what in text for text in found), found
     assert any("s.jsonl: line 2 is damaged" in text for text in found)
     assert not (state / "openclaw.json").exists(), "looking changes nothing"
-    answer, found = damage("--repair")
-    assert len(answer["repaired"]) == 4, answer["repaired"]
+    answer, found = damage("--fix")
+    closed, *rest = sorted(answer["repaired"], key=lambda sentence: "closed to other users" not in sentence)
+    assert "closed to other users" in closed and len(rest) == 4, answer["repaired"]
     assert "agent:main:main" in (folder / "sessions.json").read_text()
     assert (bookmark.with_suffix("").read_text(), bool(list(state.glob("ledger.db.damaged-*")))) == ("17", True)
     assert not [text for text in found if " is gone" in text or "ledger.db is damaged" in text]
+
+
+def test_what_can_be_mended_is_mended_and_every_finding_says_what_to_do(cli: Cli, state: Path) -> None:
+    (state / "openclaw.json").write_text('{ "gateway": { "port": "many" } }')
+    (state / "openclaw.json.last-good").write_text('{ "gateway": { "port": 18999 } }')
+    (state / "notes.json").write_text("{}")
+    for name in ("openclaw.json.last-good", "notes.json"):
+        (state / name).chmod(0o644)
+    leftover, young = state / ".jobs.json.1.tmp", state / "model.part"
+    for path in (leftover, young):
+        path.write_text("")
+    os.utime(leftover, (1, 1))
+    (state / "gateway.lock").write_text(json.dumps({"pid": 2**22 + 5, "port": 1}))
+    answer = json.loads(cli("doctor", "--json", **NO_PORT).stdout)
+    wrong = [found for found in answer["findings"] if found["level"] != "ok"]
+    assert {found["check"] for found in wrong} >= {"config", "state", "leftovers"}
+    assert all(found["fix"] for found in wrong)
+    assert any("ended without saying goodbye" in found["text"] for found in answer["findings"])
+    shown = cli("doctor", **NO_PORT)
+    assert shown.returncode == 1 and "`openclaw doctor --fix` repairs 3 of them" in shown.stdout
+    answer = json.loads(cli("doctor", "--fix", "--yes", "--json", **NO_PORT).stdout)
+    assert not {found["check"] for found in answer["findings"] if found["level"] == "error"}
+    assert "18999" in (state / "openclaw.json").read_text()
+    assert "many" in next(state.glob("openclaw.json.broken-*")).read_text()
+    assert not leftover.exists() and young.exists()
+    assert (state / "notes.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_missing_key_and_a_taken_port_are_told(cli: Cli, state: Path) -> None:
+    model = {"agents": {"defaults": {"model": "anthropic/claude-sonnet-4-5"}}}
+    (state / "openclaw.json").write_text(json.dumps(model))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = cli("doctor", "--json", OPENCLAW_GATEWAY_PORT=str(taken.getsockname()[1]))
+    found = {one["check"]: one for one in json.loads(done.stdout)["findings"]}
+    assert found["model"]["level"] == found["port"]["level"] == "error"
+    assert "no key for anthropic" in found["model"]["text"] and "config set gateway.port" in found["port"]["fix"]
+
+
+async def test_on_a_terminal_a_repair_is_asked_about_first(tmp_path: Path) -> None:
+    need_tmux()
+    state = tmp_path / "state"
+    state.mkdir(mode=0o755)
+    state.chmod(0o755)
+    env = {**os.environ, **NO_PORT, "OPENCLAW_STATE_DIR": str(state), "HOME": str(tmp_path)}
+    async with Tmux(tmp_path, env, "doctor", "--fix") as terminal:
+        await terminal.shows("can be read by other users", "Repair these 1? [Y/n]")
+        await terminal.press("Enter")
+        await terminal.shows("repaired", "closed to other users")
+    assert state.stat().st_mode & 0o077 == 0
 
 
 def test_the_security_audit_is_one_line(cli: Cli, state: Path) -> None:

@@ -69,7 +69,7 @@ def test_active_must_be_a_positive_integer(cli: Cli, gateway: FakeGateway, value
     assert (done.returncode, done.stderr) == (1, "--active must be a positive integer (minutes)\n")
 
 
-@pytest.mark.parametrize("words", [("health",), ("logs", "-f"), ("system", "presence")])
+@pytest.mark.parametrize("words", [("health",), ("system", "presence")])
 def test_a_query_starts_no_gateway_and_says_how_to(cli: Cli, state: Path, words: tuple[str, ...]) -> None:
     done = cli(*words, OPENCLAW_GATEWAY_PORT="1")
     assert done.returncode == 1

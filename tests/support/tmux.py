@@ -25,13 +25,18 @@ def need_tmux() -> None:
 
 
 class Tmux:
-    """``async with Tmux(folder, env, "chat") as terminal`` runs ``openclaw chat`` in a window of 80 × 30."""
+    """``async with Tmux(folder, env, "chat") as terminal`` runs ``openclaw chat`` in a window of 80 × 30.
 
-    def __init__(self, folder: Path, env: dict[str, str], *words: str) -> None:
+    ``colours``: the program may use them.
+    """
+
+    def __init__(self, folder: Path, env: dict[str, str], *words: str, colours: bool = False) -> None:
         # Each has a server of its own. One on the path of an earlier server could meet it while it ends.
         self._socket = folder / f"{uuid.uuid4().hex[:8]}.sock"
         self._env = {**env, "TERM": "xterm-256color", "NO_COLOR": "1", "PYTHONUTF8": "1"}
         self._env.pop("TMUX", None)
+        if colours:
+            del self._env["NO_COLOR"]
         self._words = words
 
     async def __aenter__(self) -> Tmux:
@@ -52,9 +57,11 @@ class Tmux:
         """Keys by their names in tmux, such as ``Enter`` or ``C-c``."""
         await self._tmux("send-keys", *keys)
 
-    async def screen(self, *, scrolled: bool = False) -> str:
-        """The screen as it is now; ``scrolled`` has the lines above it too."""
-        return await self._tmux("capture-pane", "-p", *(("-S", "-") if scrolled else ()))
+    async def screen(self, *, scrolled: bool = False, coloured: bool = False) -> str:
+        """The screen as it is now; ``scrolled`` has the lines above it too, ``coloured`` the codes of its colours."""
+        return await self._tmux(
+            "capture-pane", "-p", *(("-S", "-") if scrolled else ()), *(("-e",) if coloured else ())
+        )
 
     async def shows(self, *texts: str, without: tuple[str, ...] = (), idle: bool = False) -> str:
         """Waits until the screen has all these texts at once, and none of the others.

@@ -198,7 +198,7 @@ class ChannelManager:
             notice=self._notice or nothing,
             edited=self._edited or nothing,
             deleted=self._deleted or nothing,
-            serve=self._serve,
+            serve=self.serve,
             commands=self._commands,
             environ=self._environ,
             connected=connected,
@@ -208,7 +208,8 @@ class ChannelManager:
 
     # Webhooks
 
-    def _serve(self, path: str, webhook: Webhook) -> Callable[[], None]:
+    def serve(self, path: str, webhook: Webhook) -> Callable[[], None]:
+        """Lets a platform call under this path until the returned function is called."""
         key = f"/{path.strip('/')}"
         if key.split("/")[1] in self._taken_names() or self.webhook(key) is not None:
             raise NotConfigured(f"the path {key} is taken; set another webhookPath")

@@ -15,9 +15,9 @@ ANSWER_S = 60.0
 
 
 def is_same(given: str | bytes, wanted: str | bytes) -> bool:
-    """Compares a secret in a time that tells nothing about it."""
-    first = given.encode() if isinstance(given, str) else given
-    second = wanted.encode() if isinstance(wanted, str) else wanted
+    """Compares a secret in a time that tells nothing about it. Bytes that are no text are simply wrong."""
+    first = given.encode("utf-8", "surrogatepass") if isinstance(given, str) else given
+    second = wanted.encode("utf-8", "surrogatepass") if isinstance(wanted, str) else wanted
     return hmac.compare_digest(first, second)
 
 

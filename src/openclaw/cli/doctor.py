@@ -1,6 +1,6 @@
-"""``openclaw doctor``: looks at the configuration and the state folder without a Gateway, and says what is wrong.
+"""``openclaw doctor``: looks at the configuration and the state folder, says what is wrong, and mends it.
 
-Each check is a function of ``CHECKS`` that yields findings. A check only reads.
+Each check is a function of ``CHECKS`` that yields findings. A check only reads. What ``--fix`` does is in ``REPAIRS``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import os
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
 Level: TypeAlias = Literal["ok", "warning", "error"]
 _COLOURS: dict[Level, str] = {"ok": "green", "warning": "yellow", "error": "red"}
+FULL_BYTES, PLENTY_BYTES = 100_000_000, 1_000_000_000
+"""Below the first the disk counts as full, from the second on there is room."""
+LEFTOVER_S = 24 * 3600
+"""How old an unfinished file must be before nobody can be writing it any more."""
+_UNFINISHED = (".tmp", ".part")
 
 
 class Finding(NamedTuple):
@@ -35,6 +41,8 @@ class Finding(NamedTuple):
     text: str
     fix: str = ""
     """What a person can do about it; empty when nothing is wrong."""
+    repairable: bool = False
+    """Whether ``--fix`` does it."""
 
 
 Check: TypeAlias = Callable[[Path], Iterator[Finding]]
@@ -46,26 +54,110 @@ def _configuration(state: Path) -> Iterator[Finding]:
     if not snapshot.exists:
         yield Finding("config", "ok", f"{snapshot.path} does not exist yet; the first start writes it")
         return
+    copy = f"{snapshot.path}.last-good"
+    kept = bool(snapshot.issues) and os.path.isfile(copy) and read_config(copy, os.environ).valid
     for issue in snapshot.issues:
-        yield Finding("config", "error", str(issue), f"mend it in {snapshot.path}")
+        fix = f"mend it in {snapshot.path}"
+        fix += f", or take the last good version back: openclaw doctor --fix (from {copy})" if kept else ""
+        yield Finding("config", "error", str(issue), fix, repairable=kept)
     for issue in snapshot.warnings:
         level = "error" if issue in snapshot.refusals else "warning"
-        yield Finding("config", level, str(issue), f"openclaw config unset '{issue.path}'" if issue.path else "")
+        fix = f"openclaw config unset '{issue.path}'" if issue.path else f"look at {snapshot.path}"
+        yield Finding("config", level, str(issue), fix)
     if not snapshot.issues and not snapshot.warnings:
         yield Finding("config", "ok", f"{snapshot.path} is valid")
 
 
 def _state_folder(state: Path) -> Iterator[Finding]:
+    from openclaw.storage.files.permissions import wide_files
+
     if not state.is_dir():
         yield Finding("state", "ok", f"{state} does not exist yet; the first start makes it")
         return
-    open_to_others = state.stat().st_mode & 0o077
-    if open_to_others:
-        yield Finding("state", "error", f"{state} can be read by other users", f"chmod 700 {state}")
-    elif not os.access(state, os.R_OK | os.W_OK | os.X_OK):
-        yield Finding("state", "error", f"{state} cannot be written", "give it back to the user the Gateway runs as")
+    if not os.access(state, os.R_OK | os.W_OK | os.X_OK):
+        owner = f"sudo chown -R {os.getuid()} {state}"
+        yield Finding("state", "error", f"{state} cannot be written by you", f"give it back to yourself: {owner}")
+        return
+    wide = wide_files(str(state))
+    if state.stat().st_mode & 0o077:
+        yield Finding("state", "error", f"{state} can be read by other users", f"chmod 700 {state}", repairable=True)
+    elif wide.count:
+        text = f"{wide.count} files can be read by other users of this computer: {wide}"
+        yield Finding("state", "warning", text, "openclaw doctor --fix", repairable=True)
     else:
         yield Finding("state", "ok", f"{state} is yours only")
+
+
+def _disk(state: Path) -> Iterator[Finding]:
+    import shutil
+
+    place = next((folder for folder in (state, *state.parents) if folder.is_dir()), Path("/"))
+    free = shutil.disk_usage(place).free
+    text = f"{free / 1e9:.1f} GB are free for {state}"
+    if free >= PLENTY_BYTES:
+        yield Finding("disk", "ok", text)
+        return
+    fix = "make room; `openclaw sessions archive --after-days 7` compresses old transcripts"
+    yield Finding("disk", "error" if free < FULL_BYTES else "warning", text, fix)
+
+
+def _leftovers(state: Path) -> Iterator[Finding]:
+    found = list(_old_temporary(state))
+    if found:
+        named = ", ".join(str(path.relative_to(state)) for path in found[:3])
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        text = f"{len(found)} unfinished files were left behind by writes that were cut off: {named}{more}"
+        yield Finding("leftovers", "warning", text, "openclaw doctor --fix", repairable=True)
+    else:
+        yield Finding("leftovers", "ok", "no unfinished files were left behind")
+
+
+def _old_temporary(state: Path) -> Iterator[Path]:
+    """Files of writes that never ended. One that is young may belong to a write that is under way."""
+    before = time.time() - LEFTOVER_S
+    for place, folders, files in os.walk(state):
+        if Path(place) == state:
+            folders[:] = [name for name in folders if not name.startswith(("workspace", "sandboxes", "browser"))]
+        for name in files:
+            path = Path(place, name)
+            with contextlib.suppress(OSError):
+                if name.endswith(_UNFINISHED) and path.lstat().st_mtime < before:
+                    yield path
+
+
+def _model(state: Path) -> Iterator[Finding]:
+    from openclaw.config import agents
+    from openclaw.models.catalogue import Catalogue, UnknownModel
+    from openclaw.models.keys import canonical_provider, find_source, profiles_path, provider_config, read_profile_file
+    from openclaw.models.local.install import is_installed
+
+    config = read_config(paths.config_path(), os.environ).config
+    agent = agents.default_agent_id(config)
+    try:
+        model = Catalogue(config, os.environ, state_dir=str(state)).choose(config, agent).model
+    except UnknownModel as error:
+        yield Finding("model", "error", str(error), "openclaw models list, then openclaw models set PROVIDER/MODEL")
+        return
+    source = find_source(model, provider_config(config, model.provider), os.environ)
+    files = {profiles_path(config, str(state), name) for name in (agent, "main")}
+    now, provider = int(time.time() * 1000), canonical_provider(model.provider)
+    stored = [
+        one
+        for path in files
+        for one in read_profile_file(path).profiles
+        if canonical_provider(one.provider) == provider
+    ]
+    if model.api == "local" and not is_installed(str(state)):
+        fix = "put a key such as ANTHROPIC_API_KEY into the environment, or run: openclaw models install local"
+        yield Finding("model", "warning", "no model can answer yet: there is no key and no local model", fix)
+    elif source.kind != "missing" or any(not one.expired(now) for one in stored):
+        yield Finding("model", "ok", f"{model.ref} answers")
+    elif stored:
+        fix = f"log in again, or put a key of {model.provider} into the environment; openclaw models status tells more"
+        yield Finding("model", "error", f"every stored credential of {model.provider} has expired", fix)
+    else:
+        fix = "openclaw models status tells which variable is looked for; openclaw models set chooses another model"
+        yield Finding("model", "error", f"{model.ref} would answer, and there is no key for {model.provider}", fix)
 
 
 def _sessions(state: Path) -> Iterator[Finding]:
@@ -79,8 +171,8 @@ def _sessions(state: Path) -> Iterator[Finding]:
             yield Finding("sessions", "error", f"{store} cannot be read: {error.strerror}", "check its permissions")
             continue
         if values is None:
-            fix = "the next start rebuilds it from its backup and journal"
-            yield Finding("sessions", "error", f"{store} does not hold a JSON object", fix)
+            fix = "the next start, or openclaw doctor --fix, rebuilds it from its backup and journal"
+            yield Finding("sessions", "error", f"{store} does not hold a JSON object", fix, repairable=True)
         else:
             count += len(values)
     yield Finding("sessions", "ok", f"{count} sessions are listed")
@@ -113,7 +205,8 @@ def _ledger(state: Path) -> Iterator[Finding]:
         with contextlib.closing(sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True)) as database:
             (messages,) = database.execute("SELECT count(*) FROM messages").fetchone()
     except sqlite3.Error as error:
-        yield Finding("ledger", "error", f"{ledger} cannot be read: {error}", "openclaw gateway stop, then start again")
+        fix = "openclaw gateway stop, then openclaw doctor --fix"
+        yield Finding("ledger", "error", f"{ledger} cannot be read: {error}", fix, repairable=True)
         return
     yield Finding("ledger", "ok", f"{messages} messages are in the ledger")
 
@@ -124,7 +217,14 @@ def _port(state: Path) -> Iterator[Finding]:
     target = targets.resolve()
     if (pid := service.running_pid()) is not None:
         yield Finding("port", "ok", f"the Gateway runs as process {pid} on port {target.port}")
+        yield from _version(target)
         return
+    lock = _last_holder()
+    if lock is not None:
+        text = (
+            f"the last Gateway (process {lock}) ended without saying goodbye; the next start goes on where it stopped"
+        )
+        yield Finding("port", "ok", text)
     try:
         socket.create_connection((target.host, target.port), timeout=1).close()
     except OSError:
@@ -134,12 +234,50 @@ def _port(state: Path) -> Iterator[Finding]:
     yield Finding("port", "error", f"port {target.port} is taken by a program that is not this Gateway", fix)
 
 
+def _last_holder() -> int | None:
+    """The process that a lock file names and that does not hold it any more."""
+    import json
+
+    try:
+        pid = json.loads(Path(targets.lock_path()).read_text())["pid"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return pid if isinstance(pid, int) else None
+
+
+def _version(target: targets.Target) -> Iterator[Finding]:
+    from openclaw.cli.client import GatewayClient
+
+    try:
+        running = GatewayClient(target).call("status").get("runtimeVersion")
+    except UserError as error:
+        fix = "openclaw gateway restart"
+        yield Finding("gateway", "error", f"the Gateway does not answer: {str(error).splitlines()[0]}", fix)
+        return
+    if running != __version__:
+        text = f"the Gateway that runs is version {running}, and this is {__version__}"
+        yield Finding("gateway", "warning", text, "openclaw gateway restart")
+    else:
+        yield Finding("gateway", "ok", f"the Gateway answers; version {__version__}")
+
+
+def _service(state: Path) -> Iterator[Finding]:
+    if not os.path.exists(service.unit_path()):
+        return
+    issues = service.unit_issues()
+    for issue in issues:
+        yield Finding("service", "warning", f"the installed service: {issue}", "openclaw gateway install --force")
+    if not issues:
+        yield Finding("service", "ok", "the installed service starts this installation")
+
+
 def _damage(state: Path) -> Iterator[Finding]:
     from openclaw.storage.files.check import find_damage
 
     found = list(find_damage(state, Path(paths.config_path())))
     for damage in found:
-        yield Finding("damage", "error" if damage.lost else "warning", damage.text, damage.fix)
+        level = "error" if damage.lost else "warning"
+        yield Finding("damage", level, damage.text, damage.fix, repairable="--fix" in damage.fix)
     if not found:
         yield Finding("damage", "ok", "nothing is damaged or missing")
 
@@ -177,47 +315,107 @@ def _extensions(state: Path) -> Iterator[Finding]:
 CHECKS: tuple[Check, ...] = (
     _configuration,
     _state_folder,
+    _disk,
     _generation,
     _sessions,
     _ledger,
     _damage,
+    _leftovers,
+    _model,
     _port,
+    _service,
     _extensions,
     _security,
 )
+"""In the order in which they are printed. A check of its own file is added here and imports what it needs itself."""
 
 
-def _repair(state: Path) -> list[str]:
-    """Mends what a start of the Gateway would mend. Returns what was done."""
+# Repairs
+
+
+def _restore_configuration(state: Path) -> Iterator[str]:
+    from openclaw.config.store import ConfigStore
+
+    store = ConfigStore(paths.config_path())
+    store.restore_if_gone()
+    store.restore_if_broken()
+    if store.restored:
+        yield store.restored
+
+
+def _close_to_others(state: Path) -> Iterator[str]:
+    from openclaw.storage.files.permissions import narrow
+
+    narrowed = narrow(str(state))
+    if narrowed.count:
+        yield f"{narrowed.count} files and folders were closed to other users: {narrowed}."
+    yield from (f"Not closed to other users: {problem}." for problem in narrowed.failed)
+
+
+def _remove_leftovers(state: Path) -> Iterator[str]:
+    removed = 0
+    for path in _old_temporary(state):
+        with contextlib.suppress(OSError):
+            path.unlink()
+            removed += 1
+    if removed:
+        yield f"{removed} unfinished files were removed."
+
+
+def _repair_stores(state: Path) -> Iterator[str]:
+    """Mends what a start of the Gateway would mend."""
     import asyncio
 
     from openclaw.clock import SystemClock
     from openclaw.config.agents import agent_ids
-    from openclaw.config.store import ConfigStore
     from openclaw.storage.files.check import repair
 
     if (pid := service.running_pid()) is not None:
-        raise UserError(f"The Gateway runs as process {pid} and mends its files itself. Stop it to repair them here.")
-    if not state.is_dir():
-        return []
-    store = ConfigStore(paths.config_path())
-    store.restore_if_gone()
+        yield f"Files of conversations were left to the Gateway (process {pid}), which mends them when it starts."
+        return
     config = read_config(paths.config_path(), os.environ).config
-    done = asyncio.run(repair(state, SystemClock(), store_template=config.session.store, agent_ids=agent_ids(config)))
-    return [*([store.restored] if store.restored else []), *done]
+    yield from asyncio.run(
+        repair(state, SystemClock(), store_template=config.session.store, agent_ids=agent_ids(config))
+    )
+
+
+REPAIRS: tuple[Callable[[Path], Iterator[str]], ...] = (
+    _restore_configuration,
+    _close_to_others,
+    _repair_stores,
+    _remove_leftovers,
+)
+"""What ``--fix`` does, in this order. Each says in sentences what it changed; nothing is lost by any of them."""
+
+
+def _agreed(findings: list[Finding], args: argparse.Namespace) -> bool:
+    """Whether to repair: what would be done is shown first to a person who can be asked."""
+    if args.yes or args.json or not sys.stdin.isatty():
+        return True
+    wrong = [finding for finding in findings if finding.repairable]
+    if not wrong:
+        return False
+    for finding in wrong:
+        sys.stdout.write(f"{paint('repair', 'yellow')}  {printable(finding.text)}\n")
+    sys.stdout.write(f"Repair these {len(wrong)}? [Y/n] ")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
 
 
 def doctor(args: argparse.Namespace) -> int:
     state = Path(paths.state_dir())
-    repaired = _repair(state) if args.repair else []
     findings = [finding for check in CHECKS for finding in check(state)]
+    repaired: list[str] = []
+    if args.fix and state.is_dir() and _agreed(findings, args):
+        repaired = [sentence for repair in REPAIRS for sentence in repair(state)]
+        findings = [finding for check in CHECKS for finding in check(state)]
     broken = any(finding.level == "error" for finding in findings)
     if args.json:
         shown: list[dict[str, Any]] = [
             {name: value for name, value in finding._asdict().items() if value} for finding in findings
         ]
         about = {"version": __version__, "stateDir": str(state), "configPath": paths.config_path()}
-        print_json({"ok": not broken, **about, "findings": shown, **({"repaired": repaired} if args.repair else {})})
+        print_json({"ok": not broken, **about, "findings": shown, **({"repaired": repaired} if args.fix else {})})
         return EXIT_FAILURE if broken else 0
     for sentence in repaired:
         sys.stdout.write(f"{paint('repaired', 'green')} {printable(sentence)}\n")
@@ -225,14 +423,30 @@ def doctor(args: argparse.Namespace) -> int:
         sys.stdout.write(f"{paint(f'{finding.level:<8}', _COLOURS[finding.level])}{printable(finding.text)}\n")
         if finding.fix:
             sys.stdout.write(f"        → {printable(finding.fix)}\n")
+    sys.stdout.write(_summary(findings))
     return EXIT_FAILURE if broken else 0
+
+
+def _summary(findings: list[Finding]) -> str:
+    errors, warnings = (sum(finding.level == level for finding in findings) for level in ("error", "warning"))
+    if not errors and not warnings:
+        return "\nAll is well.\n"
+    mended = sum(finding.repairable for finding in findings)
+    hint = f" `openclaw doctor --fix` repairs {mended} of them." if mended else ""
+    return f"\n{errors} errors, {warnings} warnings.{hint}\n"
 
 
 COMMANDS = {
     "doctor": Action(
-        "Check the configuration and the state folder, and say what is wrong",
+        "Check the configuration, keys, files and port, say what is wrong and what to do, and repair it",
         doctor,
-        (Flag("--repair", "bring back what is damaged or gone, while no Gateway runs"), JSON),
-        example="openclaw doctor",
+        (
+            Flag(
+                "--fix --repair", "repair what can be repaired without losing anything", dest="fix", action="store_true"
+            ),
+            Flag("--yes --non-interactive", "repair without a question", dest="yes", action="store_true"),
+            JSON,
+        ),
+        example="openclaw doctor --fix",
     )
 }

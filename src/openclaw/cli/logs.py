@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 COLOURS = {"fatal": "red", "error": "red", "warn": "yellow", "warning": "yellow", "debug": "dim", "trace": "dim"}
 MAX_BYTES = 250_000
+LEVELS = ("trace", "debug", "info", "warn", "error", "fatal")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,24 +28,64 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--limit and --max-bytes must be at least 1, --interval at least 50 (milliseconds)")
     if args.plain:
         os.environ["NO_COLOR"] = "1"
-    client = from_args(args)
+    client, wanted = from_args(args), Wanted(args)
     params: dict[str, Any] = {"limit": args.limit, "maxBytes": args.max_bytes}
     try:
         page = client.call("logs.tail", params)
     except Unreachable:
-        if not client.target.local or args.follow:
+        if not client.target.local:
             raise
         page = _from_file(args.limit, args.max_bytes)
     if args.json:
         _emit({"type": "meta", "file": page.get("file"), "cursor": page.get("cursor"), "size": page.get("size")})
     else:
         sys.stdout.write(f"Log file: {page.get('file')}\n")
-    _show(page, as_json=args.json)
+    _show(page, wanted, as_json=args.json)
+    gone = False
     while args.follow:
         time.sleep(args.interval / 1000)
-        page = client.call("logs.tail", {**params, "cursor": page.get("cursor", 0)})
-        _show(page, as_json=args.json)
+        try:
+            page = client.call("logs.tail", {**params, "cursor": page.get("cursor", 0)})
+        except Unreachable:
+            # A Gateway that restarts writes on in the same file.
+            if not client.target.local:
+                raise
+            if not gone:
+                note("The Gateway does not answer; waiting for it.")
+            gone, client = True, from_args(args)
+            continue
+        gone = False
+        _show(page, wanted, as_json=args.json)
     return 0
+
+
+class Wanted:
+    """Which lines the flags ask for."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._rank = LEVELS.index(args.level)
+        self._messages = args.messages
+        self._subsystem = args.subsystem
+        self._session = args.session
+        self._text = (args.grep or "").lower()
+
+    def __contains__(self, record: dict[str, Any]) -> bool:
+        level = {"warning": "warn"}.get(record["level"], record["level"])
+        subsystem, fields = str(record.get("subsystem") or ""), record.get("fields") or {}
+        return (
+            (LEVELS.index(level) if level in LEVELS else len(LEVELS)) >= self._rank
+            and (not self._messages or "messageId" in fields)
+            and (not self._subsystem or f"{subsystem}/".startswith(f"{self._subsystem}/"))
+            and (not self._session or self._is_of_session(str(fields.get("sessionKey") or "")))
+            and self._text in str(record["message"]).lower()
+        )
+
+    def _is_of_session(self, key: str) -> bool:
+        return key == self._session or key.endswith(f":{self._session}")
+
+    @property
+    def everything(self) -> bool:
+        return not (self._rank or self._messages or self._subsystem or self._session or self._text)
 
 
 def _from_file(limit: int, max_bytes: int) -> dict[str, Any]:
@@ -63,7 +104,7 @@ def _from_file(limit: int, max_bytes: int) -> dict[str, Any]:
     return {"file": path, "cursor": size, "size": size, "lines": (lines[1:] if size > max_bytes else lines)[-limit:]}
 
 
-def _show(page: dict[str, Any], *, as_json: bool) -> None:
+def _show(page: dict[str, Any], wanted: Wanted, *, as_json: bool) -> None:
     if page.get("reset") or page.get("truncated"):
         notice = "The log was rotated." if page.get("reset") else "Some lines were skipped."
         if as_json:
@@ -72,6 +113,8 @@ def _show(page: dict[str, Any], *, as_json: bool) -> None:
             note(notice)
     for raw in page.get("lines") or []:
         record = parse_line(raw)
+        if not (wanted.everything if record is None else record in wanted):
+            continue
         if as_json:
             _emit({"type": "log", **record, "raw": raw} if record else {"type": "raw", "raw": raw})
         else:
@@ -80,7 +123,7 @@ def _show(page: dict[str, Any], *, as_json: bool) -> None:
 
 
 def parse_line(raw: str) -> dict[str, Any] | None:
-    """Returns time, level, subsystem and message of a line in our format or the original's; else ``None``."""
+    """Returns time, level, subsystem, message and fields of a line in our format or the original's; else ``None``."""
     try:
         record = json.loads(raw)
     except ValueError:
@@ -96,7 +139,8 @@ def parse_line(raw: str) -> dict[str, Any] | None:
         message = " ".join(part if isinstance(part, str) else json.dumps(part) for part in parts)
     level = str(record.get("level") or (meta or {}).get("logLevelName") or "info").lower()
     parsed = {"time": record.get("time") or (meta or {}).get("date"), "level": level, "message": message}
-    return {**parsed, "subsystem": subsystem} if subsystem else parsed
+    parsed |= {"subsystem": subsystem} if subsystem else {}
+    return parsed | ({"fields": record["fields"]} if isinstance(record.get("fields"), dict) else {})
 
 
 def _text(record: dict[str, Any]) -> str:
@@ -104,7 +148,16 @@ def _text(record: dict[str, Any]) -> str:
     shown = paint(f"{level:<5}", COLOURS[level]) if level in COLOURS else f"{level:<5}"
     subsystem = f"[{record['subsystem']}] " if record.get("subsystem") else ""
     text = str(record["message"]).replace("\n", " ⏎ ")
-    return f"{record.get('time') or ''} {shown} {printable(subsystem + text)}"
+    state = (record.get("fields") or {}).get("state")
+    colour = "red" if level in ("error", "fatal") else "green" if state == "answered" else None
+    text = paint(printable(text), colour) if colour else printable(text)
+    return f"{_clock(record.get('time'))} {shown} {printable(subsystem)}{text}"
+
+
+def _clock(time: Any) -> str:
+    """``2026-11-17 12:03:04`` of a line's own time; what is no time is left as it is."""
+    text = str(time or "")
+    return f"{text[:10]} {text[11:19]}" if len(text) >= 19 and text[10] == "T" else text
 
 
 def _emit(value: dict[str, Any]) -> None:
@@ -113,17 +166,22 @@ def _emit(value: dict[str, Any]) -> None:
 
 COMMANDS = {
     "logs": Action(
-        "Show the Gateway's log",
+        "Show what the Gateway does: each message, run, outcome and failure on one line",
         run,
         (
             Flag("-f --follow", "go on printing new lines until Ctrl-C"),
-            Flag("--interval MS", "how often to look for new lines (1000)", type=int, default=1000),
+            Flag("--interval MS", "how often to look for new lines (500)", type=int, default=500),
             Flag("--limit N", "lines to show at first (200)", type=int, default=200),
             Flag("--max-bytes N", "bytes to read at once (250000)", type=int, default=MAX_BYTES),
+            Flag("--messages", "only what happens to messages: each one, its run, its failures and its end"),
+            Flag("--session NAME", "only lines about this session, by its key or the last part of it"),
+            Flag("--level LEVEL", "only lines of this level and above (trace)", choices=LEVELS, default=LEVELS[0]),
+            Flag("--subsystem NAME", "only lines of this part, e.g. gateway or channels/telegram"),
+            Flag("--grep TEXT", "only lines with this text"),
             Flag("--json", "one JSON object per line"),
             Flag("--plain", "no colours"),
             *GATEWAY,
         ),
-        example="openclaw logs -f",
+        example="openclaw logs -f --messages",
     )
 }

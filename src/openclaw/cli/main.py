@@ -26,7 +26,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("context", "context", "Show what the model was sent, and why it knew or forgot something"),
     ("status", "status", "Show the Gateway, its model, channels and recent sessions"),
     ("health", "status", "Ask the Gateway whether it is well"),
-    ("doctor", "doctor", "Check the configuration and the state folder, and say what is wrong"),
+    ("doctor", "doctor", "Check the configuration, keys, files and port, and repair what is wrong"),
     ("security", "security", "Look for settings, files and doors that let others in"),
     ("agents", "agents", "List the configured agents"),
     ("models", "models", "List, choose or install models"),
@@ -47,7 +47,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("plugins", "plugins", "List the extensions, whether they are loaded and what they add"),
     ("mcp", "mcp", "Show the MCP servers whose tools the agents use, or be one for other agents"),
     ("backup", "backup", "Make, check and restore backups of everything the Gateway keeps"),
-    ("logs", "logs", "Show the Gateway's log"),
+    ("logs", "logs", "Show what the Gateway does, live with -f"),
     ("dashboard", "status", "Print the address and the token for a Control UI that you host"),
     ("completion", "completion", "Print a completion script for bash, zsh or fish"),
 )

@@ -222,6 +222,18 @@ class ConfigStore:
         self.restored = f"{self.path} was gone. It was restored from {copy.name}."
         log.error("%s", self.restored)
 
+    def restore_if_broken(self) -> None:
+        """Puts the last good copy in the place of a file that is not valid, which is kept beside it."""
+        copy = Path(self._last_good_path)
+        if not os.path.lexists(self.path) or read_config(self.path, self._environ).valid:
+            return
+        if not copy.is_file() or not read_config(str(copy), self._environ).valid:
+            return
+        aside = f"{self.path}.broken-{self._clock.now_ms()}"
+        Path(self.path).replace(aside)
+        write_private(self.path, copy.read_text("utf-8"))
+        self.restored = f"{self.path} was not valid. {copy.name} took its place, and it is kept as {aside}."
+
     @property
     def _last_good_path(self) -> str:
         return f"{self.path}.last-good"

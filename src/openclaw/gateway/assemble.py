@@ -69,6 +69,7 @@ from openclaw.gateway.methods.exec_approvals import watch_approvals
 from openclaw.gateway.metrics import Metrics, RunMetrics
 from openclaw.gateway.nodes.nodes import Nodes
 from openclaw.gateway.restart import Restart
+from openclaw.gateway.run_log import RunLog
 from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
@@ -436,7 +437,7 @@ async def has_ended(ledger: Ledger, run_id: str) -> bool:
 
 
 def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
-    """Returns who is told of the run: the metrics, the clients, and the channel that its reply goes to."""
+    """Returns who is told of the run: the metrics, the log, the clients, and the channel that its reply goes to."""
 
     def verbose() -> str:
         return record.verbose or gateway.runtime.config.current.agents.defaults.verbose_default or "off"
@@ -445,7 +446,7 @@ def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
         gateway.spawn(gateway.notices.beside_run(record, name, text))
 
     stream = RunStream(record, gateway.broadcaster, gateway.runtime.clock, verbose, notice=notice)
-    observers: list[Observer] = [RunMetrics(record, gateway.metrics), stream]
+    observers: list[Observer] = [RunMetrics(record, gateway.metrics), RunLog(record), stream]
     if gateway.runtime.extensions.hooks["message_sent"]:
         observers.append(SentMessages(record, gateway.runtime.extensions))
     if is_delivered(record.row.route):

@@ -163,7 +163,7 @@ def sender_label(sender: Sender) -> str:
     if name and identity and name != identity:
         return f"{name} ({identity})"
     # "System" alone would look like the Gateway where it stands before what was said.
-    alone = f"{name or identity}: ["
+    alone = f"{name or identity}:["
     return name or identity if disarmed(alone) == alone else f"{name or identity}{UNTRUSTED}"
 
 

@@ -349,6 +349,10 @@ class Delivery:
         if state == "dead":
             problem = f"{error} (in doubt {doubts} times)" if doubts else error
             log.error("part %d of %s to %s was not delivered: %s", row.part, row.run_id, row.channel, problem)
+        else:
+            fields = {"messageId": row.ledger_id, "runId": row.run_id}
+            told = "message %d: part %d of its reply was delivered to %s"
+            log.info(told, row.ledger_id, row.part, row.channel, extra={"fields": fields})
         for waiter in self._waiters.get(row.ledger_id, ()):
             waiter.set()
         return state

@@ -396,7 +396,7 @@ class RunRecord:
 
 class Observer(Protocol):
     """Follows one run: ``RunStream`` in ``gateway/server/events.py`` for the clients, ``ChannelRun`` in
-    ``gateway/channel_run.py`` for the channel that gets the reply, and ``RunMetrics``.
+    ``gateway/channel_run.py`` for the channel that gets the reply, ``RunLog`` and ``RunMetrics``.
     """
 
     def started(self) -> None: ...

@@ -20,14 +20,16 @@ log = logging.getLogger("openclaw.storage")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
-_DISK = _FULL | _FORBIDDEN | _DESCRIPTORS | {errno.EIO}
+_DATABASE = frozenset({errno.ENOTCONN})
+"""How ``storage/postgres`` says that its server cannot be reached."""
+_DISK = _FULL | _FORBIDDEN | _DESCRIPTORS | _DATABASE | {errno.EIO}
 SPARE_DESCRIPTORS = 32
 """No message is begun with fewer descriptors left, so that those under way can be finished."""
 LOOK_AGAIN_S = 0.05
 
 
 def is_disk_trouble(error: BaseException) -> bool:
-    """Tells whether the disk is full, read-only, forbidden or failing, or all file descriptors are in use.
+    """Tells whether the disk is full, read-only, forbidden or failing, the database is away, or descriptors are short.
 
     The same write may succeed later.
     """
@@ -70,6 +72,8 @@ def in_words(error: OSError) -> str:
         return (
             f"the Gateway has no file descriptors left: {os.strerror(error.errno or errno.EMFILE)}; raise `ulimit -n`"
         )
+    if error.errno in _DATABASE:
+        return f"the Gateway cannot reach its database: {error.strerror}; start the server, or check its address"
     advice = {
         "full": "raise the limit on file sizes" if error.errno == errno.EFBIG else "free some space",
         "read_only": "make the state directory writable",

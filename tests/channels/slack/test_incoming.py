@@ -50,6 +50,7 @@ def heard(said: SlackEvent, around: Surroundings = AROUND) -> Any:
         ("<https://e.org> <mailto:a@e.org|a@e.org>", "https://e.org a@e.org"),
         ("a &lt; b &amp;&amp; c &gt; d", "a < b && c > d"),
         ("1 < 2 and <", "1 < 2 and <"),
+        ("<> <|label>", "<> label"),
         ("", ""),
         (" " * 200_000, " " * 200_000),
         ("<@U0BOT>" * 10_000, ""),

@@ -169,6 +169,18 @@ async def test_the_event_stream_shows_one_session_whatever_its_key_is_called(run
         assert [line["payload"]["n"] for line in lines] == [1, 2]
 
 
+async def test_the_event_stream_serves_callers_of_http_1_0(running: Running) -> None:
+    port = int(running.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = ("GET /__openclaw__/events HTTP/1.0", f"Host: 127.0.0.1:{port}", f"Authorization: Bearer {TOKEN}", "", "")
+    writer.write("\r\n".join(lines).encode())
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b" 200 " in head and b"chunked" not in head
+    running.gateway.broadcaster.publish("chat", {"sessionKey": "main", "n": 1})
+    assert json.loads(await reader.readline())["payload"]["n"] == 1
+    writer.close()
+
+
 async def test_a_listener_that_hangs_up_is_forgotten(running: Running) -> None:
     async with running.http.get(f"{running.url}/__openclaw__/events", headers=with_token(TOKEN)) as response:
         assert response.status == 200

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
-from tests.storage.conformance.stores import FileStores, Stores
+from tests.storage.conformance.stores import FileStores, PostgresStores, Stores
 from tests.storage.still_clock import StillClock
+from tests.support.postgres import postgres_server, shared_schema
 
 
 @pytest.fixture
@@ -17,9 +18,11 @@ def clock() -> StillClock:
     return StillClock()
 
 
-@pytest.fixture(params=["files"])
+@pytest.fixture(params=["files", "postgres"])
 async def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: StillClock) -> AsyncIterator[Stores]:
-    opened = FileStores(clock, tmp_path)
+    opened: Stores = FileStores(clock, tmp_path)
+    if request.param == "postgres":
+        opened = PostgresStores(clock, tmp_path, postgres_server().url, shared_schema(), begin_empty=True)
     await opened.open()
     yield opened
     await opened.close()

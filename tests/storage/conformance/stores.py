@@ -10,7 +10,13 @@ from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
+from openclaw.storage.postgres.blobs import PostgresBlobStore
+from openclaw.storage.postgres.database import PostgresDatabase
+from openclaw.storage.postgres.ledger import PostgresLedger
+from openclaw.storage.postgres.session_store import PostgresSessionStore
+from openclaw.storage.postgres.transcript import PostgresTranscriptStore
 from tests.storage.still_clock import StillClock
+from tests.support.postgres import empty
 
 
 class Stores(abc.ABC):
@@ -55,3 +61,31 @@ class FileStores(Stores):
 
     def another_reader(self) -> TranscriptStore:
         return FileTranscriptStore(self._state, clock=self.clock)
+
+
+class PostgresStores(Stores):
+    database: PostgresDatabase
+
+    def __init__(self, clock: StillClock, state_dir: Path, url: str, schema: str, *, begin_empty: bool = False) -> None:
+        super().__init__(clock)
+        self._begin_empty = begin_empty
+        self._state = str(state_dir)
+        self._url = url
+        self._schema = schema
+
+    async def open(self) -> None:
+        self.database = database = await PostgresDatabase.open(self._url, schema=self._schema)
+        if self._begin_empty:
+            self._begin_empty = False
+            await empty(database)
+        self.sessions = await PostgresSessionStore.open(database)
+        self.transcripts = PostgresTranscriptStore(database, self._state, clock=self.clock)
+        self.ledger = await PostgresLedger.open(database, clock=self.clock)
+        self.blobs = PostgresBlobStore(database, self._state)
+
+    async def close(self) -> None:
+        await super().close()
+        await self.database.close()
+
+    def another_reader(self) -> TranscriptStore:
+        return PostgresTranscriptStore(self.database, self._state, clock=self.clock)

@@ -123,10 +123,11 @@ async def test_one_of_many_that_has_ended_before_changes_nothing_for_the_others(
         ledger.accept(message("new")),
         return_exceptions=True,
     )
-    assert told[:4] == [True, False, True, False]
+    assert told[:2] == [True, False] and sorted(told[2:4]) == [False, True], "one of two ends comes first"
     assert isinstance(told[4], ValueError) and isinstance(told[5], KeyError)
     assert told[6][1] is False and told[6][0].id == rows[0].id and told[7][1]
-    assert [(await ledger.get(row.id)).state for row in rows] == ["answered", "failed", "answered", "accepted"]
+    states = [(await ledger.get(row.id)).state for row in rows]
+    assert states == ["answered", "failed", "answered" if told[2] else "failed", "accepted"]
 
 
 async def test_refusal_does_not_touch_operations_committed_with_it(ledger):

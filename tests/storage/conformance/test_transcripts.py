@@ -69,7 +69,7 @@ async def test_entries_are_chained_and_reopening_goes_on_where_it_ended(stores, 
     last = await transcript.append(assistant("two"), durable=True)
     again = await reopened(stores)
     assert again.leaf_id == last
-    await again.append(user("three"))
+    await again.append(user("three"), durable=True)
     lines = [json.loads(line) for line in await lines_of(stores)]
     assert [line["type"] for line in lines] == ["session", "model_change", "thinking_level_change", *["message"] * 3]
     assert [line["parentId"] for line in lines[1:]] == [None, *(line["id"] for line in lines[1:-1])]

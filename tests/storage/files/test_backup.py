@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+import zstandard
 
 from openclaw.storage.files.backup import PIECE, BackupError, BackupFolder, settle_restored
 from tests.support.gateway import GatewayProcess, model_config
@@ -89,6 +93,48 @@ def test_an_encrypted_backup_tells_nothing_without_its_passphrase(state: Path, t
             BackupFolder(tmp_path / "backups", wrong)
     BackupFolder(tmp_path / "backups", "correct horse").restore(backup, tmp_path / "new")
     assert "CANARY" in (tmp_path / "new" / "openclaw.json").read_text()
+
+
+def test_a_backup_in_place_of_the_encrypted_ones_is_noticed(state: Path, tmp_path: Path) -> None:
+    BackupFolder(tmp_path / "backups", create=True).create(state, "1")
+    with pytest.raises(BackupError, match="not encrypted"):
+        BackupFolder(tmp_path / "backups", "correct horse")
+
+
+ATTACKS: dict[str, dict[str, Any]] = {
+    "above": {"path": "../outside"},
+    "absolute": {"path": "/tmp/outside"},
+    "itself": {"path": "."},
+    "zero byte": {"path": "a\0b"},
+    "a file as a folder": {"path": "openclaw.json/inside"},
+    "twice": {"path": "openclaw.json"},
+    "a piece elsewhere": {"pieces": ["../../../../../../../dev/zero"]},
+    "a bomb": {"pieces": [hashlib.sha256(bytes(10)).hexdigest()]},
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_hostile_backup_changes_nothing(state: Path, tmp_path: Path, attack: str) -> None:
+    folder = BackupFolder(tmp_path / "backups", create=True)
+    backup, _ = folder.create(state, "1")
+    bomb = zstandard.ZstdCompressor(level=1).compress(bytes(PIECE * 64 + 1))
+    (folder.folder / "pieces" / hashlib.sha256(bytes(10)).hexdigest()).write_bytes(bomb)
+    known = next(file for file in backup.files if file.path == "openclaw.json")
+    evil = msgspec.structs.replace(known, **{"path": "evil", **ATTACKS[attack]})
+    hostile = msgspec.structs.replace(backup, files=[known, evil])
+    before = sorted(path for path in tmp_path.rglob("*"))
+    with pytest.raises(BackupError, match="Nothing was changed"):
+        folder.restore(hostile, tmp_path / "new")
+    assert sorted(path for path in tmp_path.rglob("*")) == before, "nothing is left behind either"
+
+
+def test_a_backup_does_not_decide_who_may_read(state: Path, tmp_path: Path) -> None:
+    folder = BackupFolder(tmp_path / "backups", create=True)
+    backup, _ = folder.create(state, "1")
+    wide = [msgspec.structs.replace(file, mode=0o6777) for file in backup.files]
+    folder.restore(msgspec.structs.replace(backup, files=wide), tmp_path / "new")
+    restored = [path for path in (tmp_path / "new").rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o7777 for path in restored} == {0o700}
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ async def test_a_file_written_meanwhile_is_left_alone(tmp_path: Path, monkeypatc
         return unpacked_blocks(packed)
 
     monkeypatch.setattr(compressed, "unpacked_blocks", written_meanwhile)
-    with pytest.raises(compressed.Changed):
+    with pytest.raises(compressed.ChangedMeanwhile):
         compressed.pack(path)
     assert path.read_bytes().startswith(content)
     assert [name for name in os.listdir(path.parent) if "zst" in name or "tmp" in name] == []

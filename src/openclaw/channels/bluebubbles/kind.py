@@ -57,7 +57,7 @@ class IMessageKind(BlueBubblesKind):
 
 def normalize_handle(address: str) -> str:
     """A number without blanks and signs, or a mail address in lower case."""
-    text = address.strip()
+    text = "".join(address.split())
     return text.lower() if "@" in text else _SIGNS.sub("", text)
 
 

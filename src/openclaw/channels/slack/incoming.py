@@ -261,7 +261,9 @@ def _without_mention(text: str, mention: str) -> str:
 
 def _token(token: str, names: Mapping[str, str]) -> str:
     value, _, label = token.partition("|")
-    match value[0]:
+    match value[:1]:
+        case "":
+            return label
         case "@":
             return f"@{names.get(value[1:]) or label or value[1:]}"
         case "#":

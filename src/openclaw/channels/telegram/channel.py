@@ -7,7 +7,6 @@ confirmed: by the offset of the next poll, or by the answer to the webhook.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import random
 import re
 from collections import OrderedDict
@@ -38,6 +37,7 @@ from openclaw.channels.telegram.incoming import (
 )
 from openclaw.channels.telegram.kind import TelegramKind
 from openclaw.channels.telegram.sending import TelegramSender
+from openclaw.channels.webhook import is_same
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels.telegram import TelegramAccount
 from openclaw.file_types import content_type
@@ -268,7 +268,7 @@ class TelegramChannel:
 
     async def _on_webhook(self, request: WebhookRequest, secret: str) -> WebhookAnswer:
         given = request.headers.get("x-telegram-bot-api-secret-token", "")
-        if not hmac.compare_digest(given.encode(), secret.encode()):
+        if not is_same(given, secret):
             return WebhookAnswer(status=401, text="wrong secret")
         if request.method != "POST":
             return WebhookAnswer(status=405, text="only POST")

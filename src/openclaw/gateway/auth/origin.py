@@ -118,6 +118,11 @@ def _forwarded_ip(direct: str, headers: MultiMapping[str], trusted_proxies: tupl
     return ip
 
 
+def last_hop(headers: MultiMapping[str]) -> str:
+    """The address that the nearest proxy reports, whether it is trusted or not. Empty if there is none."""
+    return plain_ip(_without_port((_header(headers, "x-forwarded-for") or "").rpartition(",")[2]))
+
+
 def _without_port(hop: str) -> str:
     """Some proxies append the port: ``192.0.2.1:5000`` or ``[2001:db8::1]:5000``."""
     hop = hop.strip().strip('"')

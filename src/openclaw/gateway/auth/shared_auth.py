@@ -115,8 +115,8 @@ GENTLE_PAUSE_S = 1.0
 class FailedAuthLimiter:
     """Slows wrong secrets down, for each caller (see ``caller_key``). The number of remembered callers is bounded.
 
-    Nothing compares a secret but through ``guard``. A caller that has to wait learns nothing about the secret it sent,
-    so that guessing is slow even if one of the guesses is right.
+    No secret of the Gateway is compared but through ``guard``. A caller that has to wait learns nothing about the
+    secret it sent, so that guessing is slow even if one of the guesses is right.
     """
 
     def __init__(self, clock: Clock, limits: Callable[[], RateLimit]) -> None:
@@ -130,17 +130,18 @@ class FailedAuthLimiter:
 
         A caller that is treated gently is never locked out: after too many wrong secrets one a second is looked at.
         """
-        if wait_ms := self._wait_ms(caller, gently):
+        if wait_ms := self.wait_ms(caller, gently=gently):
             return SecretCheck(False, "limited", wait_ms)
         verdict = check()
         if verdict.reason == "mismatch":
-            self._count(caller)
+            self.count(caller)
         return verdict
 
     def is_gentle_to_local(self) -> bool:
         return self._limits().exempt_loopback
 
-    def _count(self, caller: str) -> None:
+    def count(self, caller: str) -> None:
+        """Counts a wrong secret that somebody else compared, as channels do with those of their platforms."""
         failures = self._failures.pop(caller, None) or deque[float]()
         failures.append(self._clock.monotonic())
         while len(failures) > self._limits().max_attempts:
@@ -149,7 +150,7 @@ class FailedAuthLimiter:
         while len(self._failures) > MAX_CALLERS:
             del self._failures[next(iter(self._failures))]
 
-    def _wait_ms(self, caller: str, gently: bool) -> int:
+    def wait_ms(self, caller: str, *, gently: bool = False) -> int:
         """The milliseconds that this caller must wait; 0 when it need not wait."""
         failures, limits, now = self._failures.get(caller), self._limits(), self._clock.monotonic()
         if failures is None or len(failures) < limits.max_attempts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -121,8 +122,11 @@ class BodyRefused(Exception):
         self.status = status
 
 
-async def read_body(request: web.BaseRequest, limit: int) -> bytes:
-    """The whole body. Raises ``BodyRefused`` as soon as it is known to exceed ``limit`` bytes or ``BODY_S``."""
+async def read_body(request: web.BaseRequest, limit: int, take: Callable[[int], bool] = lambda _: True) -> bytes:
+    """The whole body. Raises ``BodyRefused`` as soon as it is known to exceed ``limit`` bytes or ``BODY_S``.
+
+    ``take`` is asked whether there is room for a body of the size that it has so far.
+    """
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise BodyRefused("the body is packed; send it without Content-Encoding", 415)
     if request.content_length is not None and request.content_length > limit:
@@ -135,6 +139,8 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
                 size += len(chunk)
                 if size > limit:
                     raise BodyRefused(f"the body is larger than {limit} bytes", 413)
+                if not take(size):
+                    raise BodyRefused("too many long bodies at once; try again", 503)
                 parts.append(chunk)
     except TimeoutError:
         raise BodyRefused(f"the body did not arrive within {BODY_S:g} s", 408) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,7 +10,7 @@ from aiohttp import web
 
 from openclaw.config.schema import Config
 from openclaw.gateway.auth.origin import PeerAddress, caller_key
-from openclaw.gateway.auth.shared_auth import SecretCheck
+from openclaw.gateway.auth.shared_auth import SecretCheck, same_secret
 from openclaw.gateway.http.common import BodyRefused, json_response, read_body
 from openclaw.gateway.server.params import NotJson, decode_any
 from openclaw.scheduler.hook_runs import TooManyRuns
@@ -90,8 +89,7 @@ def _unauthorised(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress)
     def check() -> SecretCheck:
         if not given:
             return SecretCheck(False, "missing")
-        right = hmac.compare_digest(given.encode(), wanted.encode())
-        return SecretCheck(True) if right else SecretCheck(False, "mismatch")
+        return SecretCheck(True) if same_secret(given, wanted) else SecretCheck(False, "mismatch")
 
     limiter = gateway.auth_limiter
     gently = peer.is_local and peer.origin is None and limiter.is_gentle_to_local()

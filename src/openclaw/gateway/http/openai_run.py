@@ -426,7 +426,6 @@ async def _stream(request: web.BaseRequest, following: Following, form: AnswerFo
     """Sends the answer as it grows. Each write waits until the caller reads."""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", **headers})
-    response.enable_chunked_encoding()
     try:
         writer = await response.prepare(request)
         assert writer is not None

@@ -218,7 +218,6 @@ class NdjsonSink:
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         """Writes lines until the stream is closed. The server cancels this when the caller hangs up."""
         response = web.StreamResponse(headers=self._headers)
-        response.enable_chunked_encoding()
         writer = await response.prepare(request)
         assert writer is not None
         writer.send_headers()

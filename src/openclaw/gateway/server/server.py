@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 from aiohttp import web
 
-from openclaw.channels.base import WebhookRequest
 from openclaw.config.schema import Config
 from openclaw.gateway.auth.origin import PeerAddress, peer_of, site_refusal
 from openclaw.gateway.auth.shared_auth import start_problem
-from openclaw.gateway.http.common import BodyRefused, HttpRefusal, caller_refusal, not_found, read_body
+from openclaw.gateway.http.channel_webhooks import serve_webhook
+from openclaw.gateway.http.common import HttpRefusal, caller_refusal, not_found
 from openclaw.gateway.http.control_ui import page_names
 from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
 from openclaw.gateway.server.sockets import GuardedServer
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from openclaw.gateway.tls import TlsListener
 
 STOP_LIMIT_S = 5.0
-WEBHOOK_BODY_LIMIT = 4 * 1024 * 1024
 CALLS_LIMIT_S = 1.0
 
 log = logging.getLogger("openclaw.gateway")
@@ -58,25 +57,6 @@ def taken_names(gateway: Gateway) -> set[str]:
     config = gateway.runtime.config.current
     paths = [path if isinstance(path, str) else path(config) or "" for _, path, _, _ in gateway.routes]
     return {"", *page_names(), *(path.strip("/*").split("/")[0] for path in paths)}
-
-
-async def serve_webhook(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
-    """Hands the request to the channel that serves its path.
-
-    The channel asks for the platform's signature or secret before it looks at anything else.
-    """
-    found = gateway.channel_services.channels.webhook(request.path)
-    if found is None:
-        return web.Response(status=404, text="Not Found")
-    webhook, below = found
-    try:
-        body = await read_body(request, WEBHOOK_BODY_LIMIT)
-    except BodyRefused as refused:
-        return web.Response(status=refused.status, text=str(refused), headers={"Connection": "close"})
-    headers = {name.lower(): value for name, value in request.headers.items()}
-    asked = WebhookRequest(method=request.method, path=below, query=dict(request.query), headers=headers, body=body)
-    answer = await webhook(asked)
-    return web.Response(status=answer.status, text=answer.text, content_type=answer.content_type)
 
 
 class StartRefused(Exception):

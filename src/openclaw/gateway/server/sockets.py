@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from functools import lru_cache
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
@@ -37,6 +38,11 @@ KNOWN_IDLE_S = 300.0
 """The time until the next complete head. The answer before it is written within it, too."""
 
 
+BODIES_BYTES = 32 * 1024 * 1024
+FREE_BYTES = 64 * 1024
+"""A body up to this size finds room in any case."""
+
+
 class Socket:
     """One connection, from its acceptance to its end."""
 
@@ -54,6 +60,35 @@ def network_of(address: str) -> str:
     return ip if ":" not in ip or is_loopback(ip) else str(ip_network((ip, 64), strict=False))
 
 
+class StrangersBodies:
+    """The room for long bodies of callers who are known only once their body is read, for all of them together.
+
+    What platforms usually send is short, and always finds room.
+    """
+
+    def __init__(self) -> None:
+        self.free = BODIES_BYTES
+
+    @contextmanager
+    def room(self) -> Generator[Callable[[int], bool]]:
+        """Gives a function that takes room for so many bytes, and tells whether there was any, until the end."""
+        taken = 0
+
+        def take(size: int) -> bool:
+            nonlocal taken
+            wanted = max(0, size - FREE_BYTES) - taken
+            if wanted > self.free:
+                return False
+            taken += wanted
+            self.free -= wanted
+            return True
+
+        try:
+            yield take
+        finally:
+            self.free += taken
+
+
 class Sockets:
     """All connections of a server. A process with few file descriptors gets fewer of them."""
 
@@ -65,6 +100,7 @@ class Sockets:
         self._open: dict[RequestHandler, Socket] = {}
         self._strangers: dict[Socket, None] = {}
         """In the order in which they came."""
+        self.bodies = StrangersBodies()
         self.dropped = 0
 
     @property

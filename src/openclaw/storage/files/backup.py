@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import secrets
+import shutil
 import sqlite3
 import stat
 import tempfile
@@ -24,6 +26,7 @@ import zstandard
 
 from openclaw.clock import SystemClock
 from openclaw.storage.base import Reason, ReasonCode
+from openclaw.storage.files.compressed import unpacked
 from openclaw.storage.files.disk import atomic_replace, sync_dir
 from openclaw.storage.files.ledger import FileLedger
 
@@ -32,6 +35,7 @@ FORMAT = 1
 DATABASES = (".db", ".sqlite")
 LEFT_OUT = frozenset({"logs", "sandboxes", "search.db", "gateway.lock", "browser", "models", "memory", "tmp"})
 """Names at the top of the state folder that can be made again or mean nothing elsewhere."""
+_PIECE_NAME = re.compile("[0-9a-f]{64}")
 _SIDE_FILES = ("-wal", "-shm", "-journal", ".tmp", ".db.bak")
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -103,6 +107,12 @@ class BackupFolder:
 
     def _unlock(self, header: _Header, passphrase: str) -> bytes:
         if not header.salt:
+            if passphrase:
+                # Somebody may have put them there in place of the encrypted ones.
+                raise BackupError(
+                    f"A passphrase is given, but the backups in {self.folder} are not encrypted. If they are meant, "
+                    "leave the passphrase out."
+                )
             return b""
         if not passphrase:
             raise BackupError("These backups are encrypted: give the passphrase in OPENCLAW_BACKUP_PASSPHRASE.")
@@ -221,25 +231,13 @@ class BackupFolder:
         """
         state.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{state.name}-restore-", dir=state.parent))
-        for number, file in enumerate(backup.files, start=1):
-            place = fresh / file.path
-            if not place.resolve().is_relative_to(fresh.resolve()):
-                raise BackupError(f"The backup names a file outside of its folder: {file.path}")
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            whole = hashlib.sha256()
-            try:
-                with place.open("wb") as target:
-                    for block in self._blocks(file):
-                        whole.update(block)
-                        target.write(block)
-                    target.flush()
-                    os.fsync(target.fileno())
-            except _Damaged as error:
-                raise BackupError(f"{file.path} is damaged in the backup: {error}. Nothing was changed.") from None
-            if whole.hexdigest() != file.sha256:
-                raise BackupError(f"{file.path} is not what was stored. Nothing was changed.")
-            place.chmod(file.mode)
-            progress(number, len(backup.files), file.path)
+        try:
+            for number, file in enumerate(backup.files, start=1):
+                self._write(file, fresh)
+                progress(number, len(backup.files), file.path)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)  # It may hold keys.
+            raise
         fresh.chmod(0o700)
         aside: Path | None = None
         if state.exists() and any(state.iterdir()):
@@ -251,8 +249,30 @@ class BackupFolder:
         sync_dir(state.parent)
         return aside
 
+    def _write(self, file: StoredFile, folder: Path) -> None:
+        """Writes one file of a backup below the folder. Whoever made the backup decides nothing but its content."""
+        whole = hashlib.sha256()
+        try:
+            place = folder / file.path
+            if not place.resolve().is_relative_to(folder.resolve()):
+                raise BackupError(f"The backup names a file outside of its folder: {file.path}. Nothing was changed.")
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with place.open("xb") as target:
+                os.fchmod(target.fileno(), file.mode & 0o700)
+                for block in self._blocks(file):
+                    whole.update(block)
+                    target.write(block)
+                target.flush()
+                os.fsync(target.fileno())
+        except (_Damaged, FileExistsError, NotADirectoryError, IsADirectoryError, ValueError) as error:
+            raise BackupError(f"{file.path} is damaged in the backup: {error}. Nothing was changed.") from None
+        if whole.hexdigest() != file.sha256:
+            raise BackupError(f"{file.path} is not what was stored. Nothing was changed.")
+
     def _blocks(self, file: StoredFile) -> Iterator[bytes]:
         for name in file.pieces:
+            if not _PIECE_NAME.fullmatch(name):
+                raise _Damaged("the name of a piece is none")
             try:
                 block = self._open((self.folder / "pieces" / name).read_bytes())
             except FileNotFoundError:
@@ -288,7 +308,7 @@ class BackupFolder:
             except (InvalidTag, ValueError):
                 raise _Damaged("it cannot be decrypted") from None
         try:
-            return zstandard.ZstdDecompressor().decompress(data, max_output_size=PIECE * 64)
+            return unpacked(data, PIECE * 64)
         except zstandard.ZstdError as error:
             raise _Damaged(str(error)) from None
 

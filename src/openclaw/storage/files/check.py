@@ -18,7 +18,7 @@ from openclaw.storage.repairs import Repairs
 
 MOST_NAMED = 20
 """Damaged transcripts that are named one by one. The others are counted."""
-_BY_REPAIR = "`openclaw doctor --repair`, or the next start of the Gateway, brings it back"
+_BY_REPAIR = "`openclaw doctor --fix`, or the next start of the Gateway, brings it back"
 _KEPT = ("*.damaged-*", "*.corrupt-*")
 
 
@@ -67,7 +67,7 @@ def _ledger(path: Path) -> Iterator[Damage]:
     except sqlite3.Error as error:
         verdict = str(error)
     if verdict != "ok":
-        fix = "`openclaw doctor --repair`, or the next start of the Gateway, takes over what can be read"
+        fix = "`openclaw doctor --fix`, or the next start of the Gateway, takes over what can be read"
         yield Damage(f"{path} is damaged: {verdict}", fix)
 
 

@@ -86,6 +86,21 @@ def unpacked_blocks(packed: Path) -> Iterator[bytes]:
         raise OSError(f"{packed} is damaged: {size} bytes of {wanted} could be decompressed")
 
 
+def unpacked(data: bytes, most: int) -> bytes:
+    """What was compressed, up to ``most`` bytes. Raises ``zstandard.ZstdError``, also for more than that.
+
+    The library's own limit does not hold for data whose header gives a size.
+    """
+    size = zstandard.frame_content_size(data)
+    with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+        plain = reader.read(most + 1)
+    if len(plain) > most:
+        raise zstandard.ZstdError(f"it is larger than {most} bytes")
+    if size not in (-1, len(plain)):
+        raise zstandard.ZstdError("it was cut short")
+    return plain
+
+
 def unpacked_size(packed: Path) -> int | None:
     """Returns the size that the header gives. None when it gives none."""
     with packed.open("rb") as file:

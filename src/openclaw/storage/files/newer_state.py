@@ -29,7 +29,7 @@ import msgspec
 import zstandard
 
 from openclaw.paths import normalize_agent_id
-from openclaw.storage.files.compressed import SUFFIX, unpacked_blocks
+from openclaw.storage.files.compressed import SUFFIX, unpacked, unpacked_blocks
 from openclaw.storage.files.store_file import parse_store
 
 DATABASES = "agent/openclaw-agent*.sqlite"
@@ -412,6 +412,6 @@ def _object(raw: bytes | str | None) -> dict[str, Any] | None:
 
 def _unpacked(blob: bytes) -> bytes:
     try:
-        return zstandard.ZstdDecompressor().decompress(blob, max_output_size=LARGEST_EVENT)
+        return unpacked(blob, LARGEST_EVENT)
     except zstandard.ZstdError as error:
         raise Unreadable(f"a compressed event is damaged: {error}") from None

@@ -46,6 +46,20 @@ def narrow(state_dir: str) -> Narrowed:
     return narrowed
 
 
+def wide_files(state_dir: str) -> Narrowed:
+    """Lists what ``narrow`` would close to others, and changes nothing. Blocking."""
+    found = Narrowed()
+    for folder, path, name, wanted in _entries(state_dir):
+        with contextlib.suppress(OSError):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=folder is None)
+            mode = stat.S_IMODE(status.st_mode)
+            if not stat.S_ISLNK(status.st_mode) and mode & ~wanted & 0o077:
+                found.count += 1
+                if len(found.changes) < MOST_LISTED:
+                    found.changes.append(Change(path, mode, mode & wanted))
+    return found
+
+
 def _entries(state_dir: str) -> Iterator[tuple[int | None, str, str, int]]:
     """The open folder, the path, the name and the most rights of everything in the state folder, itself first."""
     yield None, state_dir, state_dir, 0o700

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -16,10 +14,9 @@ from weakref import WeakValueDictionary
 
 from openclaw import json_text
 from openclaw.clock import Clock, iso_utc
-from openclaw.messages import AssistantMessage, ToolResultMessage, UserMessage
 from openclaw.paths import normalize_agent_id, sessions_dir
 from openclaw.sessions.keys import safe_file_name, session_file_name
-from openclaw.sessions.tree import BranchContext, assistant_model, fields_of, is_displayed, select_window
+from openclaw.sessions.tree import BranchContext, fields_of
 from openclaw.storage.base import Compressed, Context, Entry, Shortened, Transcript, TranscriptRef
 from openclaw.storage.files.compressed import (
     SUFFIX,
@@ -32,9 +29,6 @@ from openclaw.storage.files.compressed import (
 )
 from openclaw.storage.files.disk import AppendFile, Disk, atomic_replace, sync_dir
 from openclaw.storage.files.transcript_index import (
-    DAMAGE_TYPE,
-    MAYBE_SHOWN_TYPES,
-    SHOWN_TYPES,
     TranscriptIndex,
     read_head,
     read_packed_tail,
@@ -44,27 +38,15 @@ from openclaw.storage.files.transcript_index import (
     readable,
     scan,
 )
-
-FORMAT_VERSION = 3
-_MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage)
-_INDEX_BYTES = 250
-"""The approximate memory that one indexed entry takes."""
-_DAMAGE_TEXT = "The file of this conversation is damaged here. What can be read is shown; a message may be missing."
+from openclaw.storage.indexed_transcript import IndexedTranscript
 
 
-class FileTranscript:
+class FileTranscript(IndexedTranscript):
     """``Transcript`` on a JSONL file. It never changes existing bytes, even damaged ones."""
 
     def __init__(self, path: Path, session_id: str, *, cwd: str, parent: str | None, disk: Disk, clock: Clock) -> None:
-        self._session_id = session_id
-        self._cwd = cwd
-        self._parent_session = parent
-        self._clock = clock
+        super().__init__(session_id, cwd=cwd, parent=parent, clock=clock)
         self._file = AppendFile(path, disk)
-        self._index = TranscriptIndex()
-        self._leaf = -1
-        self._branch: BranchContext | None = BranchContext()
-        self._decoded_bytes = 0
 
     def load(self) -> None:
         """Reads the file, if there is one. Call it in a thread, before anyone else uses this object."""
@@ -76,30 +58,6 @@ class FileTranscript:
     @property
     def path(self) -> str:
         return str(self._file.path)
-
-    @property
-    def session_id(self) -> str:
-        return self._session_id
-
-    @property
-    def leaf_id(self) -> str | None:
-        return self._index.ids[self._leaf] if self._leaf >= 0 else None
-
-    @property
-    def warnings(self) -> list[str]:
-        return list(self._index.warnings)
-
-    @property
-    def weight(self) -> int:
-        """The approximate memory that the transcript takes, in bytes."""
-        # The messages count twice, because readers keep values computed from them in the branch's cache.
-        return 2 * self._decoded_bytes + len(self._index) * _INDEX_BYTES
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def __contains__(self, entry_id: str) -> bool:
-        return entry_id in self._index.by_id
 
     # Writing
 
@@ -127,23 +85,15 @@ class FileTranscript:
             self._leaf = leaf
             self._branch = None
 
-    async def label(self, entry_id: str, text: str | None) -> str:
-        if entry_id not in self._index.by_id:
-            raise KeyError(entry_id)
-        name = (text or "").strip()
-        return await self.append({"type": "label", "targetId": entry_id, **({"label": name} if name else {})})
-
     def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
         """Appends the entries that are new, each as the child of the one before, in one write."""
-        for fields in entries.values():
-            if not isinstance(kind := fields.get("type"), str) or kind in ("", "session"):
-                raise ValueError(f"a transcript entry needs a type other than 'session', got {kind!r}")
+        self._new_entries(entries)
         if self._file.look() == 0 and (self._index.header is not None or self._index.ids):
             self._index = TranscriptIndex()
             self._index.warn("the file was removed while it was in use; it was begun anew")
             self._leaf, self._branch, self._decoded_bytes = -1, BranchContext(), 0
         index = self._index
-        new = {own: fields for own, fields in entries.items() if own not in index.by_id}
+        new = self._new_entries(entries)
         if not new:
             return
         lines = self._lines(new)
@@ -155,54 +105,10 @@ class FileTranscript:
             self._take_in(own, fields, line, offset)
             offset += len(line) + 1
 
-    def _lines(self, entries: Mapping[str, dict[str, Any]]) -> list[bytes]:
-        parent, now = self.leaf_id, iso_utc(self._clock.now_ms())
-        lines: list[bytes] = []
-        for own, fields in entries.items():
-            # They come first because readers look there, and again last so that ``fields`` cannot replace them.
-            ours = {"id": own, "parentId": parent, "timestamp": now}
-            lines.append(json_text.encode({"type": fields["type"], **ours, **fields, **ours}))
-            parent = own
-        return lines
-
-    def _take_in(self, own: str, fields: dict[str, Any], line: bytes, offset: int) -> None:
-        kind: str = fields["type"]
-        self._leaf = self._index.put(own, kind, self._leaf, offset, len(line))
-        if kind == "label":
-            self._index.note_label(fields)
-        branch = self._branch
-        if branch is None:
-            return
-        if kind == "compaction":
-            self._branch = self._rebuild(branch)
-        else:
-            # The branch keeps the same message object, so that caches by identity work.
-            message = fields.get("message")
-            branch.add(own, kind, line, message if isinstance(message, _MESSAGES) else None)
-            self._decoded_bytes += len(line)
-
-    def _header_line(self) -> bytes:
-        header: dict[str, Any] = {
-            "type": "session",
-            "version": FORMAT_VERSION,
-            "id": self._session_id,
-            "timestamp": iso_utc(self._clock.now_ms()),
-            "cwd": self._cwd,
-        }
-        if self._parent_session:
-            header["parentSession"] = self._parent_session
-        return json_text.encode(header) + b"\n"
-
-    def _new_id(self) -> str:
-        for _ in range(100):
-            if (drawn := secrets.token_hex(4)) not in self._index.by_id:
-                return drawn
-        return str(uuid.uuid4())
-
     def begin_with(self, entries: Sequence[Entry]) -> None:
         """Fills a new transcript with a branch of another one. The lines are copied in one write."""
         header = self._header_line()
-        lines = [_with_own_id(entry) for entry in entries]
+        lines = [with_own_id(entry) for entry in entries]
         offset = self._file.append(b"".join([header, *(line + b"\n" for line in lines)]))
         self._index.take_line(1, header.rstrip(), offset)
         offset += len(header)
@@ -218,109 +124,23 @@ class FileTranscript:
             self._branch = self._rebuild()
         return self._branch.context()
 
-    def labels(self) -> dict[str, str]:
-        return dict(self._index.labels)
+    def _compacted(self, before: BranchContext) -> None:
+        self._branch = self._rebuild(before)
 
-    def tree(self) -> list[tuple[str, str | None, str]]:
-        index = self._index
-        return [(index.ids[place], index.parent_id(place), index.types[place]) for place in range(len(index))]
-
-    async def entry(self, entry_id: str) -> Entry | None:
-        place = self._index.by_id.get(entry_id)
-        return None if place is None else (await self._entries([place]))[0]
-
-    async def path_entries(self, *, limit: int | None = None) -> list[Entry]:
-        return await self._entries(self._index.path(self._leaf, limit))
-
-    async def shown_entries(self, limit: int, before: str | None = None) -> list[Entry]:
-        """Returns the last entries of the branch that people see, oldest first, with a marker where it is damaged.
-
-        ``before`` is the id of an entry: those before it are meant. There are none before an unknown one.
-        """
-        index = self._index
-        places: list[int] = []
-        marks: list[int] = []
-        place, counted = self._leaf, 0
-        if before is not None:
-            known = index.by_id.get(before)
-            place = index.parents[known] if known is not None else -1
-        elif place + 1 == len(index) and place + 1 in index.damaged:
-            marks.append(place + 1)
-        while place >= 0 and counted < limit:
-            kind = index.types[place]
-            if kind in SHOWN_TYPES:
-                places.append(place)
-                counted += kind not in MAYBE_SHOWN_TYPES
-            if place in index.damaged:
-                marks.append(place)
-            place = index.parents[place]
-        places.reverse()
-        entries = zip(places, await self._entries(places), strict=True)
-        # A marker stands before the entry at its place.
-        shown = [(place, 1, entry) for place, entry in entries if _is_shown(entry)]
-        shown += [(place, 0, self._damage_marker(place)) for place in marks]
-        return [entry for _, _, entry in sorted(shown, key=lambda one: one[:2])][-limit:]
-
-    def _damage_marker(self, place: int) -> Entry:
-        own = f"damage-{place}"
-        fields = {"customType": DAMAGE_TYPE, "display": True, "data": {"text": _DAMAGE_TEXT}, "timestamp": None}
-        return Entry(own, None, "custom", json_text.encode({"type": "custom", "id": own, "parentId": None, **fields}))
+    def _rebuild(self, before: BranchContext | None = None) -> BranchContext:
+        rebuilding = self._rebuilding(before)
+        try:
+            wanted = next(rebuilding)
+            while True:
+                wanted = rebuilding.send(list(read_spans(self._file.path, self._index.spans(wanted))))
+        except StopIteration as built:
+            return built.value
 
     async def _entries(self, places: Sequence[int]) -> list[Entry]:
         index = self._index
         named = [(index.ids[place], index.parent_id(place), index.types[place]) for place in places]
         raws = await asyncio.to_thread(list, read_spans(self._file.path, index.spans(places)))
         return [Entry(*names, readable(raw)) for names, raw in zip(named, raws, strict=True)]
-
-    def _rebuild(self, before: BranchContext | None = None) -> BranchContext:
-        """Builds the context at the leaf. It reads only the entries that are part of it.
-
-        ``before`` is the context of the same branch without its last entry. Its messages are not read again.
-        """
-        index = self._index
-        window = select_window(index.walk(self._leaf), self._first_kept)
-        branch = BranchContext()
-        if before is not None:
-            branch.model, branch.thinking_level = before.model, before.thinking_level
-        elif window.compaction is not None:
-            edge = window.places[0] if window.places and window.places[0] < window.compaction else window.compaction
-            self._settings_before(edge, branch)
-        if window.compaction is not None:
-            branch.summarize(index.ids[window.compaction], self._raw(window.compaction))
-        known = before.last_messages(len(window.places)) if before is not None else {}
-        wanted = [place for place in window.places if index.ids[place] not in known]
-        lines = read_spans(self._file.path, index.spans(wanted))
-        for place in window.places:
-            own = index.ids[place]
-            branch.add(own, index.types[place], b"" if own in known else next(lines), known.get(own))
-        self._decoded_bytes = sum(index.lengths[place] for place in window.places)
-        return branch
-
-    def _first_kept(self, place: int) -> str | None:
-        fields = fields_of(self._raw(place))
-        if isinstance(kept := fields.get("firstKeptEntryId"), str):
-            before = max((at for at in self._index.damaged if at < place), default=-1)
-            # If the first kept entry is the damaged one, what comes after it was kept too.
-            return self._index.ids[before] if kept not in self._index.by_id and before >= 0 else kept
-        # The first format names a line number, which counts the header too.
-        number = fields.get("firstKeptEntryIndex")
-        at = number - (self._index.header is not None) if isinstance(number, int) else -1
-        return self._index.ids[at] if 0 <= at < len(self._index) else None
-
-    def _settings_before(self, edge: int, branch: BranchContext) -> None:
-        """Finds the model and the thinking level that hold where the window begins, by reading backwards."""
-        for place, kind, _ in self._index.walk(self._index.parents[edge]):
-            if (kind == "thinking_level_change" and branch.thinking_level is None) or (
-                kind == "model_change" and branch.model is None
-            ):
-                branch.note_setting(kind, self._raw(place))
-            elif kind == "message" and branch.model is None:
-                branch.model = assistant_model(self._raw(place))
-            if branch.model is not None and branch.thinking_level is not None:
-                return
-
-    def _raw(self, place: int) -> bytes:
-        return next(read_spans(self._file.path, self._index.spans([place])))
 
     # Life
 
@@ -338,11 +158,7 @@ class FileTranscript:
             self._file.close()
 
 
-def _is_shown(entry: Entry) -> bool:
-    return entry.type not in MAYBE_SHOWN_TYPES or is_displayed(entry.raw)
-
-
-def _with_own_id(entry: Entry) -> bytes:
+def with_own_id(entry: Entry) -> bytes:
     """Returns the line with its id and parent. Lines of the first format have neither."""
     fields = fields_of(entry.raw)
     if fields.get("id") == entry.id:
@@ -471,12 +287,12 @@ def shorten_file(path: Path, max_lines: int, archive: Path) -> Shortened:
     if len(entries) <= max_lines:
         return Shortened(archived=None, kept=len(entries))
     os.link(path, archive)
-    kept = _rerooted(entries[-max_lines:])
+    kept = rerooted(entries[-max_lines:])
     atomic_replace(path, b"\n".join([*header, *kept]) + b"\n")
     return Shortened(archived=str(archive), kept=max_lines)
 
 
-def _rerooted(lines: list[bytes]) -> list[bytes]:
+def rerooted(lines: list[bytes]) -> list[bytes]:
     """Gives an entry whose parent was removed the entry before it as its parent. The first gets none."""
     known: set[str] = set()
     last: str | None = None

@@ -302,15 +302,16 @@ def read_tail(path: Path, limit: int) -> list[Entry] | None:
 
     None when the file seems to be damaged. Only its whole index can tell then what belongs together.
     """
-    return _tail_of(_lines_backwards(path), limit)
+    return tail_of(_lines_backwards(path), limit)
 
 
 def read_packed_tail(packed: Path, limit: int) -> list[Entry] | None:
     """Does the same for a compressed file, which has to be read from its beginning."""
-    return _tail_of(reversed(b"".join(unpacked_blocks(packed)).split(b"\n")), limit)
+    return tail_of(reversed(b"".join(unpacked_blocks(packed)).split(b"\n")), limit)
 
 
-def _tail_of(lines: Iterator[bytes], limit: int) -> list[Entry] | None:
+def tail_of(lines: Iterator[bytes], limit: int) -> list[Entry] | None:
+    """Does the same for lines that come from the last to the first."""
     found: list[Entry] = []
     wanted: str | None = None
     anything, first, reached, header = True, "", "", ""

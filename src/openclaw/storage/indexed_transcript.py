@@ -1,0 +1,245 @@
+"""What every open transcript does with its index and its active branch, wherever its lines are kept."""
+
+from __future__ import annotations
+
+import abc
+import secrets
+import uuid
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from openclaw import json_text
+from openclaw.clock import Clock, iso_utc
+from openclaw.messages import AssistantMessage, ToolResultMessage, UserMessage
+from openclaw.sessions.tree import BranchContext, assistant_model, fields_of, is_displayed, select_window
+from openclaw.storage.base import Entry
+from openclaw.storage.files.transcript_index import DAMAGE_TYPE, MAYBE_SHOWN_TYPES, SHOWN_TYPES, TranscriptIndex
+
+FORMAT_VERSION = 3
+_MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage)
+_INDEX_BYTES = 250
+"""The approximate memory that one indexed entry takes."""
+_DAMAGE_TEXT = "The file of this conversation is damaged here. What can be read is shown; a message may be missing."
+Rebuilding: TypeAlias = Generator[list[int], list[bytes], BranchContext]
+"""Builds a context. It yields places whose lines it needs, and is sent the lines."""
+
+
+class IndexedTranscript(abc.ABC):
+    """A transcript whose index is in memory. A subclass keeps and reads its lines."""
+
+    def __init__(self, session_id: str, *, cwd: str, parent: str | None, clock: Clock) -> None:
+        self._session_id = session_id
+        self._cwd = cwd
+        self._parent_session = parent
+        self._clock = clock
+        self._index = TranscriptIndex()
+        self._leaf = -1
+        self._branch: BranchContext | None = BranchContext()
+        self._decoded_bytes = 0
+
+    @property
+    @abc.abstractmethod
+    def path(self) -> str: ...
+
+    @abc.abstractmethod
+    async def append(self, fields: dict[str, Any], *, entry_id: str | None = None, durable: bool = False) -> str: ...
+
+    @abc.abstractmethod
+    async def _entries(self, places: Sequence[int]) -> list[Entry]:
+        """Returns the entries at these places."""
+        ...
+
+    @property
+    def session_id(self) -> str:
+        return self._session_id
+
+    @property
+    def leaf_id(self) -> str | None:
+        return self._index.ids[self._leaf] if self._leaf >= 0 else None
+
+    @property
+    def warnings(self) -> list[str]:
+        return list(self._index.warnings)
+
+    @property
+    def weight(self) -> int:
+        """The approximate memory that the transcript takes, in bytes."""
+        # The messages count twice, because readers keep values computed from them in the branch's cache.
+        return 2 * self._decoded_bytes + len(self._index) * _INDEX_BYTES
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __contains__(self, entry_id: str) -> bool:
+        return entry_id in self._index.by_id
+
+    async def label(self, entry_id: str, text: str | None) -> str:
+        if entry_id not in self._index.by_id:
+            raise KeyError(entry_id)
+        name = (text or "").strip()
+        return await self.append({"type": "label", "targetId": entry_id, **({"label": name} if name else {})})
+
+    def _new_entries(self, entries: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Returns the entries that are not in the transcript yet. Raises ``ValueError`` when one has no usable type."""
+        for fields in entries.values():
+            if not isinstance(kind := fields.get("type"), str) or kind in ("", "session"):
+                raise ValueError(f"a transcript entry needs a type other than 'session', got {kind!r}")
+        return {own: fields for own, fields in entries.items() if own not in self._index.by_id}
+
+    def _lines(self, entries: Mapping[str, dict[str, Any]]) -> list[bytes]:
+        parent, now = self.leaf_id, iso_utc(self._clock.now_ms())
+        lines: list[bytes] = []
+        for own, fields in entries.items():
+            # They come first because readers look there, and again last so that ``fields`` cannot replace them.
+            ours = {"id": own, "parentId": parent, "timestamp": now}
+            lines.append(json_text.encode({"type": fields["type"], **ours, **fields, **ours}))
+            parent = own
+        return lines
+
+    def _take_in(self, own: str, fields: dict[str, Any], line: bytes, offset: int) -> None:
+        kind: str = fields["type"]
+        self._leaf = self._index.put(own, kind, self._leaf, offset, len(line))
+        if kind == "label":
+            self._index.note_label(fields)
+        branch = self._branch
+        if branch is None:
+            return
+        if kind == "compaction":
+            self._compacted(branch)
+        else:
+            # The branch keeps the same message object, so that caches by identity work.
+            message = fields.get("message")
+            branch.add(own, kind, line, message if isinstance(message, _MESSAGES) else None)
+            self._decoded_bytes += len(line)
+
+    @abc.abstractmethod
+    def _compacted(self, before: BranchContext) -> None:
+        """Makes the context anew after a compaction was added to the branch ``before``."""
+        ...
+
+    def _header_line(self) -> bytes:
+        header: dict[str, Any] = {
+            "type": "session",
+            "version": FORMAT_VERSION,
+            "id": self._session_id,
+            "timestamp": iso_utc(self._clock.now_ms()),
+            "cwd": self._cwd,
+        }
+        if self._parent_session:
+            header["parentSession"] = self._parent_session
+        return json_text.encode(header) + b"\n"
+
+    def _new_id(self) -> str:
+        for _ in range(100):
+            if (drawn := secrets.token_hex(4)) not in self._index.by_id:
+                return drawn
+        return str(uuid.uuid4())
+
+    # Reading
+
+    def labels(self) -> dict[str, str]:
+        return dict(self._index.labels)
+
+    def tree(self) -> list[tuple[str, str | None, str]]:
+        index = self._index
+        return [(index.ids[place], index.parent_id(place), index.types[place]) for place in range(len(index))]
+
+    async def entry(self, entry_id: str) -> Entry | None:
+        place = self._index.by_id.get(entry_id)
+        return None if place is None else (await self._entries([place]))[0]
+
+    async def path_entries(self, *, limit: int | None = None) -> list[Entry]:
+        return await self._entries(self._index.path(self._leaf, limit))
+
+    async def shown_entries(self, limit: int, before: str | None = None) -> list[Entry]:
+        """Returns the last entries of the branch that people see, oldest first, with a marker where it is damaged.
+
+        ``before`` is the id of an entry: those before it are meant. There are none before an unknown one.
+        """
+        index = self._index
+        places: list[int] = []
+        marks: list[int] = []
+        place, counted = self._leaf, 0
+        if before is not None:
+            known = index.by_id.get(before)
+            place = index.parents[known] if known is not None else -1
+        elif place + 1 == len(index) and place + 1 in index.damaged:
+            marks.append(place + 1)
+        while place >= 0 and counted < limit:
+            kind = index.types[place]
+            if kind in SHOWN_TYPES:
+                places.append(place)
+                counted += kind not in MAYBE_SHOWN_TYPES
+            if place in index.damaged:
+                marks.append(place)
+            place = index.parents[place]
+        places.reverse()
+        entries = zip(places, await self._entries(places), strict=True)
+        # A marker stands before the entry at its place.
+        shown = [(place, 1, entry) for place, entry in entries if _is_shown(entry)]
+        shown += [(place, 0, self._damage_marker(place)) for place in marks]
+        return [entry for _, _, entry in sorted(shown, key=lambda one: one[:2])][-limit:]
+
+    def _damage_marker(self, place: int) -> Entry:
+        own = f"damage-{place}"
+        fields = {"customType": DAMAGE_TYPE, "display": True, "data": {"text": _DAMAGE_TEXT}, "timestamp": None}
+        return Entry(own, None, "custom", json_text.encode({"type": "custom", "id": own, "parentId": None, **fields}))
+
+    def _rebuilding(self, before: BranchContext | None = None) -> Rebuilding:
+        """Builds the context at the leaf. It asks only for the lines that are part of it.
+
+        ``before`` is the context of the same branch without its last entry. Its messages are not read again.
+        """
+        index = self._index
+        summary, first_kept = b"", None
+        for place, kind, _ in index.walk(self._leaf):
+            if kind == "compaction":
+                (summary,) = yield [place]
+                first_kept = self._first_kept(place, summary)
+                break
+        window = select_window(index.walk(self._leaf), lambda _: first_kept)
+        branch = BranchContext()
+        if before is not None:
+            branch.model, branch.thinking_level = before.model, before.thinking_level
+        elif window.compaction is not None:
+            edge = window.places[0] if window.places and window.places[0] < window.compaction else window.compaction
+            yield from self._settings_before(edge, branch)
+        if window.compaction is not None:
+            branch.summarize(index.ids[window.compaction], summary)
+        known = before.last_messages(len(window.places)) if before is not None else {}
+        wanted = [place for place in window.places if index.ids[place] not in known]
+        lines = iter((yield wanted) if wanted else [])
+        for place in window.places:
+            own = index.ids[place]
+            branch.add(own, index.types[place], b"" if own in known else next(lines), known.get(own))
+        self._decoded_bytes = sum(index.lengths[place] for place in window.places)
+        return branch
+
+    def _first_kept(self, place: int, line: bytes) -> str | None:
+        fields = fields_of(line)
+        if isinstance(kept := fields.get("firstKeptEntryId"), str):
+            before = max((at for at in self._index.damaged if at < place), default=-1)
+            # If the first kept entry is the damaged one, what comes after it was kept too.
+            return self._index.ids[before] if kept not in self._index.by_id and before >= 0 else kept
+        # The first format names a line number, which counts the header too.
+        number = fields.get("firstKeptEntryIndex")
+        at = number - (self._index.header is not None) if isinstance(number, int) else -1
+        return self._index.ids[at] if 0 <= at < len(self._index) else None
+
+    def _settings_before(self, edge: int, branch: BranchContext) -> Generator[list[int], list[bytes], None]:
+        """Finds the model and the thinking level that hold where the window begins, by reading backwards."""
+        for place, kind, _ in self._index.walk(self._index.parents[edge]):
+            if (kind == "thinking_level_change" and branch.thinking_level is None) or (
+                kind == "model_change" and branch.model is None
+            ):
+                (line,) = yield [place]
+                branch.note_setting(kind, line)
+            elif kind == "message" and branch.model is None:
+                (line,) = yield [place]
+                branch.model = assistant_model(line)
+            if branch.model is not None and branch.thinking_level is not None:
+                return
+
+
+def _is_shown(entry: Entry) -> bool:
+    return entry.type not in MAYBE_SHOWN_TYPES or is_displayed(entry.raw)

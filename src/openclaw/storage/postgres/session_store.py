@@ -1,0 +1,255 @@
+"""``SessionStore`` in PostgreSQL: one row for each session key, with columns for what is asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from openclaw.json_text import encode
+from openclaw.paths import normalize_agent_id
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import is_cron_run_alias
+from openclaw.storage.base import Change, SessionRow
+from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, changed, without_nul
+from openclaw.storage.session_query import SessionPage, SessionQuery, search_text, session_ids, updated_at
+
+if TYPE_CHECKING:
+    from openclaw.storage.postgres.database import Connection
+
+Name: TypeAlias = tuple[str, str]
+"""The agent and the session key."""
+MOST_CACHED = 10_000
+MOST_TRIES = 50
+"""How often a change is made anew because another one came first."""
+_UPDATE = """
+UPDATE sessions SET entry = $3, updated_at = $4, session_id = $5, label = $6, spawned_by = $7, session_ids = $8,
+  words = $9, is_alias = $10, version = version + 1
+WHERE agent_id = $1 AND key = $2 AND version = $11"""
+_INSERT = """
+INSERT INTO sessions (agent_id, key, entry, updated_at, session_id, label, spawned_by, session_ids, words, is_alias)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING"""
+_SELECT = "SELECT agent_id, key, entry FROM sessions"
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class CachedRow(msgspec.Struct, frozen=True):
+    raw: bytes | None
+    """None: there is no such row."""
+    version: int
+
+
+class PendingWrite:
+    """A change of one row. ``Ledger.accept`` writes it in the transaction of its message, ``sync`` in its own."""
+
+    def __init__(self, store: PostgresSessionStore, name: Name, before: CachedRow, raw: bytes | None) -> None:
+        self._store = store
+        self._name = name
+        self._before = before
+        self._raw = raw
+        self._is_written = raw == before.raw
+        self.lock = asyncio.Lock()
+        """Held by whoever writes the change, until its transaction has ended."""
+
+    @property
+    def row(self) -> CachedRow:
+        """The row when it is written."""
+        return CachedRow(self._raw, 0 if self._raw is None else self._before.version + 1)
+
+    async def sync(self) -> None:
+        if not self._is_written:
+            async with self.lock:
+                await self._store.write_alone(self)
+
+    async def execute(self, connection: Connection) -> None:
+        """Writes the change. Raises ``StaleWriter`` when another Gateway has changed the row."""
+        if not self._is_written and not await _put(connection, self._name, self._before.version, self._raw):
+            raise StaleWriter(f"the session {self._name[1]} was changed by another Gateway")
+
+    def written(self) -> None:
+        """Call it when the transaction of ``execute`` has been committed."""
+        if not self._is_written:
+            self._is_written = True
+            self._store.note_written(self._name, self)
+
+
+async def _put(connection: Connection, name: Name, version: int, raw: bytes | None) -> bool:
+    """Writes a row whose version is known; 0 is a row that does not exist. False when the version is another one."""
+    agent, key = without_nul(name[0]), without_nul(name[1])
+    if raw is None:
+        if not version:
+            return True
+        gone = "DELETE FROM sessions WHERE agent_id = $1 AND key = $2 AND version = $3"
+        return bool(changed(await connection.execute(gone, agent, key, version)))
+    entry = _decode(raw)
+    values: list[Any] = [agent, key, raw, updated_at(entry)]
+    for field in ("sessionId", "label", "spawnedBy"):
+        values.append(without_nul(value) if isinstance(value := entry.get(field), str) else None)
+    values += [[without_nul(one) for one in session_ids(entry)], without_nul(search_text(name[1], entry))]
+    values.append(is_cron_run_alias(name[1]))
+    if version:
+        return bool(changed(await connection.execute(_UPDATE, *values, version)))
+    return bool(changed(await connection.execute(_INSERT, *values)))
+
+
+class PostgresSessionStore:
+    """Rows are cached, because this Gateway is the only one that writes to the schema."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+        self._cache: OrderedDict[Name, CachedRow] = OrderedDict()
+        self._pending: dict[Name, PendingWrite] = {}
+        self._agents: dict[str, None] = {}
+        self._locks: WeakValueDictionary[Name, asyncio.Lock] = WeakValueDictionary()
+
+    @classmethod
+    async def open(cls, database: PostgresDatabase) -> PostgresSessionStore:
+        store = cls(database)
+        await store._load_agents()
+        return store
+
+    async def get(self, agent_id: str, key: str) -> SessionEntry | None:
+        row = await self._row((normalize_agent_id(agent_id), key))
+        return None if row.raw is None else cast("SessionEntry", _decode(row.raw))
+
+    async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
+        name = (normalize_agent_id(agent_id), key)
+        async with self._lock(name):
+            for _ in range(MOST_TRIES):
+                entry, pending = await self._changed(name, change)
+                try:
+                    await pending.sync()
+                    break
+                except StaleWriter:
+                    self._cache.pop(name, None)
+            else:
+                raise StaleWriter(f"the session {key} changes too often to be written")
+        if entry is None:
+            await self._load_agents()
+        return entry
+
+    async def write(self, agent_id: str, key: str, change: Change) -> tuple[SessionEntry | None, PendingWrite]:
+        """Makes the change in memory. It is written by ``sync``, by the message that waits for it, or by the next call
+        that needs it."""
+        name = (normalize_agent_id(agent_id), key)
+        async with self._lock(name):
+            entry, pending = await self._changed(name, change)
+            self._pending[name] = pending
+        return entry, pending
+
+    async def write_alone(self, pending: PendingWrite) -> None:
+        await self._database.transact(pending.execute)
+        pending.written()
+
+    def note_written(self, name: Name, pending: PendingWrite) -> None:
+        if self._pending.get(name) is pending:
+            del self._pending[name]
+        self._cache[name] = pending.row
+        self._cache.move_to_end(name)
+        if pending.row.raw is not None:
+            self._agents[name[0]] = None
+        while len(self._cache) > MOST_CACHED:
+            self._cache.popitem(last=False)
+
+    async def select(self, query: SessionQuery) -> SessionPage:
+        await self._write_all_pending()
+        where, values = _conditions(query)
+        order = " ORDER BY updated_at DESC, key, agent_id"
+        page = f" LIMIT {max(0, query.limit)}" if query.limit is not None else ""
+        page += f" OFFSET {max(0, query.offset)}" if query.offset else ""
+        found = await self._database.rows(f"{_SELECT}{where}{order}{page}", *values)
+        rows = [SessionRow(agent, key, cast("SessionEntry", _decode(raw))) for agent, key, raw in found]
+        total = await self._database.value(f"SELECT count(*) FROM sessions{where}", *values) if query.count else None
+        return SessionPage(rows, total)
+
+    async def find_session_id(self, session_id: str) -> SessionRow | None:
+        await self._write_all_pending()
+        found = await self._database.row(
+            f"{_SELECT} WHERE session_ids @> ARRAY[$1] AND session_id = $1"
+            " ORDER BY is_alias, updated_at DESC, key LIMIT 1",
+            without_nul(session_id),
+        )
+        return None if found is None else SessionRow(found[0], found[1], cast("SessionEntry", _decode(found[2])))
+
+    async def count(self, agent_id: str) -> int:
+        await self._write_all_pending()
+        return await self._database.value(
+            "SELECT count(*) FROM sessions WHERE agent_id = $1", normalize_agent_id(agent_id)
+        )
+
+    @property
+    def agent_ids(self) -> list[str]:
+        return list(self._agents)
+
+    def path(self, agent_id: str) -> str:
+        return self._database.shown
+
+    async def close(self) -> None:
+        await self._write_all_pending()
+
+    def _lock(self, name: Name) -> asyncio.Lock:
+        """The lock of the changes of one row. It lives as long as somebody holds it."""
+        return self._locks.setdefault(name, asyncio.Lock())
+
+    async def _changed(self, name: Name, change: Change) -> tuple[SessionEntry | None, PendingWrite]:
+        """Makes a change in memory. A change of the same row that is not written yet is written first."""
+        if (waiting := self._pending.get(name)) is not None:
+            await waiting.sync()
+        before = await self._row(name)
+        wanted = change(None if before.raw is None else cast("SessionEntry", _decode(before.raw)))
+        raw = None if wanted is None else encode(wanted)
+        return None if raw is None else cast("SessionEntry", _decode(raw)), PendingWrite(self, name, before, raw)
+
+    async def _row(self, name: Name) -> CachedRow:
+        if (waiting := self._pending.get(name)) is not None:
+            return waiting.row
+        if (known := self._cache.get(name)) is not None:
+            self._cache.move_to_end(name)
+            return known
+        select = "SELECT entry, version FROM sessions WHERE agent_id = $1 AND key = $2"
+        found = await self._database.row(select, without_nul(name[0]), without_nul(name[1]))
+        row = CachedRow(found[0], found[1]) if found is not None else CachedRow(None, 0)
+        return self._cache.setdefault(name, row)
+
+    async def _write_all_pending(self) -> None:
+        for pending in list(self._pending.values()):
+            await pending.sync()
+
+    async def _load_agents(self) -> None:
+        # It skips from agent to agent, because a list of all rows would grow with their number.
+        found = await self._database.rows(
+            "WITH RECURSIVE each AS ((SELECT agent_id FROM sessions ORDER BY agent_id LIMIT 1) UNION ALL"
+            " SELECT (SELECT s.agent_id FROM sessions s WHERE s.agent_id > each.agent_id ORDER BY s.agent_id LIMIT 1)"
+            " FROM each WHERE each.agent_id IS NOT NULL) SELECT agent_id FROM each WHERE agent_id IS NOT NULL"
+        )
+        self._agents = dict.fromkeys(agent for (agent,) in found)
+
+
+def _conditions(query: SessionQuery) -> tuple[str, list[Any]]:
+    """Returns the WHERE clause of a query and its values."""
+    tests: list[str] = []
+    values: list[Any] = []
+
+    def add(test: str, value: Any) -> None:
+        values.append(value)
+        tests.append(test.replace("?", f"${len(values)}"))
+
+    if query.agent_id is not None:
+        add("agent_id = ?", normalize_agent_id(query.agent_id))
+    for column in ("key", "label", "session_id", "spawned_by"):
+        if (value := getattr(query, column)) is not None:
+            add(f"{column} = ?", without_nul(value))
+    if query.ever is not None:
+        add("session_ids && ?", [without_nul(one) for one in sorted(query.ever)])
+    if query.updated_since is not None:
+        add("updated_at >= ?", query.updated_since)
+    if query.text:
+        add("strpos(words, ?) > 0", without_nul(query.text))
+    if query.hidden_keys:
+        add("key <> ALL (?)", list(query.hidden_keys))
+    if not query.aliases:
+        tests.append("NOT is_alias")
+    return f" WHERE {' AND '.join(tests)}" if tests else "", values

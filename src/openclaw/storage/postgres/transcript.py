@@ -1,0 +1,582 @@
+"""``TranscriptStore`` in PostgreSQL: one row for each line, which is kept byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from openclaw.clock import Clock, iso_utc
+from openclaw.paths import normalize_agent_id, sessions_dir
+from openclaw.sessions.keys import safe_file_name, session_file_name
+from openclaw.sessions.tree import BranchContext, fields_of
+from openclaw.storage import faults
+from openclaw.storage.base import Compressed, Context, Entry, Shortened, Transcript, TranscriptRef
+from openclaw.storage.files.transcript import rerooted, with_own_id
+from openclaw.storage.files.transcript_index import (
+    HEAD_BYTES,
+    HEAD_LINES,
+    TranscriptIndex,
+    read_envelope,
+    readable,
+    tail_of,
+    trim,
+)
+from openclaw.storage.indexed_transcript import IndexedTranscript
+from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, without_nul
+
+if TYPE_CHECKING:
+    from openclaw.storage.postgres.database import Connection
+
+log = logging.getLogger(__name__)
+
+LONGEST_TAIL = 1000
+PER_READ = 500
+"""How many lines one statement reads at most where their number is not known."""
+HEADER_SEQ = 1
+"""The number of the header line. Entries have the numbers after it."""
+_INSERT = (
+    "INSERT INTO entries (transcript_id, seq, id, parent_id, type, body) SELECT $1, * FROM"
+    " unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[])"
+)
+_FIND = "SELECT id, name, session_id, last_seq FROM transcripts WHERE agent_id = $1 AND name = ANY ($2)"
+
+
+class StoredLine(msgspec.Struct, frozen=True):
+    """One line with what the index knows of it. The type of a line that cannot be read is empty."""
+
+    seq: int
+    id: str | None
+    parent_id: str | None
+    type: str
+    body: bytes
+
+
+class TranscriptRow(msgspec.Struct):
+    """The row of a transcript. ``id`` is 0 until its first line is written."""
+
+    agent_id: str
+    name: str
+    session_id: str
+    id: int = 0
+    last_seq: int = 0
+
+
+class PostgresTranscript(IndexedTranscript):
+    """Entries are written in the background at once, or by the transaction that needs them first."""
+
+    def __init__(self, store: PostgresTranscriptStore, row: TranscriptRow, *, cwd: str, parent: str | None) -> None:
+        super().__init__(row.session_id, cwd=cwd, parent=parent, clock=store.clock)
+        self._store = store
+        self._row = row
+        self._waiting: list[StoredLine] = []
+        """Lines that are not in the database yet."""
+        self._under_way: list[StoredLine] = []
+        """The lines of the transaction that is under way."""
+        self._made = 0
+        """The id of the row that the transaction under way makes."""
+        self._next_seq = row.last_seq + 1
+        self._before: BranchContext | None = None
+        """The branch before the compaction that was just added."""
+        self._writing: asyncio.Task[None] | None = None
+        self.lock = asyncio.Lock()
+        """Held by whoever writes lines, until the transaction has ended."""
+
+    @property
+    def path(self) -> str:
+        return self._store.path_of(self._row.agent_id, self._row.name)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self._row.agent_id, self._row.name
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting) or self.lock.locked()
+
+    async def load(self) -> None:
+        """Reads the index and the active branch."""
+        await self._load_index()
+        self._leaf = len(self._index) - 1
+        self._branch = await self._rebuild()
+
+    async def _load_index(self) -> None:
+        rows = await self._store.database.rows(
+            "SELECT seq, id, parent_id, type, length(body),"
+            " CASE WHEN type IN ('session', 'label', '') THEN body END FROM entries"
+            " WHERE transcript_id = $1 ORDER BY seq",
+            self._row.id,
+        )
+        index = self._index
+        for seq, own, parent, kind, length, body in rows:
+            if kind == "session":
+                index.header = index.header or fields_of(body)
+            elif own is None:
+                index.warn(f"line {seq} is damaged and was passed over")
+                index.damaged.add(len(index))
+            else:
+                place = index.by_id.get(parent, -1) if parent is not None else -1
+                if parent is not None and place < 0:
+                    index.missing_parents[len(index)] = parent
+                index.put(own, kind, place, seq, length)
+                if kind == "label":
+                    index.note_label(fields_of(body))
+        if rows:
+            self._next_seq = rows[-1][0] + 1
+
+    # Writing
+
+    async def append(self, fields: dict[str, Any], *, entry_id: str | None = None, durable: bool = False) -> str:
+        own = entry_id or self._new_id()
+        await self._add({own: fields})
+        if durable:
+            await self.sync()
+        return own
+
+    async def append_all(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        await self._add(entries)
+
+    async def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        new = self._new_entries(entries)
+        if not new:
+            return
+        faults.point("append")
+        self._add_header()
+        parent = self.leaf_id
+        for (own, fields), body in zip(new.items(), self._lines(new), strict=True):
+            seq = self._keep(StoredLine(self._next_seq, own, parent, fields["type"], body))
+            self._take_in(own, fields, body, seq)
+            parent = own
+        if self._branch is None:
+            self._branch = await self._rebuild(self._before)
+        self._before = None
+        self._write_soon()
+
+    def _compacted(self, before: BranchContext) -> None:
+        self._before, self._branch = before, None
+
+    def _add_header(self) -> None:
+        if self._index.header is None and not len(self._index):
+            line = self._header_line().rstrip(b"\n")
+            self._index.header = fields_of(line)
+            self._keep(StoredLine(self._next_seq, None, None, "session", line))
+
+    def _keep(self, line: StoredLine) -> int:
+        self._waiting.append(line)
+        self._next_seq += 1
+        return line.seq
+
+    def begin_with(self, entries: Sequence[Entry]) -> None:
+        """Fills a new transcript with a branch of another one."""
+        self._add_header()
+        for entry in entries:
+            body = with_own_id(entry)
+            place = self._index.by_id.get(entry.parent_id or "", -1)
+            seq = self._keep(StoredLine(self._next_seq, entry.id, entry.parent_id, entry.type, body))
+            self._index.put(entry.id, entry.type, place, seq, len(body))
+            if entry.type == "label":
+                self._index.note_label(fields_of(body))
+        self._leaf = len(self._index) - 1
+
+    async def sync(self) -> None:
+        async with self.lock:
+            if self._waiting:
+                await self._store.database.transact(self.execute)
+                self.written()
+
+    def _write_soon(self) -> None:
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_now(), name=f"write {self._row.name}")
+
+    async def _write_now(self) -> None:
+        await asyncio.sleep(0)  # The ledger may ask for a transaction in the same step.
+        try:
+            await self.sync()
+        except OSError as error:
+            log.error("lines of %s wait, because the database does not take them: %s", self.path, error)
+        except Exception:
+            log.exception("lines of %s could not be written", self.path)
+
+    async def execute(self, connection: Connection) -> None:
+        """Writes the lines that wait. The caller holds ``lock``, and calls ``written`` after the commit."""
+        self._under_way = list(self._waiting)
+        if not self._under_way:
+            return
+        now, row = self._clock.now_ms(), self._row
+        first, last = self._under_way[0].seq, self._under_way[-1].seq
+        made = row.id
+        if made:
+            update = (
+                "UPDATE transcripts SET last_seq = $2, updated_at = $3 WHERE id = $1 AND last_seq = $4 RETURNING id"
+            )
+            moved = await connection.fetchval(update, made, last, now, first - 1)
+            if moved is None:
+                await self._check_written_before(connection, made)
+                return
+        else:
+            made = await _make_row(connection, row, last, now)
+            if made is None:
+                raise StaleWriter(f"another Gateway has begun the transcript {row.name}")
+        await _insert(connection, made, self._under_way)
+        self._made = made
+
+    async def _check_written_before(self, connection: Connection, made: int) -> None:
+        """Finds out whether a commit whose confirmation was lost has written the lines."""
+        first, last = self._under_way[0].seq, self._under_way[-1].seq
+        select = "SELECT body FROM entries WHERE transcript_id = $1 AND seq BETWEEN $2 AND $3 ORDER BY seq"
+        found = [row[0] for row in await connection.fetch(select, made, first, last)]
+        if not found or found != [line.body for line in self._under_way[: len(found)]]:
+            raise StaleWriter(f"another Gateway has written to the transcript {self._row.name}")
+        rest = self._under_way[len(found) :]
+        if rest:
+            await connection.execute("UPDATE transcripts SET last_seq = $2 WHERE id = $1", made, last)
+            await _insert(connection, made, rest)
+
+    def written(self) -> None:
+        """Call it when the transaction of ``execute`` has been committed."""
+        if self._under_way:
+            self._row.id = self._row.id or self._made
+            self._row.last_seq = self._under_way[-1].seq
+            del self._waiting[: len(self._under_way)]
+            self._under_way = []
+
+    async def branch(self, entry_id: str | None) -> None:
+        leaf = -1 if entry_id is None else self._index.by_id[entry_id]
+        if leaf != self._leaf:
+            self._leaf = leaf
+            self._branch = await self._rebuild()
+
+    # Reading
+
+    def context(self) -> Context:
+        assert self._branch is not None
+        return self._branch.context()
+
+    async def _rebuild(self, before: BranchContext | None = None) -> BranchContext:
+        rebuilding = self._rebuilding(before)
+        try:
+            wanted = next(rebuilding)
+            while True:
+                wanted = rebuilding.send(await self._read(wanted))
+        except StopIteration as built:
+            return built.value
+
+    async def _read(self, places: Sequence[int]) -> list[bytes]:
+        here = {line.seq: line.body for line in self._waiting}
+        numbers = [self._index.offsets[place] for place in places]
+        missing = [seq for seq in numbers if seq not in here]
+        if missing:
+            select = "SELECT seq, body FROM entries WHERE transcript_id = $1 AND seq = ANY ($2)"
+            here |= {row[0]: row[1] for row in await self._store.database.rows(select, self._row.id, missing)}
+        return [here[seq] for seq in numbers]
+
+    async def _entries(self, places: Sequence[int]) -> list[Entry]:
+        index = self._index
+        named = [(index.ids[place], index.parent_id(place), index.types[place]) for place in places]
+        raws = await self._read(places) if places else []
+        return [Entry(*names, readable(raw)) for names, raw in zip(named, raws, strict=True)]
+
+    def renamed(self, name: str) -> None:
+        self._row.name = name
+
+
+class PostgresTranscriptStore:
+    """Keeps at most ``most_live`` unused transcripts in memory. One that is still in use stays the same object."""
+
+    def __init__(self, database: PostgresDatabase, state_dir: str, *, clock: Clock, most_live: int = 128) -> None:
+        self.database = database
+        self.clock = clock
+        self._state = state_dir
+        self._most_live = most_live
+        self._live: WeakValueDictionary[tuple[str, str], PostgresTranscript] = WeakValueDictionary()
+        self._recent: OrderedDict[tuple[str, str], PostgresTranscript] = OrderedDict()
+        self._opening: dict[tuple[str, str], asyncio.Task[PostgresTranscript | None]] = {}
+
+    def path_of(self, agent_id: str, name: str) -> str:
+        """The name of a transcript: where its file would be if it were kept in one."""
+        return str(Path(sessions_dir(self._state, agent_id), name))
+
+    async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> PostgresTranscript | None:
+        agent, names = _names(ref)
+        for name in names:
+            if (live := self._live.get((agent, name))) is not None:
+                return live if create or len(live) else None
+        asked = (agent, names[0])
+        task = self._opening.get(asked)
+        if task is None:
+            task = self._opening[asked] = asyncio.create_task(self._load(agent, names))
+            task.add_done_callback(lambda _: self._opening.pop(asked, None))
+        # The task is shielded, because other callers may wait for it too.
+        found = await asyncio.shield(task)
+        if found is not None or not create:
+            return found
+        if (live := self._live.get(asked)) is not None:
+            return live
+        return self._keep(self._make(TranscriptRow(agent, names[0], ref.session_id), cwd))
+
+    def begin(self, ref: TranscriptRef, *, cwd: str = "") -> None:
+        agent, names = _names(ref)
+        if ref.file is None and (agent, names[0]) not in self._live:
+            self._keep(self._make(TranscriptRow(agent, names[0], ref.session_id), cwd))
+
+    async def fork(self, source: Transcript, ref: TranscriptRef, *, cwd: str = "") -> PostgresTranscript:
+        agent, names = _names(ref)
+        if await self._row(agent, names[:1]) is not None or len(self._live.get((agent, names[0]), ())):
+            raise FileExistsError(f"{names[0]} exists already; a fork needs a new session id")
+        forked = self._make(TranscriptRow(agent, names[0], ref.session_id), cwd, parent=source.path)
+        forked.begin_with(await source.path_entries())
+        await forked.sync()
+        await forked.load()
+        self._keep(forked)
+        # Labels that were given while another branch was active are not part of this one.
+        for entry_id, text in source.labels().items():
+            if entry_id in forked and forked.labels().get(entry_id) != text:
+                await forked.label(entry_id, text)
+        await forked.sync()
+        return forked
+
+    async def tail(self, ref: TranscriptRef, limit: int, before: str | None = None) -> list[Entry]:
+        limit = min(limit, LONGEST_TAIL)
+        if limit <= 0:
+            return []
+        agent, names = _names(ref)
+        if before is None and not any((agent, name) in self._live for name in names):
+            row = await self._row(agent, names)
+            if row is None:
+                return []
+            most = 2 * limit + 50
+            select = "SELECT body FROM entries WHERE transcript_id = $1 ORDER BY seq DESC LIMIT $2"
+            lines = [line[0] for line in await self.database.rows(select, row.id, most)]
+            found = tail_of(iter(lines), limit)
+            # Fewer entries may be all that were read, and not all that there are.
+            if found is not None and (len(found) >= limit or len(lines) < most):
+                return found
+        whole = await self.open(ref, create=False)
+        return await whole.shown_entries(limit, before) if whole is not None else []
+
+    async def locate(self, ref: TranscriptRef) -> str | None:
+        row = await self._settled(ref)
+        return self.path_of(row.agent_id, row.name) if row is not None else None
+
+    def default_path(self, ref: TranscriptRef) -> str:
+        agent, names = _names(ref)
+        return self.path_of(agent, names[0])
+
+    async def head(self, ref: TranscriptRef) -> list[bytes]:
+        if (row := await self._settled(ref)) is None:
+            return []
+        select = (
+            "SELECT body FROM (SELECT seq, body, sum(length(body) + 1) OVER (ORDER BY seq) AS size FROM entries"
+            " WHERE transcript_id = $1 AND seq <= $2) AS first WHERE size <= $3 ORDER BY seq"
+        )
+        return [line[0] for line in await self.database.rows(select, row.id, HEAD_LINES, HEAD_BYTES)]
+
+    async def page(self, ref: TranscriptRef, cursor: int, most_bytes: int) -> tuple[list[bytes], int | None]:
+        if (row := await self._settled(ref)) is None:
+            return [], None
+        select = (
+            "SELECT seq, body FROM (SELECT seq, body, sum(length(body) + 1) OVER (ORDER BY seq) AS size FROM entries"
+            " WHERE transcript_id = $1 AND seq > $2 AND seq <= $2 + $3) AS next"
+            " WHERE size <= $4 OR seq = $2 + 1 ORDER BY seq"
+        )
+        found = await self.database.rows(select, row.id, cursor, PER_READ, most_bytes)
+        last = found[-1][0] if found else row.last_seq
+        return [line[1] for line in found], last if last < row.last_seq else None
+
+    async def create(self, ref: TranscriptRef, data: bytes) -> None:
+        agent, names = _names(ref)
+        row = TranscriptRow(agent, names[0], ref.session_id)
+        lines = parsed_lines(data)
+
+        async def work(connection: Connection) -> None:
+            made = await _make_row(connection, row, lines[-1].seq if lines else 0, self.clock.now_ms())
+            if made is None:
+                raise FileExistsError(f"{row.name} exists already")
+            await _insert(connection, made, lines)
+
+        await self.database.transact(work)
+        self._drop((agent, row.name))
+
+    async def archive(self, ref: TranscriptRef, reason: str) -> list[str]:
+        agent, names = _names(ref)
+        stamp = f"{safe_file_name(reason)}.{iso_utc(self.clock.now_ms()).replace(':', '-')}"
+        archived: list[str] = []
+        await self._settled(ref)
+        for row in await self._rows(agent, names):
+            name = await self._rename(row, stamp)
+            live = self._live.get((agent, row.name))
+            self._drop((agent, row.name))
+            if live is not None:
+                live.renamed(name)
+            archived.append(self.path_of(agent, name))
+        return archived
+
+    async def shorten(self, ref: TranscriptRef, max_lines: int) -> Shortened:
+        row = await self._settled(ref)
+        if row is None:
+            return Shortened(archived=None, kept=0)
+        rows = await self.database.rows("SELECT body FROM entries WHERE transcript_id = $1 ORDER BY seq", row.id)
+        lines = [line[0] for line in rows]
+        header = lines[:1] if lines and fields_of(lines[0]).get("type") == "session" else []
+        entries = lines[len(header) :]
+        if len(entries) <= max_lines:
+            return Shortened(archived=None, kept=len(entries))
+        stamp = f"bak.{iso_utc(self.clock.now_ms()).replace(':', '-')}"
+        kept = parsed_lines(b"\n".join([*header, *rerooted(entries[-max_lines:])]))
+
+        async def work(connection: Connection) -> str:
+            name = await _free_name(connection, row, stamp)
+            await connection.execute("UPDATE transcripts SET name = $2 WHERE id = $1", row.id, name)
+            anew = TranscriptRow(row.agent_id, row.name, row.session_id)
+            made = await _make_row(connection, anew, kept[-1].seq, self.clock.now_ms())
+            assert made is not None
+            await _insert(connection, made, kept)
+            return name
+
+        archived = await self.database.transact(work)
+        # The old object would write to the old lines, so the next caller gets a new one.
+        self._drop((row.agent_id, row.name))
+        return Shortened(archived=self.path_of(row.agent_id, archived), kept=max_lines)
+
+    async def compress(self, agent_ids: Iterable[str], before_ms: int, *, most: int = 200) -> Compressed:
+        """PostgreSQL compresses long lines itself."""
+        return Compressed()
+
+    async def forget(self, session_id: str) -> None:
+        for name, transcript in list(self._live.items()):
+            if transcript.session_id == session_id:
+                with contextlib.suppress(OSError):
+                    await transcript.sync()
+                self._drop(name)
+
+    async def close(self) -> None:
+        for task in list(self._opening.values()):
+            await asyncio.wait([task])
+        for transcript in list(self._live.values()):
+            try:
+                await transcript.sync()
+            except (OSError, StaleWriter) as error:
+                log.error("transcript %s may not be wholly in the database: %s", transcript.path, error)
+        self._recent.clear()
+
+    def _make(self, row: TranscriptRow, cwd: str, parent: str | None = None) -> PostgresTranscript:
+        return PostgresTranscript(self, row, cwd=cwd, parent=parent)
+
+    async def _load(self, agent: str, names: list[str]) -> PostgresTranscript | None:
+        row = await self._row(agent, names)
+        if row is None:
+            return None
+        transcript = self._make(row, "")
+        await transcript.load()
+        for warning in transcript.warnings:
+            log.warning("transcript %s: %s", transcript.path, warning)
+        if (live := self._live.get((agent, row.name))) is not None:
+            return live
+        return self._keep(transcript)
+
+    async def _rows(self, agent: str, names: list[str]) -> list[TranscriptRow]:
+        found = await self.database.rows(_FIND, agent, [without_nul(name) for name in names])
+        rows = [TranscriptRow(agent, name, session_id, own, last) for own, name, session_id, last in found]
+        return sorted(rows, key=lambda row: names.index(row.name))
+
+    async def _row(self, agent: str, names: list[str]) -> TranscriptRow | None:
+        return next(iter(await self._rows(agent, names)), None)
+
+    async def _settled(self, ref: TranscriptRef) -> TranscriptRow | None:
+        """Returns the row of a transcript whose lines are all in the database."""
+        agent, names = _names(ref)
+        for name in names:
+            if (live := self._live.get((agent, name))) is not None:
+                await live.sync()
+        return await self._row(agent, names)
+
+    async def _rename(self, row: TranscriptRow, stamp: str) -> str:
+        async def work(connection: Connection) -> str:
+            name = await _free_name(connection, row, stamp)
+            await connection.execute("UPDATE transcripts SET name = $2 WHERE id = $1", row.id, name)
+            return name
+
+        return await self.database.transact(work)
+
+    def _keep(self, transcript: PostgresTranscript) -> PostgresTranscript:
+        row = transcript.place
+        self._live[row] = self._recent[row] = transcript
+        self._recent.move_to_end(row)
+        for name in list(self._recent)[: max(0, len(self._recent) - self._most_live)]:
+            if not self._recent[name].busy:
+                del self._recent[name]
+        return transcript
+
+    def _drop(self, name: tuple[str, str]) -> None:
+        self._live.pop(name, None)
+        self._recent.pop(name, None)
+
+
+def _names(ref: TranscriptRef) -> tuple[str, list[str]]:
+    """Returns the agent and the names that the transcript may have, the right one first."""
+    names = [session_file_name(ref.session_id, ref.thread_id)]
+    if ref.thread_id is not None:
+        names.append(session_file_name(ref.session_id))
+    pointed = Path((ref.file or "").strip()).name
+    if pointed.endswith(".jsonl"):
+        names.insert(0, pointed)
+    return normalize_agent_id(ref.agent_id), list(dict.fromkeys(names))
+
+
+def parsed_lines(data: bytes) -> list[StoredLine]:
+    """Returns the lines of a file with their ids and parents, as the index of a file knows them."""
+    index = TranscriptIndex()
+    lines: list[StoredLine] = []
+    for body in data.split(b"\n"):
+        line, _ = trim(body)
+        if not line:
+            continue
+        seq, envelope = len(lines) + HEADER_SEQ, read_envelope(line)
+        if envelope is None:
+            index.damaged.add(len(index))
+            lines.append(StoredLine(seq, None, None, "", body))
+        elif envelope.type == "session":
+            index.header = index.header or fields_of(line)
+            lines.append(StoredLine(seq, None, None, "session", body))
+        else:
+            place = index.add(envelope, seq, len(line))
+            lines.append(StoredLine(seq, index.ids[place], index.parent_id(place), envelope.type, body))
+    return lines
+
+
+async def _make_row(connection: Connection, row: TranscriptRow, last_seq: int, now: int) -> int | None:
+    return await connection.fetchval(
+        "INSERT INTO transcripts (agent_id, name, session_id, last_seq, created_at, updated_at)"
+        " VALUES ($1, $2, $3, $4, $5, $5) ON CONFLICT DO NOTHING RETURNING id",
+        *(row.agent_id, without_nul(row.name), without_nul(row.session_id), last_seq, now),
+    )
+
+
+async def _insert(connection: Connection, transcript_id: int, lines: Sequence[StoredLine]) -> None:
+    def text(value: str | None) -> str | None:
+        return None if value is None else without_nul(value)
+
+    await connection.execute(
+        _INSERT,
+        transcript_id,
+        [line.seq for line in lines],
+        [text(line.id) for line in lines],
+        [text(line.parent_id) for line in lines],
+        [without_nul(line.type) for line in lines],
+        [line.body for line in lines],
+    )
+
+
+async def _free_name(connection: Connection, row: TranscriptRow, stamp: str) -> str:
+    taken = "SELECT 1 FROM transcripts WHERE agent_id = $1 AND name = $2"
+    name, count = f"{row.name}.{stamp}", 1
+    while await connection.fetchval(taken, row.agent_id, name):
+        name, count = f"{row.name}.{stamp}-{count}", count + 1
+    return name

@@ -1,0 +1,167 @@
+"""What is special about PostgreSQL: its migrations, its transactions, and what happens when it is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw.messages import TextBlock, UserMessage
+from openclaw.storage.base import TranscriptRef
+from openclaw.storage.disk_errors import in_words, is_disk_trouble
+from openclaw.storage.postgres import migrations
+from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, StorageUnreachable
+from openclaw.storage.postgres.migrations import NewerSchema
+from openclaw.storage.postgres.session_store import PostgresSessionStore
+from openclaw.storage.postgres.transcript import PostgresTranscriptStore
+from tests.storage.conformance.messages import message
+from tests.storage.conformance.stores import PostgresStores
+from tests.storage.still_clock import StillClock
+from tests.support.postgres import PostgresServer, needs_postgres, new_schema, postgres_server, shared_schema
+
+MAIN = "agent:main:main"
+REF = TranscriptRef(agent_id="main", session_id="s")
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"type": "message", "message": UserMessage(content=[TextBlock(text=text)], timestamp=1)}
+
+
+@pytest.fixture
+async def stores(tmp_path: Path) -> AsyncIterator[PostgresStores]:
+    opened = PostgresStores(StillClock(), tmp_path, postgres_server().url, shared_schema(), begin_empty=True)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def test_gateways_that_start_together_make_the_tables_once() -> None:
+    url, schema = postgres_server().url, new_schema()
+    opened = await asyncio.gather(*(PostgresDatabase.open(url, schema=schema, pool_size=2) for _ in range(4)))
+    assert await opened[0].value("SELECT steps FROM schema_version") == len(migrations.STEPS)
+    for database in opened:
+        await database.close()
+
+
+async def test_tables_of_a_newer_version_are_refused_and_left_alone() -> None:
+    url, schema = postgres_server().url, new_schema()
+    database = await PostgresDatabase.open(url, schema=schema)
+    await database.write("UPDATE schema_version SET steps = 99")
+    with pytest.raises(NewerSchema, match="newer version"):
+        await PostgresDatabase.open(url, schema=schema)
+    assert await database.value("SELECT steps FROM schema_version") == 99
+    await database.close()
+
+
+async def test_message_and_session_are_written_together_or_not_at_all(
+    stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, written = await stores.sessions.write("main", MAIN, lambda _: {"sessionId": "s1"})
+    with pytest.raises(TypeError):
+        await stores.ledger.accept(message(route={"not": object()}), after=written)
+    assert await stores.database.value("SELECT count(*) FROM sessions") == 0
+    assert await stores.sessions.get("main", MAIN) == entry, "it is still to be written"
+    await stores.ledger.accept(message(), after=written)
+    assert await stores.database.value("SELECT count(*) FROM sessions") == 1
+
+
+async def test_an_answer_and_the_end_of_its_message_are_written_together_or_not_at_all(stores: PostgresStores) -> None:
+    row, _ = await stores.ledger.accept(message(), step="running")
+    transcript = await stores.transcripts.open(REF)
+    assert transcript is not None
+    await transcript.append(user("one"))
+    with pytest.raises(TypeError):
+        await stores.ledger.finish(row.id, "answered", result={"not": object()}, written=transcript)
+    ended = await stores.ledger.get(row.id)
+    assert ended is not None and ended.state == "running"
+    await stores.ledger.finish(row.id, "answered", written=transcript)
+    lines = await stores.database.value("SELECT count(*) FROM entries")
+    assert lines == 2, "the header and the message"
+
+
+async def test_a_writer_that_knows_less_than_the_database_writes_nothing(stores: PostgresStores) -> None:
+    ours = await stores.transcripts.open(REF)
+    assert ours is not None
+    await ours.append(user("one"), durable=True)
+    theirs = await PostgresTranscriptStore(stores.database, "/nowhere", clock=stores.clock).open(REF)
+    assert theirs is not None
+    await theirs.append(user("theirs"), durable=True)
+    with pytest.raises(StaleWriter):
+        await ours.append(user("ours"), durable=True)
+    assert await stores.database.value("SELECT count(*) FROM entries") == 3
+
+
+async def test_a_session_that_another_gateway_changed_is_changed_from_what_it_is_now(stores: PostgresStores) -> None:
+    other = await PostgresSessionStore.open(stores.database)
+    await stores.sessions.update("main", MAIN, lambda _: {"sessionId": "s1", "n": 1})
+    await other.update("main", MAIN, lambda entry: {**(entry or {}), "n": 2})
+    await stores.sessions.update("main", MAIN, lambda entry: {**(entry or {}), "m": (entry or {}).get("n")})
+    assert await stores.sessions.get("main", MAIN) == {"sessionId": "s1", "n": 2, "m": 2}
+
+
+async def test_lines_whose_commit_was_not_confirmed_are_not_written_twice(
+    stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transcript = await stores.transcripts.open(REF)
+    assert transcript is not None
+    await transcript.append(user("one"), durable=True)
+    real = stores.database.transact
+
+    async def lost(work: Any) -> Any:
+        await real(work)
+        raise StorageUnreachable(ConnectionResetError("gone"))
+
+    monkeypatch.setattr(stores.database, "transact", lost)
+    with pytest.raises(StorageUnreachable):
+        await transcript.append(user("two"), durable=True)
+    monkeypatch.undo()
+    await transcript.append(user("three"), durable=True)
+    again = await stores.another_reader().open(REF)
+    assert again is not None
+    assert [entry.id for entry in await again.path_entries()] == [entry.id for entry in await transcript.path_entries()]
+    assert len(again) == 3
+
+
+async def test_a_message_whose_commit_was_not_confirmed_is_new_when_it_comes_again(
+    stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = stores.database.transact
+
+    async def lost(work: Any) -> Any:
+        await real(work)
+        raise StorageUnreachable(ConnectionResetError("gone"))
+
+    monkeypatch.setattr(stores.database, "transact", lost)
+    with pytest.raises(StorageUnreachable):
+        await stores.ledger.accept(message())
+    monkeypatch.undo()
+    assert [(await stores.ledger.accept(message()))[1] for _ in range(2)] == [True, False]
+
+
+async def test_a_server_that_stops_is_reported_and_everything_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    server = PostgresServer(needs_postgres())
+    try:
+        stores = PostgresStores(StillClock(), tmp_path, server.url, new_schema())
+        await stores.open()
+        transcript = await stores.transcripts.open(REF)
+        assert transcript is not None
+        await transcript.append(user("one"), durable=True)
+        await asyncio.to_thread(server.stop)
+        with pytest.raises(StorageUnreachable) as refused:
+            await stores.ledger.accept(message())
+        assert is_disk_trouble(refused.value) and "database" in in_words(refused.value)
+        await transcript.append(user("two"))
+        with pytest.raises(StorageUnreachable):
+            await transcript.sync()
+        await asyncio.to_thread(server.start)
+        await transcript.sync()
+        row, new = await stores.ledger.accept(message())
+        assert new and [one.id for one in await stores.ledger.unfinished()] == [row.id]
+        again = await stores.another_reader().open(REF)
+        assert again is not None and len(again) == 2
+        await stores.close()
+    finally:
+        server.remove()

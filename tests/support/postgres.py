@@ -1,0 +1,116 @@
+"""A real PostgreSQL for the tests: one server for the test process, and schemas in it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from openclaw.storage.postgres.database import PostgresDatabase
+
+USER = "openclaw"
+
+
+def needs_postgres() -> Path:
+    """The folder of the programs. Skips the test where there are none; with ``OPENCLAW_TEST_REQUIRE_ALL`` it fails."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parent.parent.name))
+    if found and int(found[-1].parent.parent.name) >= 15:
+        return found[-1].parent
+    if (on_path := shutil.which("initdb")) is not None:
+        return Path(on_path).resolve().parent
+    why = "PostgreSQL 15 or newer is not installed (Debian package postgresql)"
+    if os.environ.get("OPENCLAW_TEST_REQUIRE_ALL"):
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+class PostgresServer:
+    """A server on a unix socket in a folder of its own. It is stopped when the tests end."""
+
+    def __init__(self, programs: Path) -> None:
+        self._programs = programs
+        self.folder = Path(tempfile.mkdtemp(prefix="openclaw-pg-"))
+        self.folder.chmod(0o755)
+        # The server refuses to run as root.
+        self._as = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+        if self._as is not None:
+            os.chown(self.folder, self._as.pw_uid, self._as.pw_gid)
+        self._data = self.folder / "data"
+        self._run("initdb", "-D", str(self._data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C")
+        settings = ["listen_addresses = ''", f"unix_socket_directories = '{self.folder}'", "max_connections = 200"]
+        settings += ["fsync = off", "shared_buffers = 32MB", "full_page_writes = off"]
+        with (self._data / "postgresql.auto.conf").open("a") as file:
+            file.write("\n".join([*settings, ""]))
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{USER}@/postgres?host={self.folder}"
+
+    def start(self) -> None:
+        self._run("pg_ctl", "-D", str(self._data), "-l", str(self.folder / "log"), "-w", "-t", "60", "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "stop")
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _run(self, program: str, *args: str) -> None:
+        command = [str(self._programs / program), *args]
+        user, group = (self._as.pw_uid, self._as.pw_gid) if self._as is not None else (None, None)
+        done = subprocess.run(
+            command,
+            user=user,
+            group=group,
+            cwd=self.folder,
+            stdout=subprocess.PIPE if program == "initdb" else subprocess.DEVNULL,
+            stderr=subprocess.STDOUT if program == "initdb" else subprocess.DEVNULL,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{program} failed: {done.stdout}\n{self._log()}"
+
+    def _log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text()[-2000:] if path.exists() else ""
+
+
+@cache
+def postgres_server() -> PostgresServer:
+    """The server of this test process. It is started by the first test that needs one."""
+    server = PostgresServer(needs_postgres())
+    atexit.register(server.remove)
+    return server
+
+
+def new_schema() -> str:
+    return f"test_{secrets.token_hex(6)}"
+
+
+@cache
+def shared_schema() -> str:
+    """A schema for tests that empty it first. Making the tables takes longer than most tests."""
+    return new_schema()
+
+
+async def empty(database: PostgresDatabase) -> None:
+    """Removes all rows, and lets the numbers begin anew."""
+    tables = await database.rows(
+        "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = $1 AND tablename <> 'schema_version'",
+        database.schema,
+    )
+    await database.write(f"TRUNCATE {', '.join(name for (name,) in tables)} RESTART IDENTITY")
