@@ -1,12 +1,18 @@
-"""Makes the pictures of the docs: ``python -m tests.browser.pictures``. They show the page as it is now."""
+"""Makes the pictures of the docs: ``python -m tests.browser.pictures``. They show the page as it is now.
+
+Beside each picture stands what a person would find on it, as text (``web-chat.txt``: headings, links, buttons, fields,
+tables). A test takes the same way through the page and compares that text, because pixels differ between machines.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from playwright.async_api import expect
+from playwright.async_api import Browser, expect
 
 from openclaw.messages import ToolCall
 from tests.browser.support import Tab, WebGateway, chromium, new_tab
@@ -14,6 +20,7 @@ from tests.support.scripted_model import Answer
 
 DOCS = Path(__file__).parents[2] / "docs"
 SIZE = {"width": 1180, "height": 740}
+PHONE = {"width": 390, "height": 740}
 TALK: list[tuple[str, list[Answer | str]]] = [
     ("Hello! Who are you?", ["I am your agent. I live on your own machine, and everything we say stays there."]),
     (
@@ -25,23 +32,51 @@ TALK: list[tuple[str, list[Answer | str]]] = [
         ],
     ),
 ]
+_SHOWN = re.compile(
+    r"^ *- (?:heading|link|button|textbox|searchbox|combobox|checkbox|tab|table|columnheader|log|navigation|img)\b"
+)
+
+
+async def pictures(browser: Browser, gateway: WebGateway) -> AsyncGenerator[tuple[str, Tab]]:
+    """Goes through the page and stops where a picture is taken: its name, and the tab that shows it."""
+    tab: Tab = await (await new_tab(browser, gateway, viewport=SIZE, color_scheme="light")).open("/chat")
+    for said, answers in TALK:
+        gateway.model.queue(*answers)
+        await tab.say(said)
+        last = answers[-1]
+        await tab.sees((last if isinstance(last, str) else last.text)[:12].strip("*| "))
+        await expect(tab.button("Stop")).to_have_count(0)
+    await tab.box.evaluate("(box) => box.blur()")
+    yield "web-chat", tab
+    await tab.link("Context").click()
+    await expect(tab.page.get_by_text("Since the run before")).to_be_visible()
+    yield "web-context", tab
+    await tab.link("Messages").click()
+    await tab.page.get_by_role("row").filter(has_text="How much room").get_by_role("link").click()
+    await expect(tab.page.get_by_role("dialog")).to_contain_text("It called exec once")
+    yield "web-why", tab
+    await tab.page.context.close()
+    phone = await (await new_tab(browser, gateway, viewport=PHONE, color_scheme="dark")).open("/chat")
+    await phone.sees("Shall I look for what could go?")
+    yield "web-phone", phone
+    await phone.page.context.close()
+
+
+async def found_on(tab: Tab) -> str:
+    """What a person finds on the page: its parts by role and name, without numbers and times."""
+    lines = (await tab.page.locator("body").aria_snapshot()).splitlines()
+    plain = [
+        re.sub(r"\d[\d.,:]*", "0", line.strip().replace(" [disabled]", "")) for line in lines if _SHOWN.match(line)
+    ]
+    return "\n".join(plain) + "\n"
 
 
 async def make(folder: Path) -> None:
     async with chromium() as browser, WebGateway(folder / "home" / "state") as gateway:
         assert isinstance(gateway, WebGateway)
-        tab: Tab = await (await new_tab(browser, gateway, viewport=SIZE, color_scheme="light")).open("/chat")
-        for said, answers in TALK:
-            gateway.model.queue(*answers)
-            await tab.say(said)
-            last = answers[-1]
-            await tab.sees((last if isinstance(last, str) else last.text)[:12].strip("*| "))
-            await expect(tab.button("Stop")).to_have_count(0)
-        await tab.box.evaluate("(box) => box.blur()")
-        await tab.page.screenshot(path=DOCS / "web-chat.png")
-        await tab.link("Context").click()
-        await expect(tab.page.get_by_text("Since the run before")).to_be_visible()
-        await tab.page.screenshot(path=DOCS / "web-context.png")
+        async for name, tab in pictures(browser, gateway):
+            await tab.page.screenshot(path=DOCS / f"{name}.png")
+            (DOCS / f"{name}.txt").write_text(await found_on(tab), "utf-8")
 
 
 def main() -> None:
