@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import deque
 from typing import Any
 
@@ -34,7 +35,7 @@ class BlueBubblesServer(VendorServer):
         self.faults: deque[str | int] = deque()
         """For the next texts: ``drop`` (sent, no answer), or an HTTP status."""
         self._number = 0
-        self._clock = 1_794_766_939_000
+        self._clock = int(time.time() * 1000)
         self._changed = asyncio.Event()
 
     @property

@@ -215,7 +215,19 @@ class ConfiguredKind(abc.ABC):
 
     def section(self, config: Config) -> Section | None:
         """The channel's section. None: the channel is not configured."""
-        section = getattr(config.channels, self.id)
+        channels = config.channels
+        # Written out, so that a check can see which keys of the configuration are read.
+        section = {
+            "telegram": channels.telegram,
+            "discord": channels.discord,
+            "slack": channels.slack,
+            "whatsapp": channels.whatsapp,
+            "signal": channels.signal,
+            "bluebubbles": channels.bluebubbles,
+            "imessage": channels.imessage,
+            "matrix": channels.matrix,
+            "irc": channels.irc,
+        }[self.id]
         return Section(section, section.accounts, section.default_account) if section else None
 
     def accounts(self, config: Config) -> list[Account]:
