@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import NamedTuple
 
 import pytest
 from scripts.reference import PAGES, made
+from trove_classifiers import classifiers
 
 from openclaw.cli.command import Action, Group
 from openclaw.cli.completion import completions
 from openclaw.cli.main import ALIASES, TABLE, find_command
 from openclaw.config.load import parse_config
+from openclaw.config.reference import all_keys
 
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
@@ -50,6 +53,19 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
     written, generated = made(name)
     assert written == generated, "run `make docs`"
     assert set(re.findall(r"<!-- generated: ([\w ]+) -->", written)) == {*PAGES[name]}
+
+
+def test_every_method_says_what_it_does() -> None:
+    methods = [line for line in made("methods.md")[1].splitlines() if re.match(r"\| `[\w.-]+` \| .* \| .*\|$", line)]
+    assert len(methods) > 50
+    assert [line for line in methods if not line.split(" | ")[-1].strip("| ")] == []
+
+
+def test_the_metadata_of_the_package_is_known_to_the_index() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert [name for name in project["classifiers"] if name not in classifiers] == []
+    assert project["readme"] == "README.md"
+    assert all((ROOT / name).is_file() for name in (project["readme"], *project["license-files"], "SECURITY.md"))
 
 
 # --- Links ---
@@ -208,3 +224,25 @@ def test_every_setting_in_an_example_is_known_and_valid(name: str) -> None:
         names = re.findall(r"env: \"(\w+)\"|\$\{(\w+)\}", block)
         snapshot = parse_config("openclaw.json", block, {a or b: "a-secret-of-many-letters" for a, b in names})
         assert [str(issue) for issue in (*snapshot.issues, *snapshot.warnings)] == [], block
+
+
+def known_key(path: str) -> bool:
+    """Whether the schema has this key. ``*`` stands for a name of the user, ``[]`` for an item of a list."""
+    named = re.sub(r"\[\d*\]", "[]", path)
+    for key in all_keys():
+        pattern = re.escape(key.path).replace(r"\*", r"[\w-]+")
+        if re.fullmatch(pattern, named):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "CHANGELOG.md"])
+def test_every_key_that_is_set_in_an_example_is_known(name: str) -> None:
+    keys = {
+        found.words[2]
+        for found in written_commands(ROOT / name)
+        if found.words[:1] == ("config",) and found.words[1:2] in (("set",), ("get",), ("unset",)) and found.words[2:]
+    }
+    # Words in capitals stand for a key, and one example shows what happens to a mistyped one.
+    named = [key for key in sorted(keys) if "." in key and not key.isupper() and key != "gateway.prot"]
+    assert [key for key in named if not known_key(key)] == []

@@ -58,6 +58,9 @@ def is_public(address: str) -> bool:
             return is_public(str(inner))
         if ip in ipaddress.ip_network("64:ff9b::/96"):
             return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+        # Outside of this network nothing is global. The library's table lacks some forms, such as ::7f00:1 and fec0::1.
+        if ip not in ipaddress.ip_network("2000::/3"):
+            return False
     return ip.is_global and not ip.is_multicast
 
 

@@ -26,6 +26,7 @@ from openclaw.gateway.server.server import Server, serve
 from openclaw.rights import Right
 from openclaw.sessions.notes import SessionNotes
 from openclaw.storage.files.session_store import FileSessionStore
+from openclaw.storage.files.transcript import FileTranscriptStore
 
 TOKEN = "a-long-enough-test-token"
 
@@ -176,9 +177,11 @@ async def running_gateway(
         clock=clock,
         config=store,
         sessions=sessions,
-        transcripts=unused,
+        transcripts=FileTranscriptStore(str(state), clock=clock, store_path=sessions.path),
         ledger=unused,
         blobs=unused,
+        close_stores=unused,
+        search=unused,
         catalogue=CurrentCatalogue(store, environ, [], str(state)),
         processes=unused,
         notes=SessionNotes(clock),

@@ -17,6 +17,8 @@ from typing import Any
 
 import aiohttp
 
+from tests.support.postgres import storage_for, stored_lines
+
 FEW_TOOLS = {"allow": ["read", "write", "edit", "exec", "process", "memory_search", "memory_get"]}
 """For tests that depend on the size of the prompt. It must not change when the product gets another tool."""
 TOKEN = "test-token-0123456789abcdef0123456789abcdef"
@@ -53,6 +55,8 @@ class GatewayUnderTest:
         """The environment of the Gateway, and of the commands that a test runs beside it."""
         self.env.pop("OPENCLAW_CONFIG_PATH", None)
         if config is not None:
+            if os.environ.get("OPENCLAW_TEST_STORAGE") == "postgres":
+                config = {"storage": storage_for(state_dir), **config}
             state_dir.mkdir(parents=True, exist_ok=True)
             (state_dir / "openclaw.json").write_text(json.dumps(config, indent=2))
 
@@ -90,6 +94,9 @@ class GatewayUnderTest:
 
     def transcript(self, session_id: str, agent: str = "main") -> list[dict[str, Any]]:
         path = self.sessions_dir(agent) / f"{session_id}.jsonl"
+        settings = json.loads((self.state_dir / "openclaw.json").read_text())
+        if (storage := settings.get("storage")) is not None:
+            return [json.loads(line) for line in stored_lines(storage, agent, path.name)]
         return [json.loads(line) for line in path.read_text().splitlines()]
 
 

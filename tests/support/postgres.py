@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
+import hashlib
 import os
 import pwd
 import secrets
@@ -11,9 +13,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from openclaw.storage.postgres.database import PostgresDatabase
@@ -105,6 +109,29 @@ def new_schema() -> str:
 def shared_schema() -> str:
     """A schema for tests that empty it first. Making the tables takes longer than most tests."""
     return new_schema()
+
+
+def storage_for(state_dir: Path) -> dict[str, str]:
+    """The ``storage`` section of a Gateway with this state folder. The same folder gets the same schema."""
+    return {"url": postgres_server().url, "schema": f"test_{hashlib.sha256(str(state_dir).encode()).hexdigest()[:16]}"}
+
+
+def stored_lines(storage: dict[str, str], agent: str, name: str) -> list[str]:
+    """The lines of a transcript in the database, for tests that would look at its file."""
+
+    async def read() -> list[str]:
+        connection = await asyncpg.connect(storage["url"], server_settings={"search_path": storage["schema"]})
+        select = (
+            "SELECT body FROM entries JOIN transcripts ON transcripts.id = transcript_id"
+            " WHERE agent_id = $1 AND name = $2 ORDER BY seq"
+        )
+        rows = await connection.fetch(select, agent, name)
+        await connection.close()
+        return [row[0].decode() for row in rows]
+
+    # The caller's event loop is running, and it does not wait.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, read()).result(60)
 
 
 async def empty(database: PostgresDatabase) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -105,7 +106,7 @@ async def test_earlier_sessions_are_searched_where_the_person_wants_it(
 ) -> None:
     said = {"sessionId": "s1", "entryId": "e1", "snippet": "we spoke of zebras", "role": "user", "timestamp": "t"}
     settings = MemorySearch(sources=sources)
-    search = tools_of(workspace, settings, said=lambda query, limit: [said])[0]
+    search = tools_of(workspace, settings, said=AsyncMock(return_value=[said]))[0]
     context = ToolContext(agent_id="main", session_key=key, workspace=workspace)
     result = await search.run({"query": "zebras"}, context)
     assert [row["path"] for row in result.details["results"]] == found

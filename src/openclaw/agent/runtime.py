@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from openclaw.models.catalogue import Catalogue
     from openclaw.models.fallback import Failover
     from openclaw.sessions.notes import SessionNotes
+    from openclaw.sessions.search import TranscriptSearch
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.base import Tool
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
@@ -61,6 +62,9 @@ class Runtime(msgspec.Struct, kw_only=True):
     transcripts: TranscriptStore
     ledger: Ledger
     blobs: BlobStore
+    close_stores: Callable[[], Awaitable[None]]
+    on_files: bool = True
+    """Whether the stores are files of the state folder. Otherwise they are in a database."""
     catalogue: Callable[[], Catalogue]
     """Returns the models that can be used now. Do not keep it, because a local server can appear or go."""
     call_model: Callable[[ModelRequest, str, OnEvent], Awaitable[AssistantMessage]]
@@ -103,5 +107,6 @@ class Runtime(msgspec.Struct, kw_only=True):
     hygiene: Hygiene
     """Fitted pictures, and which conversations a provider refused."""
     spending: Spending
+    search: TranscriptSearch
     """The tokens and costs that are in the transcripts."""
     deadlines: Deadlines

@@ -17,11 +17,9 @@ from openclaw.config.agents import agent_config, default_agent_id, main_key
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import AgentTools, Tools
 from openclaw.models.base import Model
-from openclaw.outbound.visible import visible_text
 from openclaw.paths import sessions_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import agent_of, is_subagent, kind_of
-from openclaw.sessions.search import SearchIndex
 from openclaw.storage.base import MessageBody
 from openclaw.tools.base import Tool
 from openclaw.tools.exec.settings import ExecSettings
@@ -100,12 +98,12 @@ def _make(
         nodes=runtime.nodes,
     )
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
-    index = SearchIndex(str(runtime.state_dir), visible_text)
-    beside_store = Path(runtime.sessions.path(agent_id)).parent
+    beside_store = Path(runtime.transcripts.folder(agent_id))
     folders = list(dict.fromkeys([beside_store, Path(sessions_dir(str(runtime.state_dir), agent_id))]))
 
-    def search_transcripts(query: str, limit: int) -> list[dict[str, Any]]:
-        return [msgspec.to_builtins(found) for found in index.search(query, {agent_id: folders}, limit=limit).results]
+    async def search_transcripts(query: str, limit: int) -> list[dict[str, Any]]:
+        found = await runtime.search.search(query, {agent_id: folders}, limit=limit)
+        return [msgspec.to_builtins(hit) for hit in found.results]
 
     notes = runtime.memories.of(agent_id, workspace, search, config)
     tools += memory_tools(notes, workspace, search, config.memory.citations, search_transcripts)

@@ -35,8 +35,18 @@ def create(args: argparse.Namespace) -> int:
         f"It is in {folder.folder}{' and encrypted' if folder.encrypted else ' and holds your keys: keep it private'}.",
         *(f"Not stored: {line}" for line in backup.skipped),
     ]
+    if _in_database():
+        lines.append("The sessions are in PostgreSQL and not part of it: back the database up with pg_dump.")
     answer(args, report, "\n".join(lines))
     return EXIT_FAILURE if backup.skipped else 0
+
+
+def _in_database() -> bool:
+    from openclaw.config.load import read_config
+
+    return bool(
+        os.environ.get("OPENCLAW_STORAGE_URL") or read_config(paths.config_path(), os.environ).config.storage.url
+    )
 
 
 def list_(args: argparse.Namespace) -> int:

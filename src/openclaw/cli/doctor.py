@@ -163,6 +163,9 @@ def _model(state: Path) -> Iterator[Finding]:
 def _sessions(state: Path) -> Iterator[Finding]:
     from openclaw.storage.files.store_file import parse_store
 
+    if os.environ.get("OPENCLAW_STORAGE_URL") or read_config(paths.config_path(), os.environ).config.storage.url:
+        yield Finding("sessions", "ok", "the sessions are in PostgreSQL (storage.url), and are not checked here")
+        return
     count = 0
     for store in sorted(state.glob("agents/*/sessions/sessions.json")):
         try:

@@ -402,6 +402,8 @@ def _by_itself(args: argparse.Namespace, folder: str) -> Iterator[dict[str, Any]
     from openclaw.storage.files.session_store import FileSessionStore
 
     state, config = paths.make_private_dir(paths.state_dir()), read_config(paths.config_path(), os.environ).config
+    if os.environ.get("OPENCLAW_STORAGE_URL") or config.storage.url:
+        raise UserError("The sessions are kept in a database, and folders are imported into files only.")
 
     async def opened() -> FileSessionStore:
         return await FileSessionStore.open(

@@ -6,10 +6,10 @@ import contextlib
 import logging
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from openclaw.agent.abort import Deadlines
 from openclaw.agent.compaction.compaction import CompactionsUnderWay
@@ -102,8 +102,16 @@ from openclaw.scheduler.tool import CronTool
 from openclaw.scheduler.turns import ScheduledTurns
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.notes import SessionNotes
-from openclaw.sessions.search import SearchIndex
-from openclaw.storage.base import END_STATES, Ledger
+from openclaw.sessions.search import SearchIndex, TranscriptSearch
+from openclaw.storage.base import (
+    END_STATES,
+    BlobStore,
+    Ledger,
+    SessionStore,
+    StorageRefused,
+    TranscriptLines,
+    TranscriptStore,
+)
 from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
@@ -166,7 +174,7 @@ async def open_gateway(
     With ``only_reads``, for a command that looks at the folder, older sessions are not taken over and no extension is
     loaded.
     """
-    if not only_reads:
+    if not only_reads and storage_url(config.current, environ) is None:
         await _migrate(state_dir, config.current, clock)
     repairs = Repairs()
     if config.restored:
@@ -182,7 +190,9 @@ async def open_gateway(
         keys, lambda: config.current, clock, state_dir, take_turn=loop_fairness.enter, failed=count_failure
     )
     memories = AgentMemories(Path(state_dir), clock, Embedders(model_calls.http, keys, environ))
-    runtime = await open_runtime(state_dir, config, clock, environ, model_calls, memories, repairs)
+    runtime = await open_runtime(
+        state_dir, config, clock, environ, model_calls, memories, repairs, only_reads=only_reads
+    )
     gateway = build_gateway(runtime, metrics, loop_fairness, environ)
     gateway.model_calls, gateway.repairs = model_calls, repairs
     gateway.mcp = McpServers(lambda: config.current, clock, environ, runtime.approvals)
@@ -209,16 +219,12 @@ async def open_runtime(
     model_calls: ModelCalls,
     memories: AgentMemories,
     repairs: Repairs,
+    *,
+    only_reads: bool = False,
 ) -> Runtime:
     """Opens the stores, and makes what runs use beside them."""
     current = config.current
-    sessions = await FileSessionStore.open(
-        state_dir,
-        clock=clock,
-        store_template=current.session.store,
-        agent_ids=agent_ids(current),
-        repairs=repairs,
-    )
+    stores = await open_stores(state_dir, current, clock, environ, repairs, only_reads=only_reads)
     found = await _models_here(current, environ, state_dir)
     catalogue = CurrentCatalogue(config, environ, found, state_dir)
     questions = ApprovalJournal(state_dir)
@@ -228,10 +234,12 @@ async def open_runtime(
         state_dir=Path(state_dir),
         clock=clock,
         config=config,
-        sessions=sessions,
-        transcripts=FileTranscriptStore(state_dir, clock=clock, store_path=sessions.path),
-        ledger=await FileLedger.open(state_dir, clock=clock, repairs=repairs),
-        blobs=FileBlobStore(state_dir),
+        sessions=stores.sessions,
+        transcripts=stores.transcripts,
+        ledger=stores.ledger,
+        blobs=stores.blobs,
+        close_stores=stores.close,
+        on_files=stores.lines is None,
         catalogue=catalogue,
         processes=ProcessRegistry(),
         notes=SessionNotes(clock, lambda: user_zone(config.current), Path(state_dir)),
@@ -249,9 +257,85 @@ async def open_runtime(
         compacting=CompactionsUnderWay(),
         measures=TokenMeasures(),
         hygiene=Hygiene(),
-        spending=Spending(),
+        spending=Spending(stores.lines),
+        search=TranscriptSearch(SearchIndex(state_dir, visible_text), stores.lines),
         deadlines=Deadlines(),
     )
+
+
+class OpenStores(NamedTuple):
+    sessions: SessionStore
+    transcripts: TranscriptStore
+    ledger: Ledger
+    blobs: BlobStore
+    close: Callable[[], Awaitable[None]]
+    lines: TranscriptLines | None = None
+    """Reads the transcripts if they are not files."""
+
+
+def storage_url(config: Config, environ: Mapping[str, str]) -> str | None:
+    """The address of the database, or None for files."""
+    return environ.get("OPENCLAW_STORAGE_URL", "").strip() or config.storage.url or None
+
+
+async def open_stores(
+    state_dir: str,
+    config: Config,
+    clock: Clock,
+    environ: Mapping[str, str],
+    repairs: Repairs,
+    *,
+    only_reads: bool = False,
+) -> OpenStores:
+    """Opens the stores on files, or on the database that the configuration names."""
+    if (url := storage_url(config, environ)) is not None:
+        return await _open_postgres(url, state_dir, config, clock, only_reads=only_reads)
+    sessions = await FileSessionStore.open(
+        state_dir, clock=clock, store_template=config.session.store, agent_ids=agent_ids(config), repairs=repairs
+    )
+    transcripts = FileTranscriptStore(state_dir, clock=clock, store_path=sessions.path)
+    ledger = await FileLedger.open(state_dir, clock=clock, repairs=repairs)
+
+    async def close() -> None:
+        await transcripts.close()
+        await sessions.close()
+        await ledger.close()
+
+    return OpenStores(sessions, transcripts, ledger, FileBlobStore(state_dir), close)
+
+
+async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock, *, only_reads: bool) -> OpenStores:
+    try:
+        from openclaw.storage.postgres.blobs import PostgresBlobStore
+        from openclaw.storage.postgres.database import PostgresDatabase
+        from openclaw.storage.postgres.ledger import PostgresLedger
+        from openclaw.storage.postgres.session_store import PostgresSessionStore
+        from openclaw.storage.postgres.transcript import PostgresTranscriptStore
+    except ImportError:
+        raise StorageRefused(
+            "storage.url names a PostgreSQL database, and the package for it is missing. "
+            "Install it with: pip install 'openclaw[postgres]'"
+        ) from None
+    settings = config.storage
+    database = await PostgresDatabase.open(url, schema=settings.schema, pool_size=settings.pool_size)
+    try:
+        if not only_reads:
+            await database.claim()
+        sessions = await PostgresSessionStore.open(database)
+        transcripts = PostgresTranscriptStore(database, state_dir, clock=clock)
+        ledger = await PostgresLedger.open(database, clock=clock, only_reads=only_reads)
+    except BaseException:
+        await database.close()
+        raise
+
+    async def close() -> None:
+        await transcripts.close()
+        with contextlib.suppress(OSError):  # A change that waited for its message was not acknowledged.
+            await sessions.close()
+        await database.close()
+
+    blobs = PostgresBlobStore(database, state_dir)
+    return OpenStores(sessions, transcripts, ledger, blobs, close, lines=transcripts)
 
 
 def build_gateway(
@@ -281,7 +365,7 @@ def build_gateway(
         metrics=metrics,
         loop_lag=LoopLag(clock),
         loop_fairness=loop_fairness,
-        search=SearchIndex(state_dir, visible_text),
+        search=runtime.search,
     )
     gateway.channel_services = ChannelServices(
         runtime,
@@ -517,6 +601,4 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.model_calls.close()
     with contextlib.suppress(OSError):
         await gateway.runtime.notes.synced()
-    await gateway.runtime.transcripts.close()
-    await gateway.runtime.sessions.close()
-    await gateway.runtime.ledger.close()
+    await gateway.runtime.close_stores()

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from openclaw.scheduler.heartbeat import Heartbeats
     from openclaw.scheduler.hook_runs import HookRuns
     from openclaw.scheduler.turns import ScheduledTurns
-    from openclaw.sessions.search import SearchIndex
+    from openclaw.sessions.search import TranscriptSearch
     from openclaw.teamwork.team import Team
     from openclaw.tools.browser.browsers import Browsers
     from openclaw.tools.browser.tool import BrowserTool
@@ -103,7 +103,7 @@ class Gateway:
     metrics: Metrics
     loop_lag: LoopLag
     loop_fairness: LoopFairness
-    search: SearchIndex
+    search: TranscriptSearch
     channel_services: ChannelServices = field(init=False)
     """The channels and the worker that delivers to them."""
     model_calls: ModelCalls = field(init=False)
@@ -153,8 +153,8 @@ class Gateway:
         self._services: list[asyncio.Task[None]] = []
         self._presence_told: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], object] = lambda: None
-        sessions = self.runtime.sessions
-        self.state_watch = StateWatch(self.runtime.state_dir, lambda agent: Path(sessions.path(agent)).parent)
+        transcripts = self.runtime.transcripts
+        self.state_watch = StateWatch(self.runtime.state_dir, lambda agent: Path(transcripts.folder(agent)))
 
     # What the configuration says about sessions
 
@@ -195,9 +195,9 @@ class Gateway:
 
     def transcript_folders(self) -> dict[str, list[Path]]:
         """The folders that hold each agent's transcripts: beside the session store, and the usual one."""
-        sessions, state_dir = self.runtime.sessions, str(self.runtime.state_dir)
+        transcripts, state_dir = self.runtime.transcripts, str(self.runtime.state_dir)
         return {
-            agent: list(dict.fromkeys([Path(sessions.path(agent)).parent, Path(sessions_dir(state_dir, agent))]))
+            agent: list(dict.fromkeys([Path(transcripts.folder(agent)), Path(sessions_dir(state_dir, agent))]))
             for agent in self.agent_ids()
         }
 
@@ -345,7 +345,7 @@ class Gateway:
             self.repairs.note(problem)
 
     async def _update_search(self) -> None:
-        await asyncio.to_thread(self.search.update, self.transcript_folders())
+        await self.search.update(self.transcript_folders())
 
     async def compress_old(self, after_days: int | None = None) -> Compressed:
         """Compresses a bounded number of old transcripts. The next call goes on with the rest.

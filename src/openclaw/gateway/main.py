@@ -43,6 +43,7 @@ from openclaw.gateway.server.server import (
 )
 from openclaw.gateway.tls import ServerTls, TlsProblem
 from openclaw.paths import config_path, make_private_dir, state_dir
+from openclaw.storage.base import StorageRefused
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
 from openclaw.storage.files.generation import check_generation
 from openclaw.storage.files.newer_state import Unreadable
@@ -194,7 +195,10 @@ async def serving(
     lock: GatewayLock | None = None,
 ) -> AsyncGenerator[tuple[Gateway, Server]]:
     """Opens a Gateway that listens and has resumed its unfinished messages. Leaving the context stops and closes it."""
-    gateway = await open_gateway(state, config, clock, environ)
+    try:
+        gateway = await open_gateway(state, config, clock, environ)
+    except StorageRefused as refused:
+        raise CannotStart(str(refused)) from None
     gateway.given_secret = secret
     try:
         unfinished = await gateway.dispatcher.find_unfinished(

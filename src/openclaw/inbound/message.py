@@ -47,6 +47,10 @@ class Quoted(msgspec.Struct, frozen=True, kw_only=True):
     from_us: bool = False
 
 
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999."""
+
+
 class Inbound(msgspec.Struct, kw_only=True):
     channel: str
     account_id: str = "default"
@@ -88,6 +92,14 @@ class Inbound(msgspec.Struct, kw_only=True):
     """The message is a slash command of the platform, not text."""
     untrusted: tuple[str, ...] = ()
     """Metadata from outside. The model sees it as information, not as instructions."""
+
+    def __post_init__(self) -> None:
+        # Servers of Matrix and others let people choose the time of a message. A time that no calendar has would fail
+        # wherever it is shown or stored, and be taken for trouble of the disk.
+        if not 0 <= self.timestamp_ms <= LATEST_MS:
+            self.timestamp_ms = 0
+        if self.forwarded_at_ms is not None and not 0 <= self.forwarded_at_ms <= LATEST_MS:
+            self.forwarded_at_ms = None
 
     @property
     def own_ids(self) -> list[str]:

@@ -314,10 +314,18 @@ class Pipeline:
         """Takes in that a person changed an earlier message.
 
         If nobody has spoken since, its turn is taken back and run again with the new words. Otherwise the agent is told
-        at its next turn. A message that was not meant for the agent is looked at anew.
+        at its next turn. A message that was not meant for the agent is looked at anew. Not every platform asks who
+        changes a message, so nobody changes those of others here.
         """
         row = await self._turn_of(inbound)
-        if row is None:
+        if row is not None and row.body.sender not in ("", inbound.sender.id):
+            log.warning(
+                "%s: %s cannot change message %s, which another person wrote",
+                inbound.channel,
+                inbound.sender.id,
+                inbound.message_id,
+            )
+        elif row is None:
             notes = await self._runtime.ledger.turned_away([inbound.message_id])
             here = [note for note in notes if note.channel == inbound.channel and note.chat == inbound.to]
             if any(note.code is ReasonCode.NOT_ADDRESSED for note in here):
@@ -566,6 +574,7 @@ class Pipeline:
                 if media.blob and media.mime_type.startswith("image/")
             ],
             message_ids=inbound.own_ids,
+            sender=inbound.sender.id,
             mentioned=message.facts.mentioned,
             extra_system_prompt=group_intro(
                 inbound, always_on=not needs_mention(entry, rules, inbound.channel, patterns)

@@ -5,11 +5,13 @@ The index is built from the transcript files, in bounded pieces. No message wait
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import msgspec
 
 from openclaw.sessions.prompt_prefix import is_internal
 from openclaw.sessions.tree import fields_of
+from openclaw.storage.base import StoredTranscript, TranscriptLines
 from openclaw.storage.files.compressed import SUFFIX, plain_name, unpacked_size, whole_lines
 from openclaw.storage.files.rebuildable_db import RebuildableDatabase
 
@@ -109,6 +112,83 @@ class SearchIndex:
     def update(self, folders: Mapping[str, Sequence[Path]], most_bytes: int = PER_PASS) -> bool:
         """Indexes the next piece of the transcripts. Returns True when everything is indexed."""
         return self._file.use(lambda db: _read_on(db, folders, most_bytes, self._shown))
+
+    def taken(self) -> dict[str, int]:
+        """How much of each transcript is indexed."""
+        return self._file.use(lambda db: dict(db.execute("SELECT path, taken FROM files")))
+
+    def take_lines(self, transcript: StoredTranscript, lines: Sequence[tuple[int, bytes]]) -> None:
+        """Indexes the next lines of a transcript that is not a file. ``taken`` is the number of its last line."""
+
+        def add(db: sqlite3.Connection) -> None:
+            with db:
+                for _, line in lines:
+                    fields = fields_of(line)
+                    if fields.get("type") != "session":
+                        _add(db, transcript.path, fields, self._shown)
+                values = (transcript.path, transcript.agent_id, transcript.session_id, lines[-1][0])
+                db.execute("INSERT OR REPLACE INTO files (path, agent, session, taken) VALUES (?, ?, ?, ?)", values)
+
+        self._file.use(add)
+
+    def drop(self, path: str) -> None:
+        self._file.use(lambda db: _drop(db, path))
+
+
+class TranscriptSearch:
+    """Searches the transcripts, wherever they are kept. ``lines`` reads them if they are not files."""
+
+    def __init__(self, index: SearchIndex, lines: TranscriptLines | None = None) -> None:
+        self._index = index
+        self._lines = lines
+        self._reading = asyncio.Lock()
+
+    async def search(
+        self,
+        query: str,
+        folders: Mapping[str, Sequence[Path]],
+        *,
+        limit: int = 20,
+        role: str | None = None,
+        session_id: str | None = None,
+    ) -> SearchResults:
+        """Finds entries as ``SearchIndex.search`` does."""
+        complete = True
+        if self._lines is not None:
+            complete = await self._read_on(self._lines, folders, PER_QUESTION)
+            folders = {agent: [] for agent in folders}
+        find = partial(self._index.search, limit=limit, role=role, session_id=session_id)
+        found = await asyncio.to_thread(find, query, folders)
+        return found if complete else SearchResults(results=found.results, complete=False)
+
+    async def update(self, folders: Mapping[str, Sequence[Path]]) -> None:
+        """Indexes the next piece of the transcripts."""
+        if self._lines is None:
+            await asyncio.to_thread(self._index.update, folders)
+        else:
+            await self._read_on(self._lines, folders, PER_PASS)
+
+    async def _read_on(self, source: TranscriptLines, folders: Mapping[str, Sequence[Path]], most_bytes: int) -> bool:
+        async with self._reading:
+            places = [place for places in folders.values() for place in places]
+            taken = await asyncio.to_thread(self._index.taken)
+            there = [stored for stored in await source.stored(places) if stored.path.endswith(".jsonl")]
+            roots = tuple(f"{place}{os.sep}" for place in places)
+            for path in taken.keys() - {stored.path for stored in there}:
+                if path.startswith(roots):
+                    await asyncio.to_thread(self._index.drop, path)
+            for stored in there:
+                number = taken.get(stored.path, 0)
+                if number > stored.last_line:
+                    await asyncio.to_thread(self._index.drop, stored.path)
+                    number = 0
+                while number < stored.last_line and (lines := await source.lines_after(stored.id, number)):
+                    await asyncio.to_thread(self._index.take_lines, stored, lines)
+                    number = lines[-1][0]
+                    most_bytes -= sum(len(line) for _, line in lines)
+                    if most_bytes <= 0:
+                        return False
+            return True
 
 
 def _condition(query: str) -> tuple[str, list[Any]] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -265,7 +266,38 @@ class TranscriptStore(Protocol):
         """Drops the open transcript from memory, after a reset or a deletion."""
         ...
 
+    def folder(self, agent_id: str) -> str:
+        """The folder in the names (``Transcript.path``) of this agent's transcripts."""
+        ...
+
     async def close(self) -> None: ...
+
+
+class StoredTranscript(msgspec.Struct, frozen=True, kw_only=True):
+    """A transcript that is not a file, as it is now."""
+
+    id: int
+    agent_id: str
+    session_id: str
+    path: str
+    last_line: int
+    """The number of its last line. The first has the number 1."""
+
+
+class TranscriptLines(Protocol):
+    """Transcripts that are not files, for those who read every line once: sums and the search index."""
+
+    async def stored(self, places: Sequence[Path], since_ms: int = 0) -> list[StoredTranscript]:
+        """Returns the transcripts with these names. A folder stands for all that were written since then."""
+        ...
+
+    async def lines_after(self, transcript_id: int, number: int) -> list[tuple[int, bytes]]:
+        """Returns the next lines with their numbers. Empty when there are no more."""
+        ...
+
+
+class StorageRefused(Exception):
+    """A store cannot be used as it is. The text is for the person who starts the Gateway."""
 
 
 # Ledger: the life of a message
@@ -454,6 +486,8 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """The beginnings of the last of them."""
     message_ids: list[str] = []
     """The platform's ids of the messages that this one was made of."""
+    sender: str = ""
+    """Who wrote it on a channel: the platform's id of the person."""
     mentioned: bool = False
     """The message speaks to the agent: it mentions it, answers it, or comes in a direct chat."""
     timeout_seconds: int | float | None = None

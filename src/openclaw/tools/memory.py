@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ MOST_RESULTS = 50
 SNIPPET_CHARS = 700
 
 
-Transcripts = Callable[[str, int], list[dict[str, Any]]]
+Transcripts = Callable[[str, int], Awaitable[list[dict[str, Any]]]]
 """Searches earlier sessions for words; the number is the most results. A result has sessionId, entryId and snippet."""
 
 
@@ -88,7 +88,7 @@ class MemorySearchTool:
             hits = [hit for hit in found.hits if private or hit.name not in CURATED][:limit]
             said: list[dict[str, Any]] = []
             if private and self._transcripts is not None and limit > len(hits):
-                said = await asyncio.to_thread(self._transcripts, query, limit - len(hits))
+                said = await self._transcripts(query, limit - len(hits))
         except (OSError, sqlite3.Error) as error:
             return _answer({"results": [], "disabled": True, "error": str(error)})
         cite = self._citations == "on" or (self._citations == "auto" and private)

@@ -23,7 +23,7 @@ from openclaw.agent.spend.spend import (
     Totals,
     daily_totals,
     is_transcript,
-    read_points,
+    points_of,
     together,
     total_of,
 )
@@ -99,7 +99,7 @@ async def test_what_a_fork_inherited_is_counted_where_it_was_spent(tmp_path: Pat
     own = {**answer(NOON + 2 * HOUR, 7), "timestamp": "2026-11-15T14:00:00.000Z"}
     path = write(tmp_path / "f.jsonl", header, answer(NOON, 100), own)
     assert (await total(Spending(), path)).input == 7
-    assert [point.input for point in read_points(path, free_of_charge, 10)] == [7]
+    assert [point.input for point in points_of(path.read_bytes().splitlines(), free_of_charge, 10)] == [7]
 
 
 async def test_ended_sessions_count_and_copies_do_not(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ async def test_messages_tools_and_errors_are_counted(tmp_path: Path) -> None:
 
 def test_many_calls_are_joined_into_few_points_and_nothing_is_lost(tmp_path: Path) -> None:
     path = write(tmp_path / "s.jsonl", *(answer(NOON + n, n, n / 1000) for n in range(1, 1002)))
-    points = read_points(path, free_of_charge, 200)
+    points = points_of(path.read_bytes().splitlines(), free_of_charge, 200)
     assert len(points) <= 200
     assert sum(point.total_tokens for point in points) == points[-1].cumulative_tokens == sum(range(1002))
     assert points[-1].timestamp == NOON + 1001

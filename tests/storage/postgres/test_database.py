@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from openclaw.messages import TextBlock, UserMessage
-from openclaw.storage.base import TranscriptRef
+from openclaw.storage.base import StorageRefused, TranscriptRef
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
 from openclaw.storage.postgres import migrations
 from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, StorageUnreachable
-from openclaw.storage.postgres.migrations import NewerSchema
 from openclaw.storage.postgres.session_store import PostgresSessionStore
 from openclaw.storage.postgres.transcript import PostgresTranscriptStore
 from tests.storage.conformance.messages import message
@@ -50,7 +49,7 @@ async def test_tables_of_a_newer_version_are_refused_and_left_alone() -> None:
     url, schema = postgres_server().url, new_schema()
     database = await PostgresDatabase.open(url, schema=schema)
     await database.write("UPDATE schema_version SET steps = 99")
-    with pytest.raises(NewerSchema, match="newer version"):
+    with pytest.raises(StorageRefused, match="newer version"):
         await PostgresDatabase.open(url, schema=schema)
     assert await database.value("SELECT steps FROM schema_version") == 99
     await database.close()

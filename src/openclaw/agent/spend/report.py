@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
 
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, total_of
+from openclaw.agent.spend.spend import AGENT_BILL, Days, FileSpend, PriceOf, Totals, total_of
 from openclaw.config.agents import user_zone
 from openclaw.models.base import Price
 from openclaw.models.catalogue import Catalogue, UnknownModel
@@ -51,12 +51,12 @@ def folders(runtime: Runtime, agents: Sequence[str]) -> list[Path]:
     """The folders that may hold transcripts of these agents, each once."""
     found = [Path(sessions_dir(str(runtime.state_dir), agent)) for agent in agents]
     bills = [agent_bill(folder) for folder in found]
-    return list(dict.fromkeys([*found, *(Path(runtime.sessions.path(agent)).parent for agent in agents), *bills]))
+    return list(dict.fromkeys([*found, *(Path(runtime.transcripts.folder(agent)) for agent in agents), *bills]))
 
 
 def agent_bill(folder: Path) -> Path:
     """The file that says what an agent used outside its sessions. It lies beside the folder of its transcripts."""
-    return folder.parent / "usage.jsonl"
+    return folder.parent / AGENT_BILL
 
 
 async def transcript_path(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Path | None:

@@ -20,6 +20,7 @@ from openclaw.agent.spend.reservations import Reservations
 from openclaw.messages import Usage
 from openclaw.models.base import Price
 from openclaw.models.cost import added, cost_of
+from openclaw.storage.base import TranscriptLines
 from openclaw.storage.files.compressed import SUFFIX, unpacked_blocks
 
 log = logging.getLogger("openclaw.agents.spend")
@@ -30,6 +31,8 @@ LONGEST_LINE = 64 * 1024 * 1024
 BILL = "model-usage"
 """The custom type of the entries that ``BilledCalls`` writes. They say what a call outside the conversation used."""
 _BILL = BILL.encode()
+AGENT_BILL = "usage.jsonl"
+"""The file that says what an agent used outside its sessions. It is always a file."""
 LONGEST_MS = 12 * 3_600_000
 """A longer time between a message and its answer is not counted as latency."""
 _STEPS = 10
@@ -345,7 +348,9 @@ def _count_usage(message: _SpendMessage, quarter: int, spend: FileSpend) -> None
 class Spending:
     """Keeps the sums of every transcript that was read. It reads in a thread, one caller at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, lines: TranscriptLines | None = None) -> None:
+        """``lines`` reads the transcripts if they are not files."""
+        self._lines = lines
         self.reservations = Reservations()
         """What calls under way may cost. It is not in the transcripts yet."""
         self._files: dict[Path, FileSpend] = {}
@@ -358,7 +363,29 @@ class Spending:
         written at or after ``since_ms``. A transcript that does not exist is left out.
         """
         async with self._lock:
-            return await asyncio.to_thread(lambda: what(self._read(_transcripts(places, since_ms))))
+            if self._lines is None:
+                return await asyncio.to_thread(lambda: what(self._read(_transcripts(places, since_ms))))
+            found = await self._read_lines(self._lines, places, since_ms)
+            return await asyncio.to_thread(what, found)
+
+    async def _read_lines(
+        self, source: TranscriptLines, places: Sequence[Path], since_ms: int
+    ) -> dict[Path, FileSpend]:
+        """Reads the lines that are new. ``inode`` and ``offset`` are the id and the number of the last line read."""
+        found = await asyncio.to_thread(self._read, [place for place in places if place.name == AGENT_BILL])
+        for stored in await source.stored(places, since_ms):
+            path = Path(stored.path)
+            if not is_transcript(path.name):
+                continue
+            spend = self._files.get(path)
+            if spend is None or spend.inode != stored.id:
+                spend = FileSpend(inode=stored.id)
+            while spend.offset < stored.last_line and (lines := await source.lines_after(stored.id, spend.offset)):
+                for number, line in lines:
+                    _take(line, spend)
+                    spend.offset = number
+            found[path] = self._files[path] = spend
+        return found
 
     def _read(self, paths: Iterable[Path]) -> dict[Path, FileSpend]:
         found: dict[Path, FileSpend] = {}
@@ -441,11 +468,16 @@ class Point(msgspec.Struct, rename="camel"):
     cumulative_cost: float = 0
 
 
-def read_points(path: Path, price_of: PriceOf, most: int) -> list[Point]:
-    """The calls of one transcript in order. Successive calls are joined if there are more than ``most``. Blocking."""
+def has_usage(line: bytes) -> bool:
+    """Whether ``points_of`` may need the line."""
+    return b'"usage"' in line or b'"parentSession"' in line
+
+
+def points_of(lines: Iterable[bytes], price_of: PriceOf, most: int) -> list[Point]:
+    """The calls of one transcript in order. Successive calls are joined if there are more than ``most``."""
     points: list[Point] = []
     forked_at, tokens, cost = "", 0, 0.0
-    for raw in _lines(path):
+    for raw in lines:
         try:
             entry = _line.decode(raw)
         except (msgspec.MsgspecError, RecursionError):

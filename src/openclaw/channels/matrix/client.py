@@ -234,6 +234,8 @@ class MatrixClient:
     async def download(self, mxc: str, limit: int, where: str) -> bytes:
         """Raises ``NotFetched`` as soon as more than ``limit`` bytes have come, and when there is no such file."""
         server, _, media = mxc.removeprefix("mxc://").partition("/")
+        if server.startswith(".") or media.startswith("."):
+            raise NotFetched("its address is none")  # It would lead to another path of the server.
         place = f"{quote(server, safe='')}/{quote(media, safe='')}"
         for path in (f"/_matrix/client/v1/media/download/{place}", f"/_matrix/media/v3/download/{place}"):
             try:

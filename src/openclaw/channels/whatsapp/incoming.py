@@ -257,8 +257,9 @@ def _words(message: WaMessage) -> str:
 def _contact(contact: Any) -> str:
     match contact:
         case {"name": {"formatted_name": str(name)}, **rest}:
-            phones = rest.get("phones")
-            numbers = [str(one.get("phone") or "") for one in phones if isinstance(one, dict)] if phones else []
+            phones: Any = rest.get("phones")
+            listed: list[Any] = phones if isinstance(phones, list) else []
+            numbers = [str(one.get("phone") or "") for one in listed if isinstance(one, dict)]
             return f"Contact: {name} {' '.join(numbers[:5])}".strip()
         case _:
             return "Contact"

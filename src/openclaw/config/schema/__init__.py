@@ -64,6 +64,8 @@ class Config(Record):
     """Where requests for approval are shown."""
     session: Session = Session()
     """Conversations."""
+    storage: system.StorageConfig = system.StorageConfig()
+    """Where sessions, transcripts, messages and files of messages are kept."""
     cron: system.CronConfig = system.CronConfig()
     """Scheduled jobs."""
     hooks: system.Hooks = system.Hooks()

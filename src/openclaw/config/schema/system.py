@@ -23,6 +23,15 @@ class Logging(Record):
     """Regular expressions to hide, in place of the built-in ones."""
 
 
+class StorageConfig(Record):
+    url: Sensitive | None = None
+    """PostgreSQL database that holds the sessions, as postgresql://user:password@host/database; unset means files."""
+    schema: Name = "openclaw"
+    """Schema of the database. Each Gateway has one of its own."""
+    pool_size: Positive = 8
+    """Most connections at the same time."""
+
+
 class Commands(Record):
     native: NativeCommands = "auto"
     """Register commands with channels that have menus for them."""

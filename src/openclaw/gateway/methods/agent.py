@@ -58,6 +58,7 @@ class AgentParams(Params):
 
 @methods.add("agent", AgentParams)
 async def agent(call: MethodCall) -> Any:
+    """Runs one turn of an agent: an early answer when it is accepted, the result at its end."""
     params: AgentParams = call.params
     gateway = call.gateway
     for channel in (params.channel, params.reply_channel):
@@ -253,6 +254,7 @@ class AgentWait(Params):
 
 @methods.add("agent.wait", AgentWait)
 async def wait(call: MethodCall) -> Any:
+    """Waits for the end of a run, and says how it went."""
     params: AgentWait = call.params
     outcome = await call.gateway.dispatcher.wait(params.run_id, params.timeout_ms / 1000)
     known = {"startedAt": outcome.started_at, "endedAt": outcome.ended_at, "error": outcome.error}

@@ -46,6 +46,7 @@ class IdentityGet(Params):
 
 @methods.add("agents.list", AgentsList)
 async def list_agents(call: MethodCall) -> Any:
+    """The configured agents and which one is the default."""
     config = call.gateway.runtime.config.current
     agents: list[dict[str, Any]] = []
     for agent_id in agent_ids(config):
@@ -153,6 +154,7 @@ class AgentsCreate(Params):
 
 @methods.add("agents.create", AgentsCreate)
 async def create(call: MethodCall) -> Any:
+    """Adds an agent to the configuration and makes its workspace."""
     params: AgentsCreate = call.params
     gateway = call.gateway
     agent_id = normalize_agent_id(params.name)
@@ -205,6 +207,7 @@ class AgentsUpdate(Params):
 
 @methods.add("agents.update", AgentsUpdate)
 async def update(call: MethodCall) -> Any:
+    """Changes the name, workspace, model or avatar of an agent."""
     params: AgentsUpdate = call.params
     gateway = call.gateway
     agent_id = _known(gateway, params.agent_id)
@@ -317,6 +320,7 @@ class FilesSet(Params):
 
 @methods.add("agents.files.list", FilesList)
 async def list_files(call: MethodCall) -> Any:
+    """The files that make an agent who it is, with their sizes."""
     agent_id, workspace = _workspace(call)
     files = await asyncio.to_thread(lambda: [_file_view(workspace, name) for name in FILES])
     there = {file["name"] for file in files if not file["missing"]}
@@ -328,6 +332,7 @@ async def list_files(call: MethodCall) -> Any:
 
 @methods.add("agents.files.get", FilesGet)
 async def get_file(call: MethodCall) -> Any:
+    """The text of one of these files."""
     agent_id, workspace = _workspace(call)
     name = _file_name(call.params.name)
     view = await asyncio.to_thread(_file_view, workspace, name)
@@ -347,6 +352,7 @@ async def get_file(call: MethodCall) -> Any:
 
 @methods.add("agents.files.set", FilesSet)
 async def set_file(call: MethodCall) -> Any:
+    """Writes one of these files."""
     agent_id, workspace = _workspace(call)
     name, content = _file_name(call.params.name), call.params.content
 

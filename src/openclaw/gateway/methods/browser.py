@@ -72,6 +72,7 @@ def arguments_of(params: BrowserRequest) -> dict[str, Any]:
 
 @methods.add("browser.request", BrowserRequest)
 async def request(call: MethodCall) -> Any:
+    """One request to the browser that the agent uses."""
     gateway = call.gateway
     config = gateway.runtime.config.current
     agent_id = default_agent_id(config)

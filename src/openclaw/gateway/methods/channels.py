@@ -62,6 +62,7 @@ class ChannelsLogout(Params):
 
 @methods.add("channels.logout", ChannelsLogout)
 async def channels_logout(call: MethodCall) -> Any:
+    """Refuses: no channel has a log-in to end; the answer names the setting that switches it off."""
     params: ChannelsLogout = call.params
     if params.channel not in by_channel(call.gateway.channel_services.channels):
         raise MethodError(f"unsupported channel: {params.channel}")

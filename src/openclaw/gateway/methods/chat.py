@@ -76,6 +76,7 @@ class ChatSend(Params):
 
 @methods.add("chat.send", ChatSend)
 async def send(call: MethodCall) -> Any:
+    """Accepts a message for a session; the reply follows as events."""
     params: ChatSend = call.params
     gateway, client, run_id = call.gateway, call.client, params.idempotency_key
     session = target_of(gateway, params.session_key)
@@ -168,6 +169,7 @@ class ChatAbort(Params):
 
 @methods.add("chat.abort", ChatAbort)
 async def abort(call: MethodCall) -> Any:
+    """Stops the run of a session, or one run, and what waits with it."""
     params: ChatAbort = call.params
     target = target_of(call.gateway, params.session_key)
     await call.gateway.dispatcher.admission.wait_for_earlier(target.key)
@@ -216,6 +218,7 @@ class ChatHistory(Params):
 
 @methods.add("chat.history", ChatHistory)
 async def history(call: MethodCall) -> Any:
+    """The last messages of a session."""
     params: ChatHistory = call.params
     target = target_of(call.gateway, params.session_key)
     entry = await entry_of(call.gateway, target)

@@ -40,6 +40,7 @@ class ConfigChange(Params):
 
 @methods.add("config.get", NoParams)
 async def get(call: MethodCall) -> Any:
+    """The values of the configuration file without secrets, and its hash."""
     store = call.gateway.runtime.config
     await store.reload()
     return await asyncio.to_thread(snapshot_view, store.snapshot)
@@ -77,12 +78,14 @@ def _described() -> dict[str, msgspec.Raw]:
 
 @methods.add("config.schema", NoParams)
 async def schema(call: MethodCall) -> Any:
+    """The JSON schema of the configuration, with hints for a form."""
     answer = await asyncio.to_thread(_described)
     return {**answer, "version": __version__, "generatedAt": iso_utc(call.gateway.runtime.clock.now_ms())}
 
 
 @methods.add("config.set", ConfigSet)
 async def set_config(call: MethodCall) -> Any:
+    """Writes the whole configuration, if it is valid and nobody changed it meanwhile."""
     params: ConfigSet = call.params
     store = call.gateway.runtime.config
     written = await _write(lambda: store.write_raw(params.raw, params.base_hash))
@@ -92,6 +95,7 @@ async def set_config(call: MethodCall) -> Any:
 
 @methods.add("config.patch", ConfigChange)
 async def patch(call: MethodCall) -> Any:
+    """Merges some values into the configuration."""
     params: ConfigChange = call.params
     try:
         change, _ = parse_source(params.raw)
@@ -105,6 +109,7 @@ async def patch(call: MethodCall) -> Any:
 
 @methods.add("config.apply", ConfigChange)
 async def apply(call: MethodCall) -> Any:
+    """Writes the whole configuration and lets the Gateway take it over."""
     params: ConfigChange = call.params
     return await _change(call, lambda: call.gateway.runtime.config.write_raw(params.raw, params.base_hash))
 

@@ -51,6 +51,7 @@ class ContextGet(Params):
 
 @methods.add("context.get", ContextGet)
 async def get(call: MethodCall) -> Any:
+    """What a model call was sent, part by part with sizes."""
     params: ContextGet = call.params
     run = (
         await _run(call.gateway, params.run_id) if params.run_id else (await _last_runs(call.gateway, params.key, 1))[0]

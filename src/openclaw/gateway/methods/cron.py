@@ -56,16 +56,19 @@ def _job_id(call: MethodCall) -> str:
 
 @methods.add("cron.list", ListParams)
 async def list_jobs(call: MethodCall) -> Any:
+    """The scheduled jobs."""
     return {"jobs": await call.gateway.cron.jobs(disabled=call.params.include_disabled)}
 
 
 @methods.add("cron.status", NoParams)
 async def status(call: MethodCall) -> Any:
+    """Whether jobs run, how many there are, and when the next is due."""
     return await call.gateway.cron.status()
 
 
 @methods.add("cron.add", dict[str, Any])
 async def add(call: MethodCall) -> Any:
+    """Adds a job."""
     try:
         return await call.gateway.cron.add(call.params)
     except JobError as problem:
@@ -76,6 +79,7 @@ async def add(call: MethodCall) -> Any:
 
 @methods.add("cron.update", UpdateParams)
 async def update(call: MethodCall) -> Any:
+    """Changes a job."""
     try:
         return await call.gateway.cron.update(_job_id(call), call.params.patch)
     except JobError as problem:
@@ -86,11 +90,13 @@ async def update(call: MethodCall) -> Any:
 
 @methods.add("cron.remove", JobParams)
 async def remove(call: MethodCall) -> Any:
+    """Removes a job."""
     return {"ok": True, "removed": await call.gateway.cron.remove(_job_id(call))}
 
 
 @methods.add("cron.run", RunParams)
 async def run(call: MethodCall) -> Any:
+    """Runs a job now, or only if it is due."""
     try:
         return await call.gateway.cron.run(_job_id(call), call.params.mode)
     except JobError as problem:
@@ -99,6 +105,7 @@ async def run(call: MethodCall) -> Any:
 
 @methods.add("cron.runs", RunsParams)
 async def runs(call: MethodCall) -> Any:
+    """How the last runs of a job went."""
     return {"entries": await call.gateway.cron.history.entries(_job_id(call), call.params.limit)}
 
 
@@ -119,10 +126,12 @@ async def wake(call: MethodCall) -> Any:
 
 @methods.add("last-heartbeat", NoParams)
 async def last_heartbeat(call: MethodCall) -> Any:
+    """How the last heartbeat ended."""
     return call.gateway.heartbeats.last
 
 
 @methods.add("set-heartbeats", SetHeartbeats)
 async def set_heartbeats(call: MethodCall) -> Any:
+    """Switches heartbeats on or off."""
     await call.gateway.heartbeats.enable(call.params.enabled)
     return {"ok": True, "enabled": call.params.enabled}

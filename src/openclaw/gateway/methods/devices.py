@@ -42,12 +42,14 @@ def _check_hands_out(call: MethodCall, scopes: Collection[str]) -> None:
 
 @methods.add("device.pair.list", NoParams)
 async def list_devices(call: MethodCall) -> Any:
+    """The paired devices, and those that wait to be let in."""
     await call.gateway.devices.load()
     return call.gateway.devices.listing()
 
 
 @methods.add("device.pair.approve", PairRequest)
 async def approve(call: MethodCall) -> Any:
+    """Lets a device in."""
     request_id: str = call.params.request_id
     await call.gateway.devices.load()
     request = call.gateway.devices.waiting(request_id)
@@ -61,6 +63,7 @@ async def approve(call: MethodCall) -> Any:
 
 @methods.add("device.pair.reject", PairRequest)
 async def reject(call: MethodCall) -> Any:
+    """Refuses a device."""
     request = await call.gateway.devices.reject(call.params.request_id)
     if request is None:
         raise MethodError("unknown requestId")
@@ -70,6 +73,7 @@ async def reject(call: MethodCall) -> Any:
 
 @methods.add("device.token.rotate", TokenRotate)
 async def rotate(call: MethodCall) -> Any:
+    """Gives a device a new token; the old one no longer counts."""
     params: TokenRotate = call.params
     await call.gateway.devices.load()
     had = token_scopes(call.gateway.devices.paired(params.device_id), params.role)
@@ -85,6 +89,7 @@ async def rotate(call: MethodCall) -> Any:
 
 @methods.add("device.token.revoke", TokenRevoke)
 async def revoke(call: MethodCall) -> Any:
+    """Takes a device's token away and closes its connections."""
     params: TokenRevoke = call.params
     await call.gateway.devices.load()
     _check_hands_out(call, token_scopes(call.gateway.devices.paired(params.device_id), params.role))
@@ -97,6 +102,7 @@ async def revoke(call: MethodCall) -> Any:
 
 @methods.add("device.pair.remove", PairedDevice)
 async def remove(call: MethodCall) -> Any:
+    """Forgets a paired device and closes its connections."""
     device_id: str = call.params.device_id
     await call.gateway.devices.load()
     _check_hands_out(call, (call.gateway.devices.paired(device_id) or {}).get("scopes") or ())

@@ -76,6 +76,7 @@ class ResolveParams(Params):
 
 @methods.add("exec.approval.resolve", ResolveParams)
 async def resolve(call: MethodCall) -> Any:
+    """Answers whether a command may run."""
     params: ResolveParams = call.params
     try:
         decision = msgspec.convert(params.decision, Decision)
@@ -99,6 +100,7 @@ async def list_open(call: MethodCall) -> Any:
 
 @methods.add("exec.approvals.get", NoParams)
 async def get(call: MethodCall) -> Any:
+    """The rules for commands on this machine."""
     try:
         return (await call.gateway.runtime.approval_rules.snapshot()).view()
     except BadRules as bad:
@@ -112,6 +114,7 @@ class SetParams(Params):
 
 @methods.add("exec.approvals.set", SetParams)
 async def set_rules(call: MethodCall) -> Any:
+    """Writes the rules for commands on this machine."""
     params: SetParams = call.params
     try:
         return (await call.gateway.runtime.approval_rules.replace(params.file, params.base_hash)).view()

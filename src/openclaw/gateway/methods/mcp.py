@@ -16,6 +16,7 @@ class McpTest(Params):
 
 @methods.add("mcp.status", NoParams)
 async def status(call: MethodCall) -> Any:
+    """The MCP servers and how each is."""
     return {"servers": call.gateway.mcp.status()}
 
 

@@ -52,6 +52,7 @@ class MemoryStatus(Params):
 
 @methods.add("memory.status", MemoryStatus)
 async def status(call: MethodCall) -> Any:
+    """What the memory search has indexed, and how it finds."""
     params: MemoryStatus = call.params
     notes = notes_of(call.gateway, params.agent_id)
     settings, search = notes.settings, notes.search
@@ -81,6 +82,7 @@ class MemoryIndexParams(Params):
 
 @methods.add("memory.index", MemoryIndexParams)
 async def index(call: MethodCall) -> Any:
+    """Indexes the files of the memory anew."""
     params: MemoryIndexParams = call.params
     notes = notes_of(call.gateway, params.agent_id)
     counts, embedder, fallback = await notes.search.refresh(anew=params.force, pay=notes.pay)
@@ -98,6 +100,7 @@ class MemorySearchParams(Params):
 
 @methods.add("memory.search", MemorySearchParams)
 async def search(call: MethodCall) -> Any:
+    """The passages of the memory that fit a query best."""
     params: MemorySearchParams = call.params
     notes = notes_of(call.gateway, params.agent_id)
     usual = notes.settings.query

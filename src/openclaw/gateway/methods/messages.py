@@ -68,6 +68,7 @@ class MessagesGet(Params):
 
 @methods.add("messages.get", MessagesGet)
 async def get(call: MethodCall) -> Any:
+    """One accepted message with its changes, tool calls and deliveries."""
     params: MessagesGet = call.params
     ledger = call.gateway.runtime.ledger
     if params.run_id is not None and params.id is None:
@@ -88,6 +89,7 @@ class MessagesWhy(Params):
 
 @methods.add("messages.why", MessagesWhy)
 async def why(call: MethodCall) -> Any:
+    """What became of a message, a run or the messages of a session, in plain words."""
     found = await explain(call.gateway, call.params.ref)
     return {"ts": call.gateway.runtime.clock.now_ms(), "ref": call.params.ref, **found}
 

@@ -56,6 +56,7 @@ class PairVerify(Params):
 
 @methods.add("node.pair.request", NodePairRequest)
 async def request_pairing(call: MethodCall) -> Any:
+    """Asks to be let in as a node."""
     facts: dict[str, Any] = msgspec.to_builtins(call.params)
     request, created = await call.gateway.nodes.pairing.request(facts.pop("nodeId"), facts)
     if created:
@@ -65,12 +66,14 @@ async def request_pairing(call: MethodCall) -> Any:
 
 @methods.add("node.pair.list", NoParams)
 async def list_pairing(call: MethodCall) -> Any:
+    """The nodes that are let in, and those that wait."""
     await call.gateway.nodes.pairing.load()
     return call.gateway.nodes.pairing.listing()
 
 
 @methods.add("node.pair.approve", PairDecision)
 async def approve(call: MethodCall) -> Any:
+    """Lets a node in."""
     request_id: str = call.params.request_id
     try:
         node = await call.gateway.nodes.pairing.approve(request_id)
@@ -84,6 +87,7 @@ async def approve(call: MethodCall) -> Any:
 
 @methods.add("node.pair.reject", PairDecision)
 async def reject(call: MethodCall) -> Any:
+    """Refuses a node."""
     request = await call.gateway.nodes.pairing.reject(call.params.request_id)
     if request is None:
         raise MethodError("unknown requestId")
@@ -93,6 +97,7 @@ async def reject(call: MethodCall) -> Any:
 
 @methods.add("node.pair.verify", PairVerify)
 async def verify(call: MethodCall) -> Any:
+    """Whether a node's token is the one it was given."""
     pairing = call.gateway.nodes.pairing
     await pairing.load()
     node = pairing.verify(call.params.node_id, call.params.token)
@@ -134,6 +139,7 @@ def _row(node: NodeFacts) -> dict[str, Any]:
 
 @methods.add("node.list", NoParams)
 async def list_nodes(call: MethodCall) -> Any:
+    """The nodes, and whether each is connected."""
     await call.gateway.devices.load()
     await call.gateway.nodes.pairing.load()
     return {"ts": call.gateway.runtime.clock.now_ms(), "nodes": [_row(node) for node in call.gateway.nodes.all()]}
@@ -141,12 +147,14 @@ async def list_nodes(call: MethodCall) -> Any:
 
 @methods.add("node.describe", NodeRef)
 async def describe(call: MethodCall) -> Any:
+    """One node and what it can do."""
     node = await _meant(call.gateway, call.params.node_id)
     return {"ts": call.gateway.runtime.clock.now_ms(), **_row(node)}
 
 
 @methods.add("node.rename", Rename)
 async def rename(call: MethodCall) -> Any:
+    """Gives a node another name."""
     params: Rename = call.params
     name = " ".join(params.display_name.split())
     if not name or len(name) > LONGEST_NAME:
@@ -173,6 +181,7 @@ class Invoke(Params):
 
 @methods.add("node.invoke", Invoke)
 async def invoke(call: MethodCall) -> Any:
+    """Has a node carry out a command, and waits for its result."""
     params: Invoke = call.params
     command = params.command.strip()
     if command in OWN_METHODS:
@@ -220,12 +229,14 @@ class NodeRulesSet(Params):
 
 @methods.add("exec.approvals.node.get", RulesGet)
 async def get_rules(call: MethodCall) -> Any:
+    """The rules for commands on a node."""
     node = await _meant(call.gateway, call.params.node_id)
     return (await _ask(call.gateway, node, RULES_GET, {}, key=str(uuid.uuid4()))).payload
 
 
 @methods.add("exec.approvals.node.set", NodeRulesSet)
 async def set_rules(call: MethodCall) -> Any:
+    """Writes the rules for commands on a node."""
     params: NodeRulesSet = call.params
     node = await _meant(call.gateway, params.node_id)
     wanted = {"file": params.file, "baseHash": params.base_hash}
@@ -258,6 +269,7 @@ def _own_id(call: MethodCall) -> str:
 
 @methods.add("node.invoke.result", InvokeResult)
 async def invoke_result(call: MethodCall) -> Any:
+    """A node's result of a command."""
     params: InvokeResult = call.params
     if params.node_id != _own_id(call):
         raise MethodError("nodeId mismatch")
@@ -269,6 +281,7 @@ async def invoke_result(call: MethodCall) -> Any:
 
 @methods.add("node.event", NodeEvent)
 async def node_event(call: MethodCall) -> Any:
+    """Something that happened on a node."""
     params: NodeEvent = call.params
     node_id, payload = _own_id(call), params.payload
     if params.payload_json is not None:

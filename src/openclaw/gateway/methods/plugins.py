@@ -16,6 +16,7 @@ methods = MethodTable()
 
 @methods.add("plugins.list", NoParams)
 async def list_plugins(call: MethodCall) -> Any:
+    """The extensions, whether each is loaded, and what it adds."""
     runtime = call.gateway.runtime
     loaded = {one.id: one for one in runtime.extensions.extensions}
     # What was installed after the start is listed too. It is not loaded before a restart.

@@ -61,6 +61,7 @@ class SessionsList(Params):
 
 @methods.add("sessions.list", SessionsList)
 async def list_sessions(call: MethodCall) -> Any:
+    """The sessions, newest first, with their model and tokens."""
     params: SessionsList = call.params
     gateway = call.gateway
     agent = normalize_agent_id(params.agent_id) if params.agent_id else None
@@ -127,6 +128,7 @@ class SessionsPreview(Params):
 
 @methods.add("sessions.preview", SessionsPreview)
 async def preview(call: MethodCall) -> Any:
+    """The last lines of some sessions."""
     params: SessionsPreview = call.params
     limit, max_chars = min(params.limit, 50), min(params.max_chars, 2000)
     previews = [await _preview_of(call, key, limit, max_chars) for key in params.keys[:64]]
@@ -164,6 +166,7 @@ _NOT_FOUND = {"code": "SESSION_NOT_FOUND"}
 
 @methods.add("sessions.resolve", SessionsResolve)
 async def resolve(call: MethodCall) -> Any:
+    """The session that goes by a key, an id or a label."""
     params: SessionsResolve = call.params
     given = [value.strip() for value in (params.key, params.session_id, params.label) if value and value.strip()]
     if not given:
@@ -193,6 +196,7 @@ async def resolve(call: MethodCall) -> Any:
 
 @methods.add("sessions.patch", SessionsPatch)
 async def patch(call: MethodCall) -> Any:
+    """Changes the settings of a session: model, levels, label, queue."""
     params: SessionsPatch = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
@@ -246,6 +250,7 @@ class SessionsDelete(Params):
 
 @methods.add("sessions.delete", SessionsDelete)
 async def delete(call: MethodCall) -> Any:
+    """Deletes a session; its transcript is kept as an archive."""
     params: SessionsDelete = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
@@ -319,6 +324,7 @@ async def compaction(call: MethodCall) -> Any:
 
 @methods.add("sessions.archived", SessionKey)
 async def archived(call: MethodCall) -> Any:
+    """The earlier sessions of a conversation."""
     target = target_of(call.gateway, call.params.key)
     entry = await entry_of(call.gateway, target)
     answer: dict[str, Any] = {"ts": call.gateway.runtime.clock.now_ms(), "key": shown_key(target.key)}
@@ -336,6 +342,7 @@ class SessionsResume(Params):
 
 @methods.add("sessions.resume", SessionsResume)
 async def resume(call: MethodCall) -> Any:
+    """Makes an earlier session the current one again."""
     params: SessionsResume = call.params
     if params.session_id is not None and params.index is not None:
         raise MethodError("Provide either sessionId or index (not both)")
@@ -402,6 +409,7 @@ class SessionsBranch(Params):
 
 @methods.add("sessions.branch", SessionsBranch)
 async def branch(call: MethodCall) -> Any:
+    """Goes on from an earlier entry; what followed stays as a branch."""
     params: SessionsBranch = call.params
     target = target_of(call.gateway, params.key)
     if call.gateway.dispatcher.occupied(target.key):
@@ -425,6 +433,7 @@ class SessionsLabel(Params):
 
 @methods.add("sessions.label", SessionsLabel)
 async def label(call: MethodCall) -> Any:
+    """Names a place in a conversation."""
     params: SessionsLabel = call.params
     target = target_of(call.gateway, params.key)
 

@@ -25,6 +25,7 @@ class SkillsStatus(Params):
 
 @methods.add("skills.status", SkillsStatus)
 async def status(call: MethodCall) -> Any:
+    """The skills of an agent, and what each lacks."""
     params: SkillsStatus = call.params
     gateway = call.gateway
     config = gateway.runtime.config.current
@@ -89,6 +90,7 @@ class SkillsUpdate(Params):
 
 @methods.add("skills.update", SkillsUpdate)
 async def update(call: MethodCall) -> Any:
+    """Switches a skill on or off, or gives it a key."""
     params: SkillsUpdate = call.params
     key = params.skill_key.strip()
     entries = call.gateway.runtime.config.current.skills.entries

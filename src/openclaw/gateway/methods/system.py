@@ -33,11 +33,13 @@ class HealthParams(Params):
 
 @methods.add("health", HealthParams)
 async def health(call: MethodCall) -> Any:
+    """Whether the Gateway, its disk and its channels are well."""
     return await call.gateway.health.current(probe=call.params.probe)
 
 
 @methods.add("status", NoParams)
 async def status(call: MethodCall) -> Any:
+    """The Gateway, its sessions and their tokens on one page."""
     gateway = call.gateway
     config = gateway.runtime.config.current
     agents: list[dict[str, Any]] = []
@@ -132,6 +134,7 @@ class SystemEvent(Params):
 
 @methods.add("system-presence", NoParams)
 async def presence(call: MethodCall) -> Any:
+    """Who is connected."""
     return call.gateway.presence.listing()
 
 
@@ -159,6 +162,7 @@ class LogsTail(Params):
 
 @methods.add("logs.tail", LogsTail)
 async def tail(call: MethodCall) -> Any:
+    """The log from a place on."""
     params: LogsTail = call.params
     path = log_path(call.gateway.runtime.state_dir, call.gateway.runtime.config.current.logging.file)
     return await asyncio.to_thread(read_tail, path, params.cursor, params.limit, params.max_bytes)

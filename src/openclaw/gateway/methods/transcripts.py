@@ -53,6 +53,7 @@ class SessionsSearch(Params):
 
 @methods.add("sessions.search", SessionsSearch)
 async def search(call: MethodCall) -> Any:
+    """Finds words in everything that was said, tool results included."""
     params: SessionsSearch = call.params
     gateway = call.gateway
     folders = gateway.transcript_folders()
@@ -67,8 +68,8 @@ async def search(call: MethodCall) -> Any:
     elif params.agent_id is not None:
         require_agent(gateway, params.agent_id)
         folders = {params.agent_id: folders[params.agent_id]}
-    answer = await asyncio.to_thread(
-        gateway.search.search, params.query, folders, limit=params.limit, role=params.role, session_id=session_id
+    answer = await gateway.search.search(
+        params.query, folders, limit=params.limit, role=params.role, session_id=session_id
     )
     # The session key of each current and earlier session id.
     keys: dict[str, str] = {}
@@ -95,6 +96,7 @@ class SessionsExport(Params):
 
 @methods.add("sessions.export", SessionsExport)
 async def export(call: MethodCall) -> Any:
+    """A conversation as JSON lines, in pages."""
     params: SessionsExport = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
@@ -137,6 +139,7 @@ class SessionsImport(Params):
 
 @methods.add("sessions.import", SessionsImport)
 async def import_(call: MethodCall) -> Any:
+    """Brings in an exported conversation as a new session."""
     params: SessionsImport = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
@@ -205,6 +208,8 @@ async def import_folder(call: MethodCall) -> Any:
     """Begins an import, or tells what it has done since the last call. One runs at a time."""
     params: SessionsImportFolder = call.params
     gateway = call.gateway
+    if not gateway.runtime.on_files:
+        raise MethodError("This Gateway keeps its sessions in a database, and folders are imported into files only.")
     running = gateway.folder_import
     if running is None or (running.task.done() and not params.seen):
         running = gateway.folder_import = FolderImport(gateway, params)

@@ -21,7 +21,8 @@ from openclaw.agent.spend.spend import (
     PriceOf,
     Totals,
     daily_totals,
-    read_points,
+    has_usage,
+    points_of,
     together,
     total_of,
 )
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 methods = MethodTable()
 G = TypeVar("G")
 
+POINTS_PAGE_BYTES = 4 << 20
 MOST_POINTS = 200
 LOG_CHARS = 2000
 _ROW_FIELDS = ("label", "channel", "chatType", "origin", "modelProvider", "model")
@@ -66,6 +68,7 @@ class SessionsUsage(Params):
 
 @methods.add("sessions.usage", SessionsUsage)
 async def sessions_usage(call: MethodCall) -> Any:
+    """Tokens and cost of sessions, by day and model."""
     params: SessionsUsage = call.params
     gateway = call.gateway
     days, sessions = _days(gateway, params.start_date, params.end_date, zone_is_utc=True), gateway.runtime.sessions
@@ -201,11 +204,16 @@ class OneSession(Params):
 
 @methods.add("sessions.usage.timeseries", OneSession)
 async def timeseries(call: MethodCall) -> Any:
+    """How the tokens of a session grew."""
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
-    path = await spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
-    price_of = spend_report.prices(gateway.runtime.catalogue())
-    points = await asyncio.to_thread(read_points, path, price_of, MOST_POINTS) if path else []
+    ref, price_of = transcript_ref(row.agent_id, row.entry), spend_report.prices(gateway.runtime.catalogue())
+    spent: list[bytes] = []
+    cursor: int | None = 0
+    while cursor is not None:
+        lines, cursor = await gateway.runtime.transcripts.page(ref, cursor, POINTS_PAGE_BYTES)
+        spent += filter(has_usage, lines)
+    points = await asyncio.to_thread(points_of, spent, price_of, MOST_POINTS)
     return {"sessionId": row.entry["sessionId"], "points": points}
 
 
@@ -216,6 +224,7 @@ class UsageLogs(Params):
 
 @methods.add("sessions.usage.logs", UsageLogs)
 async def logs(call: MethodCall) -> Any:
+    """The messages of a session with their tokens and cost."""
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
     ref = transcript_ref(row.agent_id, row.entry)

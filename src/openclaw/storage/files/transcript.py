@@ -201,6 +201,10 @@ class Locations:
             plain = next(self.plain(ref), None)
         return plain, packed
 
+    def home(self, agent_id: str) -> str:
+        """Returns the folder beside the agent's session store."""
+        return self._places(agent_id)[0]
+
     def folders(self, agent_id: str) -> list[Path]:
         """Returns the folders of this agent's transcripts, also those of older versions."""
         *own, _ = self._places(agent_id)
@@ -548,6 +552,9 @@ class FileTranscriptStore:
             if transcript.session_id == session_id:
                 del self._live[path]
                 self._recent.pop(path, None)
+
+    def folder(self, agent_id: str) -> str:
+        return self._locations.home(agent_id)
 
     async def close(self) -> None:
         for task in (*self._opening.values(), *self._changing.values()):

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from openclaw.storage import faults
+from openclaw.storage.base import StorageRefused
 from openclaw.storage.postgres.migrations import migrate
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ DEFAULT_SCHEMA = "openclaw"
 DEFAULT_POOL = 8
 CONNECT_S = 10
 STATEMENT_S = 60
+CLAIM_S, CLAIM_PAUSE_S = 5, 0.1
 OLDEST_SERVER = 15
 _UNREACHABLE = (
     OSError,
@@ -45,10 +48,6 @@ class StorageUnreachable(OSError):
 
     def __init__(self, problem: BaseException) -> None:
         super().__init__(errno.ENOTCONN, str(problem) or type(problem).__name__)
-
-
-class StorageRefused(Exception):
-    """The database cannot be used as it is. The text is for the person who starts the Gateway."""
 
 
 class StaleWriter(Exception):
@@ -78,6 +77,10 @@ class PostgresDatabase:
 
     def __init__(self, pool: asyncpg.Pool, url: str, schema: str) -> None:
         self._pool = pool
+        self._url = url
+        self._claim: asyncpg.Connection | None = None
+        """The connection that holds the lock of the schema."""
+        self._claiming = asyncio.Lock()
         self.schema = schema
         self.shown = shown_url(url, schema)
 
@@ -110,7 +113,41 @@ class PostgresDatabase:
             log.info("%s: %d migrations ran", shown_url(url, schema), ran)
         return cls(pool, url, schema)
 
+    async def claim(self) -> None:
+        """Makes this process the only Gateway of the schema, until it closes the database or ends.
+
+        Raises ``StorageRefused`` when there is another one. If the server restarts, the claim is made again before
+        anything else is done.
+        """
+        try:
+            connection = await asyncpg.connect(self._url, timeout=CONNECT_S)
+        except _UNREACHABLE as error:
+            raise StorageUnreachable(error) from error
+        lock = "SELECT pg_try_advisory_lock(hashtextextended('openclaw-gateway/' || $1, 0))"
+        for _ in range(round(CLAIM_S / CLAIM_PAUSE_S)):
+            if await connection.fetchval(lock, self.schema):
+                break
+            # The server may not have noticed yet that the Gateway before this one has died.
+            await asyncio.sleep(CLAIM_PAUSE_S)
+        else:
+            await connection.close()
+            raise StorageRefused(
+                f"another Gateway uses {self.shown}. Stop it, or give this one a schema of its own (storage.schema)"
+            )
+        self._claim = connection
+
+    async def _claimed(self) -> None:
+        if self._claim is not None and self._claim.is_closed():
+            async with self._claiming:
+                if self._claim.is_closed():
+                    try:
+                        await self.claim()
+                    except StorageRefused as refused:
+                        raise StorageUnreachable(refused) from refused
+
     async def close(self) -> None:
+        if self._claim is not None:
+            self._claim.terminate()
         try:
             await asyncio.wait_for(self._pool.close(), CONNECT_S)
         except (TimeoutError, *_UNREACHABLE):
@@ -139,11 +176,15 @@ class PostgresDatabase:
 
         async def inside(connection: Connection) -> T:
             async with connection.transaction():
-                return await work(connection)
+                done = await work(connection)
+                faults.point("commit.before")
+            faults.point("commit.after")
+            return done
 
         return await self._use(inside)
 
     async def _use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        await self._claimed()
         async with self._connection() as connection:
             return await work(connection)
 

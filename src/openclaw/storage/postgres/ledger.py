@@ -86,11 +86,15 @@ class PostgresLedger:
         """The runs of messages whose commit was not confirmed. If one comes again and is there, it is new."""
 
     @classmethod
-    async def open(cls, database: PostgresDatabase, *, clock: Clock) -> PostgresLedger:
-        """Opens the ledger. A part that was being sent becomes pending again, with one doubt more."""
-        await database.write(
-            "UPDATE outbox SET state = 'pending', doubts = doubts + 1, error = '' WHERE state = 'sending'"
-        )
+    async def open(cls, database: PostgresDatabase, *, clock: Clock, only_reads: bool = False) -> PostgresLedger:
+        """Opens the ledger. A part that was being sent becomes pending again, with one doubt more.
+
+        With ``only_reads`` nothing is changed, because another Gateway may be sending it.
+        """
+        if not only_reads:
+            await database.write(
+                "UPDATE outbox SET state = 'pending', doubts = doubts + 1, error = '' WHERE state = 'sending'"
+            )
         return cls(database, clock)
 
     async def accept(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from openclaw.storage.base import StorageRefused
+
 if TYPE_CHECKING:
     from openclaw.storage.postgres.database import Connection
 
@@ -178,10 +180,6 @@ CREATE TABLE blobs (
 """A step is never changed once it was released. ``schema_version`` holds how many have run."""
 
 
-class NewerSchema(Exception):
-    """A newer version has changed the tables. The text is for the person who starts the Gateway."""
-
-
 async def migrate(connection: Connection, schema: str) -> int:
     """Makes the schema and runs the steps that are missing. Returns how many ran."""
     # The names of the steps below are looked up in the schema, so it is the only one on the path.
@@ -196,7 +194,7 @@ async def migrate(connection: Connection, schema: str) -> int:
             await connection.execute("INSERT INTO schema_version VALUES (0)")
             done = 0
         if done > len(STEPS):
-            raise NewerSchema(
+            raise StorageRefused(
                 f"the schema {schema} was made by a newer version ({done} steps, known {len(STEPS)}); "
                 "upgrade this program or use another schema"
             )

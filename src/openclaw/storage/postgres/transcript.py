@@ -18,7 +18,15 @@ from openclaw.paths import normalize_agent_id, sessions_dir
 from openclaw.sessions.keys import safe_file_name, session_file_name
 from openclaw.sessions.tree import BranchContext, fields_of
 from openclaw.storage import faults
-from openclaw.storage.base import Compressed, Context, Entry, Shortened, Transcript, TranscriptRef
+from openclaw.storage.base import (
+    Compressed,
+    Context,
+    Entry,
+    Shortened,
+    StoredTranscript,
+    Transcript,
+    TranscriptRef,
+)
 from openclaw.storage.files.transcript import rerooted, with_own_id
 from openclaw.storage.files.transcript_index import (
     HEAD_BYTES,
@@ -455,6 +463,30 @@ class PostgresTranscriptStore:
                 with contextlib.suppress(OSError):
                     await transcript.sync()
                 self._drop(name)
+
+    def folder(self, agent_id: str) -> str:
+        return sessions_dir(self._state, agent_id)
+
+    async def stored(self, places: Sequence[Path], since_ms: int = 0) -> list[StoredTranscript]:
+        for transcript in list(self._live.values()):
+            if transcript.busy:
+                await transcript.sync()
+        agents = [place.parent.name for place in places if place.name == "sessions"]
+        named = [place for place in places if place.parent.name == "sessions"]
+        rows = await self.database.rows(
+            "SELECT id, agent_id, name, session_id, last_seq FROM transcripts"
+            " WHERE (agent_id = ANY ($1) AND updated_at >= $2)"
+            " OR (agent_id, name) IN (SELECT * FROM unnest($3::text[], $4::text[]))",
+            *(agents, since_ms, [place.parent.parent.name for place in named], [place.name for place in named]),
+        )
+        return [
+            StoredTranscript(id=own, agent_id=agent, session_id=session, path=self.path_of(agent, name), last_line=last)
+            for own, agent, name, session, last in rows
+        ]
+
+    async def lines_after(self, transcript_id: int, number: int) -> list[tuple[int, bytes]]:
+        select = "SELECT seq, body FROM entries WHERE transcript_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"
+        return [(row[0], row[1]) for row in await self.database.rows(select, transcript_id, number, PER_READ)]
 
     async def close(self) -> None:
         for task in list(self._opening.values()):

@@ -35,7 +35,11 @@ _RUNS_ARGUMENTS = SHELLS | names("""
     rlwrap socat nc ncat netcat perl ruby node nodejs deno bun php lua luajit tclsh wish expect rscript r julia java
     jshell scala groovy kotlin awk gawk mawk nawk sed ed ex vi vim nvim view emacs nano bc dc m4 gnuplot sqlite3 psql
     mysql mongo guile racket sbcl ghci runghc ocaml erl elixir iex octave swift osascript ts-node tsx npx uvx pipx
-    dotnet
+    dotnet run-parts ssh-agent ldd choom uclampset catchsegv sg newgrp systemd-nspawn systemd-inhibit systemd-cat
+    machinectl lxc-attach chronic ifne pee zrun unbuffer logsave daemonize setlock softlimit chpst runsv proxychains
+    torsocks trickle cpulimit hyperfine just task mise nix nix-shell guix prove cpan cpanm perldoc pydoc rename prename
+    xdg-open open gtk-launch dbus-launch x-terminal-emulator xterm logrotate anacron run-one mail mailx ftp telnet
+    gdbserver
 """)
 _RUNS_OTHERS = names("""
     git hg svn gh make gmake cmake ninja meson bazel cargo rustc go npm yarn pnpm pip pip3 uv poetry conda docker
