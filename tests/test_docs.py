@@ -120,6 +120,13 @@ def test_every_page_and_picture_can_be_reached_from_the_readme() -> None:
     assert sorted(str(path.relative_to(ROOT)) for path in kept - reached) == []
 
 
+def test_the_index_names_every_page() -> None:
+    index = ROOT / "docs" / "index.md"
+    named = {(index.parent / link.partition("#")[0]).resolve() for link in links(index) if not OUTSIDE.match(link)}
+    pages = {*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md")} - {index}
+    assert sorted(str(page.relative_to(ROOT)) for page in pages - named) == []
+
+
 # --- Commands ---
 
 
@@ -226,14 +233,14 @@ def test_every_setting_in_an_example_is_known_and_valid(name: str) -> None:
         assert [str(issue) for issue in (*snapshot.issues, *snapshot.warnings)] == [], block
 
 
+@cache
+def keys_of_the_schema() -> re.Pattern[str]:
+    """Every key. ``*`` stands for a name of the user, ``[]`` for an item of a list."""
+    return re.compile("|".join(re.escape(key.path).replace(r"\*", r"[\w-]+") for key in all_keys()))
+
+
 def known_key(path: str) -> bool:
-    """Whether the schema has this key. ``*`` stands for a name of the user, ``[]`` for an item of a list."""
-    named = re.sub(r"\[\d*\]", "[]", path)
-    for key in all_keys():
-        pattern = re.escape(key.path).replace(r"\*", r"[\w-]+")
-        if re.fullmatch(pattern, named):
-            return True
-    return False
+    return keys_of_the_schema().fullmatch(re.sub(r"\[\d*\]", "[]", path)) is not None
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "CHANGELOG.md"])

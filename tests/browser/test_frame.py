@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ async def scan(tab: Tab, where: str) -> None:
     assert problems == [], where
 
 
-@pytest.mark.parametrize(("scheme", "pages"), [("light", PAGES), ("dark", ("Chat", "Sessions", "Context", "Config"))])
+@pytest.mark.parametrize(("scheme", "pages"), [("light", PAGES), ("dark", PAGES)])
 async def test_every_page_is_accessible(tab: Tab, scheme: str, pages: tuple[str, ...]) -> None:
     await tab.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     tab.gateway.model.queue(
@@ -207,3 +208,23 @@ async def test_without_a_secure_context_the_token_alone_is_enough_only_if_that_i
 async def test_an_address_without_a_page_says_so(tab: Tab) -> None:
     await tab.page.goto(f"{tab.gateway.url}/nowhere")
     await expect(tab.page.get_by_text("There is no such page.")).to_be_visible()
+
+
+async def test_the_dashboard_command_signs_a_browser_in_once_and_without_the_token_in_an_address(
+    browser: Browser, gateway: WebGateway
+) -> None:
+    done = await gateway.command("dashboard", "--json")
+    address = json.loads(done.stdout)["signInUrl"]
+    assert TOKEN not in address and "?" not in address
+    asked: list[str] = []
+    tab = await new_tab(browser, gateway)
+    tab.page.on("request", lambda request: asked.append(request.url))
+    await tab.page.goto(address)
+    await expect(tab.page.locator(".frame")).to_be_visible()
+    assert "ticket" not in tab.page.url
+    assert not [url for url in asked if TOKEN in url or "ticket" in url]
+    again = await new_tab(browser, gateway)
+    await again.page.goto(address)
+    await expect(again.page.get_by_role("heading", name="Sign in to your Gateway")).to_be_visible()
+    for opened in (tab, again):
+        await opened.page.context.close()

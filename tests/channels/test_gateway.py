@@ -24,7 +24,7 @@ from openclaw.outbound.reply import SendFailed
 from openclaw.routing import resolve_route
 from openclaw.sessions.keys import SessionRef
 from tests.support.gateway import RequestFailed, WireClient, model_config
-from tests.support.loopback_channel import Loopback
+from tests.support.loopback_channel import Loopback, everybody
 from tests.support.model_server import ModelServer
 from tests.support.signal_daemon import SignalDaemon
 from tests.support.submit import submit
@@ -70,6 +70,7 @@ async def house(
         gateway.runtime,
         ChannelKinds({}, {world.id: world}),
         receive=lambda inbound: take(gateway, inbound),
+        admits=everybody,
     )
     http = await serve(gateway, "127.0.0.1", 0)
     try:

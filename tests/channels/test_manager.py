@@ -21,7 +21,7 @@ from openclaw.storage.base import Accept, MessageBody, OutboxPart
 from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from tests.support.clock import HeldClock
-from tests.support.loopback_channel import Loopback
+from tests.support.loopback_channel import Loopback, everybody
 
 
 class SleepyClock(HeldClock):
@@ -63,6 +63,7 @@ class Stage:
             state_dir=str(state),
             blobs=FileBlobStore(str(state)),
             receive=self.receive,
+            admits=everybody,
             chance=lambda: 0.0,
         )
 

@@ -65,6 +65,7 @@ PARAMS = {
     "cron.remove": {"id"},
     "cron.run": {"id", "mode"},
     "cron.runs": {"id", "limit"},
+    "signIn.create": {"secret"},
     "wake": {"text", "mode"},
     "set-heartbeats": {"enabled"},
     "pairing.list": {"channel"},

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.local.test_downloads import CONTENT, hub
+
 from .conftest import Cli
 
 MODELS = '[{id: "m1"}, {id: "m2"}, {id: "m3"}]'
@@ -62,3 +64,31 @@ def test_models_status_check_says_whether_the_key_lasts(
         path.write_text(json.dumps({"version": 1, "profiles": {"anthropic:a": profile}}))
     assert cli("config", "set", "agents.defaults.model", "anthropic/claude-sonnet-4-5").returncode == 0
     assert cli("models", "status", "--check").returncode == code
+
+
+def test_models_that_run_here_are_listed_and_removed_without_a_gateway(cli: Cli, state: Path) -> None:
+    rows = {row["key"]: row for row in json.loads(cli("models", "list", "--local", "--json").stdout)["models"]}
+    small = rows["local/qwen3-0.6b"]
+    assert (small["available"], small["tools"], small["size"]) == (False, True, 639_446_688)
+    assert rows["local/smollm2-135m-instruct"]["tools"] is False
+    assert "openclaw models install qwen3-0.6b" in cli("models", "list", "--local").stderr
+    assert cli("models", "remove", "qwen3-0.6b").stdout == "Qwen3 0.6B was not installed.\n"
+    (state / "models").mkdir()
+    with (state / "models" / "Qwen3-0.6B-Q8_0.gguf").open("wb") as file:
+        file.truncate(small["size"])
+    report = json.loads(cli("models", "status", "--json").stdout)
+    assert report["resolvedDefault"] == "local/qwen3-0.6b" and report["gateway"] is None
+    assert cli("models", "remove", "local/qwen3-0.6b").stdout == "Qwen3 0.6B is gone from this computer.\n"
+    assert list((state / "models").iterdir()) == []
+    unknown = cli("models", "set", "local/qwen3-0.6b")
+    assert unknown.returncode == 1 and "run `openclaw models install qwen3-0.6b`" in unknown.stderr
+
+
+def test_a_model_is_fetched_from_a_hub_that_is_asked_for_its_pinned_file(cli: Cli) -> None:
+    with hub() as server:
+        done = cli("models", "install", "qwen3-0.6b", HF_ENDPOINT=server.url)
+        assert done.returncode == 1
+        assert f"The server has a file of {len(CONTENT)} bytes under the name of Qwen3 0.6B" in done.stderr
+        assert server.asked[0][0].startswith("/Qwen/Qwen3-0.6B-GGUF/resolve/")
+    typo = cli("models", "install", "qwen3-0.6")
+    assert typo.returncode == 1 and "Did you mean qwen3-0.6b?" in typo.stderr

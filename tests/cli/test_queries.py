@@ -258,10 +258,22 @@ def test_devices_are_listed_approved_and_rotated(cli: Cli, gateway: FakeGateway)
     assert cli("devices", "reject", "r1", "--json").returncode == 0
 
 
-def test_dashboard_puts_the_token_only_into_the_fragment(cli: Cli, gateway: FakeGateway) -> None:
+def test_dashboard_opens_an_address_that_signs_in_once_and_holds_no_secret(
+    cli: Cli, gateway: FakeGateway, tmp_path: Path
+) -> None:
+    gateway.replies["signIn.create"] = {"ticket": "t1", "expiresInMs": 120_000}
     report = json.loads(cli("dashboard", "--json").stdout)
-    assert report["url"] == f"http://127.0.0.1:{gateway.port}/"
-    assert report["urlWithToken"] == f"{report['url']}#token={SECRET}"
+    clean = f"http://127.0.0.1:{gateway.port}/"
+    assert (report["url"], report["signInUrl"]) == (clean, f"{clean}#ticket=t1")
+    assert gateway.params_of("signIn.create") == [{"secret": SECRET}]
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf "%s" "$1" > {tmp_path}/opened\n')
+    browser.chmod(0o700)
+    done = cli("dashboard", BROWSER=str(browser))
+    assert done.stdout == f"Opened in your browser: {clean}\n"
+    assert (tmp_path / "opened").read_text() == f"{clean}#ticket=t1"
+    printed = cli("dashboard", "--no-open", BROWSER=str(browser))
+    assert f"{clean}#ticket=t1" in printed.stdout and SECRET not in printed.stdout + printed.stderr + done.stdout
 
 
 LINE = json.dumps({"time": "T", "level": "warn", "subsystem": "gateway/ws", "message": "slow \x1b[31m"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import plistlib
 import stat
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.cli import service
+from openclaw.cli import launchd, service
+from openclaw.cli.service_env import read_env, use_env
 
 from .conftest import ROOT, Cli
 from .fake_gateway import FakeGateway
@@ -137,11 +139,12 @@ def test_install_writes_a_private_unit_and_says_what_to_run(cli: Cli, tmp_path: 
     unit = tmp_path / ".config/systemd/user/openclaw-gateway.service"
     assert report["path"] == str(unit)
     text = unit.read_text()
-    assert f"ExecStart={sys.executable} -m openclaw gateway run --port 20123\n" in text
+    env = state / "service.env"
+    assert f"ExecStart={sys.executable} -m openclaw gateway run --port 20123 --env-file {env}\n" in text
     assert f"Environment=OPENCLAW_STATE_DIR={state}\n" in text
     assert stat.S_IMODE(unit.stat().st_mode) == 0o600
     if not report["enabled"]:
-        assert any("enable --now" in command for command in report["run"])
+        assert any("enable openclaw-gateway" in command for command in report["run"])
     assert cli("gateway", "install").returncode == 1
     unit.write_text(text.replace(sys.executable, "/usr/bin/python-of-yesterday"))
     (unit.parent / "openclaw-gateway-work.service").write_text("")
@@ -149,7 +152,29 @@ def test_install_writes_a_private_unit_and_says_what_to_run(cli: Cli, tmp_path: 
     assert audit["service"]["configAudit"]["ok"] is False
     assert audit["extraServices"] == ["openclaw-gateway-work.service"]
     assert json.loads(cli("gateway", "uninstall", "--json").stdout)["removed"] is True
-    assert not unit.exists()
+    assert not unit.exists() and not env.exists()
+
+
+def test_the_service_has_the_keys_that_the_gateway_needs_and_no_others(cli: Cli, state: Path) -> None:
+    (state / "openclaw.json").write_text('{channels: {irc: {password: "${IRC_SECRET}"}}}')
+    secrets = {"ANTHROPIC_API_KEY": "sk-a", "TELEGRAM_BOT_TOKEN": "1:t", "IRC_SECRET": "i=1 #x", "AWS_SECRET": "no"}
+    report = json.loads(cli("gateway", "install", "--json", **secrets).stdout)
+    env = state / "service.env"
+    assert stat.S_IMODE(env.stat().st_mode) == 0o600
+    kept = read_env(str(env))
+    assert (kept["ANTHROPIC_API_KEY"], kept["TELEGRAM_BOT_TOKEN"], kept["IRC_SECRET"]) == ("sk-a", "1:t", "i=1 #x")
+    assert "AWS_SECRET" not in kept and sorted(report["variables"]) == sorted(kept)
+    assert not any(secret in (Path(report["path"]).read_text()) for secret in ("sk-a", "1:t"))
+    environ = {"PATH": "/bin", "ANTHROPIC_API_KEY": "newer"}
+    use_env(str(env), environ)
+    assert environ["ANTHROPIC_API_KEY"] == "newer" and environ["TELEGRAM_BOT_TOKEN"] == "1:t"
+
+
+def test_the_agent_of_launchd_starts_the_gateway_again_only_after_a_crash() -> None:
+    found = plistlib.loads(launchd.plist_text("gateway", ["--env-file", "/x/service.env"], {"OPENCLAW_PROFILE": "a"}))
+    assert found["ProgramArguments"][1:] == ["-m", "openclaw", "gateway", "run", "--env-file", "/x/service.env"]
+    assert found["KeepAlive"] == {"SuccessfulExit": False} and found["RunAtLoad"] is True
+    assert found["EnvironmentVariables"] == {"OPENCLAW_PROFILE": "a"}
 
 
 def test_a_node_is_installed_as_a_service_without_its_secret(cli: Cli, tmp_path: Path, state: Path) -> None:

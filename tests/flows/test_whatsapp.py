@@ -91,6 +91,19 @@ async def test_a_stranger_gets_a_code(start: Start, whatsapp: WhatsAppServer, mo
     assert not models.requests and not whatsapp.read
 
 
+async def test_files_of_a_stranger_are_not_fetched(tmp_path: Path, start: Start, whatsapp: WhatsAppServer) -> None:
+    whatsapp.media["flood"] = (b"%PDF" + bytes(100_000), "application/pdf")
+    document = {"id": "flood", "filename": "a.pdf", "mime_type": "application/pdf"}
+    async with start():
+        await whatsapp.say(type="document", document=document, sender="15550000099", name="Eve")
+        (offer,) = await whatsapp.wrote()
+        assert "pairing" in offer["text"]["body"], "a file alone asks to be let in as well"
+        assert not whatsapp.media_tokens and not list((tmp_path / "state" / "blobs").glob("*"))
+        await whatsapp.say(type="document", document=document)
+        await whatsapp.wrote(2)
+        assert whatsapp.media_tokens, "those of the owner are"
+
+
 async def test_a_redelivery_after_a_kill_starts_nothing(
     tmp_path: Path, models: ModelServer, whatsapp: WhatsAppServer
 ) -> None:

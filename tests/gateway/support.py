@@ -16,13 +16,14 @@ import pytest
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
-from openclaw.gateway.assemble import CurrentCatalogue, build_gateway
+from openclaw.gateway.assemble import build_gateway
 from openclaw.gateway.auth.authorise import METHOD_RIGHTS
 from openclaw.gateway.event_loop import LoopFairness
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.metrics import Metrics
 from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.server.server import Server, serve
+from openclaw.models.catalogue import CurrentCatalogue
 from openclaw.rights import Right
 from openclaw.sessions.notes import SessionNotes
 from openclaw.storage.files.session_store import FileSessionStore

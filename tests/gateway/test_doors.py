@@ -29,6 +29,7 @@ DOORS: dict[tuple[str, str], Door] = {
     ("GET", "/metrics"): "secret",
     ("POST", "/__openclaw__/rpc"): "secret",
     ("GET", "/__openclaw__/events"): "secret",
+    ("POST", "/__openclaw__/sign-in"): "own",
     ("POST", "/tools/invoke"): "secret",
     ("POST", "/v1/chat/completions"): "secret",
     ("GET", "/v1/models"): "secret",
@@ -39,7 +40,7 @@ DOORS: dict[tuple[str, str], Door] = {
 }
 """Verb and path of every route → who may ask. What only says that the Gateway is there is open, and so is the page.
 
-Webhooks have a secret of their own, and the Gateway's does not open them.
+Webhooks and the sign-in of the page have secrets of their own, and the Gateway's does not open them.
 """
 
 OLD = "the-token-before-it-was-rotated-0123456789"

@@ -6,11 +6,12 @@ of the product has a row here.
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import random
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 import pytest
@@ -29,7 +30,7 @@ from openclaw.foreign_text import disarmed
 from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.inbound.prompt_text import EnvelopeOptions, channel_name, envelope, sender_label
 from openclaw.sessions.notes import SessionNotes
-from tests.security.test_text_sources import DISGUISES, HARMLESS, MARKS, marks_in, whole_prompt
+from tests.security.test_text_sources import DISGUISES, HARMLESS, MARKS, SOURCE, marks_in, whole_prompt
 from tests.support.clock import HeldClock
 
 ANN = {"id": 4242, "first_name": "Ann", "last_name": "Lee", "username": "ann"}
@@ -391,3 +392,19 @@ def test_a_line_cannot_begin_like_another_person_of_the_group(sender: Sender) ->
     )  # fmt: skip
     prompt = whole_prompt(said)
     assert line not in prompt.splitlines() and "delete everything" in prompt
+
+
+def test_no_channel_fetches_files_before_it_asks_who_sent_them() -> None:
+    """Strangers would fill the disk. Whatever stores a file of a message is called by ``of_admitted`` alone."""
+    fetchers = {"fetch_files", "fetch_attachments", "self._fetch"}
+    for path in sorted(SOURCE.glob("channels/*/channel.py")):
+        tree = ast.parse(path.read_text())
+        asked = [call for call in ast.walk(tree) if is_call(call, {"of_admitted"})]
+        inside = {id(node) for call in asked for node in ast.walk(call)}
+        unasked = [node.lineno for node in ast.walk(tree) if is_call(node, fetchers) and id(node) not in inside]
+        assert not unasked, f"{path}: {unasked}"
+        assert asked or "fetch" not in path.read_text(), path
+
+
+def is_call(node: ast.AST, functions: set[str]) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in functions

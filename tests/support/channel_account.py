@@ -17,6 +17,7 @@ from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import OutgoingMessage
 from openclaw.storage.files.disk import FileBlobStore
+from tests.support.loopback_channel import everybody
 
 PATIENCE_S = 60
 
@@ -134,6 +135,7 @@ async def running_channel(
         state_dir=str(state),
         blobs=blobs,
         receive=receiver.receive,
+        admits=everybody,
         notice=receiver.notice,
         edited=receiver.edited,
         deleted=receiver.deleted,

@@ -17,6 +17,7 @@ from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import OutgoingMessage
 from openclaw.storage.files.disk import FileBlobStore
+from tests.support.loopback_channel import everybody
 
 
 class ShortWaits(SystemClock):
@@ -46,6 +47,7 @@ class ChannelSetup:
             state_dir=str(state),
             blobs=self.blobs,
             receive=self._receive,
+            admits=everybody,
             notice=self._notice,
             edited=self._edited,
             deleted=self._deleted,

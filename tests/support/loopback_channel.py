@@ -24,6 +24,11 @@ class Delivered:
         self.key = key
 
 
+async def everybody(_: Inbound) -> bool:
+    """Lets everybody write."""
+    return True
+
+
 class Loopback:
     """A ``ChannelKind`` and the world behind it. A test passes it to the ``ChannelManager``."""
 

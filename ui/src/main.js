@@ -3,7 +3,7 @@ import { html, render, useEffect, useState } from "./core/dom.js";
 import { approvals } from "./core/approvals.js";
 import { connection, gateway } from "./core/gateway.js";
 import { address, route } from "./core/router.js";
-import { change, settings, takeTokenFromAddress } from "./core/settings.js";
+import { change, settings, signInFromAddress } from "./core/settings.js";
 import { LANGUAGES, language, t } from "./core/words.js";
 import { Empty, Icon, Notice, Toasts } from "./parts/basics.js";
 import { PAGES } from "./pages/index.js";
@@ -99,11 +99,10 @@ function App() {
   </div>`;
 }
 
-takeTokenFromAddress();
-addEventListener("hashchange", () => {
+addEventListener("hashchange", async () => {
   const before = location.hash;
-  takeTokenFromAddress();
+  await signInFromAddress();
   if (before !== location.hash) gateway.connect();
 });
-gateway.connect();
+signInFromAddress().then(() => gateway.connect());
 render(html`<${App} />`, document.getElementById("app"));

@@ -52,6 +52,10 @@ class ForeignTools(Protocol):
         ...
 
 
+async def _nothing_to_look_for() -> None:
+    """The default of ``Runtime.look_for_models``."""
+
+
 class Runtime(msgspec.Struct, kw_only=True):
     """The parts that runs and compactions use. ``gateway/assemble.py`` builds it once."""
 
@@ -67,6 +71,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Whether the stores are files of the state folder. Otherwise they are in a database."""
     catalogue: Callable[[], Catalogue]
     """Returns the models that can be used now. Do not keep it, because a local server can appear or go."""
+    look_for_models: Callable[[], Awaitable[None]] = _nothing_to_look_for
+    """Looks again for stored keys, fetched models and servers on this machine."""
     call_model: Callable[[ModelRequest, str, OnEvent], Awaitable[AssistantMessage]]
     """``ModelCalls.call`` in ``models/calls.py``: calls the model with the key of the named agent."""
     failover: Failover

@@ -106,6 +106,8 @@ class ChannelContext(msgspec.Struct, frozen=True, kw_only=True):
     blobs: BlobStore
     receive: Receive
     """``Pipeline.receive`` in ``inbound/pipeline.py``. Returns when the message is on disk or refused."""
+    admits: Receive
+    """Whether the sender of a message may write here. Files of others are not fetched: see ``of_admitted``."""
     notice: Callable[[Inbound], Awaitable[None]]
     """Reports an event that needs no answer, such as a reaction. Its ``text`` describes it."""
     edited: Callable[[Inbound], Awaitable[None]]

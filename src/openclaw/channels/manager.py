@@ -68,6 +68,7 @@ class ChannelManager:
         state_dir: str,
         blobs: BlobStore,
         receive: Receive,
+        admits: Receive,
         notice: Report | None = None,
         edited: Report | None = None,
         deleted: Report | None = None,
@@ -87,6 +88,7 @@ class ChannelManager:
         self._state_dir = Path(state_dir) / "channels"
         self._blobs = blobs
         self._receive = receive
+        self._admits = admits
         self._notice, self._edited, self._deleted = notice, edited, deleted
         self._commands = commands
         self._environ = environ
@@ -195,6 +197,7 @@ class ChannelManager:
             state_dir=self._state_dir / channel / account.id,
             blobs=self._blobs,
             receive=receive,
+            admits=self._admits,
             notice=self._notice or nothing,
             edited=self._edited or nothing,
             deleted=self._deleted or nothing,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from openclaw.channels.base import ChannelContext
-from openclaw.inbound.message import Media
+from openclaw.inbound.message import Inbound, Media
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 
 if TYPE_CHECKING:
     import aiohttp
 
 File = TypeVar("File")
+Fetched: TypeAlias = tuple[tuple[Media, ...], tuple[str, ...]]
+"""Files, and for the agent a line for each that was not fetched."""
 MAX_FILES = 32
 MB = 1024 * 1024
 _UNSAFE = re.compile(r"[^\w.()+ -]+")
@@ -23,9 +25,14 @@ class NotFetched(Exception):
     """A file was not fetched. The message says why."""
 
 
+async def of_admitted(context: ChannelContext, inbound: Inbound, fetch: Callable[[], Awaitable[Fetched]]) -> Fetched:
+    """What ``fetch`` brings, if the sender of the message may write. Strangers fill neither memory nor disk."""
+    return await fetch() if await context.admits(inbound) else ((), ("Its attachments were not fetched",))
+
+
 async def fetch_files(
     files: Sequence[File], name: Callable[[File], str | None], fetch: Callable[[File], Awaitable[Media]]
-) -> tuple[tuple[Media, ...], tuple[str, ...]]:
+) -> Fetched:
     """Fetches files with ``fetch``. Returns them, and for the agent a line for each that was not fetched."""
     media: list[Media] = []
     notes: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+DEMO = "local/smollm2-135m-instruct"
 LEAVE = ("/exit", "/quit")
 HISTORY = 10
 MOST_SHOWN = 200
@@ -191,21 +193,41 @@ def _plain_turn(conversation: Conversation, text: str) -> bool:
 
 
 def welcome() -> int:
-    """``openclaw`` alone: starts a Gateway if none runs, makes sure that a model answers, and opens a chat."""
+    """``openclaw`` alone: starts a Gateway if none runs, makes sure that a model answers, and opens a chat.
+
+    Where nothing is set up yet, it leads through that first.
+    """
     client = GatewayClient(resolve())
+    if client.target.local and not os.path.exists(paths.config_path()) and not client.alive():
+        from openclaw.cli.onboard import guide
+
+        return guide()
     if client.target.local:
         service.ensure_running(client)
+        _offer_keys(client)
     defaults: dict[str, Any] = client.call("sessions.list", {"limit": 1}).get("defaults") or {}
-    _ensure_model(str(defaults.get("modelProvider") or ""), local=client.target.local)
     name = "/".join(str(defaults[key]) for key in ("modelProvider", "model") if defaults.get(key))
+    if name == DEMO and client.target.local:
+        _ensure_demo()
     note(printable(f"{name or 'No model'} answers. `openclaw models list` shows others."))
     return open_chat(Conversation(client, None, None), HISTORY)
 
 
-def _ensure_model(provider: str, *, local: bool) -> None:
-    """Offers to fetch the embedded model when it would answer and is not installed yet."""
-    if provider != "local" or not local:
-        return
+def _offer_keys(client: GatewayClient) -> None:
+    """Says which keys of this terminal the Gateway lacks, and offers to store them for it."""
+    from openclaw.cli.models import offer_keys, unknown_to_gateway
+
+    try:
+        told = client.call("models.status")
+    except GatewayError:
+        return  # An older Gateway does not know its keys.
+    # Whoever chose a model with a key need not hear of other keys at every chat.
+    if str(told.get("defaultModel") or "local/").startswith("local/"):
+        offer_keys(unknown_to_gateway(told))
+
+
+def _ensure_demo() -> None:
+    """Offers to fetch the embedded model, which would answer, when it is not installed yet."""
     from openclaw.models.local.install import is_installed
 
     if is_installed(paths.state_dir()):
@@ -215,7 +237,7 @@ def _ensure_model(provider: str, *, local: bool) -> None:
         "A small model can run on this computer; it is good for trying things out."
     )
     if input("Fetch it now (about 98 MB)? [Y/n] ").strip().lower() in ("", "y", "yes"):
-        from openclaw.cli.models import fetch_local
+        from openclaw.cli.local_models import fetch_local
 
         fetch_local()
     else:

@@ -36,6 +36,10 @@ def run(args: argparse.Namespace) -> int:
         from openclaw.cli.main import use_dev_profile
 
         use_dev_profile()
+    if args.env_file:
+        from openclaw.cli.service_env import use_env
+
+        use_env(args.env_file, os.environ)
     import gc
 
     # The start makes almost no garbage, and looking for it takes a tenth of the start's time.
@@ -225,6 +229,7 @@ _ACTIONS = {
             Flag("--dev", "use the profile 'dev'"),
             Flag("--force", "first stop the Gateway that runs with this state directory"),
             Flag("--verbose", "more on the console"),
+            Flag("--env-file PATH", "take variables from this file where the environment has none"),
         ),
         example="openclaw gateway run --port 18789",
     ),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 TABLE: tuple[tuple[str, str, str], ...] = (
     # name, module in openclaw.cli whose COMMANDS has it, one line of help
     ("chat", "chat", "Talk with the agent in this terminal"),
+    ("onboard", "onboard", "Set up a model, the agent's folder, the service and a channel, then chat"),
     ("message", "message", "Send one message and print the reply"),
     ("agent", "message", "Run one agent turn, optionally delivering the reply to a channel"),
     ("gateway", "gateway", "Run, start, stop or query the Gateway"),
@@ -48,7 +49,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("mcp", "mcp", "Show the MCP servers whose tools the agents use, or be one for other agents"),
     ("backup", "backup", "Make, check and restore backups of everything the Gateway keeps"),
     ("logs", "logs", "Show what the Gateway does, live with -f"),
-    ("dashboard", "status", "Print the address and the token for a Control UI that you host"),
+    ("dashboard", "status", "Open the web page in your browser, signed in"),
     ("completion", "completion", "Print a completion script for bash, zsh or fish"),
 )
 ALIASES = {"daemon": "gateway", "tui": "chat"}

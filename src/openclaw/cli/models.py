@@ -1,4 +1,4 @@
-"""``openclaw models``: lists models, shows or sets the one that answers, installs the small local one."""
+"""``openclaw models``: lists models, shows or sets the one that answers, stores keys and tries them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import sys
 
 from openclaw import paths
 from openclaw.cli.client import from_args
-from openclaw.cli.command import CLIENT, JSON, Action, Flag, Group, UserError, answer
-from openclaw.cli.terminal import note, print_json, show_progress
+from openclaw.cli.command import CLIENT, GATEWAY, JSON, Action, Flag, Group, UserError, answer
+from openclaw.cli.local_models import install, list_local, refresh_gateway, remove
+from openclaw.cli.terminal import note, paint, print_json
 from openclaw.printable import printable
 
 TYPE_CHECKING = False
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
     from openclaw.config.schema import Config
     from openclaw.models.base import Model
 
-LOCAL = "local"
-BAR_WIDTH = 30
+ON_THIS_MACHINE = ("local", "ollama", "lmstudio", "llamacpp", "vllm")
 EXPIRES_SOON_MS = 24 * 3_600_000
 """``--check`` warns this long before a credential expires."""
 
 
 def list_models(args: argparse.Namespace) -> int:
+    if args.local and not args.provider:
+        return list_local(args)
     client = from_args(args)
     listed = client.call("models.list").get("models") or []
     defaults = client.call("sessions.list", {"limit": 1}).get("defaults") or {}
@@ -61,7 +63,7 @@ def _row(model: dict[str, Any], default: str) -> dict[str, Any]:
         "name": model.get("name"),
         "input": model.get("input") or ["text"],
         "contextWindow": model.get("contextWindow"),
-        "local": model.get("provider") in (LOCAL, "ollama"),
+        "local": model.get("provider") in ON_THIS_MACHINE,
         "available": model.get("available"),
         "tags": tags,
         "missing": False,
@@ -69,26 +71,127 @@ def _row(model: dict[str, Any], default: str) -> dict[str, Any]:
 
 
 def status(args: argparse.Namespace) -> int:
-    report = _report(args.agent)
+    report = model_report(args.agent)
     if args.check:
         return report["auth"]["check"]
+    client = from_args(args)
+    running = client.alive()
+    told: dict[str, Any] = {}
+    if running:
+        told = client.call("models.status", {"refresh": True, **({"agentId": args.agent} if args.agent else {})})
+        report |= {"resolvedDefault": told["defaultModel"] or report["resolvedDefault"], "why": told["why"]}
+    report["gateway"] = told if running else None
+    report["notInGateway"] = unknown_to_gateway(told) if running and client.target.local else []
+    if args.probe or args.probe_provider:
+        report["probe"] = _probe(args, running)
     if args.json:
         print_json(report)
     elif args.plain:
         sys.stdout.write(f"{report['resolvedDefault']}\n")
     else:
-        lines = [
-            f"Default model: {report['resolvedDefault']}",
-            f"Why: {report['why']}",
-            f"Fallbacks: {', '.join(report['fallbacks']) or 'none'}",
-            f"Image model: {', '.join([report['imageModel'] or 'none', *report['imageFallbacks']])}",
-            *_rest_lines(report["auth"]["unusableProfiles"]),
-            f"Aliases: {', '.join(f'{alias} = {name}' for alias, name in report['aliases'].items()) or 'none'}",
-            f"Local model: {'installed' if report['localInstalled'] else 'not here (openclaw models install local)'}",
-            f"Config: {report['configPath']}",
-        ]
-        sys.stdout.write(printable("\n".join(lines)) + "\n")
-    return 0
+        sys.stdout.write("\n".join(_status_lines(report)) + "\n")
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            offer_keys(report["notInGateway"])
+    failed = [row for row in report.get("probe", ()) if not row["ok"]]
+    return 1 if failed else 0
+
+
+def _probe(args: argparse.Namespace, running: bool) -> list[dict[str, Any]]:
+    """Has the Gateway try its keys, because its keys count. Without a Gateway this is not possible."""
+    if not running:
+        raise UserError("No Gateway is running, and its keys are the ones to try: openclaw gateway start")
+    params = {"timeoutMs": args.probe_timeout, **({"provider": args.probe_provider} if args.probe_provider else {})}
+    params |= {"agentId": args.agent} if args.agent else {}
+    return from_args(args).call("models.probe", params, timeout_ms=args.probe_timeout * 4)["results"]
+
+
+def _status_lines(report: dict[str, Any]) -> list[str]:
+    """The report for people. Names from outside are made safe for the terminal."""
+    here = "the Gateway" if report["gateway"] else "a Gateway started from here (none is running)"
+    lines = [
+        f"Default model of {here}: {report['resolvedDefault']}",
+        f"Why: {report['why']}",
+        f"Fallbacks: {', '.join(report['fallbacks']) or 'none'}",
+        f"Image model: {', '.join([report['imageModel'] or 'none', *report['imageFallbacks']])}",
+        *_rest_lines(report["auth"]["unusableProfiles"]),
+        f"Aliases: {', '.join(f'{alias} = {name}' for alias, name in report['aliases'].items()) or 'none'}",
+        f"Local model: {'installed' if report['localInstalled'] else 'not here (openclaw models install)'}",
+        f"Config: {report['configPath']}",
+    ]
+    lines = [printable(line) for line in lines]
+    for row in (report["gateway"] or {}).get("providers", ()):
+        keys = ", ".join(_key_words(key) for key in row["keys"])
+        lines.append(printable(f"Key for {row['label']}: {keys}"))
+    for row in report.get("probe", ()):
+        verdict = paint("works", "green") if row["ok"] else paint("does not work", "red")
+        detail = f"{row.get('durationMs', 0) / 1000:.1f} s" if row["ok"] else row.get("error") or row.get("kind")
+        lines.append(printable(f"{row['model']} with {row['key']['id']}: ") + verdict + printable(f" ({detail})"))
+    for offer in report["notInGateway"]:
+        lines.append(printable(_offer_words(offer)))
+    return lines
+
+
+def _key_words(key: dict[str, Any]) -> str:
+    words = {"unneeded": "none needed", "config": "in the configuration", "profile": "stored"}
+    source, where = str(key["source"]), str(key.get("where") or "")
+    return f"{words.get(source, source)}{f' ({where})' if where else ''}"
+
+
+def unknown_to_gateway(told: dict[str, Any]) -> list[dict[str, str]]:
+    """The keys in this terminal's environment that the Gateway does not have, because it was started without them.
+
+    ``told`` is the answer of ``models.status``. A provider whose key the Gateway has from elsewhere is left out.
+    """
+    from openclaw.models.catalogue_data import PROVIDERS
+
+    supplied = {row["provider"] for row in told.get("providers", ()) if _has_key(row)}
+    offers: list[dict[str, str]] = []
+    for name, facts in PROVIDERS.items():
+        variable = next((one for one in facts.key_env if os.environ.get(one, "").strip()), None)
+        if variable and facts.default_model and name not in supplied and variable not in told.get("variables", ()):
+            offers.append({"provider": name, "label": facts.label, "variable": variable})
+    return offers
+
+
+def _has_key(row: dict[str, Any]) -> bool:
+    return any(key["source"] not in ("unneeded", "missing") for key in row["keys"])
+
+
+def _offer_words(offer: dict[str, str]) -> str:
+    return (
+        f"{offer['variable']} is set in this terminal, but the Gateway was started without it. Store it: "
+        f"openclaw models auth add --provider {offer['provider']} --from-env {offer['variable']}"
+    )
+
+
+def offer_keys(offers: list[dict[str, str]]) -> bool:
+    """Asks the person at the terminal whether to give the Gateway the keys that it lacks. True: it got one."""
+    stored = False
+    for offer in offers:
+        question = f"The Gateway does not have your {offer['label']} key ({offer['variable']}). Store it for it? [Y/n] "
+        if input(question).strip().lower() in ("", "y", "yes"):
+            note(keep_key(offer["provider"], os.environ[offer["variable"]].strip()))
+            stored = True
+    return stored
+
+
+def keep_key(provider: str, key: str, *, agent: str | None = None, profile: str = "") -> str:
+    """Stores a key where the Gateway finds it, tells the Gateway, and returns a sentence about it."""
+    from openclaw.config import agents
+    from openclaw.config.load import read_config
+    from openclaw.models.cooldowns import UnreadableProfiles
+    from openclaw.models.keys import is_key, profiles_path, store_key
+
+    if not is_key(key):
+        raise UserError("That is not a key: it is empty, or has blanks or characters that no key has.")
+    config = read_config(paths.config_path(), os.environ).config
+    path = profiles_path(config, paths.state_dir(), agent or agents.default_agent_id(config))
+    try:
+        name = store_key(path, provider, key, profile)
+    except (OSError, UnreadableProfiles) as error:
+        raise UserError(f"The key was not stored: {error}") from error
+    default = refresh_gateway().get("defaultModel")
+    return f"Stored as {name} in {path} (only you can read it)." + (f" {default} answers." if default else "")
 
 
 def _rest_lines(resting: list[dict[str, Any]]) -> list[str]:
@@ -142,7 +245,7 @@ def _auth_report(config: Config, agent_id: str, model: Model) -> dict[str, Any]:
     }
 
 
-def _report(agent: str | None) -> dict[str, Any]:
+def model_report(agent: str | None) -> dict[str, Any]:
     import asyncio
 
     from openclaw.config import agents
@@ -253,7 +356,51 @@ def _fallbacks(args: argparse.Namespace, key: str) -> int:
 
 
 def auth(args: argparse.Namespace) -> int:
-    """Shows or changes the order in which an agent's stored credentials of a provider are used."""
+    """Stores and forgets keys, and shows or changes the order in which an agent's are used."""
+    if args.what == "add":
+        return _add_key(args)
+    if args.what == "remove":
+        return _remove_key(args)
+    if args.action not in ("get", "set", "clear"):
+        raise UserError("openclaw models auth order: name what to do, get, set or clear.")
+    return _auth_order(args)
+
+
+def _add_key(args: argparse.Namespace) -> int:
+    from openclaw.models.catalogue_data import PROVIDERS
+    from openclaw.models.keys import canonical_provider
+
+    provider = canonical_provider(args.provider)
+    label = PROVIDERS[provider].label if provider in PROVIDERS else provider
+    if args.from_env:
+        key = os.environ.get(args.from_env, "").strip()
+        if not key:
+            raise UserError(f"The environment variable {args.from_env} is not set here.")
+    elif sys.stdin.isatty():
+        import getpass
+
+        key = getpass.getpass(f"Key for {label} (it is not shown): ").strip()
+    else:
+        key = sys.stdin.readline().strip()
+    told = keep_key(provider, key, agent=args.agent, profile=args.profile or "")
+    return answer(args, {"ok": True, "provider": provider, "profile": args.profile or f"{provider}:default"}, told)
+
+
+def _remove_key(args: argparse.Namespace) -> int:
+    from openclaw.config import agents
+    from openclaw.config.load import read_config
+    from openclaw.models.keys import canonical_provider, forget_key, profiles_path
+
+    config = read_config(paths.config_path(), os.environ).config
+    path = profiles_path(config, paths.state_dir(), args.agent or agents.default_agent_id(config))
+    name = args.profile or f"{canonical_provider(args.provider)}:default"
+    removed = forget_key(path, name)
+    refresh_gateway()
+    told = f"The key {name} is forgotten." if removed else f"There is no stored key {name}."
+    return answer(args, {"ok": True, "profile": name, "removed": removed}, told)
+
+
+def _auth_order(args: argparse.Namespace) -> int:
     from openclaw.config import agents
     from openclaw.config.load import read_config
     from openclaw.models.cooldowns import UnreadableProfiles, edit_profiles
@@ -291,60 +438,6 @@ def auth(args: argparse.Namespace) -> int:
     return answer(args, report, f"Order of {provider}: {', '.join(order) or 'none'}", sys.stderr)
 
 
-def install(args: argparse.Namespace) -> int:
-    if args.if_needed:
-        report = _report(None)
-        if not report["resolvedDefault"].startswith(f"{LOCAL}/"):
-            note(f"Model: {report['resolvedDefault']} ({report['why']})")
-            return 0
-        note("No model key and no local Ollama was found: the small built-in model will answer.")
-        if report["localInstalled"]:
-            return 0
-    sys.stdout.write(fetch_local() + "\n")
-    return 0
-
-
-def fetch_local() -> str:
-    """Installs the embedded model with a progress bar, and returns the path of its weights."""
-    from openclaw.models.local.install import InstallError, install_local
-
-    bar = _Progress()
-    try:
-        return install_local(bar, state_dir=paths.state_dir())
-    except InstallError as error:
-        raise UserError(str(error)) from error
-    finally:
-        bar.end()
-
-
-class _Progress:
-    """Shows progress: a bar on a terminal, one line per step elsewhere."""
-
-    def __init__(self) -> None:
-        self._label = ""
-        self._open = False
-
-    def __call__(self, label: str, done: int | None, total: int | None) -> None:
-        if not sys.stderr.isatty():
-            if label != self._label:
-                note(label)
-        else:
-            if label != self._label:
-                self.end()
-            bar = "…"
-            if done is not None and total:
-                filled = min(BAR_WIDTH, done * BAR_WIDTH // total)
-                bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done // 1_000_000}/{total // 1_000_000} MB"
-            show_progress(f"{label} {bar}")
-            self._open = True
-        self._label = label
-
-    def end(self) -> None:
-        if self._open:
-            sys.stderr.write("\n")
-            self._open = False
-
-
 _FALLBACK_FLAGS = (
     Flag("what", "what to do", choices=("list", "add", "remove", "clear")),
     Flag("model MODEL", "provider/model, or an alias", nargs="?"),
@@ -364,15 +457,19 @@ _ACTIONS = {
         example="openclaw models list --json",
     ),
     "status": Action(
-        "Which model answers, and why",
+        "Which model answers and why, and whether the keys work",
         status,
         (
             Flag("--agent ID", "for this agent (default: the default agent)"),
             Flag("--plain", "only the default model's name"),
             Flag("--check", "exit with 1 if the model has no usable key, with 2 if it expires within a day"),
+            Flag("--probe", "have the Gateway try each of its keys with one real message"),
+            Flag("--probe-provider NAME", "try only the keys of this provider"),
+            Flag("--probe-timeout MS", "milliseconds for each try (60000)", type=int, default=60_000),
             JSON,
+            *GATEWAY,
         ),
-        example="openclaw models status",
+        example="openclaw models status --probe",
     ),
     "set": Action(
         "Choose the default model",
@@ -399,26 +496,35 @@ _ACTIONS = {
         example="openclaw models image-fallbacks list",
     ),
     "auth": Action(
-        "The order in which stored credentials of a provider are used",
+        "Store or forget a key, and the order in which stored keys of a provider are used",
         auth,
         (
-            Flag("what", "the order of the credentials", choices=("order",)),
-            Flag("action", "show, set or remove it", choices=("get", "set", "clear")),
-            Flag("profiles PROFILE", "the credentials, the preferred one first", nargs="*"),
-            Flag("--provider NAME", "the provider", required=True),
+            Flag("what", "add or remove a key; order of the keys", choices=("add", "remove", "order")),
+            Flag("action", "with order: show, set or remove it", nargs="?", choices=("get", "set", "clear")),
+            Flag("profiles PROFILE", "with order set: the keys, the preferred one first", nargs="*"),
+            Flag("--provider NAME", "the provider, such as anthropic", required=True),
+            Flag("--from-env NAME", "take the key from this environment variable (default: it is asked for)"),
+            Flag("--profile ID", "the name of the key (default: PROVIDER:default)"),
             Flag("--agent ID", "for this agent (default: the default agent)"),
             JSON,
         ),
-        example="openclaw models auth order set --provider anthropic anthropic:work anthropic:home",
+        example="openclaw models auth add --provider anthropic",
     ),
     "install": Action(
-        "Install the small model that runs on this computer",
+        "Fetch a model that runs on this computer, without a name: show which there are",
         install,
         (
-            Flag("what", "the small model that runs on this computer", choices=(LOCAL,)),
-            Flag("--if-needed", "only when no other model is at hand; says which is"),
+            Flag("name NAME", "qwen3-0.6b, qwen3-1.7b, qwen3-4b, or local (a small demo)", nargs="?"),
+            Flag("--if-needed", "with local: only when no other model is at hand; says which is"),
+            JSON,
         ),
-        example="openclaw models install local",
+        example="openclaw models install qwen3-0.6b",
+    ),
+    "remove": Action(
+        "Delete a fetched model from this computer",
+        remove,
+        (Flag("name NAME", "as `openclaw models list --local` shows it"), JSON),
+        example="openclaw models remove qwen3-0.6b",
     ),
 }
 COMMANDS = {"models": Group(_ACTIONS, default="status")}

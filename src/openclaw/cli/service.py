@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Generator
     from subprocess import CompletedProcess
+    from typing import Any
 
 
 START_TIMEOUT_S = 60.0
@@ -58,7 +59,7 @@ def start(client: GatewayClient, extra: list[str] | None = None) -> int:
         while time.monotonic() < deadline:
             # The port may differ from the configured one (port 0, first start).
             lock = targets.running_gateway()
-            if lock is not None and (extra or not os.environ.get("OPENCLAW_GATEWAY_PORT")):
+            if lock is not None and (extra or not targets.port_from_environment()):
                 client.target.port = int(lock.get("port") or client.target.port)
             if client.alive():
                 if not client.target.secret:
@@ -233,24 +234,67 @@ def _quote(word: str) -> str:
 
 
 def install(args: argparse.Namespace, what: str, extra: list[str]) -> int:
-    """Writes the unit and starts it where this login has systemd. Without it, says what to run elsewhere."""
-    path, name = _write_unit(what, extra, force=args.force), unit_name(what)
-    commands = ["systemctl --user daemon-reload", f"systemctl --user enable --now {name}"]
-    if usable():
-        for command in commands:
-            must(*command.split()[2:])
-        return answer(args, {"ok": True, "path": path, "enabled": True}, f"Installed and started: {path}")
-    report = {"ok": True, "path": path, "enabled": False, "run": commands}
-    todo = "\n".join(f"  {command}" for command in commands)
+    """Writes the service's file and starts it where this login can. Otherwise says what to run elsewhere."""
+    report = put_in_place(what, extra, force=args.force)
+    if report["enabled"]:
+        return answer(args, report, f"Installed and started: {report['path']}")
+    todo = "\n".join(f"  {command}" for command in report["run"])
     return answer(
-        args, report, f"Wrote {path}.\nThis login has no systemd user manager; where it has one, run:\n{todo}"
+        args, report, f"Wrote {report['path']}.\nThis login cannot start services; where one can, run:\n{todo}"
     )
 
 
+def put_in_place(what: str, extra: list[str], *, force: bool) -> dict[str, Any]:
+    """Installs the service: a systemd user unit, on macOS an agent of launchd. Returns what was done.
+
+    A Gateway gets a private file with the variables that it needs to find its keys. ``enabled`` is False where this
+    login has nobody who starts services; ``run`` then has the commands for one that has.
+    """
+    env: list[str] = []
+    if what == "gateway":
+        from openclaw.cli.service_env import env_path, write_env
+
+        env, extra = write_env(os.environ), [*extra, "--env-file", env_path()]
+    if sys.platform == "darwin":
+        from openclaw.cli import launchd
+
+        return {**launchd.put_in_place(what, extra, force=force), "variables": env}
+    path, name = _write_unit(what, extra, force=force), unit_name(what)
+    commands = ["systemctl --user daemon-reload", f"systemctl --user enable {name}", f"systemctl --user restart {name}"]
+    report: dict[str, Any] = {"ok": True, "path": path, "enabled": usable(), "variables": env}
+    if not report["enabled"]:
+        return {**report, "run": commands}
+    for command in commands:
+        must(*command.split()[2:])
+    return report
+
+
+def can_install() -> bool:
+    """Whether this login has somebody who starts services: systemd for users, or launchd."""
+    return sys.platform == "darwin" or usable()
+
+
+def is_installed(what: str = "gateway") -> bool:
+    if sys.platform == "darwin":
+        from openclaw.cli import launchd
+
+        return os.path.exists(launchd.plist_path(what))
+    return os.path.exists(unit_path(what))
+
+
 def uninstall(args: argparse.Namespace, what: str) -> int:
-    path = unit_path(what)
-    if not os.path.exists(path):
+    from openclaw.cli.service_env import env_path
+
+    if not is_installed(what):
         return answer(args, {"ok": True, "removed": False}, "The service is not installed.")
+    if what == "gateway" and os.path.exists(env_path()):
+        os.unlink(env_path())
+    if sys.platform == "darwin":
+        from openclaw.cli import launchd
+
+        path = launchd.take_away(what)
+        return answer(args, {"ok": True, "removed": True, "path": path}, f"Removed {path}.")
+    path = unit_path(what)
     if usable():
         must("disable", "--now", unit_name(what))
     os.unlink(path)
@@ -309,7 +353,7 @@ def systemctl(*words: str) -> CompletedProcess[str] | None:
 
 def manages_gateway() -> bool:
     """Whether the unit is installed and systemd answers, so that start and stop go through it."""
-    return os.path.exists(unit_path()) and usable()
+    return sys.platform != "darwin" and os.path.exists(unit_path()) and usable()
 
 
 def must(*words: str) -> None:

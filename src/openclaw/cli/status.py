@@ -9,6 +9,7 @@ import time
 from openclaw import __version__, paths
 from openclaw.cli.client import GatewayClient, from_args
 from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, failure, query
+from openclaw.cli.service import ensure_running
 from openclaw.cli.target import gateway_section, resolve, running_gateway
 from openclaw.cli.terminal import note, paint, print_json
 from openclaw.printable import printable
@@ -61,21 +62,49 @@ def _channel_lines(health: dict[str, Any]) -> list[str]:
 
 
 def dashboard(args: argparse.Namespace) -> int:
-    target = resolve()
-    page = gateway_section(paths.config_path()).get("controlUi") or {}
-    base, served = str(page.get("basePath") or "").strip("/"), page.get("enabled") is not False
+    """Opens the page in a browser, signed in by a ticket that is good once. The secret itself is in no address."""
+    client = GatewayClient(resolve())
+    target, page = client.target, gateway_section(paths.config_path()).get("controlUi") or {}
+    if page.get("enabled") is False:
+        raise UserError(
+            "The Gateway serves no page: gateway.controlUi.enabled is false.\n"
+            "Switch it on: openclaw config set gateway.controlUi.enabled true"
+        )
+    if target.local and not client.alive():
+        ensure_running(client)
+        target = client.target
+    base = str(page.get("basePath") or "").strip("/")
     clean = f"{target.http_url}/{base}/" if base else f"{target.http_url}/"
-    # The secret travels as a fragment, which browsers never send over the network.
-    with_token = f"{clean}#token={target.secret}" if target.secret else clean
+    report: dict[str, Any] = {"url": clean, "wsUrl": target.url}
+    if target.secret:
+        ticket = client.call("signIn.create", {"secret": target.secret})
+        report |= {"signInUrl": f"{clean}#ticket={ticket['ticket']}", "expiresInMs": ticket["expiresInMs"]}
+    address = str(report.get("signInUrl") or clean)
+    opened = not args.no_open and not args.json and _opens(address)
     if args.json:
-        print_json({"url": clean, "urlWithToken": with_token, "wsUrl": target.url, "served": served})
+        print_json(report)
         return 0
-    sys.stdout.write(f"Address: {clean}\nWith token: {with_token}\nWebSocket: {target.url}\n")
-    if not served:
-        note("gateway.controlUi.enabled is false: the Gateway serves no page.")
+    lines = [f"Opened in your browser: {clean}"] if opened else ["Open this address; it signs you in once:", address]
+    if not opened and "expiresInMs" in report:
+        lines.append(f"It is good for {report['expiresInMs'] // 60_000} minutes. Later: openclaw dashboard")
+    sys.stdout.write("\n".join(lines) + "\n")
+    if page.get("root"):
+        note("gateway.controlUi.root has a page of your own; if it knows no tickets, enter the token there.")
     if os.environ.get("SSH_CONNECTION") and target.local:
-        note(f"From your own machine: ssh -N -L {target.port}:127.0.0.1:{target.port} USER@HOST, then use the address.")
+        note(
+            f"From your own machine: ssh -N -L {target.port}:127.0.0.1:{target.port} USER@HOST, then open the address."
+        )
     return 0
+
+
+def _opens(address: str) -> bool:
+    """Opens a browser where there is one that the person can see."""
+    seen = os.environ.get("BROWSER") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if os.environ.get("SSH_CONNECTION") or not (seen or sys.platform == "darwin"):
+        return False
+    import webbrowser
+
+    return webbrowser.open(address)
 
 
 def status(args: argparse.Namespace) -> int:
@@ -222,9 +251,9 @@ COMMANDS = {
     ),
     "health": health_query("openclaw health --json"),
     "dashboard": Action(
-        "Print the address and the token for a Control UI that you host",
+        "Open the web page in your browser, signed in",
         dashboard,
-        (Flag("--no-open", "only print the address (always done)"), JSON),
+        (Flag("--no-open", "only print the address; it signs in once"), JSON),
         example="openclaw dashboard --no-open",
     ),
 }

@@ -100,7 +100,7 @@ def _local(gateway: dict[str, Any]) -> Target:
     host, port, source = LOOPBACK, paths.DEFAULT_PORT, "local loopback"
     running = running_gateway() or {}
     explicit = port_from_environment()
-    if explicit is not None:
+    if explicit:
         port, source = explicit, "env OPENCLAW_GATEWAY_PORT"
     elif running.get("port"):
         port, source = int(running["port"]), "local loopback (running Gateway)"

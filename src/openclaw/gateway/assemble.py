@@ -33,13 +33,23 @@ from openclaw.extensions.loader import load_extensions
 from openclaw.extensions.points import Taken
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
+from openclaw.gateway.auth.sign_in import SignInTickets
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.event_loop import LoopFairness, LoopLag
 from openclaw.gateway.extension_doors import SentMessages, extension_method, extension_route
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import DiskCheck, Health, build_health
-from openclaw.gateway.http import control_ui, hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke
+from openclaw.gateway.http import (
+    control_ui,
+    hooks,
+    monitoring,
+    openai_chat,
+    openai_responses,
+    rpc,
+    sign_in,
+    tools_invoke,
+)
 from openclaw.gateway.messenger import ChannelMessenger
 from openclaw.gateway.methods import (
     agent,
@@ -54,6 +64,7 @@ from openclaw.gateway.methods import (
     mcp,
     memory,
     messages,
+    models,
     nodes,
     outbox,
     plugins,
@@ -86,8 +97,8 @@ from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import AgentMemories
 from openclaw.models.base import Model, ModelError
 from openclaw.models.calls import ModelCalls
-from openclaw.models.catalogue import Catalogue, UnknownModel
-from openclaw.models.detect import find_models
+from openclaw.models.catalogue import Catalogue, CurrentCatalogue, UnknownModel
+from openclaw.models.detect import LOCAL_SERVERS, find_models
 from openclaw.models.fallback import Failover
 from openclaw.models.keys import Keys
 from openclaw.outbound.reply import SendFailed, is_delivered
@@ -146,6 +157,7 @@ METHOD_FAMILIES = (
     mcp,
     memory,
     messages,
+    models,
     outbox,
     plugins,
     channels,
@@ -157,7 +169,7 @@ METHOD_FAMILIES = (
     usage,
 )
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
-HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke, control_ui)
+HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, sign_in, tools_invoke, control_ui)
 """The first route that fits answers. The Control UI fits every path, so it is the last."""
 
 
@@ -241,6 +253,7 @@ async def open_runtime(
         close_stores=stores.close,
         on_files=stores.lines is None,
         catalogue=catalogue,
+        look_for_models=catalogue.look_again,
         processes=ProcessRegistry(),
         notes=SessionNotes(clock, lambda: user_zone(config.current), Path(state_dir)),
         call_model=model_calls.call,
@@ -361,6 +374,7 @@ def build_gateway(
         health=Health(clock, disk, lambda: build_health(gateway), publish_health),
         disk=disk,
         auth_limiter=FailedAuthLimiter(clock, lambda: runtime.config.current.gateway.auth.rate_limit),
+        sign_in_tickets=SignInTickets(clock),
         restart=Restart(state_dir, clock),
         metrics=metrics,
         loop_lag=LoopLag(clock),
@@ -371,6 +385,7 @@ def build_gateway(
         runtime,
         ChannelKinds(environ),
         receive=lambda inbound: gateway.pipeline.receive(inbound),
+        admits=lambda inbound: gateway.pipeline.admits(inbound),
         notice=lambda inbound: gateway.pipeline.notice(inbound),
         edited=lambda inbound: gateway.pipeline.edited(inbound),
         deleted=lambda inbound: gateway.pipeline.deleted(inbound),
@@ -538,25 +553,6 @@ def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
     return observers
 
 
-class CurrentCatalogue:
-    """Returns the models of the current configuration, made anew when the configuration has changed."""
-
-    def __init__(self, config: ConfigStore, environ: Mapping[str, str], found: list[Model], state_dir: str) -> None:
-        self._config = config
-        self._environ = environ
-        self._found = found
-        self._state_dir = state_dir
-        self._made_from: Config | None = None
-        self._catalogue: Catalogue | None = None
-
-    def __call__(self) -> Catalogue:
-        config = self._config.current
-        if self._catalogue is None or self._made_from is not config:
-            self._made_from = config
-            self._catalogue = Catalogue(config, self._environ, found=self._found, state_dir=self._state_dir)
-        return self._catalogue
-
-
 async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
     report = await migrate_sessions(
         state_dir,
@@ -573,13 +569,14 @@ async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
 
 
 async def _models_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[Model]:
-    """The models of servers on this machine. They are searched for only when the configuration names no model."""
+    """The models of servers on this machine. They are searched for only where one of them may answer."""
     chosen = Catalogue(config, environ, state_dir=state_dir)
     try:
-        explicit = chosen.default_for(config, default_agent_id(config)).api != "local"
+        default = chosen.default_for(config, default_agent_id(config))
     except UnknownModel:
-        explicit = True
-    return [] if explicit else await find_models(environ)
+        return []
+    wanted = default.api == "local" or default.provider in LOCAL_SERVERS
+    return await find_models(environ) if wanted else []
 
 
 async def close_gateway(gateway: Gateway) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from openclaw.config.schema import Config
     from openclaw.gateway.auth.devices import Devices
     from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
+    from openclaw.gateway.auth.sign_in import SignInTickets
     from openclaw.gateway.channel_services import ChannelServices
     from openclaw.gateway.event_loop import LoopFairness, LoopLag
     from openclaw.gateway.health import DiskCheck, Health
@@ -97,6 +98,8 @@ class Gateway:
     health: Health
     disk: DiskCheck
     auth_limiter: FailedAuthLimiter
+    sign_in_tickets: SignInTickets
+    """One-time tickets with which the web page signs in."""
     sockets: Sockets = field(default_factory=Sockets)
     """The open connections, of strangers and of known callers."""
     restart: Restart

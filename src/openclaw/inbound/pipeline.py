@@ -138,6 +138,11 @@ class Pipeline:
 
     # From a channel
 
+    async def admits(self, inbound: Inbound) -> bool:
+        """Whether the sender of a message may write. Channels ask before they fetch its files."""
+        allowed = await self._pairing.allowed(inbound.channel)
+        return not isinstance(decide_access(inbound, self._settings(inbound), allowed), Drop | Pair)
+
     async def receive(self, inbound: Inbound) -> bool:
         """Returns True once the message is taken, False when access denies it. Raises when it could not be kept."""
         allowed = await self._pairing.allowed(inbound.channel)
@@ -305,8 +310,7 @@ class Pipeline:
 
     async def notice(self, inbound: Inbound) -> None:
         """Notes something that the agent learns at its next turn, such as a reaction."""
-        allowed = await self._pairing.allowed(inbound.channel)
-        if not isinstance(decide_access(inbound, self._settings(inbound), allowed), Drop | Pair):
+        if await self.admits(inbound):
             resolved = resolve_route(self._runtime.config.current, inbound)
             self._runtime.notes.add(resolved.session_key, inbound.text)
 
@@ -347,8 +351,7 @@ class Pipeline:
 
     async def _turn_of(self, inbound: Inbound) -> LedgerRow | None:
         """The message that a platform speaks of, if a run was made of it and its sender may still write."""
-        allowed = await self._pairing.allowed(inbound.channel)
-        if isinstance(decide_access(inbound, self._settings(inbound), allowed), Drop | Pair):
+        if not await self.admits(inbound):
             return None
         row = await self._runtime.ledger.by_message_id(inbound.message_id)
         if row is None or row.body.command or row.body.prompt is None:

@@ -16,13 +16,17 @@ from openclaw.config.agents import model_aliases, primary_model
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.models.base import Model, ModelError, Price
 from openclaw.models.catalogue_data import LOCAL_PROVIDER, MODEL_ALIASES, MODELS, PROVIDERS, local_model
+from openclaw.models.detect import find_models
 from openclaw.models.keys import canonical_provider, find_source, provider_config, read_profiles
+from openclaw.models.local.downloads import find_download, installed_models
 from openclaw.models.local.gguf import context_length
 from openclaw.models.local.install import INSTALL_COMMAND, is_installed, weights_path
+from openclaw.models.local.tool_text import TOOL_FORMAT
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config
     from openclaw.config.schema.models import ModelConfig, ProviderConfig
+    from openclaw.config.store import ConfigStore
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +141,7 @@ class Catalogue:
                 model = self.resolve(f"{name}/{section.models[0].id}")
                 why = f"using {model.ref} because it is the first model of models.providers in the config"
                 return Choice(model, why)
-        if choice := self._key_choice() or self._ollama_choice():
+        if choice := self._key_choice() or self._ollama_choice() or self._fetched_choice():
             return choice
         model = self._models[local_model().ref.lower()]
         why = f"using {model.ref}, the embedded model, because no key and no local server was found"
@@ -175,6 +179,13 @@ class Catalogue:
         model = next((candidate for candidate in models if candidate.tools), models[0])
         return Choice(model, f"using {model.ref} because an Ollama server with this model runs at {model.base_url}")
 
+    def _fetched_choice(self) -> Choice | None:
+        """The best model that was fetched to run on this computer."""
+        for model in installed_models(self._state_dir):
+            model = self._models[model.ref.lower()]
+            return Choice(model, f"using {model.ref}, which is installed here, because no key and no server was found")
+        return None
+
     def _assemble(self) -> dict[str, Model]:
         """The models by reference, in order of authority. The first source of a reference wins."""
         builtin = () if self._config.models.mode == "replace" else builtin_models(self._config, self._environ)
@@ -182,7 +193,7 @@ class Catalogue:
         window = context_length(weights_path(self._state_dir))
         embedded = local_model(context_window=min(window or LOCAL_WINDOW, LOCAL_WINDOW))
         models: dict[str, Model] = {}
-        for model in (*configured, *self._found, *builtin, embedded):
+        for model in (*configured, *self._found, *builtin, *installed_models(self._state_dir), embedded):
             models.setdefault(model.ref.lower(), self._capped(model))
         return models
 
@@ -199,6 +210,9 @@ class Catalogue:
         raise self._unknown(text)
 
     def _unknown(self, text: str) -> UnknownModel:
+        if (known := find_download(text)) is not None:
+            command = f"openclaw models install {known.id}"
+            return UnknownModel(f"{known.ref} is not installed on this computer yet: run `{command}`.", text)
         names = {ref: model.ref for ref, model in self._models.items()}
         bare = {model.id.lower(): model.ref for model in self._models.values()}
         near = [names[hit] for hit in difflib.get_close_matches(text.lower(), names, n=3, cutoff=0.6)]
@@ -216,6 +230,34 @@ class Catalogue:
             return model
         window = min(model.context_window, self._cap)
         return msgspec.structs.replace(model, context_window=window, max_tokens=min(model.max_tokens, window))
+
+
+class CurrentCatalogue:
+    """Returns the models of the current configuration, made anew when the configuration has changed.
+
+    ``found`` are the models of servers on this machine. Keys that are stored and models that are fetched while the
+    Gateway runs are noticed by ``look_again``.
+    """
+
+    def __init__(self, config: ConfigStore, environ: Mapping[str, str], found: list[Model], state_dir: str) -> None:
+        self._config = config
+        self._environ = environ
+        self._found = found
+        self._state_dir = state_dir
+        self._made_from: Config | None = None
+        self._catalogue: Catalogue | None = None
+
+    def __call__(self) -> Catalogue:
+        config = self._config.current
+        if self._catalogue is None or self._made_from is not config:
+            self._made_from = config
+            self._catalogue = Catalogue(config, self._environ, found=self._found, state_dir=self._state_dir)
+        return self._catalogue
+
+    async def look_again(self) -> None:
+        """Asks the servers on this machine again, and reads again what is stored."""
+        self._found = await find_models(self._environ)
+        self._catalogue = None
 
 
 def public_row(model: Model) -> dict[str, Any]:
@@ -312,7 +354,7 @@ def _with_overrides(base: Model, row: ModelConfig, *, inherits: bool) -> Model:
         cost=msgspec.convert(row.cost, Price, from_attributes=True) if row.cost is not None else base.cost or free,
         headers={**base.headers, **row.headers},
         compat={**base.compat, **row.compat},
-        tools=row.tools and base.api != "local",
+        tools=row.tools and (base.api != "local" or row.compat.get("toolFormat") == TOOL_FORMAT),
     )
 
 

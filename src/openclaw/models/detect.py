@@ -17,6 +17,7 @@ from openclaw.models.catalogue_data import PROVIDERS
 from openclaw.models.keys import is_local_url
 
 PROBE_S = 0.3
+LOCAL_SERVERS = ("ollama", "lmstudio", "llamacpp", "vllm")
 MAX_MODELS = 50
 MAX_DETAILED = 16
 MAX_BODY = 1 << 20
@@ -28,7 +29,7 @@ _NUM_CTX = re.compile(r"^[ \t]*num_ctx[ \t]+(\d+)[ \t]*$", re.MULTILINE)
 
 def candidates(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """Provider and address of the servers to ask. ``OLLAMA_HOST`` counts when it is this machine."""
-    known = {name: PROVIDERS[name].base_url for name in ("ollama", "lmstudio", "llamacpp", "vllm")}
+    known = {name: PROVIDERS[name].base_url for name in LOCAL_SERVERS}
     if host := environ.get("OLLAMA_HOST", "").strip():
         known["ollama"] = _ollama_address(host) or known["ollama"]
     return list(known.items())

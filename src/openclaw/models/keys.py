@@ -26,7 +26,14 @@ from openclaw.config.agents import agent_ids
 from openclaw.config.store import Derived
 from openclaw.models.base import Credential, Model, ModelError
 from openclaw.models.catalogue_data import PROVIDER_ALIASES, PROVIDERS
-from openclaw.models.cooldowns import Cooldowns, CredentialStats, UnreadableProfiles, read_document, stats_of
+from openclaw.models.cooldowns import (
+    Cooldowns,
+    CredentialStats,
+    UnreadableProfiles,
+    edit_profiles,
+    read_document,
+    stats_of,
+)
 from openclaw.net import is_loopback
 
 if TYPE_CHECKING:
@@ -389,6 +396,46 @@ def read_profile_file(path: str) -> ProfileFile:
 
 def read_profiles(path: str) -> list[Profile]:
     return read_profile_file(path).profiles
+
+
+def store_key(path: str, provider: str, key: str, profile_id: str = "") -> str:
+    """Keeps a key in ``auth-profiles.json``, for its owner only, and returns the profile's id. Blocking.
+
+    The new key is used before those that are stored already. Raises ``OSError`` and ``UnreadableProfiles``.
+    """
+    provider = canonical_provider(provider)
+    name = profile_id or f"{provider}:default"
+
+    def change(document: dict[str, Any]) -> None:
+        profiles, order = document.get("profiles"), document.get("order")
+        kept = profiles if isinstance(profiles, dict) else {}
+        document["profiles"] = {**kept, name: {"type": "api_key", "provider": provider, "key": key}}
+        usage = document.get("usageStats")
+        if isinstance(usage, dict):
+            usage.pop(name, None)  # The rest of the key that was there before.
+        if isinstance(order, dict) and isinstance(listed := order.get(provider), list):
+            order[provider] = [name, *(other for other in listed if other != name)]
+
+    edit_profiles(path, change)
+    return name
+
+
+def forget_key(path: str, profile_id: str) -> bool:
+    """Removes a profile from ``auth-profiles.json``. False: there was none of this name. Blocking."""
+    found = False
+
+    def change(document: dict[str, Any]) -> None:
+        nonlocal found
+        profiles = document.get("profiles")
+        found = isinstance(profiles, dict) and profiles.pop(profile_id, None) is not None
+
+    edit_profiles(path, change)
+    return found
+
+
+def is_key(text: str) -> bool:
+    """Whether a text can be a key: no blanks, no control characters."""
+    return bool(_PRINTABLE.fullmatch(text))
 
 
 def _read_if_changed(path: str, known: tuple[int, int] | None) -> tuple[tuple[int, int], ProfileFile | None]:

@@ -13,15 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.agent.prompt.workspace_snapshot import (
-    BOOTSTRAP_FILES,
     WorkspaceSnapshots,
     effective_max_chars,
     load_bootstrap,
-    ready_workspace,
-    repo_root,
-    template,
     truncate_middle,
 )
+from openclaw.storage.files.workspace import BOOTSTRAP_FILES, ready_workspace, repo_root, template
 from tests.agent.scripted import HeldClock
 
 

@@ -25,6 +25,7 @@ from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from openclaw.storage.files.disk import FileBlobStore
+from tests.support.loopback_channel import everybody
 from tests.support.signal_daemon import SignalDaemon
 
 ME, ANN = "+15550000001", "+15550000042"
@@ -100,6 +101,7 @@ def manager(state: Path, wanted: Any, receiver: Receiver, clock: Any = None, **m
         state_dir=str(state),
         blobs=FileBlobStore(str(state)),
         receive=receiver.receive,
+        admits=everybody,
         **more,
     )
 

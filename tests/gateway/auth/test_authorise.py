@@ -34,6 +34,7 @@ READ = names("""
     system-presence last-heartbeat node.list node.describe chat.history sessions.archived sessions.tree sessions.search
     sessions.export messages.list messages.get messages.why memory.status memory.search events.replay
     chat.view chat.commands chat.media sessions.entries mcp.status plugins.list
+    models.status
     outbox.list
 """)
 WRITE = names("""

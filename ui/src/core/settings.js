@@ -63,18 +63,30 @@ export function draft(sessionKey, text) {
   return text;
 }
 
-// `openclaw dashboard` opens the page with #token=…, which never leaves the browser. It is taken once and wiped.
-export function takeTokenFromAddress() {
+// `openclaw dashboard` opens the page with #ticket=…, which stands for the secret once. An address with #token=… works
+// too. Both are taken once and wiped, and neither leaves the browser with a request for a page.
+export async function signInFromAddress() {
   const fields = new URLSearchParams(location.hash.slice(1));
+  const ticket = fields.get("ticket");
   const token = fields.get("token") || fields.get("password");
-  if (token === null) return;
-  fields.delete("token");
-  fields.delete("password");
+  if (ticket === null && token === null) return;
+  for (const name of ["ticket", "token", "password"]) fields.delete(name);
   const rest = fields.toString();
   history.replaceState(history.state, "", location.pathname + location.search + (rest ? `#${rest}` : ""));
-  if (token) {
-    secrets.shared = token;
+  const secret = token || (ticket && (await redeemed(ticket)));
+  if (secret) {
+    secrets.shared = secret;
     secrets.device = "";
+  }
+}
+
+// A ticket that is used or too old leaves the page as it was: signed in already, or asking for the token.
+async function redeemed(ticket) {
+  try {
+    const answer = await fetch("/__openclaw__/sign-in", { method: "POST", body: JSON.stringify({ ticket }) });
+    return answer.ok ? (await answer.json()).secret : "";
+  } catch {
+    return "";
   }
 }
 

@@ -25,7 +25,6 @@ from openclaw.agent.prompt import sections
 from openclaw.agent.prompt.report import shared_report
 from openclaw.agent.prompt.sections import PROJECT_CONTEXT, SandboxFacts
 from openclaw.agent.prompt.workspace_snapshot import (
-    FIRST_RUN_FILE,
     BootstrapFile,
     WorkspaceSnapshot,
     effective_max_chars,
@@ -42,6 +41,7 @@ from openclaw.models.compat import reasons_in_tags
 from openclaw.outbound.reasoning import Framing
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionKind, channel_of, is_subagent
+from openclaw.storage.files.workspace import FIRST_RUN_FILE
 from openclaw.tools.base import Tool
 
 if TYPE_CHECKING:

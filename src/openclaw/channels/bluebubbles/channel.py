@@ -32,7 +32,7 @@ from openclaw.channels.bluebubbles.incoming import (
 from openclaw.channels.bluebubbles.kind import chat_guid
 from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.credentials import secret_of
-from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, read_within, safe_file_name
+from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, of_admitted, read_within, safe_file_name
 from openclaw.channels.offer import offer
 from openclaw.channels.remembered import Remembered
 from openclaw.channels.webhook import ConversationOrder, answered, is_same
@@ -198,8 +198,13 @@ class BlueBubblesChannel:
         inbound = post.inbound
         if self._taken.get(inbound.message_id):
             return
-        media, notes = await fetch_files(post.files, lambda file: file.transfer_name or file.mime_type, self._fetch)
-        inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
+        if post.files:
+            media, notes = await of_admitted(
+                self._context,
+                inbound,
+                lambda: fetch_files(post.files, lambda file: file.transfer_name or file.mime_type, self._fetch),
+            )
+            inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
         taken = await offer(self._context, inbound)
         self._taken.put(inbound.message_id, True)
         if taken and self._settings.send_read_receipts and self._private_api:

@@ -44,6 +44,7 @@ from openclaw.channels.discord.incoming import (
     interpret,
 )
 from openclaw.channels.discord.kind import DiscordKind, parse_address
+from openclaw.channels.media import of_admitted
 from openclaw.channels.offer import offer
 from openclaw.config.schema.channels.discord import DiscordAccount
 from openclaw.file_types import content_type
@@ -291,7 +292,7 @@ class DiscordChannel:
                 if inbound.peer.kind == "direct":
                     _remember(self._direct, inbound.peer.id, str(data["channel_id"]))
                 if attachments:
-                    media, notes = await self._fetch(attachments)
+                    media, notes = await of_admitted(self._context, inbound, lambda: self._fetch(attachments))
                     inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
                 without_text = msgspec.structs.replace(inbound, text="", media=(), quoted=None, untrusted=())
                 _remember(self._authors, inbound.message_id, without_text)

@@ -40,7 +40,7 @@ from openclaw.channels.matrix.incoming import (
     read_event,
 )
 from openclaw.channels.matrix.kind import homeserver_of, parse_address, user_of
-from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, safe_file_name
+from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, of_admitted, safe_file_name
 from openclaw.channels.offer import offer
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef
@@ -294,8 +294,13 @@ class MatrixChannel:
         if message.quoted_id:
             inbound.quoted = await self._quoted(client, room.id, message.quoted_id)
         files = (message.file,) if message.file is not None else ()
-        media, notes = await fetch_files(files, lambda file: file.name, lambda file: self._fetch(client, file))
-        inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
+        if files:
+            media, notes = await of_admitted(
+                self._context,
+                inbound,
+                lambda: fetch_files(files, lambda file: file.name, lambda file: self._fetch(client, file)),
+            )
+            inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
         if await offer(self._context, inbound) and self._settings.send_read_receipts:
             self._spawn(client.read(room.id, inbound.message_id))
 

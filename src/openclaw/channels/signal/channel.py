@@ -17,7 +17,7 @@ import msgspec
 
 from openclaw.channels.base import ChannelContext
 from openclaw.channels.bookmark import Bookmark
-from openclaw.channels.media import files_to_send
+from openclaw.channels.media import files_to_send, of_admitted
 from openclaw.channels.offer import offer
 from openclaw.channels.signal.connection import (
     Daemon,
@@ -133,8 +133,11 @@ class SignalChannel:
                     group = inbound.peer.kind == "group"
                     origin = {"groupId": inbound.peer.id} if group else {"recipient": _address_of_sender(inbound)}
                     limit = int(self._settings.media_max_mb * 1024 * 1024)
-                    media, notes = await fetch_attachments(
-                        self._daemon(), self._context.blobs, attachments, {**origin, **self._account()}, limit
+                    place = {**origin, **self._account()}
+                    media, notes = await of_admitted(
+                        self._context,
+                        inbound,
+                        lambda: fetch_attachments(self._daemon(), self._context.blobs, attachments, place, limit),
                     )
                     inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
                 if inbound.text.strip() or inbound.media or inbound.untrusted:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.channels.media import NotFetched, fetch_files
+from openclaw.channels.media import Fetched, NotFetched, fetch_files
 from openclaw.channels.signal.connection import RpcError, RpcUnreachable, SignalRpc
 from openclaw.channels.signal.kind import normalize_number
 from openclaw.foreign_text import disarmed_name
@@ -235,7 +235,7 @@ def _text(units: bytes) -> str:
 
 async def fetch_attachments(
     rpc: SignalRpc, blobs: BlobStore, attachments: Sequence[SignalAttachment], origin: dict[str, Any], limit: int
-) -> tuple[tuple[Media, ...], tuple[str, ...]]:
+) -> Fetched:
     """Puts the files into the blob store. Returns them, and for the agent a line for each that was not fetched."""
     return await fetch_files(
         attachments,

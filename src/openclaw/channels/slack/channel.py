@@ -15,7 +15,7 @@ import msgspec
 
 from openclaw.channels.base import ChannelContext
 from openclaw.channels.credentials import secret_of
-from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, read_within, safe_file_name
+from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, of_admitted, read_within, safe_file_name
 from openclaw.channels.offer import offer
 from openclaw.channels.remembered import Remembered
 from openclaw.channels.slack.connection import (
@@ -195,7 +195,9 @@ class SlackChannel:
                 if inbound.peer.kind == "direct":
                     self._direct.put(inbound.sender.id, event.room)
                 if files:
-                    media, notes = await fetch_files(files, lambda file: file.name, self._fetch)
+                    media, notes = await of_admitted(
+                        self._context, inbound, lambda: fetch_files(files, lambda file: file.name, self._fetch)
+                    )
                     inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
                 await offer(self._context, inbound)
                 self._taken.put(key, True)

@@ -19,6 +19,7 @@ import msgspec
 from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest
 from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.credentials import secret_of
+from openclaw.channels.media import of_admitted
 from openclaw.channels.offer import offer
 from openclaw.channels.telegram.api import POLL_S, UPDATE_KINDS, BotApi, BotApiFailed, FileRefused, open_api
 from openclaw.channels.telegram.incoming import (
@@ -315,7 +316,7 @@ class TelegramChannel:
         match event:
             case MessageEvent(inbound=inbound, files=files):
                 if files:
-                    media, notes = await self._fetch(files)
+                    media, notes = await of_admitted(self._context, inbound, lambda: self._fetch(files))
                     inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
                 self._note_received(event.chat, inbound)
                 if inbound.text.strip() or inbound.media or inbound.untrusted:

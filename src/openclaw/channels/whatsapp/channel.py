@@ -19,7 +19,7 @@ import msgspec
 
 from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest
 from openclaw.channels.credentials import secret_of
-from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, read_within, safe_file_name
+from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, of_admitted, read_within, safe_file_name
 from openclaw.channels.offer import offer
 from openclaw.channels.remembered import Remembered
 from openclaw.channels.webhook import ConversationOrder, answered, is_same
@@ -185,7 +185,15 @@ class WhatsAppChannel:
         if self._taken.get(inbound.message_id):
             return
         files = (post.file,) if post.file is not None else ()
-        media, notes = await fetch_files(files, lambda file: file.filename or file.mime_type, self._fetch)
+        media, notes = (
+            await of_admitted(
+                self._context,
+                inbound,
+                lambda: fetch_files(files, lambda file: file.filename or file.mime_type, self._fetch),
+            )
+            if files
+            else ((), ())
+        )
         taken = await offer(self._context, with_file(post, media, notes))
         self._taken.put(inbound.message_id, True)
         if taken:

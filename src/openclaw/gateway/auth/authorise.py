@@ -19,6 +19,7 @@ _METHODS: dict[Right, str] = {
         sessions.archived sessions.tree sessions.search sessions.export messages.list messages.get messages.why
         memory.status memory.search events.replay chat.view chat.commands chat.media sessions.entries
         mcp.status plugins.list
+        models.status
         outbox.list
     """,
     "write": """
@@ -41,9 +42,10 @@ _METHODS: dict[Right, str] = {
         set-heartbeats cron.add cron.update cron.remove cron.run system-event sessions.resolve sessions.usage
         sessions.usage.timeseries sessions.usage.logs chat.inject poll
         sessions.resume sessions.branch sessions.label sessions.import sessions.importFolder sessions.archive
-        agents.bind context.get context.diff context.find mcp.test
+        agents.bind context.get context.diff context.find mcp.test models.probe
         outbox.retry outbox.drop
         sessions.compaction
+        signIn.create
     """,
 }
 METHOD_RIGHTS: Mapping[str, Right] = {name: right for right, names in _METHODS.items() for name in names.split()}

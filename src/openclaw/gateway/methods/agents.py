@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.agent.prompt.workspace_snapshot import BOOTSTRAP_FILES
 from openclaw.clock import iso_utc
 from openclaw.config.agents import agent_config, agent_ids, default_agent_id, main_key, workspace_dir
 from openclaw.config.schema.agents import BindingMatch
@@ -23,6 +22,7 @@ from openclaw.gateway.views.session_rows import model_defaults
 from openclaw.opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import agent_dir, make_private_dir, normalize_agent_id
 from openclaw.sessions.keys import agent_of
+from openclaw.storage.files.workspace import BOOTSTRAP_FILES
 
 methods = MethodTable()
 

@@ -1,4 +1,4 @@
-"""``device.*``: letting devices in, and taking their tokens away."""
+"""``device.*``: letting devices in, and taking their tokens away. ``signIn.create``: letting the web page in once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from openclaw.gateway.auth.authorise import beyond
 from openclaw.gateway.auth.devices import summary, token_scopes
+from openclaw.gateway.auth.sign_in import LIFETIME_MS
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 
@@ -110,3 +111,13 @@ async def remove(call: MethodCall) -> Any:
         raise MethodError("unknown deviceId")
     call.gateway.end_device(device_id, None, "device removed", last=call.client)
     return {"deviceId": device_id}
+
+
+class SignInCreate(Params):
+    secret: NonEmpty
+
+
+@methods.add("signIn.create", SignInCreate)
+async def create_sign_in(call: MethodCall) -> Any:
+    """Puts a secret that the caller knows behind a ticket, with which a web page signs in once."""
+    return {"ticket": call.gateway.sign_in_tickets.issue(call.params.secret), "expiresInMs": LIFETIME_MS}

@@ -18,7 +18,6 @@ from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTabl
 from openclaw.gateway.server.replay import LET_GO, Resumption, catch_up, resume
 from openclaw.gateway.views.channels import summary_lines
 from openclaw.gateway.views.session_rows import list_kind, model_defaults, most_recent, row_view
-from openclaw.models.catalogue import public_row
 from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import SessionRow
 
@@ -232,11 +231,3 @@ async def replay(call: MethodCall) -> Any:
     if sent is None:  # The client reads more slowly than events are published.
         resumption = Resumption(broadcaster.seq, LET_GO)
     return resumption.view(broadcaster, sent or 0)
-
-
-@methods.add("models.list", NoParams)
-async def list_models(call: MethodCall) -> Any:
-    """All models; ``available`` says whether one could be called now."""
-    catalogue = call.gateway.runtime.catalogue()
-    usable = {model.ref for model in catalogue.available()}
-    return {"models": [{**public_row(model), "available": model.ref in usable} for model in catalogue.all()]}

