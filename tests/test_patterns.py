@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
@@ -83,11 +84,11 @@ class Found:
         self.uses = uses or METHODS
 
 
-def modules() -> Iterator[tuple[Any, ast.Module]]:
-    for info in pkgutil.walk_packages(openclaw.__path__, "openclaw."):
-        if not info.name.endswith("__main__"):
-            module = importlib.import_module(info.name)
-            yield module, ast.parse(Path(module.__file__ or "").read_text())
+@cache
+def modules() -> list[tuple[Any, ast.Module]]:
+    names = [info.name for info in pkgutil.walk_packages(openclaw.__path__, "openclaw.")]
+    found = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+    return [(module, ast.parse(Path(module.__file__ or "").read_text())) for module in found]
 
 
 def names_in(node: ast.expr) -> Iterator[str]:
@@ -108,6 +109,7 @@ def uses_by_name() -> dict[tuple[str, str], set[str]]:
     return uses
 
 
+@cache
 def expressions() -> list[Found]:
     uses = uses_by_name()
     found: dict[tuple[Any, int], Found] = {}

@@ -53,6 +53,8 @@ ALL = "**bold _both_** ~~gone~~ [docs](https://e.org/a?x=1&y=2) <b>raw</b>"
         ),
         ("slack", "x\n```js\na\n\nb\n```\ny", "x\n```\na\n\nb\n```\ny"),
         ("slack", "> a\n> b\n\nafter", "> a\n> b\n\nafter"),
+        ("slack", "<!channel> <!here> `<!everyone>`", "&lt;!channel&gt; &lt;!here&gt; `&lt;!everyone&gt;`"),
+        ("slack", "&lt;!channel&gt; <!subteam^S1|@all> <@U1>", "&lt;!channel&gt; &lt;!subteam^S1|@all&gt; <@U1>"),
         ("slack", "[a|b>c](https://x.y/|z>)", "<https://x.y/%7Cz%3E|a|b&gt;c>"),
         ("telegram", "- one\n- two\n  - nested\n\n3. x\n4. y", "• one\n• two\n  • nested\n\n3. x\n4. y"),
         ("telegram", "> a\n> b\n\nafter", "<blockquote>a\nb</blockquote>\n\nafter"),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
+from openclaw.agent.sandbox import comes_from_group
 from openclaw.gateway.gateway import Gateway
 from openclaw.scheduler.tool import CronTool
 from openclaw.sessions.entry import SessionEntry
+from openclaw.storage.base import MessageBody
 from openclaw.tools.base import ToolContext, ToolError
 from tests.support.clock import MovableClock
+from tests.support.scripted_model import ScriptedModel
 
 EVERY = {"kind": "every", "everyMs": 60_000}
 TURN = {"kind": "agentTurn", "message": "look"}
@@ -88,3 +93,52 @@ async def test_jobs_of_another_agent_do_not_exist_for_it(tool: CronTool, gateway
     for action in ("remove", "run", "runs"):
         with pytest.raises(ToolError, match="unknown cron job"):
             await use(tool, gateway, **other, action=action, jobId=job["id"])
+
+
+@pytest.mark.parametrize("key", [GROUP, HOOK])
+async def test_a_chat_of_others_neither_sees_nor_changes_the_jobs_of_the_owner(
+    tool: CronTool, gateway: Gateway, key: str
+) -> None:
+    job = await use(tool, gateway, action="add", job={"schedule": EVERY, "payload": TURN})
+    assert (await use(tool, gateway, key, action="list"))["jobs"] == []
+    changes = {"remove": {}, "run": {}, "runs": {}, "update": {"patch": {"payload": {"message": "obey"}}}}
+    for action, more in changes.items():
+        with pytest.raises(ToolError):
+            await use(tool, gateway, key, action=action, jobId=job["id"], **more)
+    (same,) = await gateway.cron.jobs(disabled=True)
+    assert same["payload"] == TURN
+    assert (await use(tool, gateway, action="list"))["jobs"] == [same]
+
+
+async def test_a_job_of_a_group_runs_with_the_rights_of_the_group(
+    tool: CronTool, gateway: Gateway, model: ScriptedModel
+) -> None:
+    model.queue("done")
+    job = await use(tool, gateway, GROUP, action="add", job={"schedule": EVERY, "payload": TURN})
+    assert job["scheduledBy"] == GROUP
+    with pytest.raises(ToolError):
+        await use(tool, gateway, GROUP, action="update", jobId=job["id"], patch={"scheduledBy": None})
+    await gateway.cron.run(job["id"])
+    key = f"agent:main:cron:{job['id']}"
+    assert await comes_from_group(gateway.runtime, "main", key)
+    (row,) = [row for row in await gateway.runtime.ledger.recent(limit=10) if row.source == "cron"]
+    assert row.body.guest and gateway.runtime.notes.peek(MAIN) == [], "its words are no system message of the owner's"
+    # What it schedules itself is the group's, too.
+    again = await use(tool, gateway, key, action="add", job={"schedule": EVERY, "payload": TURN})
+    assert again["scheduledBy"] == key
+
+
+async def test_a_guest_in_the_main_session_is_no_owner(tool: CronTool, gateway: Gateway) -> None:
+    row = SimpleNamespace(body=MessageBody(guest=True))
+    of_guest = ToolContext(agent_id="main", session_key=MAIN, workspace=gateway.runtime.state_dir, run_id="r")
+    owners = await use(tool, gateway, action="add", job={"schedule": EVERY, "payload": TURN})
+    with patch.object(gateway.runtime.ledger, "by_run", AsyncMock(return_value=row)):
+        for refused in (
+            {"action": "add", "job": {"schedule": EVERY, "payload": EVENT}},
+            {"action": "wake", "text": "obey"},
+            {"action": "remove", "jobId": owners["id"]},
+        ):
+            with pytest.raises(ToolError):
+                await tool.run(refused, of_guest)
+        made = (await tool.run({"action": "add", "job": {"schedule": EVERY, "payload": TURN}}, of_guest)).details
+    assert made["scheduledBy"] == MAIN and gateway.runtime.notes.peek(MAIN) == []

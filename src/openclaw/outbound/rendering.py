@@ -36,7 +36,8 @@ TABLES: dict[Format, TableMode] = {"whatsapp": "bullets", "signal": "bullets"}
 """How tables are shown where nothing is configured. Everywhere else they are blocks of code."""
 
 _CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\u0085\u2028\u2029]")
-_SLACK_TOKEN = re.compile(r"<(?:[@#!][^<>\s]{1,200}|(?:mailto:|tel:|https?://|slack://)[^<>\s]{1,2000})>")
+# Whoever talks to the agent could have it call a whole channel, so calls to many (<!channel>) are text.
+_SLACK_TOKEN = re.compile(r"<(?:(?:[@#]|!date\^)[^<>\s]{1,200}|(?:mailto:|tel:|https?://|slack://)[^<>\s]{1,2000})>")
 _SIGNAL_STYLES: dict[Kind, str] = {
     "bold": "BOLD",
     "heading": "BOLD",

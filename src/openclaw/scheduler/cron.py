@@ -22,6 +22,7 @@ from openclaw.models.thinking import parse_level
 from openclaw.scheduler.heartbeat import Heartbeats
 from openclaw.scheduler.jobs import (
     MOST_JOBS,
+    SCHEDULED_BY,
     History,
     Job,
     JobError,
@@ -282,10 +283,11 @@ class Cron:
                 model=payload.get("model") or None,
                 thinking=parse_level(level) if isinstance(level, str) else None,
                 timeout_seconds=payload.get("timeoutSeconds", RUN_LIMIT_S),
+                scheduled_by=str(job.get(SCHEDULED_BY) or ""),
             )
         )
         problem = await self._announce(delivery, agent_id, session, run_id, outcome) if announces else ""
-        if announces and (outcome.text or outcome.error):
+        if announces and (outcome.text or outcome.error) and not job.get(SCHEDULED_BY):
             self._tell_main(agent_id, run_id, outcome)
             await self._synced()
         failed = outcome.error or problem
@@ -420,11 +422,12 @@ class Cron:
         await self._look()
         return self._store.jobs.get(job_id)
 
-    async def add(self, given: dict[str, Any]) -> Job:
+    async def add(self, given: dict[str, Any], scheduled_by: str = "") -> Job:
+        """``scheduled_by`` is a session in which others than the owner speak. Its jobs run with its rights."""
         await self._refresh()
         if len(self._store.jobs) >= MOST_JOBS:
             raise JobError(f"there are {MOST_JOBS} jobs already; remove some first")
-        job = new_job(given, self._now())
+        job = new_job(given, self._now()) | ({SCHEDULED_BY: scheduled_by} if scheduled_by else {})
         self._store.jobs[job["id"]] = job
         try:
             await self._store.save()

@@ -32,6 +32,8 @@ HISTORY_BYTES = 2_000_000
 HISTORY_LINES = 2000
 OWN_STATE = ("dueAtMs", "runId")
 """What we keep about a run under way, beside what the format knows. Clients are not shown it."""
+SCHEDULED_BY = "scheduledBy"
+"""The field of a job with the session whose agent made it, if others than the owner speak there. No client sets it."""
 _PAYLOAD_KINDS = {"systemevent": "systemEvent", "agentturn": "agentTurn"}
 
 

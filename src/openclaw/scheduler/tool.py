@@ -1,8 +1,9 @@
 """The ``cron`` tool: an agent schedules jobs and reminders, and wakes itself.
 
 An agent sees and changes its own jobs only. Outside its main session it can neither speak as the system there nor send
-elsewhere than to the chat it is in, because others write in that chat. In the session of a webhook it schedules
-nothing.
+elsewhere than to the chat it is in, because others write in that chat. What others than the owner may have caused, in a
+group or as a guest, sees and changes only the jobs of that chat, and they run with no more rights than it has. In the
+session of a webhook it schedules nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import json
 from typing import Any, cast
 
 from openclaw.agent.runtime import Runtime
+from openclaw.agent.sandbox import comes_from_group
 from openclaw.messages import AssistantMessage, ToolSpec, UserMessage, user_text
 from openclaw.scheduler.cron import Cron
 from openclaw.scheduler.heartbeat import Heartbeats
-from openclaw.scheduler.jobs import Job, JobError, normalized
+from openclaw.scheduler.jobs import SCHEDULED_BY, Job, JobError, normalized
 from openclaw.scheduler.schedule import BadSchedule
 from openclaw.sessions.entry import normalize_route
 from openclaw.sessions.keys import kind_of
@@ -88,8 +90,7 @@ class CronTool:
             case "status":
                 return await self._cron.status()
             case "list":
-                disabled = bool(given.get("includeDisabled"))
-                return {"jobs": await self._cron.jobs(disabled=disabled, agent_id=context.agent_id)}
+                return {"jobs": await self._jobs(context, disabled=bool(given.get("includeDisabled")))}
             case "add":
                 return await self._add(given, context)
             case "update":
@@ -106,12 +107,11 @@ class CronTool:
                 raise ToolError(f"Unknown action {action!r}; use one of {', '.join(ACTIONS)}.")
 
     async def _own_job(self, given: dict[str, Any], context: ToolContext) -> str:
-        """The id of the agent's own job that is meant. Jobs of others do not exist for it."""
+        """The id of the job that is meant. Jobs that this chat may not see do not exist for it."""
         job_id = str(given.get("jobId") or given.get("id") or "").strip()
         if not job_id:
             raise ToolError("jobId required (id works too)")
-        own = await self._cron.jobs(disabled=True, agent_id=context.agent_id)
-        if not any(job["id"] == job_id for job in own):
+        if not any(job["id"] == job_id for job in await self._jobs(context, disabled=True)):
             raise ToolError(f"unknown cron job id: {job_id[:80]}")
         return job_id
 
@@ -133,7 +133,7 @@ class CronTool:
             payload["text"] = await self._with_context(str(payload.get("text") or ""), given, context)
         if isinstance(payload, dict) and payload.get("kind") == "agentTurn":
             job["delivery"] = await self._delivery(job.get("delivery"), context)
-        return await self._cron.add(job)
+        return await self._cron.add(job, "" if await self._is_owners(context) else context.session_key)
 
     async def _update(self, given: dict[str, Any], context: ToolContext) -> Job:
         job_id = await self._own_job(given, context)
@@ -142,7 +142,7 @@ class CronTool:
         patch = normalized(cast("Job", given["patch"]))
         stored = await self._cron.get(job_id)
         await self._check({**(stored or {}), **patch}, context)
-        if isinstance(delivery := patch.get("delivery"), dict) and not self._is_main(context):
+        if isinstance(delivery := patch.get("delivery"), dict) and not await self._is_owners_main(context):
             patch["delivery"] = await self._delivery(cast("Job", delivery), context)
         return await self._cron.update(job_id, patch)
 
@@ -156,7 +156,7 @@ class CronTool:
         text = str(given.get("text") or "").strip()
         if not text:
             raise ToolError("text required")
-        if not self._is_main(context):
+        if not await self._is_owners_main(context):
             raise ToolError("Only the main session can be woken, and only by itself.")
         now = given.get("mode") != "next-heartbeat"
         self._runtime.notes.put(context.session_key, text, wake=now)
@@ -165,9 +165,27 @@ class CronTool:
             self._heartbeats.request(context.agent_id, "wake")
         return {"ok": True}
 
-    def _is_main(self, context: ToolContext) -> bool:
+    async def _jobs(self, context: ToolContext, *, disabled: bool) -> list[Job]:
+        jobs = await self._cron.jobs(disabled=disabled, agent_id=context.agent_id)
+        if await self._is_owners(context):
+            return jobs
+        return [job for job in jobs if job.get(SCHEDULED_BY) == context.session_key]
+
+    async def _is_owners(self, context: ToolContext) -> bool:
+        """Whether only the owner can have caused the call."""
+        row = await self._runtime.ledger.by_run(context.run_id) if context.run_id else None
+        trace = row.body.trace if row is not None else None
+        if row is not None and (row.body.guest or (trace is not None and trace.guest)):
+            return False
+        if kind_of(context.session_key) == "hook":
+            return False
+        return not await comes_from_group(self._runtime, context.agent_id, context.session_key)
+
+    async def _is_owners_main(self, context: ToolContext) -> bool:
+        """Whether the owner speaks in the main session, where a guest may speak as well."""
         session = self._runtime.config.current.session
-        return kind_of(context.session_key, main_key=session.main_key, scope=session.scope) == "main"
+        main = kind_of(context.session_key, main_key=session.main_key, scope=session.scope) == "main"
+        return main and await self._is_owners(context)
 
     async def _check(self, job: Job, context: ToolContext) -> None:
         """Refuses what would give this session more than it has."""
@@ -176,7 +194,7 @@ class CronTool:
         payload = job.get("payload")
         kind = cast("Job", payload).get("kind") if isinstance(payload, dict) else None
         to_main = job.get("sessionTarget") == "main" or (kind == "systemEvent" and "sessionTarget" not in job)
-        if to_main and not self._is_main(context):
+        if to_main and not await self._is_owners_main(context):
             raise ToolError(
                 'From this chat only jobs with sessionTarget "isolated" and payload.kind "agentTurn" can be scheduled; '
                 "their answers come to this chat."
@@ -187,11 +205,12 @@ class CronTool:
         delivery: Job = {"mode": "announce", **(cast("Job", wanted) if isinstance(wanted, dict) else {})}
         entry = await self._runtime.sessions.get(context.agent_id, context.session_key)
         here = normalize_route((entry or {}).get("deliveryContext"))
-        if self._is_main(context) and (delivery.get("to") or delivery.get("channel") or delivery["mode"] == "none"):
+        owners = await self._is_owners_main(context)
+        if owners and (delivery.get("to") or delivery.get("channel") or delivery["mode"] == "none"):
             return delivery
         if delivery["mode"] == "announce" and here.get("to"):
             delivery |= {name: here[name] for name in ("channel", "to", "accountId") if name in here}
-        elif delivery["mode"] == "announce" and not self._is_main(context):
+        elif delivery["mode"] == "announce" and not owners:
             delivery = {"mode": "none"}
         return delivery
 

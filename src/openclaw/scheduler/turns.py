@@ -61,6 +61,8 @@ class ScheduledTurn(msgspec.Struct, kw_only=True):
     model: str | None = None
     thinking: str | None = None
     timeout_seconds: int | float | None = None
+    scheduled_by: str = ""
+    """The session that asked for it, if others than the owner speak there. Its rights are the turn's rights."""
 
 
 class TurnOutcome(msgspec.Struct, kw_only=True):
@@ -131,6 +133,7 @@ class ScheduledTurns:
                 model=turn.model,
                 thinking=turn.thinking,
                 timeout_seconds=turn.timeout_seconds,
+                guest=bool(turn.scheduled_by),
             ),
             queue=QueueWish(mode="followup"),
             entry_fields={"label": turn.label} if turn.label else {},
@@ -174,6 +177,8 @@ class ScheduledTurns:
             entry["sessionId"] = made
             if turn.label:
                 entry["label"] = turn.label
+            if turn.scheduled_by:
+                entry["spawnedBy"] = turn.scheduled_by
             return cast("SessionEntry", entry)
 
         entry = await self.runtime.sessions.update(session.agent_id, session.key, change)

@@ -19,6 +19,7 @@ from openclaw.channels.matrix.incoming import (
     ThreadReplies,
     UnreadableEvent,
     interpret,
+    is_direct,
     read_event,
     without_quote,
 )
@@ -41,6 +42,14 @@ def text(body: str, **more: Any) -> dict[str, Any]:
 def meaning(source: Any, room: RoomFacts = ROOM, threads: ThreadReplies = "inbound") -> Any:
     read = read_event(source)
     return interpret(read, room, ME, "default", threads) if read is not None else None
+
+
+@pytest.mark.parametrize(
+    ("marked", "members", "direct"),
+    [(False, 2, True), (True, 2, True), (True, 1, True), (False, 1, False), (False, 3, False), (True, 3, False)],
+)
+def test_a_room_of_three_is_no_direct_chat_whatever_its_inviter_says(marked: bool, members: int, direct: bool) -> None:
+    assert is_direct(marked, members) is direct
 
 
 @pytest.mark.parametrize(

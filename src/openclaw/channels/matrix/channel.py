@@ -35,6 +35,7 @@ from openclaw.channels.matrix.incoming import (
     RoomReaction,
     UnreadableEvent,
     interpret,
+    is_direct,
     quoted_of,
     reaction_text,
     read_event,
@@ -397,8 +398,7 @@ class MatrixChannel:
         return self._rooms[room_id]
 
     def _is_direct(self, room_id: str, members: dict[str, str]) -> bool:
-        marked = any(room_id in rooms for rooms in self._direct.values())
-        return marked or 0 < len(members) <= 2
+        return is_direct(any(room_id in rooms for rooms in self._direct.values()), len(members))
 
     async def _invited(self, client: MatrixClient, room_id: str, state: list[dict[str, Any]]) -> None:
         invitation = next((event for event in state if event.get("state_key") == self._me.id), {})

@@ -93,6 +93,15 @@ class RoomEvent(msgspec.Struct, frozen=True, kw_only=True):
     state_key: str | None = None
 
 
+def is_direct(marked: bool, members: int) -> bool:
+    """Whether a room is a chat of two. ``marked``: the account's list of direct chats names it.
+
+    Whoever invites us decides about the mark. So a room of three is none, or a stranger could have the owner speak with
+    the agent before others as if they were alone.
+    """
+    return members == 2 or (marked and members < 2)
+
+
 def read_event(source: Any) -> RoomEvent | None:
     """The event, or None if it lacks what every event has."""
     try:
