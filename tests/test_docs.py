@@ -253,3 +253,38 @@ def test_every_key_that_is_set_in_an_example_is_known(name: str) -> None:
     # Words in capitals stand for a key, and one example shows what happens to a mistyped one.
     named = [key for key in sorted(keys) if "." in key and not key.isupper() and key != "gateway.prot"]
     assert [key for key in named if not known_key(key)] == []
+
+
+# --- The README in two languages ---
+
+ENGLISH, SPANISH = ROOT / "README.md", ROOT / "README.es.md"
+
+
+def shape(path: Path) -> list[str]:
+    """What does not depend on the language: levels of headings, rows of tables, code without remarks, links."""
+    found: list[str] = []
+    for part in re.split(r"(^```[a-z0-9]*\n.*?^```$)", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL):
+        if part.startswith("```"):
+            language, _, code = part.removeprefix("```").partition("\n")
+            # The drawing without a language has words in it.
+            found += [re.sub(r"\s+#.*", "", line).rstrip() for line in code.splitlines()] if language else ["drawing"]
+            continue
+        for line in part.splitlines():
+            if heading := re.match(r"#+ ", line):
+                found.append(f"heading {len(heading[0]) - 1}")
+            elif line.startswith("|"):
+                found.append("row")
+            if not line.startswith(("[English]", "**English**")):
+                found += re.findall(r"\]\(([^()\s]+)\)", line)
+                found += [f"`{code}`" for code in re.findall(r"`([^`]+)`", line) if code != "docs"]
+    return found
+
+
+def test_the_spanish_readme_has_what_the_english_one_has() -> None:
+    english, spanish = shape(ENGLISH), shape(SPANISH)
+    assert sorted({*english} ^ {*spanish}) == [], "one of the two says something that the other does not"
+    assert sorted(english) == sorted(spanish)
+    headings = [part for part in english if part.startswith("heading")]
+    assert headings == [part for part in spanish if part.startswith("heading")]
+    assert len(headings) > 5
+    assert "(README.es.md)" in ENGLISH.read_text("utf-8") and "(README.md)" in SPANISH.read_text("utf-8")

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import sqlite3
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import WireClient, model_config
-from tests.support.model_server import ModelServer
+from tests.support.model_server import ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
 
 US, ANN = "+15550000001", "+15550000042"
@@ -129,3 +130,32 @@ async def test_a_held_message_that_kills_every_start_is_given_up_in_the_end(
     assert "could not be taken in" in signal.of("send")[0]["message"]
     assert len(models.requests) == 0
     gateway.kill()
+
+
+async def test_a_voice_message_is_transcribed_after_a_kill_and_answered_once(
+    gateway: ForkedGateway, signal: SignalDaemon, models: ModelServer, tmp_path: Path
+) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    code = (
+        f"import os, time\nopen({str(begun)!r}, 'w').close()\n"
+        f"for _ in range(6000):\n    if os.path.exists({str(go)!r}): break\n    time.sleep(0.01)\nprint('what I said')"
+    )
+    way = {"type": "cli", "command": sys.executable, "args": ["-c", code]}
+    path = gateway.state_dir / "openclaw.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tools": {"media": {"audio": {"models": [way]}}}}))
+    signal.attachments["v1"] = b"OggS sound"
+    models.queue(Reply("Heard."))
+    async with gateway:
+        await signal.connected()
+        await signal.say("", sender=ANN, attachments=[{"id": "v1", "contentType": "audio/ogg", "size": 10}])
+        async with asyncio.timeout(60):
+            while not begun.exists():
+                await asyncio.sleep(0.01)
+        gateway.kill()
+        signal.disconnect()
+        signal.forget_events()
+        go.touch()
+        await gateway.start()
+        calls = await signal.called("send")
+    assert [call["message"] for call in calls] == ["Heard."]
+    assert len(models.requests) == 1 and b"what I said" in models.requests[0].raw

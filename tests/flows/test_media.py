@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -180,3 +182,55 @@ async def test_the_agent_method_tells_of_files_beside_the_text(start: Start, mod
         _, answer = await client.answer(request), await client.answer(request)
     media = ["./out/a.png", "https://example.org/c.png"]
     assert answer["result"]["payloads"] == [{"text": "See.", "mediaUrl": "./out/a.png", "mediaUrls": media}]
+
+
+# Voice messages
+
+OGG = b"OggS" + b"sound"
+VOICE = [{"id": "v1", "contentType": "audio/ogg; codecs=opus", "filename": "voice.ogg", "size": len(OGG)}]
+
+
+def listening(code: str) -> dict[str, Any]:
+    return {"media": {"audio": {"models": [{"type": "cli", "command": sys.executable, "args": ["-c", code]}]}}}
+
+
+async def test_a_voice_message_is_read_by_the_model_and_keeps_its_place_before_later_words(
+    start: Start, signal: SignalDaemon, models: ModelServer, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('buy some milk')"
+    signal.attachments["v1"] = OGG
+    models.queue(Reply(text="Milk, yes."), Reply(text="Bread too."))
+    async with start(tools=listening(code)) as gateway, gateway.client() as client:
+        await signal.say("", sender=ANN, attachments=VOICE)
+        await signal.say("and bread", sender=ANN)
+        async with asyncio.timeout(60):
+            while [row["state"] for row in (await client.call("messages.list", {}))["messages"]] != ["held", "held"]:
+                await asyncio.sleep(0.01)
+        go.touch()
+        assert await sent(signal, 2) == [("Milk, yes.", None), ("Bread too.", None)]
+        view = await client.call("chat.view", {"sessionKey": "main"})
+    first = models.requests[0].body["messages"][-1]
+    assert "Transcript:" in json.dumps(first) and "buy some milk" in json.dumps(first)
+    assert "media/inbound/" in json.dumps(first)
+    assert view["messages"][0]["content"][0]["text"].endswith("Transcript:\nbuy some milk")
+
+
+async def test_a_voice_message_that_nobody_can_write_down_is_answered_all_the_same(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    signal.attachments["v1"] = OGG
+    models.queue(Reply(text="I could not hear that."))
+    async with start(tools=listening("raise SystemExit('no model')")):
+        await signal.say("", sender=ANN, attachments=VOICE)
+        assert await sent(signal, 1) == [("I could not hear that.", None)]
+    prompt = json.dumps(models.requests[0].body["messages"][-1])
+    assert "voice.ogg was not transcribed" in prompt and "<media:audio>" in prompt
+
+
+async def test_spoken_words_are_no_command(start: Start, signal: SignalDaemon, models: ModelServer) -> None:
+    signal.attachments["v1"] = OGG
+    models.queue(Reply(text="You said something."))
+    async with start(tools=listening("print('/reset')")):
+        await signal.say("", sender=ANN, attachments=VOICE)
+        assert await sent(signal, 1) == [("You said something.", None)]

@@ -15,9 +15,10 @@ import pytest
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import WireClient, model_config
 from tests.support.gateway_in_process import InProcessGateway
-from tests.support.model_server import ModelServer
+from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.telegram_server import ANN, BOB, FORUM, GROUP, TOKEN, TelegramServer
 
+PNG = b"\x89PNG\r\n\x1a\n" + b"picture"
 Start = Callable[..., AbstractAsyncContextManager[InProcessGateway]]
 
 
@@ -175,6 +176,46 @@ async def test_a_press_of_a_button_is_a_message(start: Start, telegram: Telegram
         await telegram.called("sendMessage")
         await telegram.called("answerCallbackQuery")
     assert telegram.texts() == ["gone"]
+
+
+async def test_the_agent_asks_with_buttons_and_hears_the_press(
+    start: Start, telegram: TelegramServer, models: ModelServer
+) -> None:
+    rows = [[{"text": "Yes", "callback_data": "yes, do it"}, {"text": "No"}]]
+    asks = Call("message", {"action": "send", "message": "Shall I?", "buttons": rows})
+    pins = Call("message", {"action": "pin"})
+    models.queue(Reply(calls=[asks, pins]), Reply(text="NO_REPLY"), Reply(text="Done."))
+    async with start(allowFrom=[ANN]):
+        said = await telegram.say("tidy up")
+        (question,) = await telegram.called("sendMessage")
+        keyboard = question["reply_markup"]
+        assert [one["text"] for one in keyboard["inline_keyboard"][0]] == ["Yes", "No"]
+        await telegram.called("pinChatMessage")
+        await models.wait_for_requests(2)
+        user = {"id": ANN, "is_bot": False, "first_name": "Ann"}
+        shown = telegram.message("Shall I?", reply_markup=keyboard)
+        await telegram.deliver(callback_query={"id": "q2", "from": user, "message": shown, "data": "yes, do it"})
+        await telegram.called("sendMessage", 2)
+        await telegram.called("answerCallbackQuery")
+    assert telegram.texts()[-1] == "Done."
+    assert "yes, do it" in prompts(models)
+    assert telegram.pinned == [(ANN, said["message_id"])]
+
+
+async def test_a_reply_with_a_file_is_one_message_with_a_caption(
+    start: Start, telegram: TelegramServer, models: ModelServer, tmp_path: Path
+) -> None:
+    models.queue(Reply(text="Here **it** is.\nMEDIA:./out/a.png\nMEDIA:./b.txt"))
+    async with start(allowFrom=[ANN]) as gateway:
+        workspace = gateway.state_dir / "workspace"
+        (workspace / "out").mkdir(parents=True, exist_ok=True)
+        (workspace / "out" / "a.png").write_bytes(PNG)
+        (workspace / "b.txt").write_text("words")
+        await telegram.say("send")
+        (photo,) = await telegram.called("sendPhoto")
+        (document,) = await telegram.called("sendDocument")
+    assert (photo["caption"], photo["photo"]) == ("Here <b>it</b> is.", {"file": PNG, "name": "a.png"})
+    assert document["document"] == {"file": b"words", "name": "b.txt"} and not telegram.of("sendMessage")
 
 
 async def test_an_edited_message_is_answered_anew(start: Start, telegram: TelegramServer, models: ModelServer) -> None:

@@ -331,6 +331,10 @@ class DiscordServer(VendorServer):
                 self._message(message)
                 del self.messages[message]
                 return None
+            case ("PUT" | "DELETE", "channels", channel, "messages", "pins", message):
+                self._known(channel)
+                self._message(message)
+                return None
             case ("PUT" | "DELETE", "channels", _, "messages", message, "reactions", emoji, "@me"):
                 if emoji.isascii() and ":" not in emoji:
                     raise Refusal(400, 10014, "Unknown Emoji")

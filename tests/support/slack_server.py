@@ -33,6 +33,8 @@ ARGUMENTS: dict[str, set[str]] = {
     "chat.update": {"channel", "ts", "text"},
     "chat.delete": {"channel", "ts"},
     "reactions.add": {"channel", "timestamp", "name"},
+    "pins.add": {"channel", "timestamp"},
+    "pins.remove": {"channel", "timestamp"},
     "reactions.remove": {"channel", "timestamp", "name"},
     "files.getUploadURLExternal": {"filename", "length", "alt_txt"},
     "files.completeUploadExternal": {"files", "channel_id", "thread_ts", "initial_comment"},
@@ -68,6 +70,7 @@ class SlackServer(VendorServer):
         self.files: dict[str, bytes] = {}
         self.uploads: dict[str, bytes] = {}
         self.reactions: set[tuple[str, str, str]] = set()
+        self.pins: set[tuple[str, str]] = set()
         self.acknowledged: list[str] = []
         self.strange: list[str] = []
         """What a client did that Slack would not understand. A test asserts that it is empty."""
@@ -384,6 +387,20 @@ class SlackServer(VendorServer):
         if reaction in self.reactions:
             raise SlackRefusal("already_reacted")
         self.reactions.add(reaction)
+        return {}
+
+    def _pins_add(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        pin = (arguments["channel"], arguments["timestamp"])
+        if pin in self.pins:
+            raise SlackRefusal("already_pinned")
+        self.pins.add(pin)
+        return {}
+
+    def _pins_remove(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        pin = (arguments["channel"], arguments["timestamp"])
+        if pin not in self.pins:
+            raise SlackRefusal("no_pin")
+        self.pins.remove(pin)
         return {}
 
     def _reactions_remove(self, arguments: dict[str, Any]) -> dict[str, Any]:

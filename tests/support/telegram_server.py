@@ -44,6 +44,8 @@ PARAMS: dict[str, set[str]] = {
     "editMessageText": {"chat_id", "message_id", "text", "parse_mode", "link_preview_options"},
     "editMessageCaption": {"chat_id", "message_id", "caption", "parse_mode"},
     "deleteMessage": {"chat_id", "message_id"},
+    "pinChatMessage": {"chat_id", "message_id", "disable_notification"},
+    "unpinChatMessage": {"chat_id", "message_id"},
     "setMessageReaction": {"chat_id", "message_id", "reaction", "is_big"},
     "answerCallbackQuery": {"callback_query_id", "text"},
     "getFile": {"file_id"},
@@ -121,6 +123,7 @@ class TelegramServer(VendorServer):
         """What was carried out, in order."""
         self.refused: list[tuple[str, str]] = []
         self.messages: dict[tuple[int, int], dict[str, Any]] = {}
+        self.pinned: list[tuple[int, int]] = []
         """What the bot wrote and has not deleted."""
         self.commands: list[Any] = []
         self.webhook: dict[str, Any] = {}
@@ -449,6 +452,18 @@ class TelegramServer(VendorServer):
         self._chat(params)
         if any(one.get("type") != "emoji" or one.get("emoji") not in REACTIONS for one in params["reaction"]):
             raise Refusal(400, "Bad Request: REACTION_INVALID")
+        return True
+
+    async def _do_pinChatMessage(self, params: dict[str, Any], method: str) -> Any:
+        self._chat(params)  # Messages of people can be pinned too, and are not remembered here.
+        self.pinned.append((params["chat_id"], params["message_id"]))
+        return True
+
+    async def _do_unpinChatMessage(self, params: dict[str, Any], method: str) -> Any:
+        place = (params["chat_id"], params["message_id"])
+        if place not in self.pinned:
+            raise Refusal(400, "Bad Request: message to unpin not found")
+        self.pinned.remove(place)
         return True
 
     async def _do_answerCallbackQuery(self, params: dict[str, Any], method: str) -> Any:

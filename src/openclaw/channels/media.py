@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from openclaw.channels.base import ChannelContext
+from openclaw.file_types import content_type
 from openclaw.inbound.message import Inbound, Media
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
+from openclaw.storage.base import BlobStore
 
 if TYPE_CHECKING:
     import aiohttp
@@ -44,6 +46,11 @@ async def fetch_files(
     if (left := len(files) - MAX_FILES) > 0:
         notes.append(f"{left} more attachments were not fetched: at most {MAX_FILES} are")
     return tuple(media), tuple(notes)
+
+
+async def kept_file(blobs: BlobStore, data: bytes, claimed: str | None, name: str | None) -> Media:
+    """A file that came with a message, stored. What it is, its content decides before what the platform claims."""
+    return Media(mime_type=content_type(data, claimed or ""), file_name=name, blob=await blobs.put(data))
 
 
 async def read_within(response: aiohttp.ClientResponse, limit: int, where: str) -> bytes:

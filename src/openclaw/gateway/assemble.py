@@ -92,6 +92,7 @@ from openclaw.inbound.incoming import CommandContext, client_facts
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
+from openclaw.inbound.transcription import Transcriber
 from openclaw.mcp.servers import McpServers
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import AgentMemories
@@ -438,7 +439,8 @@ def add_message_flow(gateway: Gateway) -> None:
         stop_subagents=lambda key: gateway.team.subagents.stop_all(key),
     )
     gateway.dispatcher, gateway.notices = dispatcher, notices
-    gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn)
+    transcriber = Transcriber(lambda: runtime.config.current, runtime.blobs, gateway.model_calls.keys, gateway.environ)
+    gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn, transcriber)
 
     async def status_card(session: SessionRef) -> str:
         return await status(commands, client_facts(session, OWNER), "")

@@ -19,7 +19,7 @@ from openclaw.channels.manager import RunningAccount
 from openclaw.file_types import content_type
 from openclaw.inbound.message import Inbound, Sender
 from openclaw.inbound.notices import injected_message
-from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
+from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed
 from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
 from openclaw.routing import resolve_route
 from openclaw.runs.why_text import delivery_text
@@ -49,6 +49,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     text: str = ""
     media: tuple[MediaRef, ...] = ()
     reply_to: str = ""
+    buttons: tuple[tuple[Button, ...], ...] = ()
     act: OutgoingMessage | None = None
     """What is done to an earlier message, in place of sending one."""
 
@@ -120,7 +121,9 @@ async def post(gateway: Gateway, letter: Letter) -> tuple[LedgerRow, bool]:
         route=letter.route,
         body=MessageBody(text=letter.text),
     )
-    return await gateway.notices.post(accept, [letter.text], letter.media, reply_to=letter.reply_to, act=letter.act)
+    return await gateway.notices.post(
+        accept, [letter.text], letter.media, reply_to=letter.reply_to, buttons=letter.buttons, act=letter.act
+    )
 
 
 async def outcome(gateway: Gateway, row: LedgerRow) -> SendOutcome:

@@ -17,7 +17,7 @@ from openclaw.events import Spoken
 from openclaw.gateway import direct_send
 from openclaw.gateway.direct_send import Letter, SendRefused
 from openclaw.inbound.message import Route
-from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, is_delivered
+from openclaw.outbound.reply import Act, Button, MediaRef, OutgoingMessage, SendFailed, is_delivered
 from openclaw.outbound.reply_files import MB, reply_files, size_limit
 from openclaw.outbound.visible import CURRENT, speech_of, visible_text
 from openclaw.sessions.keys import SessionRef, is_subagent, parse_agent_key, rest_of, shown_key
@@ -92,6 +92,8 @@ class ChannelMessenger:
         running = direct_send.account_for(gateway, channel or None, account or None)
         if (lack := _lack(order.action, running.kind.capabilities)) is not None:
             raise MessageRefused(f"{running.kind.label} cannot {lack}")
+        if order.buttons and not running.kind.capabilities.buttons:
+            raise MessageRefused(f"{running.kind.label} has no buttons; ask in words")
         there = Place(
             channel=running.kind.id, account_id=running.account.id, to=order.target or (here.to if here else "")
         )
@@ -105,7 +107,7 @@ class ChannelMessenger:
         route = msgspec.to_builtins(Route(channel=there.channel, to=there.to, account_id=there.account_id))
         letter = Letter(run_id=run_id, source=KIND, agent_id=session.agent_id, session_key=session.key, route=route)
         current = here.message_id if same and here else ""
-        if order.action in ("react", "edit", "delete"):
+        if order.action not in ("send", "reply"):
             return msgspec.structs.replace(letter, act=_act(order, current))
         speech = speech_of(order.text)
         text, tag = (speech.text.strip(), speech.reply_to) if isinstance(speech, Spoken) else ("", "")
@@ -117,7 +119,8 @@ class ChannelMessenger:
         if order.action == "reply" and not quoted:
             raise MessageRefused("messageId required: which message to reply to")
         text = f"{before}{text}{behind}" if text else text
-        return msgspec.structs.replace(letter, text=text, media=tuple(media), reply_to=quoted)
+        rows = tuple(tuple(Button(text=one.text, data=one.callback_data) for one in row) for row in order.buttons)
+        return msgspec.structs.replace(letter, text=text, media=tuple(media), reply_to=quoted, buttons=rows)
 
     async def _media(
         self, named: Sequence[str], attachment: Attachment | None, there: Place, context: ToolContext
@@ -192,9 +195,14 @@ def _lack(action: Action, can: Capabilities) -> str | None:
         "react": (can.reactions, "react to messages"),
         "edit": (can.edit, "edit messages"),
         "delete": (can.unsend, "delete messages"),
+        "pin": (can.pin, "pin messages"),
+        "unpin": (can.pin, "pin messages"),
     }
     able, what = needs.get(action, (True, ""))
     return None if able else what
+
+
+_ACTS: dict[Action, Act] = {"react": "react", "edit": "edit", "delete": "delete", "pin": "pin", "unpin": "pin"}
 
 
 def _act(order: Order, current: str) -> OutgoingMessage:
@@ -202,10 +210,10 @@ def _act(order: Order, current: str) -> OutgoingMessage:
     if not target:
         raise MessageRefused("messageId required: which message to react to")
     return OutgoingMessage(
-        act="react" if order.action == "react" else "edit" if order.action == "edit" else "delete",
+        act=_ACTS[order.action],
         text=visible_text(order.text).strip() if order.action == "edit" else "",
         target_id=target,
         target_author=order.author,
         emoji=order.emoji,
-        remove=order.remove,
+        remove=order.remove or order.action == "unpin",
     )

@@ -105,11 +105,23 @@ class Debouncer:
         self._held = 0
         self._last: dict[Key, asyncio.Task[None]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
+        self._slow: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def hand_on(self, item: Inbound) -> asyncio.Task[None]:
-        """Hands on a message that an earlier process held back, before those of its sender that come later."""
-        return self._start(conversation_of(item), [item], self._deliver_held)
+        """Hands on a message that is kept and takes long, before those of its sender that come later."""
+        key = conversation_of(item)
+        if key in self._waiting:
+            self._flush(key)
+        task = self._start(key, [item], self._deliver_held)
+        self._slow.add(task)
+        task.add_done_callback(self._slow.discard)
+        return task
+
+    def is_behind(self, item: Inbound) -> bool:
+        """Whether an earlier message of the sender is kept and takes long."""
+        key = conversation_of(item) if self._slow else None
+        return key is not None and self._last.get(key) in self._slow
 
     def add(self, item: Inbound) -> asyncio.Task[None] | None:
         """Takes a message. Returns the task that hands it on, or None for a message that waits for more.

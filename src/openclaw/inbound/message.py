@@ -68,6 +68,8 @@ class Inbound(msgspec.Struct, kw_only=True):
     """Which edit of the message this is, as the platform dates or numbers it. Empty for a message as first sent."""
     text: str = ""
     """Exactly what the person wrote."""
+    spoken: bool = False
+    """Some of the text was said and written down by a program. It is never read as a command."""
     timestamp_ms: int = 0
     media: tuple[Media, ...] = ()
     mentioned: bool = False

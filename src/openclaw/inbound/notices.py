@@ -13,7 +13,7 @@ from openclaw.agent.runtime import Runtime
 from openclaw.inbound.incoming import Incoming
 from openclaw.messages import AssistantMessage, TextBlock
 from openclaw.outbound.chunking import limits_for
-from openclaw.outbound.reply import MediaRef, OutgoingMessage, ReplyShape, is_delivered, parts_for
+from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, ReplyShape, is_delivered, parts_for
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import RunRecord
 from openclaw.sessions.keys import SessionRef, shown_key
@@ -184,14 +184,17 @@ class Notices:
         media: Sequence[MediaRef] = (),
         *,
         reply_to: str = "",
+        buttons: Sequence[Sequence[Button]] = (),
         act: OutgoingMessage | None = None,
         **end: Any,
     ) -> tuple[LedgerRow, bool]:
         """Writes a message that needs no run to the ledger, with the parts that its channel delivers.
 
-        ``act`` is done in place of sending something.
+        ``buttons`` stand below its first part. ``act`` is done in place of sending something.
         """
         parts = self._parts(accept.route, texts, media, reply_to)
+        if parts and buttons:
+            parts[0].payload["buttons"] = msgspec.to_builtins(buttons)
         if act is not None:
             parts = [OutboxPart(part=0, channel=str(accept.route["channel"]), payload=msgspec.to_builtins(act))]
         row, new = await self._runtime.ledger.post(accept, parts, **end)

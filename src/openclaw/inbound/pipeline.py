@@ -72,6 +72,7 @@ from openclaw.inbound.prompt_text import (
     is_empty,
     stamped,
 )
+from openclaw.inbound.transcription import Transcriber
 from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
 from openclaw.runs.dispatcher import Dispatcher, Submission
 from openclaw.runs.queue import Ticket, queue_settings
@@ -118,6 +119,7 @@ class Pipeline:
         notices: Notices,
         commands: CommandContext,
         spawn: Callable[[Coroutine[Any, Any, Any]], Any],
+        transcriber: Transcriber | None = None,
     ) -> None:
         self._runtime = runtime
         self._dispatcher = dispatcher
@@ -127,6 +129,7 @@ class Pipeline:
         self._spawn = spawn
         self._dedupe = Dedupe(runtime.ledger)
         self._history = PendingHistory()
+        self._transcriber = transcriber
         self.held = Held(runtime, notices, self._hand_on)
         self._debouncer = Debouncer(
             self._hand_on,
@@ -157,9 +160,15 @@ class Pipeline:
                 return False
             case _:
                 pass
-        if self._window(inbound) > 0:
+        slow = (self._transcriber is not None and self._transcriber.wants(inbound)) or self._debouncer.is_behind(
+            inbound
+        )
+        if slow or self._window(inbound) > 0:
             # It may wait for more words, so it is written down first. After a restart, ``recover`` hands it on.
             await self.held.keep(inbound)
+        if slow:
+            self._debouncer.hand_on(inbound)
+            return True
         handing_on = self._debouncer.add(inbound)
         if handing_on is not None:
             # A channel that is stopped now does not cut off a message that is half accepted.
@@ -183,6 +192,8 @@ class Pipeline:
         try:
             if new:
                 inbound, config, written = merged([item for item, _ in new]), self._runtime.config.current, False
+                if self._transcriber is not None:
+                    inbound = await self._transcriber.heard(inbound)
                 for resolved in broadcast_routes(config, inbound) or [resolve_route(config, inbound)]:
                     message = await self._addressed(inbound, resolved, keys)
                     written |= message is not None and await self._finish(message, await self.process(message))
@@ -204,7 +215,7 @@ class Pipeline:
             inbound,
             patterns,
             require_mention=needs_mention(entry, group_rules(settings, inbound), inbound.channel, patterns),
-            authorised_command=bool(rights) and is_control_message(inbound.text, listening),
+            authorised_command=bool(rights) and not inbound.spoken and is_control_message(inbound.text, listening),
         )
         quick = not patterns or len(inbound.text) <= QUICKLY_SEARCHED
         addressed = deciding() if quick else await asyncio.to_thread(deciding)
@@ -242,6 +253,7 @@ class Pipeline:
             policy_channel=inbound.channel,
             entry_fields=_entry_fields(inbound, resolved),
             dedupe_keys=keys,
+            reads_commands=not inbound.spoken,
         )
 
     async def _finish(self, message: Incoming, result: Result) -> bool:
@@ -385,6 +397,8 @@ class Pipeline:
     async def close(self) -> None:
         """Hands on what still waits for more words, so that it reaches the ledger."""
         self.held.close()
+        if self._transcriber is not None:
+            self._transcriber.close()
         await self._debouncer.close()
 
     def _settings(self, inbound: Inbound) -> ChannelSettings:

@@ -48,7 +48,7 @@ class Button(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     """What comes in as a message when somebody presses it. Empty means ``text``."""
 
 
-Act: TypeAlias = Literal["send", "react", "edit", "delete"]
+Act: TypeAlias = Literal["send", "react", "edit", "delete", "pin"]
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -61,7 +61,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Who wrote that message. Empty if the id or the chat tells."""
     emoji: str = ""
     remove: bool = False
-    """Takes the reaction back."""
+    """Takes the reaction back, or the pin."""
 
     text: str = ""
     media: tuple[MediaRef, ...] = ()

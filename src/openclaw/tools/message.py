@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -19,9 +19,10 @@ from openclaw.messages import ToolSpec
 from openclaw.opener import PathOpener, PathRefused
 from openclaw.tools.base import ToolContext, ToolResult, text_result
 
-Action: TypeAlias = Literal["send", "reply", "react", "edit", "delete"]
+Action: TypeAlias = Literal["send", "reply", "react", "edit", "delete", "pin", "unpin"]
+ACTIONS: tuple[Action, ...] = get_args(Action)
 ALIASES: dict[str, Action] = {
-    **{name: name for name in ("send", "reply", "react", "edit", "delete")},
+    **{name: name for name in ACTIONS},
     "sendAttachment": "send",
     "thread-reply": "reply",
     "unsend": "delete",
@@ -44,6 +45,16 @@ class Attachment(NamedTuple):
     mime_type: str = ""
 
 
+class OrderedButton(msgspec.Struct, frozen=True, kw_only=True):
+    text: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    callback_data: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """What comes in as a message when somebody presses it. Empty means ``text``."""
+
+
+_ButtonRow: TypeAlias = Annotated[tuple[OrderedButton, ...], msgspec.Meta(min_length=1, max_length=5)]
+_ButtonRows: TypeAlias = Annotated[tuple[_ButtonRow, ...], msgspec.Meta(max_length=5)]
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent wants done."""
 
@@ -61,6 +72,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     emoji: str = ""
     remove: bool = False
     dry_run: bool = False
+    buttons: tuple[tuple[OrderedButton, ...], ...] = ()
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,14 +99,15 @@ class MessagingTool:
         name="message",
         description=(
             "Write to a person or group on a channel, or act on a message there. Actions: send, reply (quotes "
-            "messageId), react (emoji, remove), edit, delete; not every channel can do all. Without target it is the "
-            "current conversation. The result says whether it was delivered; a queued message goes out by itself."
+            "messageId), react (emoji, remove), edit, delete, pin, unpin; not every channel can do all. Without target "
+            "it is the current conversation. The result says whether it was delivered; a queued message goes out by "
+            "itself."
         ),
         parameters={
             "type": "object",
             "required": ["action"],
             "properties": {
-                "action": {"type": "string", "description": "send, reply, react, edit or delete"},
+                "action": {"type": "string", "description": "send, reply, react, edit, delete, pin or unpin"},
                 "channel": {"type": "string", "description": "Such as signal; default: the current one"},
                 "target": {"type": "string", "description": "Such as +15551234567, uuid:<id> or group:<id>"},
                 "to": {"type": "string", "description": "The same as target"},
@@ -110,8 +123,24 @@ class MessagingTool:
                 "buffer": {"type": "string", "description": "A file in base64 to send along"},
                 "filename": {"type": "string"},
                 "contentType": {"type": "string"},
+                "buttons": {
+                    "type": "array",
+                    "description": "Rows of buttons below the text, where the channel has them. A press comes back as "
+                    "a message with callback_data, or else with the text",
+                    "items": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["text"],
+                            "properties": {"text": {"type": "string"}, "callback_data": {"type": "string"}},
+                        },
+                    },
+                },
                 "replyTo": {"type": "string", "description": "The id of the message to quote"},
-                "messageId": {"type": "string", "description": "The message to reply to, react to, edit or delete"},
+                "messageId": {
+                    "type": "string",
+                    "description": "What to reply to, react to, edit, delete or pin",
+                },
                 "emoji": {"type": "string"},
                 "remove": {"type": "boolean", "description": "Take the reaction back"},
                 "targetAuthor": {"type": "string", "description": "Who wrote messageId, to react in a group"},
@@ -141,7 +170,7 @@ def read_order(arguments: dict[str, Any]) -> Order:
     name = str(arguments.get("action") or "").strip()
     action = ALIASES.get(name)
     if action is None:
-        raise MessageRefused(f'unknown action "{name[:40]}"; known: send, reply, react, edit, delete')
+        raise MessageRefused(f'unknown action "{name[:40]}"; known: {", ".join(ACTIONS)}')
 
     def text(*names: str) -> str:
         return next((str(arguments[one]).strip() for one in names if arguments.get(one)), "")
@@ -161,6 +190,7 @@ def read_order(arguments: dict[str, Any]) -> Order:
         emoji=text("emoji"),
         remove=arguments.get("remove") is True,
         dry_run=arguments.get("dryRun") is True,
+        buttons=_buttons(arguments.get("buttons")),
     )
     if action in ("edit", "delete") and not order.message_id:
         raise MessageRefused(f"messageId required: which message to {action}")
@@ -169,6 +199,15 @@ def read_order(arguments: dict[str, Any]) -> Order:
     if action == "edit" and not order.text:
         raise MessageRefused("message required")
     return order
+
+
+def _buttons(given: Any) -> tuple[tuple[OrderedButton, ...], ...]:
+    try:
+        return msgspec.convert(given or (), _ButtonRows)
+    except msgspec.ValidationError as error:
+        raise MessageRefused(
+            f"buttons must be rows of {{text, callback_data}}, at most 5 rows of 5 with 64 characters each: {error}"
+        ) from None
 
 
 def _named(arguments: dict[str, Any]) -> Iterator[str]:

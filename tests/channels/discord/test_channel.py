@@ -218,10 +218,16 @@ async def test_earlier_messages_are_changed_deleted_and_reacted_to(tmp_path: Pat
         assert discord.texts(CHANNEL) == ["second"]
         await account.send(OutgoingMessage(act="react", target_id=sent, emoji="👍"), THERE)
         await account.send(OutgoingMessage(act="react", target_id=sent, emoji="👍", remove=True), THERE)
+        await account.send(OutgoingMessage(act="pin", target_id=sent), THERE)
+        await account.send(OutgoingMessage(act="pin", target_id=sent, remove=True), THERE)
         for _ in range(2):
             await account.send(OutgoingMessage(act="delete", target_id=sent), THERE)
         assert discord.texts(CHANNEL) == []
         assert (await refused(account, OutgoingMessage(act="edit", target_id="odd", text="x"))).permanent
+    assert [call for call, _ in discord.calls if "pins" in call] == [
+        f"PUT /channels/{CHANNEL}/messages/pins/{sent}",
+        f"DELETE /channels/{CHANNEL}/messages/pins/{sent}",
+    ]
     assert [call for call, _ in discord.calls if "reactions" in call] == [
         f"PUT /channels/{CHANNEL}/messages/{sent}/reactions/👍/@me",
         f"DELETE /channels/{CHANNEL}/messages/{sent}/reactions/👍/@me",

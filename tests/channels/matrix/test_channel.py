@@ -190,6 +190,16 @@ async def test_answers_go_into_threads_and_messages_are_changed(tmp_path: Path, 
         (reaction,) = await stage.ann.saw(stage.room, stage.bot.user_id, 1, "m.reaction")
         assert reaction["content"]["m.relates_to"]["key"] == "👀"
         await stage.send(OutgoingMessage(act="react", target_id=root, emoji="👀", remove=True), "k6")
+        with pytest.raises(SendFailed) as failed:
+            await stage.send(OutgoingMessage(act="pin", target_id=first), "k8")
+        assert failed.value.permanent, "the room does not let us pin"
+        levels = await stage.ann.call("GET", f"/rooms/{stage.room}/state/m.room.power_levels")
+        levels["users"][stage.bot.user_id] = 50
+        await stage.ann.call("PUT", f"/rooms/{stage.room}/state/m.room.power_levels", levels)
+        for remove in (False, False, True, True):
+            await stage.send(OutgoingMessage(act="pin", target_id=first, remove=remove), f"k9-{remove}")
+            pinned = await stage.ann.call("GET", f"/rooms/{stage.room}/state/m.room.pinned_events")
+            assert pinned["pinned"] == ([] if remove else [first])
         await stage.send(OutgoingMessage(act="delete", target_id=first), "k7")
         redactions = await stage.ann.saw(stage.room, stage.bot.user_id, 2, "m.room.redaction")
         assert {event["redacts"] for event in redactions} == {reaction["event_id"], first}

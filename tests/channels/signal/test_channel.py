@@ -191,7 +191,7 @@ async def test_a_daemon_that_goes_away_and_returns_is_found_again(tmp_path: Path
 
 async def test_attachments_are_fetched_and_large_or_missing_ones_are_named(tmp_path: Path) -> None:
     async with running(tmp_path, mediaMaxMb=1) as setup:
-        setup.daemon.attachments["a1"] = b"\x89PNG picture"
+        setup.daemon.attachments["a1"] = b"\x89PNG\r\n\x1a\n picture"
         listed = [
             {"id": "a1", "contentType": "image/png", "filename": "cat.png", "size": 12},
             {"id": "gone", "contentType": "image/png", "filename": "dog.png", "size": 12},
@@ -202,7 +202,7 @@ async def test_attachments_are_fetched_and_large_or_missing_ones_are_named(tmp_p
         (message,) = setup.receiver.messages
         (media,) = message.media
         assert (media.mime_type, media.file_name) == ("image/png", "cat.png")
-        assert await setup.blobs.get(media.blob or "") == b"\x89PNG picture"
+        assert await setup.blobs.get(media.blob or "") == b"\x89PNG\r\n\x1a\n picture"
         assert ["dog.png" in message.untrusted[0], "film.mp4" in message.untrusted[1]] == [True, True]
         assert "channels.signal.mediaMaxMb" in message.untrusted[1]
         assert setup.daemon.of("getAttachment") == [{"id": "a1", "recipient": ANN, "account": ME}]

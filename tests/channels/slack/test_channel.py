@@ -33,9 +33,14 @@ async def test_a_message_can_be_changed_deleted_and_reacted_to(tmp_path: Path) -
         await setup.send(OutgoingMessage(act="edit", target_id=ts, text="_second_"), GENERAL)
         for _ in range(2):  # The second time changes nothing and does not fail.
             await setup.send(OutgoingMessage(act="react", target_id=ts, emoji="👍"), GENERAL)
+            await setup.send(OutgoingMessage(act="pin", target_id=ts), GENERAL)
+        assert {stamp for _, stamp in slack.pins} == {ts}
         for _ in range(2):
             await setup.send(OutgoingMessage(act="delete", target_id=thread), GENERAL)
         await setup.send(OutgoingMessage(act="react", target_id=ts, emoji="👍", remove=True), GENERAL)
+        for _ in range(2):
+            await setup.send(OutgoingMessage(act="pin", target_id=ts, remove=True), GENERAL)
+        assert not slack.pins
     assert [(post["text"], post["ts"]) for post in slack.ours] == [("_second_", ts)]
     assert slack.of("chat.postMessage")[1]["thread_ts"] == ts
     assert slack.of("reactions.add") and not slack.reactions

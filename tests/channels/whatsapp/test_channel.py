@@ -62,7 +62,7 @@ async def test_what_is_not_signed_is_not_even_parsed(tmp_path: Path, headers: An
 
 async def test_messages_of_all_kinds_come_in(tmp_path: Path) -> None:
     async with running(tmp_path, mediaMaxMb=1) as (server, setup):
-        server.media["photo"] = (b"\x89PNG picture", "image/png")
+        server.media["photo"] = (b"\x89PNG\r\n\x1a\n picture", "image/png")
         server.media["stolen"] = (b"x", "text/plain")
         server.media["huge"] = (b"x" * 2_000_000, "video/mp4")
         reply = {"id": "wamid.out1", "from": OUR_NUMBER}

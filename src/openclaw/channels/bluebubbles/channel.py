@@ -32,7 +32,16 @@ from openclaw.channels.bluebubbles.incoming import (
 from openclaw.channels.bluebubbles.kind import chat_guid
 from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.credentials import secret_of
-from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, of_admitted, read_within, safe_file_name
+from openclaw.channels.media import (
+    MB,
+    NotFetched,
+    fetch_files,
+    files_to_send,
+    kept_file,
+    of_admitted,
+    read_within,
+    safe_file_name,
+)
 from openclaw.channels.offer import offer
 from openclaw.channels.remembered import Remembered
 from openclaw.channels.webhook import ConversationOrder, answered, is_same
@@ -243,8 +252,7 @@ class BlueBubblesChannel:
             raise NotFetched(f"it took longer than {FETCH_S:g} s") from None
         except aiohttp.ClientError as error:
             raise NotFetched(f"the connection to the server broke ({type(error).__name__})") from None
-        mime = file.mime_type or "application/octet-stream"
-        return Media(mime_type=mime, file_name=file.transfer_name, blob=await self._context.blobs.put(data))
+        return await kept_file(self._context.blobs, data, file.mime_type, file.transfer_name)
 
     # Sending
 

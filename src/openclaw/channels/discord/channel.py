@@ -44,10 +44,9 @@ from openclaw.channels.discord.incoming import (
     interpret,
 )
 from openclaw.channels.discord.kind import DiscordKind, parse_address
-from openclaw.channels.media import of_admitted
+from openclaw.channels.media import kept_file, of_admitted
 from openclaw.channels.offer import offer
 from openclaw.config.schema.channels.discord import DiscordAccount
-from openclaw.file_types import content_type
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
@@ -367,10 +366,7 @@ class DiscordChannel:
             except ValueError as reason:
                 notes.append(f"Attachment {file.filename or 'a file'} was not fetched: {reason}")
                 continue
-            mime = content_type(data, file.content_type or "application/octet-stream")
-            media.append(
-                Media(mime_type=mime, file_name=file.filename or None, blob=await self._context.blobs.put(data))
-            )
+            media.append(await kept_file(self._context.blobs, data, file.content_type, file.filename or None))
         return tuple(media), tuple(notes)
 
     async def _download(self, file: DiscordAttachment) -> bytes:
@@ -478,8 +474,9 @@ class DiscordChannel:
         if not (target.isascii() and target.isdigit()):
             raise SendFailed(f"{target!r} is no id of a message on Discord", permanent=True)
         allowed = self._settings.actions
-        if not (allowed.reactions if message.act == "react" else allowed.messages):
-            key = "reactions" if message.act == "react" else "messages"
+        switches = {"react": ("reactions", allowed.reactions), "pin": ("pins", allowed.pins)}
+        key, on = switches.get(message.act, ("messages", allowed.messages))
+        if not on:
             raise SendFailed(f"channels.discord.actions.{key} is off", permanent=True)
         path = "/channels/{channel_id}/messages/{message_id}"
         where = {"channel_id": channel, "message_id": target}
@@ -494,6 +491,9 @@ class DiscordChannel:
                 except DiscordFailed as failure:
                     if failure.kind != "gone":
                         raise
+            case "pin":
+                method = "DELETE" if message.remove else "PUT"
+                await connection.request(method, "/channels/{channel_id}/messages/pins/{message_id}", where)
             case _:
                 method, where = "DELETE" if message.remove else "PUT", {**where, "emoji": message.emoji}
                 await connection.request(method, f"{path}/reactions/{{emoji}}/@me", where)

@@ -24,6 +24,7 @@ class DiscordKind(ConfiguredKind):
         mentions=True,
         reply=True,
         edit=True,
+        pin=True,
         unsend=True,
         buttons=True,
         native_commands=True,

@@ -41,13 +41,12 @@ from openclaw.channels.matrix.incoming import (
     read_event,
 )
 from openclaw.channels.matrix.kind import homeserver_of, parse_address, user_of
-from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, of_admitted, safe_file_name
+from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, kept_file, of_admitted, safe_file_name
 from openclaw.channels.offer import offer
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels.matrix import MatrixAccount
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.file_types import sniff_image
 from openclaw.inbound.message import Inbound, Media, Quoted, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
@@ -321,10 +320,7 @@ class MatrixChannel:
         data = await client.download(file.url, limit, where)
         if file.secret is not None:
             data = await asyncio.to_thread(_decrypted, data, file.secret)
-        mime = sniff_image(data) or (
-            "application/octet-stream" if file.mime_type.startswith("image/") else file.mime_type
-        )
-        return Media(mime_type=mime, file_name=file.name, blob=await self._context.blobs.put(data))
+        return await kept_file(self._context.blobs, data, file.mime_type, file.name)
 
     def _wants(self, reaction: RoomReaction, author: str | None) -> bool:
         match self._settings.reaction_notifications:
@@ -472,7 +468,7 @@ class MatrixChannel:
         return SendReceipt(message_id=sent[0])
 
     async def _change(self, client: MatrixClient, room_id: str, message: OutgoingMessage, key: str) -> str:
-        """Edits or takes back an earlier message of ours, or reacts to one of anybody."""
+        """Edits or takes back an earlier message of ours, or reacts to one of anybody, or pins it."""
         target, name = message.target_id, transaction(key, message.act)
         if not target.startswith("$"):
             raise SendFailed(f"{target!r} is no id of a Matrix event", permanent=True)
@@ -484,6 +480,10 @@ class MatrixChannel:
                 await client.send(room_id, "m.room.message", content, name)
             case "delete":
                 await client.redact(room_id, target, name)
+            case "pin" if not self._settings.actions.pins:
+                raise SendFailed(f"{self._where}.actions.pins is off", permanent=True)
+            case "pin":
+                await client.pin(room_id, target, pinned=not message.remove)
             case _ if message.remove:
                 if reaction := await client.own_reaction(room_id, target, message.emoji):
                     await client.redact(room_id, reaction, name)

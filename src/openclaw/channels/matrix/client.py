@@ -264,6 +264,14 @@ class MatrixClient:
     async def redact(self, room_id: str, event_id: str, transaction: str) -> str:
         return (await self._call(self._nio.room_redact(room_id, event_id, tx_id=transaction))).event_id
 
+    async def pin(self, room_id: str, event_id: str, *, pinned: bool) -> None:
+        """Adds an event to the pinned ones of a room, or takes it away. The room must let us do so."""
+        kind = "m.room.pinned_events"
+        before = [str(one) for one in (await self.state(room_id, kind)).get("pinned") or ()]
+        after = [one for one in before if one != event_id] + ([event_id] if pinned else [])
+        if after != before:
+            await self._call(self._nio.room_put_state(room_id, kind, {"pinned": after}))
+
     async def upload(self, data: bytes, mime_type: str, name: str | None, encrypt: bool) -> tuple[str, dict[str, Any]]:
         """Returns the address of the file, and how it is decrypted if it is encrypted."""
         async with asyncio.timeout(TRANSFER_S):

@@ -28,6 +28,7 @@ class MatrixKind(ConfiguredKind):
         mentions=True,
         reply=True,
         edit=True,
+        pin=True,
         unsend=True,
         idempotent=True,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.channels.media import Fetched, NotFetched, fetch_files
+from openclaw.channels.media import Fetched, NotFetched, fetch_files, kept_file
 from openclaw.channels.signal.connection import RpcError, RpcUnreachable, SignalRpc
 from openclaw.channels.signal.kind import normalize_number
 from openclaw.foreign_text import disarmed_name
@@ -265,5 +265,4 @@ async def _fetch(
         raise NotFetched("the daemon's data is not base64") from None
     if len(data) > limit:
         raise NotFetched(too_large)
-    mime = attachment.content_type or "application/octet-stream"
-    return Media(mime_type=mime, file_name=attachment.filename, blob=await blobs.put(data))
+    return await kept_file(blobs, data, attachment.content_type, attachment.filename)

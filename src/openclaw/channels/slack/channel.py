@@ -15,7 +15,16 @@ import msgspec
 
 from openclaw.channels.base import ChannelContext
 from openclaw.channels.credentials import secret_of
-from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, of_admitted, read_within, safe_file_name
+from openclaw.channels.media import (
+    MB,
+    NotFetched,
+    fetch_files,
+    files_to_send,
+    kept_file,
+    of_admitted,
+    read_within,
+    safe_file_name,
+)
 from openclaw.channels.offer import offer
 from openclaw.channels.remembered import Remembered
 from openclaw.channels.slack.connection import (
@@ -254,8 +263,7 @@ class SlackChannel:
             raise NotFetched(f"it took longer than {FETCH_S:g} s") from None
         except aiohttp.ClientError as error:
             raise NotFetched(f"the connection to Slack broke ({type(error).__name__})") from None
-        mime = file.mimetype or "application/octet-stream"
-        return Media(mime_type=mime, file_name=file.name, blob=await self._context.blobs.put(data))
+        return await kept_file(self._context.blobs, data, file.mimetype, file.name)
 
     async def _download(self, address: str, limit: int, where: str, mime: str) -> bytes:
         """Reads a file. Only Slack's own hosts are asked, and only the first request has the token."""
@@ -377,12 +385,13 @@ class SlackChannel:
         return SendReceipt(message_id=_shared_as(answer, room))
 
     async def _change(self, room: str, message: OutgoingMessage) -> SendReceipt:
-        """Edits or deletes an earlier message of ours, or reacts to one of anybody."""
+        """Edits or deletes an earlier message of ours, or reacts to one of anybody, or pins it."""
         if not STAMP.fullmatch(message.target_id):
             raise SendFailed(f"{message.target_id!r} is no id of a Slack message", permanent=True)
-        actions, reacts = self._settings.actions, message.act == "react"
-        if not (actions.reactions if reacts else actions.messages):
-            switch = "reactions" if reacts else "messages"
+        actions = self._settings.actions
+        switches = {"react": ("reactions", actions.reactions), "pin": ("pins", actions.pins)}
+        switch, on = switches.get(message.act, ("messages", actions.messages))
+        if not on:
             raise SendFailed(f"{self._where}.actions.{switch} is off", permanent=True)
         client, ts = self._api().client, message.target_id
         match message.act:
@@ -390,6 +399,8 @@ class SlackChannel:
                 call = client.chat_update(channel=room, ts=ts, text=self._rendered(message))
             case "delete":
                 call = client.chat_delete(channel=room, ts=ts)
+            case "pin":
+                call = (client.pins_remove if message.remove else client.pins_add)(channel=room, timestamp=ts)
             case _:
                 name = emoji_name(message.emoji)
                 if name is None:
@@ -400,7 +411,7 @@ class SlackChannel:
             await self._api().ask(call)
         except SlackRefused as refused:
             # It was done before, by an earlier try whose answer did not arrive.
-            if refused.code not in ("already_reacted", "no_reaction") and (
+            if refused.code not in ("already_reacted", "no_reaction", "already_pinned", "no_pin", "not_pinned") and (
                 message.act != "delete" or refused.code != "message_not_found"
             ):
                 raise

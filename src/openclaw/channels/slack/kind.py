@@ -30,6 +30,7 @@ class SlackKind(ConfiguredKind):
         mentions=True,
         reply=True,
         edit=True,
+        pin=True,
         unsend=True,
         native_commands=True,
         idempotent=False,

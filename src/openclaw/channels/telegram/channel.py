@@ -19,7 +19,7 @@ import msgspec
 from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest
 from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.credentials import secret_of
-from openclaw.channels.media import of_admitted
+from openclaw.channels.media import kept_file, of_admitted
 from openclaw.channels.offer import offer
 from openclaw.channels.telegram.api import POLL_S, UPDATE_KINDS, BotApi, BotApiFailed, FileRefused, open_api
 from openclaw.channels.telegram.incoming import (
@@ -41,7 +41,6 @@ from openclaw.channels.telegram.sending import TelegramSender
 from openclaw.channels.webhook import is_same
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels.telegram import TelegramAccount
-from openclaw.file_types import content_type
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
@@ -353,8 +352,7 @@ class TelegramChannel:
                 notes.append(f"Attachment {name} was not fetched: {reason}")
                 continue
             named = file.file_name or PurePosixPath(path).name or None
-            mime = content_type(data, file.mime_type)
-            media.append(Media(mime_type=mime, file_name=named, blob=await self._context.blobs.put(data)))
+            media.append(await kept_file(self._context.blobs, data, file.mime_type, named))
         return tuple(media), tuple(notes)
 
     def _note_received(self, chat: int, inbound: Inbound) -> None:

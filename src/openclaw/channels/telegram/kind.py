@@ -25,6 +25,7 @@ class TelegramKind(ConfiguredKind):
         mentions=True,
         reply=True,
         edit=True,
+        pin=True,
         unsend=True,
         buttons=True,
         drafts=True,

@@ -226,6 +226,10 @@ class TelegramSender:
                 await self._edit(where, message.text)
             case "delete":
                 await self._tolerant("deleteMessage", where, "message to delete not found")
+            case "pin" if message.remove:
+                await self._tolerant("unpinChatMessage", where, "message to unpin not found")
+            case "pin":
+                await self._tolerant("pinChatMessage", {**where, "disable_notification": True}, "already pinned")
             case _:
                 shown = [] if message.remove or not message.emoji else [{"type": "emoji", "emoji": message.emoji}]
                 await self._react({**where, "reaction": shown}, message.emoji)

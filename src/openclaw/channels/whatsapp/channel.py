@@ -19,7 +19,16 @@ import msgspec
 
 from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest
 from openclaw.channels.credentials import secret_of
-from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, of_admitted, read_within, safe_file_name
+from openclaw.channels.media import (
+    MB,
+    NotFetched,
+    fetch_files,
+    files_to_send,
+    kept_file,
+    of_admitted,
+    read_within,
+    safe_file_name,
+)
 from openclaw.channels.offer import offer
 from openclaw.channels.remembered import Remembered
 from openclaw.channels.webhook import ConversationOrder, answered, is_same
@@ -267,8 +276,7 @@ class WhatsAppChannel:
             raise NotFetched(f"it took longer than {FETCH_S:g} s") from None
         except aiohttp.ClientError as error:
             raise NotFetched(f"the connection to WhatsApp broke ({type(error).__name__})") from None
-        mime = str(about.get("mime_type") or file.mime_type or "application/octet-stream").partition(";")[0].strip()
-        return Media(mime_type=mime, file_name=file.filename, blob=await self._context.blobs.put(data))
+        return await kept_file(self._context.blobs, data, str(about.get("mime_type") or file.mime_type), file.filename)
 
     def _is_graph(self, address: str) -> bool:
         try:

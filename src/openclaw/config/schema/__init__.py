@@ -52,8 +52,8 @@ class Config(Record):
     """Which agent gets which messages."""
     broadcast: system.Broadcast = system.Broadcast()
     """Chats in which several agents answer."""
-    audio: OpenMap = {}
-    """Transcription of voice messages."""
+    audio: system.Audio = system.Audio()
+    """Transcription of voice messages, as older configurations have it; see tools.media.audio."""
     media: OpenMap = {}
     """Stored media: preserveFilenames."""
     messages: Messages = Messages()

@@ -422,6 +422,18 @@ class UpdateConfig(Record):
     """Look for a newer release at the start."""
 
 
+class AudioTranscription(Record):
+    command: list[str] = []
+    """Program and arguments; {{MediaPath}} is the file. Its output is the transcript."""
+    timeout_seconds: Positive = 60
+    """Longest time for one file."""
+
+
+class Audio(Record):
+    transcription: AudioTranscription | None = None
+    """The program that transcribes; tools.media.audio.models wins over it."""
+
+
 class Broadcast(Record):
     catch_all: ClassVar[str] = "peers"
 

@@ -203,6 +203,73 @@ class WebTools(Record):
     """The web_fetch tool."""
 
 
+class TranscriptionModel(Record):
+    """One way to write sound down: a program, or a service that speaks OpenAI's protocol."""
+
+    type: Literal["provider", "cli"] = "provider"
+    """A service or a program."""
+    provider: str | None = None
+    """The service: openai, groq, mistral, or one of models.providers; unset means openai."""
+    model: str | None = None
+    """Model of the service; unset means its usual one."""
+    base_url: str | None = None
+    """Address of the service; unset means that of the provider."""
+    command: str | None = None
+    """Program to start; its output, or a text file in {{OutputDir}}, is the transcript."""
+    args: list[str] = []
+    """Arguments of the program; {{MediaPath}} is the file, {{OutputDir}} and {{OutputBase}} where it may write."""
+    language: str | None = None
+    """Language of the sound; unset means tools.media.audio.language."""
+    prompt: str | None = None
+    """Hint for the service; unset means tools.media.audio.prompt."""
+    timeout_seconds: Positive | None = None
+    """Longest time; unset means tools.media.audio.timeoutSeconds."""
+    max_bytes: Positive | None = None
+    """Largest file; unset means tools.media.audio.maxBytes."""
+    max_chars: Positive | None = None
+    """Longest transcript; unset means tools.media.audio.maxChars."""
+    capabilities: list[str] = []
+    """Kinds of media that the entry is for."""
+    profile: str | None = None
+    """Credential to use."""
+    preferred_profile: str | None = None
+    """Credential to try first."""
+
+
+class AudioMedia(Record):
+    enabled: bool | None = None
+    """Transcribe voice messages; unset means if there are models."""
+    models: list[TranscriptionModel] = []
+    """Ways to do it, tried in order; empty means openai if enabled."""
+    max_bytes: Positive = 20 * 1024 * 1024
+    """Largest file."""
+    max_chars: Positive | None = None
+    """Longest transcript."""
+    timeout_seconds: Positive = 60
+    """Longest time for one file."""
+    language: str | None = None
+    """Language of the sound, such as en; unset lets the model find out."""
+    prompt: str | None = None
+    """Hint for the model."""
+    scope: OpenMap = {}
+    """Conversations whose sound is transcribed."""
+    attachments: OpenMap = {}
+    """Which of several files are transcribed."""
+
+
+class MediaTools(Record):
+    audio: AudioMedia = AudioMedia()
+    """Transcription of voice messages."""
+    image: OpenMap = {}
+    """Description of pictures."""
+    video: OpenMap = {}
+    """Description of films."""
+    models: list[OpenMap] = []
+    """Models that serve several kinds."""
+    concurrency: Positive | None = None
+    """Files at the same time."""
+
+
 class Tools(LayeredToolPolicy):
     exec: ExecConfig = ExecConfig()
     """Running commands."""
@@ -222,7 +289,7 @@ class Tools(LayeredToolPolicy):
     """The session tools."""
     web: WebTools = WebTools()
     """Web search and fetch."""
-    media: OpenMap = {}
+    media: MediaTools = MediaTools()
     """Understanding of images, audio and video."""
     links: OpenMap = {}
     """Understanding of links."""

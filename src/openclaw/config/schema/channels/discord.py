@@ -52,6 +52,8 @@ class DiscordActions(Record):
     """The agent may react."""
     messages: bool = True
     """The agent may change and delete its messages."""
+    pins: bool = True
+    """The agent may pin messages."""
 
 
 class DiscordIntents(Record):

@@ -9,6 +9,8 @@ from openclaw.config.schema.channels.base import ChannelAccount
 class MatrixActions(Record):
     reactions: bool = True
     """The agent may react."""
+    pins: bool = True
+    """The agent may pin messages."""
 
 
 class MatrixAccount(ChannelAccount):
