@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from openclaw.channels.base import (
     Account,
@@ -193,6 +194,19 @@ class ConfiguredKind(abc.ABC):
         return [
             one.key for one, value in values if isinstance(value, str) and value and not re.fullmatch(one.shape, value)
         ]
+
+    def server(self, account: Account) -> tuple[str, int] | None:
+        """Host and port of the server that the account talks to. None: it is started by the Gateway itself."""
+        url = urlsplit(self.address(account.id, account.settings))
+        try:
+            port = url.port or (443 if url.scheme == "https" else 80)
+        except ValueError:
+            return None
+        return (url.hostname, port) if url.hostname else None
+
+    @abc.abstractmethod
+    def address(self, account_id: str, settings: Any) -> str:
+        """The address of the platform's server."""
 
     def missing_library(self) -> str:
         """What to do about a library that is not installed. Empty if nothing is missing."""

@@ -6,6 +6,7 @@ import re
 
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
 from openclaw.channels.kind import AccountKey, ConfiguredKind
+from openclaw.config.schema.channels.bluebubbles import BlueBubblesAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 
@@ -39,6 +40,9 @@ class BlueBubblesKind(ConfiguredKind):
         AccountKey("password", "Password of the server", "to the password of the BlueBubbles server", secret=True),
     )
     hint = "Install the BlueBubbles server on a Mac; it shows its address and password."
+
+    def address(self, account_id: str, settings: BlueBubblesAccount) -> str:
+        return settings.server_url or ""
 
     def peer(self, to: str) -> Peer:
         guid = chat_guid(to)

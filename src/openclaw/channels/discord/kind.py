@@ -6,6 +6,7 @@ import re
 
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
 from openclaw.channels.kind import AccountKey, ConfiguredKind
+from openclaw.config.schema.channels.discord import DiscordAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 
@@ -43,6 +44,9 @@ class DiscordKind(ConfiguredKind):
     )
     hint = "Make an application at discord.com/developers, add a bot, switch Message Content on, copy its token."
     library = "discord"
+
+    def address(self, account_id: str, settings: DiscordAccount) -> str:
+        return settings.api_root
 
     def peer(self, to: str) -> Peer:
         return parse_address(to)

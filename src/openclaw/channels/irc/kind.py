@@ -44,6 +44,9 @@ class IrcKind(ConfiguredKind):
             return f"set {where}.tlsCert to the certificate for SASL EXTERNAL, and {where}.tls to true"
         return ""
 
+    def address(self, account_id: str, settings: IrcAccount) -> str:
+        return f"irc://{settings.host}:{settings.port or (6697 if settings.tls else 6667)}"
+
     def peer(self, to: str) -> Peer:
         address = parse_address(to)
         if address.channel:

@@ -71,6 +71,9 @@ class MatrixKind(ConfiguredKind):
             return f"set {where}.userId to the account, @name:server"
         return ""
 
+    def address(self, account_id: str, settings: MatrixAccount) -> str:
+        return homeserver_of(account_id, settings, self.environ)
+
     def peer(self, to: str) -> Peer:
         address = parse_address(to)
         return Peer(kind="direct" if address.kind == "user" else "channel", id=address.id)

@@ -43,6 +43,9 @@ class SignalKind(ConfiguredKind):
             )
         return ""
 
+    def address(self, account_id: str, settings: SignalAccount) -> str:
+        return settings.http_url or ""
+
     def peer(self, to: str) -> Peer:
         match recipient_params(to):
             case {"groupId": str(group)}:

@@ -64,6 +64,9 @@ class SlackKind(ConfiguredKind):
             return f'{where}.mode "http" does not exist here; set it to "socket" and give {where}.appToken'
         return super().problem(account_id, where, settings)
 
+    def address(self, account_id: str, settings: SlackAccount) -> str:
+        return settings.api_root
+
     def peer(self, to: str) -> Peer:
         target = target_of(to)
         return Peer(kind="direct" if target.kind == "user" else "channel", id=target.id)

@@ -55,6 +55,9 @@ class TelegramKind(ConfiguredKind):
             return f"set {where}.webhookSecret: without it anyone could send updates to the webhook"
         return ""
 
+    def address(self, account_id: str, settings: TelegramAccount) -> str:
+        return settings.api_root
+
     def peer(self, to: str) -> Peer:
         target = parse_target(to)
         if isinstance(target.chat, int) and target.chat > 0:

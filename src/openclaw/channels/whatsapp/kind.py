@@ -6,6 +6,7 @@ import re
 
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
 from openclaw.channels.kind import AccountKey, ConfiguredKind
+from openclaw.config.schema.channels.whatsapp import WhatsAppAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 
@@ -43,6 +44,9 @@ class WhatsAppKind(ConfiguredKind):
         ),
     )
     hint = "Make a WhatsApp app at developers.facebook.com; point its webhook to channels.whatsapp.webhookPath."
+
+    def address(self, account_id: str, settings: WhatsAppAccount) -> str:
+        return settings.api_root
 
     def peer(self, to: str) -> Peer:
         kind, address = recipient(to)
