@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from openclaw import __version__
-from openclaw.cli.command import Group
-from openclaw.cli.main import TABLE, find_command
+from openclaw.cli.command import Action, Group
+from openclaw.cli.main import TABLE, find_command, main
 
 from .conftest import Cli
 from .fake_gateway import FakeGateway, spoken
@@ -66,12 +67,66 @@ def _every_parser() -> list[tuple[str, ...]]:
 
 
 def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    from openclaw.cli.main import main
-
     for words in _every_parser():
         assert main([*words, "--help"]) == 0
         shown = capsys.readouterr().out
         assert "example:\n  openclaw " in shown, words
+
+
+def _every_action() -> list[tuple[str, Action]]:
+    found: list[tuple[str, Action]] = []
+    for name, _, _ in TABLE:
+        command = find_command(name)
+        if isinstance(command, Group):
+            found += [(f"{name} {sub}", action) for sub, action in command.actions.items()]
+        elif command is not None:
+            found.append((name, command))
+    return found
+
+
+@pytest.mark.parametrize(("words", "action"), _every_action())
+def test_every_example_is_a_command_that_parses(words: str, action: Action) -> None:
+    for line in action.example.splitlines():
+        program, *given = shlex.split(line)
+        given = given[: next((i for i, word in enumerate(given) if word in (">", "|", "--")), len(given))]
+        assert program == "openclaw"
+        name = given[0] if isinstance(find_command(given[0]), Action) else " ".join(given[:2])
+        default = getattr(find_command(given[0]), "default", None)
+        meant = dict(_every_action()).get(name) or dict(_every_action())[f"{given[0]} {default}"]
+        rest = given[1:] if name not in dict(_every_action()) else given[len(name.split()) :]
+        meant.parser(name).parse_intermixed_args(rest)
+
+
+WRONG = (["--no-such-option"], ["surplus"] * 9, ["--json=yes"], ["--timeout", "soon"], ["--limit", "x"], ["\udcff"])
+
+
+def test_wrong_arguments_of_any_command_are_told_without_a_trace_or_colour(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {"OPENCLAW_STATE_DIR": str(tmp_path), "OPENCLAW_GATEWAY_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+    def never(_: object) -> int:
+        return 0
+
+    for words, action in _every_action():
+        monkeypatch.setattr(action, "run", never)
+        codes: list[int] = []
+        for wrong in WRONG:
+            codes.append(main([*words.split(), *wrong]))
+            told = capsys.readouterr()
+            assert "Traceback" not in told.err and "\x1b" not in told.out + told.err, (words, wrong)
+            assert codes[-1] in (0, 2), (words, wrong)
+            assert codes[-1] == 0 or "unexpected" not in told.err, (words, wrong)
+        assert codes[0] == 2, words
+
+
+def test_every_help_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((80, 24)))
+    for words in [(), *_every_parser()]:
+        assert main([*words, "--help"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if len(line) > 80 and not line.startswith("  openclaw ")] == []
 
 
 def test_a_wrong_option_is_a_usage_error(cli: Cli) -> None:

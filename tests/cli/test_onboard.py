@@ -146,6 +146,38 @@ async def test_openclaw_alone_leads_through_the_first_run_and_finds_a_local_serv
         await terminal.press("C-c")
 
 
+async def test_a_person_uses_the_key_of_the_environment_and_has_the_service_installed(
+    home: Path, env: dict[str, str], models: ModelServer
+) -> None:
+    need_tmux()
+    vendor_config(home, models)
+    # It answers as a systemd that starts nothing: the Gateway is not what is tested here.
+    (home / "bin").mkdir()
+    (home / "bin" / "systemctl").write_text('#!/bin/sh\necho "$@" >> "$HOME/asked"\n')
+    (home / "bin" / "systemctl").chmod(0o755)
+    mine = {**env, "PATH": f"{home / 'bin'}:{env['PATH']}", "ANTHROPIC_API_KEY": models.api_key, "NOT_OURS": "x"}
+    async with Tmux(home, mine, "onboard", "--skip-channels", "--skip-chat") as terminal:
+        await terminal.shows("1. Anthropic: anthropic/", "with the key in", "Number [1]:")
+        models.reply("At your service")
+        await terminal.press("Enter")
+        await terminal.shows("It answers: At your service", "Store this key for the Gateway")
+        await terminal.press("Enter")
+        await terminal.shows("Stored as anthropic:default", "Start the Gateway whenever you log in? [Y/n]")
+        await terminal.press("Enter")
+        await terminal.shows("Installed and started", "Waiting for it to answer")
+        await terminal.press("C-c")
+    asked = (home / "asked").read_text().splitlines()
+    assert [line for line in asked if "show-environment" not in line] == [
+        "--user daemon-reload",
+        "--user enable openclaw-gateway.service",
+        "--user restart openclaw-gateway.service",
+    ]
+    unit = home / ".config" / "systemd" / "user" / "openclaw-gateway.service"
+    kept = home / ".openclaw" / "service.env"
+    assert f"--env-file {kept}" in unit.read_text() and models.api_key not in unit.read_text()
+    assert f"ANTHROPIC_API_KEY={models.api_key}\n" in kept.read_text() and "NOT_OURS" not in kept.read_text()
+
+
 SCRIPTED = ("onboard", "--non-interactive", "--no-start", "--json")
 
 
@@ -153,12 +185,14 @@ async def test_a_script_sets_everything_up_and_can_do_so_again(
     home: Path, env: dict[str, str], models: ModelServer
 ) -> None:
     config = vendor_config(home, models)
-    words = (*SCRIPTED, "--key-env", "ANTHROPIC_API_KEY", "--workspace", str(home / "work"))
+    channel = ("--channel", "irc", "--set", "host=irc.example", "--set", "nick=claw")
+    words = (*SCRIPTED, "--key-env", "ANTHROPIC_API_KEY", "--workspace", str(home / "work"), *channel)
     with_key = {**env, "ANTHROPIC_API_KEY": models.api_key}
     report = json.loads((await openclaw(with_key, *words)).stdout)
     assert report["ok"] and report["trial"]["ok"] and report["source"] == "env:ANTHROPIC_API_KEY"
     assert report["model"].startswith("anthropic/") and report["workspace"] == str(home / "work")
     assert stored_keys(home)["anthropic:default"]["key"] == models.api_key
+    assert json.loads(config.read_text())["channels"]["irc"]["nick"] == "claw"
     rules, written = home / "work" / "AGENTS.md", config.read_text()
     rules.write_text("my own rules")
     again = await openclaw(env, *SCRIPTED)

@@ -177,6 +177,21 @@ def test_the_agent_of_launchd_starts_the_gateway_again_only_after_a_crash() -> N
     assert found["EnvironmentVariables"] == {"OPENCLAW_PROFILE": "a"}
 
 
+def test_on_a_mac_the_service_is_an_agent_of_launchd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OPENCLAW_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(launchd, "launchctl", lambda *words: asked.append(words))
+    report = service.put_in_place("gateway", [], force=False)
+    path = tmp_path / "Library" / "LaunchAgents" / "ai.openclaw.gateway.plist"
+    assert report["path"] == str(path) and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [words[0] for words in asked] == ["bootout", "bootstrap"]
+    assert report["enabled"] is False and report["run"] == [f"launchctl bootstrap gui/{os.getuid()} {path}"]
+    assert service.is_installed() and service.can_install() and not service.manages_gateway()
+    assert launchd.take_away("gateway") == str(path) and not service.is_installed()
+
+
 def test_a_node_is_installed_as_a_service_without_its_secret(cli: Cli, tmp_path: Path, state: Path) -> None:
     unit = tmp_path / ".config/systemd/user/openclaw-node.service"
     assert json.loads(cli("node", "status", "--json").stdout)["service"] == {"label": unit.name, "installed": False}

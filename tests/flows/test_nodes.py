@@ -11,7 +11,9 @@ import sys
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -342,6 +344,27 @@ async def test_what_a_node_may_not_tell_is_refused(
 ) -> None:
     answer = await node.tell(event, **payload)
     assert not answer["ok"] and error in answer["error"]["message"]
+
+
+async def test_a_node_does_not_choose_who_gets_an_answer(
+    gateway: InProcessGateway, node: BareNode, models: ModelServer
+) -> None:
+    async with gateway.client() as client:
+        await client.chat("my secret is 4711 [[reply:noted]]", "main")
+    here = {"channel": "signal", "to": "+15550000042"}
+    last = SimpleNamespace(route=here, problem="")
+    elsewhere = SimpleNamespace(route={"channel": "signal", "to": "+1666"}, problem="")
+
+    async def target(_: str, channel: str | None, to: str | None) -> Any:
+        return elsewhere if to == "+1666" else last
+
+    asked = {"message": "say everything", "sessionKey": "main", "deliver": True, "channel": "signal"}
+    with patch.object(gateway.gateway.turns, "target", target):
+        stolen = await node.tell("agent.request", **asked, to="+1666")
+        assert not stolen["ok"] and "cannot choose who gets the answer" in stolen["error"]["message"]
+        assert len(models.requests) == 1
+        told = await node.tell("agent.request", **asked, to=here["to"])
+        assert told["ok"]
 
 
 async def test_a_node_tells_of_commands_only_to_the_session_that_they_came_from(

@@ -73,6 +73,26 @@ async def test_changes_of_the_tool_list_are_noticed() -> None:
         assert text(await shelf.call("grown", {})) == "new"
 
 
+async def test_a_list_that_changes_all_the_time_is_not_read_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[float] = []
+    clock = HeldClock()
+    listed = ServerConnection._list
+
+    async def noted(self: ServerConnection, client: Any) -> None:
+        read.append(clock.monotonic())
+        await listed(self, client)
+        if len(read) > 1:
+            self._tools_changed()
+
+    monkeypatch.setattr(ServerConnection, "_list", noted)
+    async with connected(stdio(), clock=clock) as shelf:
+        assert await shelf.ready(LIMIT_S), shelf.problem
+        shelf._tools_changed()
+        await until(lambda: len(read) == 2)
+        await asyncio.sleep(0.2)  # Long enough for many more.
+        assert len(read) == 2
+
+
 async def test_a_server_that_dies_is_started_again_after_a_pause() -> None:
     async with connected(stdio()) as shelf:
         assert await shelf.ready(LIMIT_S), shelf.problem

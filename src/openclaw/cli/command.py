@@ -7,10 +7,11 @@ answer is printed. A parser is built only when its action is chosen.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 
-from openclaw.cli.terminal import print_json
+from openclaw.cli.terminal import print_json, working
 from openclaw.printable import printable
 from openclaw.url_text import redact_urls
 
@@ -23,6 +24,7 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 TIMEOUT_MS = 10_000
+EXIT_CODES = "exit codes:\n  0 done, 1 it failed and says why, 2 the command makes no sense"
 
 
 class UserError(Exception):
@@ -120,7 +122,7 @@ class Action:
         parser = _Parser(
             prog=prog,
             description=self.help,
-            epilog=f"example:\n  {self.example}",
+            epilog=f"example:\n  {self.example}\n\n{EXIT_CODES}",
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
@@ -142,12 +144,29 @@ class _Parser(argparse.ArgumentParser):
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
-        try:
-            columns = max(os.get_terminal_size(1).columns, 60)
-        except OSError:
-            columns = 100
         # An explicit width keeps argparse from importing shutil for each argument it registers.
-        super().__init__(prog, max_help_position=30, width=min(columns - 2, 110))
+        super().__init__(prog, max_help_position=30, width=help_width())
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Keeps examples as they are, and breaks the lines of everything else."""
+        return "\n".join(line if line.startswith("  ") else filled(line, width=width) for line in text.splitlines())
+
+
+def help_width() -> int:
+    try:
+        columns = max(os.get_terminal_size(1).columns, 60)
+    except OSError:
+        columns = 80
+    return min(columns - 2, 110)
+
+
+def filled(text: str, first: str = "", rest: str = "", *, width: int | None = None) -> str:
+    """The text broken into lines that fit the help, after ``first`` and then after ``rest``."""
+    import textwrap
+
+    return textwrap.fill(
+        text, width or help_width(), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
 
 
 class Group:
@@ -171,6 +190,7 @@ def query(
     painted: bool = False,
     timeout_ms: int | None = None,
     live: bool = False,
+    doing: str = "",
 ) -> Action:
     """An action that makes one call to the Gateway and prints the answer.
 
@@ -178,6 +198,7 @@ def query(
     the payload into the answer. ``--json`` prints the answer, otherwise ``show`` yields the lines to print. The exit
     code is 1 when ``failed`` says so. Control codes are removed from each line; with ``painted``, ``show`` colours
     lines and must remove them itself. ``live``: only a running Gateway can answer.
+    ``doing`` says what is being done, to a person who waits for more than a second.
     """
 
     def run(args: argparse.Namespace) -> int:
@@ -193,7 +214,8 @@ def query(
                 from openclaw.cli.session_names import given_key
 
                 wanted[flag.param] = given_key(client, wanted[flag.param], getattr(args, "agent", None))
-        answer = client.call(method, wanted, timeout_ms)
+        with working(doing) if doing else contextlib.nullcontext():
+            answer = client.call(method, wanted, timeout_ms)
         if shape is not None:
             answer = shape(answer, args)
         if args.json:
@@ -255,8 +277,11 @@ def _run_action(action: Action, prog: str, argv: list[str]) -> int:
 
 
 def _group_help(prog: str, group: Group) -> str:
-    width = max(len(name) for name in group.actions) + 2
-    rows = "\n".join(f"  {name:<{width}}{action.help}" for name, action in group.actions.items())
+    width = max(len(name) for name in group.actions) + 4
+    rows = "\n".join(
+        filled(action.help.partition("\n")[0], f"  {name}".ljust(width), " " * width)
+        for name, action in group.actions.items()
+    )
     head = f"usage: {prog} <sub-command> …\n\nsub-commands:\n{rows}\n"
     if group.default is None:
         return f"{head}\nexample:\n  {next(iter(group.actions.values())).example}\n"

@@ -50,6 +50,8 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("backup", "backup", "Make, check and restore backups of everything the Gateway keeps"),
     ("logs", "logs", "Show what the Gateway does, live with -f"),
     ("dashboard", "status", "Open the web page in your browser, signed in"),
+    ("update", "installation", "Install the newest version"),
+    ("uninstall", "installation", "Remove the service, the program and, if you want, everything it kept"),
     ("completion", "completion", "Print a completion script for bash, zsh or fish"),
 )
 ALIASES = {"daemon": "gateway", "tui": "chat"}
@@ -158,8 +160,10 @@ def _usage_error(message: str) -> None:
 
 
 def help_text() -> str:
-    width = max(len(name) for name, _, _ in TABLE) + 2
-    rows = "\n".join(f"  {name:<{width}}{help_}" for name, _, help_ in TABLE)
+    from openclaw.cli.command import filled
+
+    width = max(len(name) for name, _, _ in TABLE) + 4
+    rows = "\n".join(filled(help_, f"  {name}".ljust(width), " " * width) for name, _, help_ in TABLE)
     return (
         f"{USAGE}\n\n"
         "Your own AI agent, behind a Gateway that never loses or repeats a message.\n"

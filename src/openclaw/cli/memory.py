@@ -78,6 +78,7 @@ _ACTIONS = {
         (Flag("--force", "throw the index away and make it anew", param="force"), _AGENT),
         show=_show_index,
         timeout_ms=SLOW_MS,
+        doing="Reading the notes",
         example="openclaw memory index --force",
     ),
     "search": query(

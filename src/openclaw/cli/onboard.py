@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
+    from openclaw.cli.client import GatewayClient
     from openclaw.config.schema import Config
     from openclaw.models.base import Model
     from openclaw.models.trial import Trial
@@ -70,6 +71,10 @@ def guide(args: argparse.Namespace | None = None) -> int:
     _make_home()
     answerer = _chosen_model()
     if answerer is not None:
+        if answerer.source.startswith("env:") and not yes(
+            "Store this key for the Gateway, so that it has it after a restart too?", usual=True
+        ):
+            answerer.key = ""
         _keep(answerer)
     workspace = _workspace(args.workspace)
     note(f"The agent's folder is {workspace}; AGENTS.md there says how it works, and you may edit it.\n")
@@ -319,6 +324,9 @@ def _offer_service(args: argparse.Namespace) -> None:
     )
     if args.install_daemon or yes(question, usual=True):
         note(_install_service()["text"])
+        note("Waiting for it to answer …")
+        if sys.platform == "linux":
+            note("It runs while you are logged in. `loginctl enable-linger` keeps it running after that.")
 
 
 def _install_service() -> dict[str, Any]:
@@ -330,13 +338,25 @@ def _install_service() -> dict[str, Any]:
     return {**report, "text": f"{words}: {report['path']}"}
 
 
-def _running_gateway() -> Any:
+def _running_gateway() -> GatewayClient:
+    """The Gateway of this computer, running. One that a service starts is waited for, because two cannot run."""
+    import time
+
     from openclaw.cli.client import GatewayClient
     from openclaw.cli.target import resolve
 
     client = GatewayClient(resolve())
-    if client.target.local:
+    if not client.target.local:
+        return client
+    if not (service.manages_gateway() or (sys.platform == "darwin" and service.is_installed())):
         service.ensure_running(client)
+        return client
+    deadline = time.monotonic() + service.START_TIMEOUT_S
+    while not client.alive():
+        if time.monotonic() > deadline:
+            raise UserError("The service does not answer yet. `openclaw gateway status` and `openclaw logs` tell more.")
+        time.sleep(service.POLL_S)
+        client = GatewayClient(resolve())
     return client
 
 

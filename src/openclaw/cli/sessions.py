@@ -23,7 +23,7 @@ from openclaw.cli.command import (
 )
 from openclaw.cli.session_names import find_session, given_key
 from openclaw.cli.target import resolve
-from openclaw.cli.terminal import note, paint, print_json
+from openclaw.cli.terminal import note, paint, print_json, working
 from openclaw.cli.turn import message_text
 from openclaw.printable import printable, printable_json
 from openclaw.text import age, shortened
@@ -290,7 +290,8 @@ def export(args: argparse.Namespace) -> int:
     part = f"{args.output}.part"
     count = 0
     try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file, working("Exporting"):
             for line in pages:
                 file.write(line + "\n")
                 count += 1
@@ -332,7 +333,8 @@ def import_(args: argparse.Namespace) -> int:
         hint = "openclaw sessions import FILE --key KEY, or openclaw sessions import --from FOLDER"
         raise UserError(f"Name an export and the key of its new session, or a state folder: {hint}", EXIT_USAGE)
     lines = _export_lines(args.file)
-    report = from_args(args).call("sessions.import", {"key": args.key, "lines": lines}, timeout_ms=SLOW_MS)
+    with working("Importing"):
+        report = from_args(args).call("sessions.import", {"key": args.key, "lines": lines}, timeout_ms=SLOW_MS)
     return answer(args, report, f"{len(lines)} lines imported as {report.get('key')}")
 
 
@@ -500,6 +502,7 @@ _ACTIONS = {
         show=_show_found,
         painted=True,
         timeout_ms=SLOW_MS,
+        doing="Searching everything that was said",
         example='openclaw sessions search "green shed" --role assistant',
     ),
     "export": Action(
@@ -533,6 +536,7 @@ _ACTIONS = {
         show=_show_archive,
         failed=lambda answer, args: not answer.get("ok"),
         timeout_ms=SLOW_MS,
+        doing="Compressing old transcripts",
         example="openclaw sessions archive --after-days 30",
     ),
 }

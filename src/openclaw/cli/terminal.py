@@ -73,6 +73,32 @@ def show_progress(line: str) -> None:
     stream.flush()
 
 
+@contextlib.contextmanager
+def working(what: str, after_s: float = 1.0) -> Generator[None, None, None]:
+    """Shows on the terminal what is being done and for how long, if it takes more than a moment."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    import threading
+    import time
+
+    began, done = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        while not done.wait(after_s):
+            show_progress(f"{what}… {int(time.monotonic() - began)} s")
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
+        if time.monotonic() - began >= after_s:
+            show_progress("")
+
+
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     import json
 

@@ -43,6 +43,8 @@ STABLE_S = 60.0
 REST_S = 60.0
 LISTEN_S = 5.0
 """How long a server may take to say that it will tell of changes."""
+RELIST_S = 1.0
+"""The least time between two readings of a server's list."""
 CLOSE_S = 10.0
 MAX_SSE_BYTES = 16 * 1024 * 1024
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -217,6 +219,8 @@ class ServerConnection:
                     async with asyncio.timeout(self.settings.connection_timeout_ms / 1000):
                         await self._list(client)
                     self._changed()
+                    # A server may tell of changes without end.
+                    await wait_within(self._leave, RELIST_S, self._clock)
 
     def _disconnected(self) -> None:
         self._client = None

@@ -417,8 +417,8 @@ def switch_text(chosen: str, active: str, kind: str) -> str:
 def demo_text(name: str) -> str:
     """Tells people what to expect of the embedded model."""
     return (
-        f"{name} answers: a demo that shows how the chat works. It knows little English, makes mistakes and cannot "
-        "use tools. `openclaw onboard` connects a real model."
+        f"{name} answers: a demo that shows how the chat works. It knows little, speaks simple English, makes "
+        "mistakes and cannot use tools. `openclaw onboard` connects a real model."
     )
 
 

@@ -1,8 +1,9 @@
 """What a node tells by itself (``node.event``): commands that ended there, words for the agent, spoken words.
 
 A node is a device of the owner and still not the owner. Its words are a message like any other and carry no commands.
-It begins turns in its own session ``node-<nodeId>``, in the main session, or in one that exists. What it tells of a
-command goes to the session that the command came from, whatever session the event names.
+It begins turns in its own session ``node-<nodeId>``, in the main session, or in one that exists. Their answers go
+nowhere, or to where the agent's main session was last written from. What it tells of a command goes to the session that
+the command came from, whatever session the event names.
 """
 
 from __future__ import annotations
@@ -118,6 +119,9 @@ async def _words(gateway: Gateway, node_id: str, event: str, words: Words) -> di
         target = await gateway.turns.target(session.agent_id, words.channel, words.to)
         if target.problem:
             raise MethodError(f"{event}: {target.problem}")
+        # Whoever took the node over could have the agent tell anybody what is in a conversation.
+        if target.route != (await gateway.turns.target(session.agent_id, None, None)).route:
+            raise MethodError(f"{event}: a node cannot choose who gets the answer; it goes where you last wrote from")
         route = target.route
     run_id = str(uuid.uuid5(_WORDS, f"{node_id}:{words.key}") if words.key else uuid.uuid4())
     message = Incoming(

@@ -1,0 +1,286 @@
+"""``openclaw update`` and ``openclaw uninstall``: say what they would do, and do it.
+
+Both make a plan of steps first. ``--dry-run`` prints the plan, a person is asked before it is carried out, and a script
+says ``--yes``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from openclaw import __version__, paths
+from openclaw.cli import service
+from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, UserError
+from openclaw.cli.terminal import note, paint, print_json
+from openclaw.printable import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+NAME = "openclaw"
+STDERR = 2
+METHODS = ("pipx", "uv", "pip", "git")
+STATE_SIGNS = ("openclaw.json", "ledger.db", "agents")
+"""One of these is in every state folder. A folder without them is never deleted."""
+WORKSPACES = ("workspace",)
+"""How the folders begin in which agents keep their files."""
+
+
+class PlannedStep:
+    """One thing to be done. ``run`` returns a sentence that says what was done."""
+
+    def __init__(self, text: str, run: Callable[[], str]) -> None:
+        self.text = text
+        self.run = run
+
+
+def install_method(prefix: str, package: str) -> str:
+    """How this program was installed: from where its Python and its files are."""
+    checkout = os.path.dirname(os.path.dirname(package))
+    if os.path.isdir(os.path.join(checkout, ".git")) or os.path.isfile(os.path.join(checkout, ".git")):
+        return "git"
+    parts = os.path.normpath(prefix).split(os.sep)
+    if "pipx" in parts and "venvs" in parts:
+        return "pipx"
+    if "uv" in parts and "tools" in parts:
+        return "uv"
+    return "pip"
+
+
+def _package() -> str:
+    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def _checkout() -> str:
+    return os.path.dirname(os.path.dirname(_package()))
+
+
+def _method(args: argparse.Namespace) -> str:
+    return args.method or install_method(sys.prefix, _package())
+
+
+# Update
+
+
+def update_commands(method: str, python: str, checkout: str) -> list[list[str]]:
+    """The commands that bring the newest version, for each way of installing."""
+    return {
+        "pipx": [["pipx", "upgrade", NAME]],
+        "uv": [["uv", "tool", "upgrade", NAME]],
+        "pip": [[python, "-m", "pip", "install", "--upgrade", NAME]],
+        "git": [["git", "-C", checkout, "pull", "--ff-only"], ["make", "-C", checkout, "setup"]],
+    }[method]
+
+
+def update(args: argparse.Namespace) -> int:
+    method = _method(args)
+    steps = [
+        PlannedStep(" ".join(words), _command(words)) for words in update_commands(method, sys.executable, _checkout())
+    ]
+    if service.running_pid() is not None:
+        words = [sys.executable, "-m", NAME, "gateway", "restart"]
+        steps.append(PlannedStep("restart the Gateway, which takes up what it was doing", _command(words)))
+    head = f"OpenClaw {__version__}, installed with {method}. To update it:"
+    code = _carry_out(args, head, steps, {"method": method, "version": __version__})
+    if code == 0 and not args.dry_run and not args.json:
+        note("`openclaw --version` tells the version; `openclaw doctor` looks whether all is well.")
+    return code
+
+
+def _command(words: list[str]) -> Callable[[], str]:
+    def run() -> str:
+        import subprocess
+
+        try:
+            # What the tool says goes to the terminal as it comes, and never between the lines of an answer.
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=STDERR, stderr=STDERR, check=False)
+        except OSError as error:
+            raise UserError(f"{words[0]} cannot be run: {error.strerror}") from error
+        if done.returncode != 0:
+            raise UserError(f"`{' '.join(words)}` failed with exit code {done.returncode}; see above.")
+        return f"done: {' '.join(words)}"
+
+    return run
+
+
+# Uninstall
+
+
+def uninstall(args: argparse.Namespace) -> int:
+    everything = args.all
+    chosen = any((args.service, args.state, args.workspace, args.app, everything))
+    with_service, with_app = (
+        (args.service or args.app or everything, args.app or everything) if chosen else (True, True)
+    )
+    state, steps = paths.state_dir(), list[PlannedStep]()
+    if (pid := service.running_pid()) is not None:
+        steps.append(PlannedStep(f"stop the Gateway (process {pid})", _stop))
+    if with_service and os.path.exists(service.unit_path()):
+        steps.append(PlannedStep(f"remove the service {service.unit_path()}", _remove_service))
+    doomed = _doomed(state, with_state=args.state or everything, with_workspace=args.workspace or everything)
+    if doomed and _wants_backup(args):
+        steps.append(PlannedStep(f"make a backup of {state} in {state}-backups", _backup))
+    steps += [PlannedStep(f"delete {path}", _delete(path)) for path in doomed]
+    method = _method(args)
+    if with_app:
+        steps += _app_steps(method)
+    if not steps:
+        note("There is nothing to remove.")
+        return 0
+    kept = [] if args.state or everything or not os.path.isdir(state) else [f"Kept: {state}, with your conversations."]
+    head = "\n".join(["This would be removed:" if args.dry_run else "This is going to be removed:", *kept])
+    return _carry_out(args, head, steps, {"method": method, "stateDir": state})
+
+
+def _app_steps(method: str) -> list[PlannedStep]:
+    if method == "git":
+        text = f"the program is a checkout: delete {_checkout()} yourself when you are done with it"
+        return [PlannedStep(text, lambda: text)]
+    words = {
+        "pipx": ["pipx", "uninstall", NAME],
+        "uv": ["uv", "tool", "uninstall", NAME],
+        "pip": [sys.executable, "-m", "pip", "uninstall", "--yes", NAME],
+    }[method]
+    return [PlannedStep(" ".join(words), _command(words))]
+
+
+def _doomed(state: str, *, with_state: bool, with_workspace: bool) -> list[str]:
+    """What is to be deleted of the state folder. Raises ``UserError`` for a folder that is not one."""
+    if not (with_state or with_workspace) or not os.path.isdir(state):
+        return []
+    names = sorted(os.listdir(state))
+    home, real = os.path.realpath(os.path.expanduser("~")), os.path.realpath(state)
+    if real in (home, os.sep) or home.startswith(real + os.sep) or not any(sign in names for sign in STATE_SIGNS):
+        raise UserError(f"{state} does not look like a state folder of OpenClaw, so nothing in it is deleted.")
+    if with_state and with_workspace:
+        return [state]
+    chosen = [name for name in names if name.startswith(WORKSPACES) == with_workspace]
+    return [os.path.join(state, name) for name in chosen]
+
+
+def _wants_backup(args: argparse.Namespace) -> bool:
+    if args.no_backup or args.dry_run:
+        return not args.no_backup
+    if args.yes or args.json or not sys.stdin.isatty():
+        return True
+    return _asked("Make a backup first? [Y/n] ", default=True)
+
+
+def _stop() -> str:
+    if service.manages_gateway():
+        service.must("stop", service.unit_name())
+    service.stop()
+    return "the Gateway was stopped"
+
+
+def _remove_service() -> str:
+    import argparse
+    import contextlib
+    import io
+
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        service.uninstall(argparse.Namespace(json=False), "gateway")
+    return said.getvalue().strip()
+
+
+def _backup() -> str:
+    from pathlib import Path
+
+    from openclaw.storage.files.backup import BackupError, BackupFolder
+
+    state = paths.state_dir()
+    try:
+        folder = BackupFolder(Path(f"{state}-backups"), "", create=True)
+        backup, _ = folder.create(Path(state), __version__, lambda done, total, name: None)
+    except BackupError as error:
+        raise UserError(f"No backup was made, and nothing was deleted: {error}") from None
+    return f"backup {backup.id} is in {folder.folder} and holds your keys"
+
+
+def _delete(path: str) -> Callable[[], str]:
+    def run() -> str:
+        import shutil
+
+        try:
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+        except OSError as error:
+            raise UserError(f"{path} could not be deleted: {error.strerror}") from error
+        return f"deleted {path}"
+
+    return run
+
+
+# The plan
+
+
+def _carry_out(args: argparse.Namespace, head: str, steps: list[PlannedStep], about: dict[str, str]) -> int:
+    plan = [step.text for step in steps]
+    if args.dry_run and args.json:
+        print_json({"ok": True, "dryRun": True, **about, "steps": plan})
+        return 0
+    if not args.json:
+        lines = [head, *(f"  {number}. {text}" for number, text in enumerate(plan, 1))]
+        sys.stdout.write(printable("\n".join(lines)) + "\n")
+        sys.stdout.flush()
+    if args.dry_run:
+        return 0
+    if not args.yes:
+        if args.json or not sys.stdin.isatty():
+            raise UserError(
+                "Say --yes to do it without a question, or --dry-run to see what would be done.", EXIT_USAGE
+            )
+        if not _asked("Do it? [y/N] ", default=False):
+            note("Nothing was done.")
+            return EXIT_FAILURE
+    done: list[str] = []
+    for step in steps:
+        done.append(step.run())
+        if not args.json:
+            sys.stdout.write(f"{paint('✓', 'green')} {printable(done[-1])}\n")
+            sys.stdout.flush()
+    if args.json:
+        print_json({"ok": True, **about, "steps": plan, "done": done})
+    return 0
+
+
+def _asked(question: str, *, default: bool) -> bool:
+    sys.stdout.write(question)
+    sys.stdout.flush()
+    given = sys.stdin.readline().strip().lower()
+    return given in ("y", "yes") or (default and not given)
+
+
+_PLAN = (
+    Flag("--dry-run", "only say what would be done"),
+    Flag("--yes", "do it without a question"),
+    Flag("--method", "how it was installed (found out by itself)", choices=METHODS),
+    JSON,
+)
+COMMANDS = {
+    "update": Action(
+        "Install the newest version and restart the Gateway",
+        update,
+        _PLAN,
+        example="openclaw update --dry-run",
+    ),
+    "uninstall": Action(
+        "Remove the service and the program; conversations are kept unless you say otherwise",
+        uninstall,
+        (
+            Flag("--service", "remove only the service"),
+            Flag("--app", "remove the service and the program"),
+            Flag("--state", "delete the state folder too: settings, keys, conversations; not the agents' files"),
+            Flag("--workspace", "delete the agents' files"),
+            Flag("--all", "remove everything"),
+            Flag("--no-backup", "make no backup before files are deleted"),
+            *_PLAN,
+        ),
+        example="openclaw uninstall --all --dry-run",
+    ),
+}

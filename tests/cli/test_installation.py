@@ -1,0 +1,147 @@
+"""``openclaw update`` and ``openclaw uninstall``: against a package index on loopback, and in a home of their own."""
+
+from __future__ import annotations
+
+import json
+import threading
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from openclaw.cli.installation import install_method, update_commands
+from tests.support.tmux import Tmux, need_tmux
+
+from .conftest import Cli
+
+NEWER = "9999.1.0"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "method"),
+    [
+        ("/home/a/.local/share/pipx/venvs/openclaw", "pipx"),
+        ("/home/a/.local/share/uv/tools/openclaw", "uv"),
+        ("/home/a/venv", "pip"),
+        ("/usr", "pip"),
+    ],
+)
+def test_how_it_was_installed_is_found_out(tmp_path: Path, prefix: str, method: str) -> None:
+    package = tmp_path / "src" / "openclaw"
+    assert install_method(prefix, str(package)) == method
+    (tmp_path / ".git").mkdir()
+    assert install_method(prefix, str(package)) == "git"
+
+
+@pytest.mark.parametrize("method", ["pipx", "uv", "pip", "git"])
+def test_a_dry_run_says_the_commands_and_runs_none(cli: Cli, method: str) -> None:
+    report = json.loads(cli("update", "--dry-run", "--json", "--method", method).stdout)
+    wanted = update_commands(method, "python", "checkout")
+    assert [step.split()[1:2] for step in report["steps"]] == [words[1:2] for words in wanted]
+    assert report["dryRun"] is True and report["method"] == method
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[str]:
+    """A package index on loopback that has a newer version."""
+    root = tmp_path / "index"
+    folder = root / "simple" / "openclaw"
+    folder.mkdir(parents=True)
+    info = f"openclaw-{NEWER}.dist-info"
+    wheel = folder / f"openclaw-{NEWER}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("openclaw/__init__.py", f'__version__ = "{NEWER}"\n')
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: openclaw\nVersion: {NEWER}\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    (folder / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/simple"
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_update_installs_the_newest_version(cli: Cli, index: str, tmp_path: Path) -> None:
+    # pip installs into a folder of the test, and asks no other index.
+    target = tmp_path / "installed"
+    pip = {"PIP_INDEX_URL": index, "PIP_TARGET": str(target), "PIP_CONFIG_FILE": "/dev/null", "PIP_NO_CACHE_DIR": "1"}
+    refused = cli("update", "--method", "pip", **pip)
+    assert refused.returncode == 2 and "--yes" in refused.stderr and not target.exists()
+    done = cli("update", "--method", "pip", "--yes", "--json", **pip, PIP_DISABLE_PIP_VERSION_CHECK="1")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ok"] is True
+    assert NEWER in (target / "openclaw" / "__init__.py").read_text()
+
+
+def test_a_failed_update_is_told_and_nothing_else_is_done(cli: Cli, tmp_path: Path) -> None:
+    done = cli("update", "--method", "pipx", "--yes", "--json", PATH=str(tmp_path))
+    told = json.loads(done.stdout)
+    assert done.returncode == 1 and "pipx cannot be run" in told["error"]["message"]
+
+
+def _fill(state: Path) -> None:
+    (state / "openclaw.json").write_text("{}")
+    (state / "workspace").mkdir()
+    (state / "workspace" / "notes.md").write_text("mine")
+    (state / "agents").mkdir()
+
+
+def test_uninstalling_removes_the_service_and_keeps_the_conversations(cli: Cli, state: Path, tmp_path: Path) -> None:
+    _fill(state)
+    unit = tmp_path / ".config" / "systemd" / "user" / "openclaw-gateway.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\n")
+    shown = cli("uninstall", "--dry-run", "--method", "git")
+    assert str(unit) in shown.stdout and f"Kept: {state}" in shown.stdout and unit.exists()
+    done = cli("uninstall", "--yes", "--method", "git", "--json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert not unit.exists() and (state / "openclaw.json").exists()
+    assert any("delete" in step and "yourself" in step for step in json.loads(done.stdout)["steps"])
+
+
+def test_state_and_workspace_are_deleted_when_asked_for_and_backed_up_first(
+    cli: Cli, state: Path, tmp_path: Path
+) -> None:
+    _fill(state)
+    assert cli("uninstall", "--state", "--yes").returncode == 0
+    assert not (state / "openclaw.json").exists() and (state / "workspace" / "notes.md").read_text() == "mine"
+    backups = Path(f"{state}-backups")
+    assert json.loads(cli("backup", "list", "--json").stdout)["backups"]
+    (state / "openclaw.json").write_text("{}")
+    assert cli("uninstall", "--all", "--yes", "--no-backup", "--method", "git").returncode == 0
+    assert not state.exists() and backups.exists()
+
+
+def test_a_folder_that_is_no_state_folder_is_not_deleted(cli: Cli, state: Path, tmp_path: Path) -> None:
+    (state / "letters.txt").write_text("mine")
+    done = cli("uninstall", "--state", "--yes")
+    assert done.returncode == 1 and "does not look like a state folder" in done.stderr
+    (tmp_path / "agents").mkdir()
+    done = cli("uninstall", "--all", "--yes", OPENCLAW_STATE_DIR=str(tmp_path))
+    assert done.returncode == 1 and (state / "letters.txt").exists()
+
+
+async def test_a_person_is_asked_before_anything_is_removed(tmp_path: Path) -> None:
+    need_tmux()
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    _fill(state)
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OPENCLAW_STATE_DIR": str(state)}
+    async with Tmux(tmp_path, env, "uninstall", "--state") as terminal:
+        await terminal.shows("Make a backup first? [Y/n]")
+        await terminal.press("Enter")
+        await terminal.shows("Do it? [y/N]")
+        await terminal.press("Enter")
+        await terminal.shows("Nothing was done.")
+    assert (state / "openclaw.json").exists()
