@@ -129,7 +129,7 @@ def test_control_codes_in_a_key_never_reach_the_terminal(cli: Cli, gateway: Fake
 HEALTH = {
     "ok": True,
     "ts": 1,
-    "channels": {"signal": {"configured": True, "running": False, "lastError": "gone"}},
+    "channels": {"signal": {"configured": True, "running": True, "connected": False, "lastError": "gone"}},
     "channelOrder": ["signal"],
     "channelLabels": {"signal": "Signal"},
     "defaultAgentId": "main",

@@ -54,7 +54,7 @@ def _channel_lines(health: dict[str, Any]) -> list[str]:
         channel = channels.get(name) or {}
         state = "not configured"
         if channel.get("configured"):
-            state = "connected" if channel.get("connected") or channel.get("running") else "not connected"
+            state = "connected" if channel.get("connected") else "not connected"
         if channel.get("lastError"):
             state += f" ({channel['lastError']})"
         lines.append(f"{labels.get(name, name)}: {state}")

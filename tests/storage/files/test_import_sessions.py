@@ -263,6 +263,19 @@ async def test_archived_and_plain_transcripts_are_found_without_a_database(their
     }
 
 
+async def test_two_keys_may_share_a_transcript(theirs: Path, ours: Path) -> None:
+    folder = theirs / "agents" / "main" / "sessions"
+    folder.mkdir(parents=True)
+    keys = {"agent:main:cron:brief": 9, "agent:main:cron:brief:run:s1": 8}
+    listed = {key: {"sessionId": "s1", "updatedAt": at} for key, at in keys.items()}
+    (folder / "sessions.json").write_text(json.dumps(listed))
+    events = conversation("s1", "q", "a")
+    (folder / "s1.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    for outcome in ("imported", "present"):
+        reports = await imported(theirs, ours)
+        assert {report.key: report.outcome for report in reports} == dict.fromkeys(keys, outcome)
+
+
 async def test_a_dry_run_writes_nothing(theirs: Path, ours: Path) -> None:
     add_session(database(theirs), MAIN, "s1", conversation("s1", "q", "a"))
     (report,) = await imported(theirs, ours, dry_run=True)

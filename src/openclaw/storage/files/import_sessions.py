@@ -155,19 +155,21 @@ def _bring_transcript(found: FoundSession, key: str, folder: Path, version: str,
     )
     path = folder / f"{safe_file_name(found.session_id)}.jsonl"
     try:
-        written, size, copy = hashlib.sha256(), 0, TranscriptCopy(found, version)
-        for line in copy.lines():
-            written.update(line)
+        begun, size, copy = hashlib.sha256(), 0, TranscriptCopy(found, version)
+        for line in copy.found_lines():
+            begun.update(line)
             size += len(line)
         report.events, report.sha256 = copy.events, copy.sha256.hexdigest()
+        # Our own line is not compared: two keys may share a transcript, such as a scheduled job and its last run.
         if (present := _beginning(path, size)) is not None:
-            if present != written.digest():
+            if present != begun.digest():
                 report.outcome = "conflict"
                 report.detail = f"{path} holds something else, or the session went on there after an earlier import"
             else:
                 report.outcome = "present"
         elif copy.events and not dry_run:
-            _write(path, TranscriptCopy(found, version).lines(), written.digest(), found.updated_at)
+            begun.update(copy.own_line())
+            _write(path, TranscriptCopy(found, version).lines(), begun.digest(), found.updated_at)
     except (Unreadable, OSError) as problem:
         report.outcome, report.detail = "failed", str(problem)
     return report
@@ -227,6 +229,15 @@ class TranscriptCopy:
         self._leaf: str | None = None
 
     def lines(self) -> Iterator[bytes]:
+        yield from self.found_lines()
+        if own := self.own_line():
+            yield own
+
+    def own_line(self) -> bytes:
+        """The line that follows those that were found; empty when there is nothing to continue."""
+        return json_text.encode(self._mark()) + b"\n" if self._parents else b""
+
+    def found_lines(self) -> Iterator[bytes]:
         for raw in self._found.lines():
             line = raw.rstrip(b"\r")
             if not self.events and (header := self._missing_header(line)):
@@ -234,8 +245,6 @@ class TranscriptCopy:
             self.events += 1
             self.sha256.update(line + b"\n")
             yield self._followed(line) + b"\n"
-        if self._parents:
-            yield json_text.encode(self._mark()) + b"\n"
 
     def _missing_header(self, first: bytes) -> bytes | None:
         if _fields(first).get("type") == "session":
