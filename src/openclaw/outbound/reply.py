@@ -9,7 +9,6 @@ import msgspec
 
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
-from openclaw.config.schema.channels.base import ChannelAccount
 from openclaw.config.schema.channels.slack import SlackAccount
 from openclaw.outbound.blocks import BlockRef
 from openclaw.outbound.chunking import Limits, limits_for
@@ -139,7 +138,9 @@ class ReplyShape(msgspec.Struct, frozen=True, kw_only=True):
 def reply_shape(config: Config, route: Mapping[str, Any], speaker: Speaker) -> ReplyShape:
     channel, account_id = str(route.get("channel") or ""), route.get("accountId")
     account = account_settings(config, channel, account_id)
-    mode = _quote_mode(account, route) if account is not None else None
+    mode = account.reply_to_mode if account is not None else None
+    if isinstance(account, SlackAccount):
+        mode = _slack_mode(account, str(route.get("sessionKey") or ""))
     return ReplyShape(
         limits=limits_for(config, channel, account_id),
         prefix=response_prefix(config, channel, account_id, speaker),
@@ -148,14 +149,12 @@ def reply_shape(config: Config, route: Mapping[str, Any], speaker: Speaker) -> R
     )
 
 
-def _quote_mode(account: ChannelAccount, route: Mapping[str, Any]) -> QuoteMode | None:
+def _slack_mode(account: SlackAccount, session_key: str) -> QuoteMode | None:
     """What is configured for this kind of chat, or else for the account."""
-    if not isinstance(account, SlackAccount):
-        return account.reply_to_mode
-    key, modes = str(route.get("sessionKey") or ""), account.reply_to_mode_by_chat_type
-    if ":channel:" in key:
+    modes = account.reply_to_mode_by_chat_type
+    if ":channel:" in session_key:
         return modes.channel or account.reply_to_mode
-    if ":group:" in key:
+    if ":group:" in session_key:
         return modes.group or account.reply_to_mode
     return modes.direct or account.dm.reply_to_mode or account.reply_to_mode
 
