@@ -12,7 +12,7 @@ from openclaw.config.schema import Config
 from openclaw.config.schema.agents import BindingMatch
 from openclaw.inbound.message import Inbound, Peer, Route
 from openclaw.paths import normalize_agent_id
-from openclaw.sessions.keys import main_session_key
+from openclaw.sessions.keys import main_session_key, thread_suffix
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,8 +113,8 @@ def _session_key(config: Config, inbound: Inbound, agent: str, main: str) -> str
         key = _direct_key(config, inbound, f"agent:{agent}", channel, peer) or main
     else:
         key = f"agent:{agent}:{channel}:{inbound.peer.kind}:{peer}"
-    if inbound.thread_has_session and inbound.thread_id is not None:
-        key = f"{key}:thread:{inbound.thread_id}"
+    if inbound.thread_has_session:
+        key += thread_suffix(inbound.thread_id)
     return key.lower()
 
 

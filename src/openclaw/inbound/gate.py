@@ -16,6 +16,7 @@ from openclaw.inbound.message import Inbound
 from openclaw.inbound.prompt_text import HistoryEntry, media_marks, sender_label
 from openclaw.patterns import BoundedPattern, PatternRefused, mention_pattern
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import thread_suffix
 from openclaw.text import clipped
 
 log = logging.getLogger("openclaw.inbound.gate")
@@ -171,8 +172,8 @@ def history_limit(config: Config, settings: ChannelSettings) -> int:
 
 def history_key(inbound: Inbound) -> str:
     key = f"{inbound.channel}:{inbound.account_id}:{inbound.peer.kind}:{inbound.peer.id}"
-    if inbound.thread_has_session and inbound.thread_id is not None:
-        key += f":thread:{inbound.thread_id}"
+    if inbound.thread_has_session:
+        key += thread_suffix(inbound.thread_id)
     return key.lower()
 
 

@@ -27,6 +27,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _LONGEST_NAME = 160
 REMEMBERED_KEYS = 2048
 """Size of the caches of parsed keys. A turn parses its key about twenty times."""
+LONGEST_THREAD = 255
 LONGEST_KEY = 512
 
 
@@ -72,6 +73,15 @@ def key_problem(key: str) -> str | None:
     if any(character < " " or character == "\x7f" for character in key.strip()):
         return f"{shown!r} holds control characters; a session key is one line of text"
     return None
+
+
+def thread_suffix(thread_id: str | int | None) -> str:
+    """The end of the key of a thread's session. Empty for an id that no key can hold, which then is no thread.
+
+    On Matrix whoever writes chooses the id.
+    """
+    thread = "" if thread_id is None else str(thread_id)
+    return f":thread:{thread}" if thread and thread.isprintable() and len(thread) <= LONGEST_THREAD else ""
 
 
 def is_subagent(key: str | None) -> bool:
