@@ -70,7 +70,8 @@ def _options(action: Action) -> Iterator[str]:
             yield f"| `{cell(_form(flag))}` | {cell(_meaning(flag))} |"
     if any(flag in GATEWAY for flag in action.flags):
         yield "\nAsks the Gateway: [its options](#which-gateway) work too."
-    yield f"\n```sh\n{action.example}\n```"
+    examples = "\n".join(line.strip() for line in action.example.splitlines())
+    yield f"\n```sh\n{examples}\n```"
 
 
 def _form(flag: Flag) -> str:
@@ -92,7 +93,8 @@ def _meaning(flag: Flag) -> str:
     text = str(flag.options.get("help") or "")
     if "%(default)s" in text:
         text = text.replace("%(default)s", str(flag.options.get("default")))
-    text = text.replace("%%", "%")
+    # A word in angle brackets would be taken as HTML.
+    text = re.sub(r"[\w-]*<\w+>", r"`\g<0>`", text.replace("%%", "%"))
     return f"{text} (required)".strip() if flag.options.get("required") else text
 
 

@@ -61,6 +61,12 @@ def test_every_method_says_what_it_does() -> None:
     assert [line for line in methods if not line.split(" | ")[-1].strip("| ")] == []
 
 
+def test_every_option_of_a_command_says_what_it_does() -> None:
+    rows = re.findall(r"^\| `.*` \|.*$", made("commands.md")[1], re.MULTILINE)
+    assert len(rows) > 300
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
 def test_the_metadata_of_the_package_is_known_to_the_index() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert [name for name in project["classifiers"] if name not in classifiers] == []

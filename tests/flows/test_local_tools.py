@@ -65,7 +65,7 @@ async def test_a_local_model_reads_a_file_with_its_tool_and_answers(
     config = model_config("http://127.0.0.1:9")
     model = {
         "id": "m",
-        "contextWindow": 16_384,
+        "contextWindow": 32_768,
         "maxTokens": 1024,
         "reasoning": True,
         "compat": {"toolFormat": "qwen3"},
@@ -81,7 +81,7 @@ async def test_a_local_model_reads_a_file_with_its_tool_and_answers(
     first, second = (body["prompt"] for body in ScriptedWorker.bodies)
     assert "# Tools" in first and '"name": "exec"' in first
     assert "AGENTS.md" in first, "it gets the real prompt"
-    assert len(first) < 16_384 * 3.5, "the prompt leaves room in the window"
+    assert len(first) < 12_000 * 3.5, "the prompt leaves room in the window"
     assert f"I look into it.\n<tool_call>\n{call}\n</tool_call><|im_end|>" in second
     assert "<tool_response>\nmilk" in second
     assert "I should look" not in second

@@ -82,7 +82,7 @@ _ACTIONS = {
             Flag("name NAME", "the agent's name; its id is made from it"),
             Flag("--workspace DIR", "its folder (default: workspace-<id> in the state directory)"),
             Flag("--model MODEL", "its model, in place of the default"),
-            Flag("--emoji EMOJI"),
+            Flag("--emoji EMOJI", "the sign it goes by"),
             Flag("--bind CHANNEL[:ACCOUNT]", "messages it gets", action="append", default=[]),
             *CLIENT,
         ),
@@ -92,7 +92,7 @@ _ACTIONS = {
         "Delete an agent",
         delete,
         (
-            Flag("id ID"),
+            Flag("id ID", "the agent"),
             Flag("--force", "do not ask"),
             Flag("--keep-files", "leave its workspace and sessions where they are"),
             *CLIENT,

@@ -328,7 +328,7 @@ _ACTIONS: dict[str, Action] = {
     "resize": _ask(
         "Give a page another size",
         *("POST", "/act"),
-        (Flag("width PIXELS", type=int), Flag("height PIXELS", type=int)),
+        (Flag("width PIXELS", "width of the page", type=int), Flag("height PIXELS", "its height", type=int)),
         body=lambda args: {"kind": "resize", "width": args.width, "height": args.height},
         example="resize 1280 720",
     ),
@@ -352,7 +352,11 @@ _ACTIONS: dict[str, Action] = {
     "dialog": _ask(
         "Say how the next dialog of a page is answered",
         *("POST", "/hooks/dialog"),
-        (Flag("--accept"), Flag("--dismiss"), Flag("--prompt-text TEXT", "what is written into it")),
+        (
+            Flag("--accept", "say yes to it"),
+            Flag("--dismiss", "say no to it"),
+            Flag("--prompt-text TEXT", "what is written into it"),
+        ),
         body=_dialog,
         example="dialog --accept",
     ),

@@ -96,7 +96,7 @@ COMMANDS = {
     "completion": Action(
         "Print a completion script for your shell",
         run,
-        (Flag("shell", choices=("bash", "zsh", "fish")),),
+        (Flag("shell", "your shell", choices=("bash", "zsh", "fish")),),
         example="openclaw completion bash > ~/.local/share/bash-completion/completions/openclaw",
     )
 }

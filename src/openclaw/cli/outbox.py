@@ -47,7 +47,13 @@ _ACTIONS = {
         "Show what waits for its delivery and what was given up",
         "outbox.list",
         (
-            Flag("--state", choices=("open", "waiting", "dead", "sent"), default="open", param="state"),
+            Flag(
+                "--state",
+                "which ones (default: open, which are those that wait or were given up)",
+                choices=("open", "waiting", "dead", "sent"),
+                default="open",
+                param="state",
+            ),
             Flag("--channel NAME", "of this channel only", param="channel"),
             Flag("--limit N", "at most so many", type=int, default=100, param="limit"),
         ),

@@ -92,6 +92,12 @@ async def test_a_greeting_is_answered_without_a_loop(provider: LocalProvider, gr
 
 
 @real
+async def test_a_large_window_is_kept_in_half_the_memory(provider: LocalProvider) -> None:
+    message = final(await collect(provider, request("What is water made of?", context=8704, max_tokens=8)))
+    assert message.text
+
+
+@real
 async def test_a_model_with_tools_reads_its_prompt_as_it_is_written(provider: LocalProvider, installed: str) -> None:
     model = msgspec.structs.replace(
         local_model(context_window=2048), id="other", base_url=weights_path(installed), tools=True, max_tokens=64

@@ -35,8 +35,8 @@ TIMEOUT_S = 60.0
 TRIES = 6
 """How often in a row a download may break off without a single new byte."""
 PAUSE_S = 2.0
-WINDOW = 16_384
-"""Tokens of a conversation. More would take gigabytes of memory; a configured ``contextWindow`` can have more."""
+WINDOW = 32_768
+"""Tokens of a conversation, as many as these models were trained for. The prompt with the tools takes a quarter."""
 _CHUNK = 1 << 20
 
 

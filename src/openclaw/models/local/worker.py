@@ -22,6 +22,7 @@ import threading
 from typing import Any
 
 MAX_THREADS = 8
+SMALL_WINDOW = 8192
 
 
 class RequestQueue:
@@ -119,6 +120,9 @@ def load(weights: str, context: int, purpose: str = "") -> Any:
         params.verbosity = 0
         params.ui = False
         params.endpoint_slots = False
+        if context > SMALL_WINDOW and not purpose:
+            # What the model remembers of a large window takes gigabytes. In eight bits it takes half of them.
+            params.cache_type_k = params.cache_type_v = library.ggml_type.GGML_TYPE_Q8_0
         if purpose:
             params.embedding = True
             # A text must be read in one batch, because its vector is made of all of it.
