@@ -636,6 +636,16 @@ class Dispatcher:
         lane = self._lanes.get(session_key)
         return lane.waiting if lane is not None else []
 
+    async def reword(self, session_key: str, run_id: str, change: Callable[[MessageBody], MessageBody]) -> bool:
+        """Gives a message that still waits other words; it keeps its place. False when it waits no longer."""
+        record = next((one for one in self.waiting(session_key) if one.run_id == run_id), None)
+        if record is None:
+            return False
+        # The words count from here on, also when its run begins before they are written down.
+        body = record.row.body = change(record.row.body)
+        await self._until_written(lambda: self._runtime.ledger.absorb(record.row.id, {}, body=body), record.disk)
+        return True
+
     def observers(self, run_id: str) -> Sequence[Observer]:
         """Returns who is told of a run that has not ended."""
         return self._observers.get(run_id, ())

@@ -39,7 +39,7 @@ READ = names("""
 """)
 WRITE = names("""
     send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set node.invoke
-    chat.send chat.abort browser.request memory.index chat.drop
+    chat.send chat.abort browser.request memory.index chat.drop chat.reword
 """)
 PAIRING = names("""
     node.pair.request node.pair.list node.pair.approve node.pair.reject node.pair.verify device.pair.list

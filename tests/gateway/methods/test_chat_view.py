@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from openclaw.messages import ToolCall
-from tests.support.gateway import model_config
+from tests.support.gateway import RequestFailed, model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.scripted_model import Answer, ScriptedModel
 
@@ -51,6 +53,30 @@ async def test_a_conversation_comes_in_pieces_that_meet(tmp_path: Path) -> None:
             )
             assert texts(oldest) == ["question 0", "ok"] and not oldest["more"]
             assert (await ask(client, "chat.view", sessionKey="main", before="no-such-entry"))["messages"] == []
+    finally:
+        await gateway.stop()
+
+
+async def test_a_waiting_message_gets_other_words_and_keeps_its_place(tmp_path: Path) -> None:
+    model = ScriptedModel()
+    model.held("never heard")
+    gateway = await started(tmp_path, model)
+    try:
+        async with gateway.client() as client:
+            await ask(client, "chat.send", sessionKey="main", message="begin", idempotencyKey="one")
+            await model.asked(1)
+            for run, text in (("two", "a mitsake"), ("three", "the last")):
+                await ask(client, "chat.send", sessionKey="main", message=text, idempotencyKey=run)
+            changed = {"sessionKey": "main", "message": "no <mistake>"}
+            assert (await ask(client, "chat.reword", runId="two", **changed))["reworded"]
+            assert not (await ask(client, "chat.reword", runId="one", **changed))["reworded"], "it is running"
+            with pytest.raises(RequestFailed, match="a command cannot"):
+                await ask(client, "chat.reword", sessionKey="main", runId="two", message="/new")
+            view = await ask(client, "chat.view", sessionKey="main")
+            assert [one["text"] for one in view["waiting"]] == ["no <mistake>", "the last"]
+            assert (await ask(client, "messages.get", runId="two"))["text"] == "no <mistake>"
+        row = await gateway.gateway.runtime.ledger.by_run("two")
+        assert row is not None and "mitsake" not in (row.body.prompt or "")
     finally:
         await gateway.stop()
 

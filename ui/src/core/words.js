@@ -81,6 +81,8 @@ const SPANISH = {
   "Waiting": "En espera",
   "Waiting messages": "Mensajes en espera",
   "Edit waiting message": "Editar mensaje en espera",
+  "Waiting message": "Mensaje en espera",
+  "It is being answered already; your words are below.": "Ya se está respondiendo; tus palabras están abajo.",
   "Drop waiting message": "Descartar mensaje en espera",
   "Sending…": "Enviando…",
   "Attach pictures": "Adjuntar imágenes",

@@ -25,7 +25,7 @@ _METHODS: dict[Right, str] = {
     "write": """
         send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set
         node.invoke chat.send chat.abort browser.request
-        memory.index chat.drop
+        memory.index chat.drop chat.reword
     """,
     "pairing": """
         node.pair.request node.pair.list node.pair.approve node.pair.reject node.pair.verify device.pair.list

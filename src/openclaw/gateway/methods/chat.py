@@ -9,6 +9,7 @@ import msgspec
 
 from openclaw.agent.recorder import entry_id
 from openclaw.agent.sandbox import opener_of
+from openclaw.foreign_text import disarmed
 from openclaw.gateway.methods.agent import thinking_level
 from openclaw.gateway.server.events import RunStream
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
@@ -342,6 +343,34 @@ async def drop(call: MethodCall) -> Any:
         return {"ok": True, "dropped": False}
     dropped = await dispatcher.abort(target.key, params.run_id, AbortReason.REMOVED)
     return {"ok": True, "dropped": bool(dropped)}
+
+
+class ChatReword(Params):
+    session_key: NonEmpty
+    run_id: NonEmpty
+    message: NonEmpty
+
+
+@methods.add("chat.reword", ChatReword)
+async def reword(call: MethodCall) -> Any:
+    """Gives a waiting message of the owner other words. It keeps its place in the queue, its time and its pictures.
+
+    A message that is running already is left as it is: ``reworded`` is false then.
+    """
+    params: ChatReword = call.params
+    target = target_of(call.gateway, params.session_key)
+    if params.message.lstrip().startswith("/"):
+        raise MethodError("a command cannot take the place of a message; drop the message and send the command")
+
+    def changed(body: MessageBody) -> MessageBody:
+        if body.prompt is None or body.command or body.internal or body.sender or body.guest:
+            raise MethodError("only a message that was written here can be changed")
+        text, before = disarmed(params.message, of_owner=True), without_wrappers(body.prompt)
+        head, _, tail = body.prompt.rpartition(before)
+        written = params.message if text != params.message else ""
+        return msgspec.structs.replace(body, prompt=f"{head}{text}{tail}", written=written)
+
+    return {"ok": True, "reworded": await call.gateway.dispatcher.reword(target.key, params.run_id, changed)}
 
 
 @methods.add("chat.commands", NoParams)

@@ -102,12 +102,19 @@ function Log({ conversation, setText, input }) {
 
 // What this page sends now, then what waits for its turn.
 function Outgoing({ conversation, setText, input }) {
-  const edit = async (one) => {
+  const [editing, setEditing] = useState(null);
+  const save = async (event) => {
+    event.preventDefault();
+    const { runId, text } = editing;
+    if (!text.trim()) return;
     try {
-      if (await conversation.drop(one.runId)) {
-        setText(one.text);
+      if (!(await conversation.reword(runId, text.trim()))) {
+        // Its answer has begun. The new words are kept where they can be sent.
+        setText(text);
         input.current?.focus();
+        told(t("It is being answered already; your words are below."));
       }
+      setEditing(null);
     } catch (error) {
       told(error);
     }
@@ -124,9 +131,17 @@ function Outgoing({ conversation, setText, input }) {
     </div>`)}
     ${waiting.length > 0 && html`<section class="waiting" aria-label=${t("Waiting messages")}>
       <h2>${t("Waiting")}</h2>
-      <ul>${waiting.map((one) => html`<li key=${one.runId}>
+      <ul>${waiting.map((one) => editing?.runId === one.runId ? html`<li key=${one.runId}>
+        <form class="reword" onSubmit=${save} onKeyDown=${(event) => event.key === "Escape" && setEditing(null)}>
+          <textarea rows="2" dir="auto" aria-label=${t("Waiting message")} value=${editing.text} ref=${(field) => field && !field.dataset.met && ((field.dataset.met = "1"), field.focus())}
+            onInput=${(event) => setEditing({ ...editing, text: event.target.value })}
+            onKeyDown=${(event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && save(event)}></textarea>
+          <button class="primary" type="submit">${t("Save")}</button>
+          <button class="quiet" type="button" onClick=${() => setEditing(null)}>${t("Cancel")}</button>
+        </form>
+      </li>` : html`<li key=${one.runId}>
         <span class="plain" dir="auto">${one.text}${one.images > 0 && ` (${t("{n} pictures", { n: one.images })})`}</span>
-        <button class="icon-button" aria-label=${t("Edit waiting message")} onClick=${() => edit(one)}><${Icon} name="edit" /></button>
+        <button class="icon-button" aria-label=${t("Edit waiting message")} onClick=${() => setEditing({ runId: one.runId, text: one.text })}><${Icon} name="edit" /></button>
         <button class="icon-button" aria-label=${t("Drop waiting message")} onClick=${() => drop(one)}><${Icon} name="trash" /></button>
       </li>`)}</ul>
     </section>`}`;

@@ -152,6 +152,13 @@ export class Conversation {
     return dropped;
   }
 
+  // Gives a waiting message other words. It keeps its place.
+  async reword(runId, text) {
+    const { reworded } = await call("chat.reword", { sessionKey: this.sessionKey, runId, message: text });
+    if (reworded) this.waiting.value = this.waiting.value.map((one) => (one.runId === runId ? { ...one, text } : one));
+    return reworded;
+  }
+
   // Goes back to before a message of mine, so that it can be said anew.
   async backTo(message) {
     const entryId = message.__openclaw.parentId;
