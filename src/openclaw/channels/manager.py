@@ -32,7 +32,7 @@ from openclaw.channels.kind import ChannelKinds
 from openclaw.clock import Clock
 from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.config.schema import Config
-from openclaw.inbound.message import Inbound, Route
+from openclaw.inbound.message import Inbound, MovedChat, Route
 from openclaw.outbound.backoff import Backoff, Chance
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage.base import BlobStore
@@ -72,6 +72,7 @@ class ChannelManager:
         notice: Report | None = None,
         edited: Report | None = None,
         deleted: Report | None = None,
+        moved: Callable[[MovedChat], Awaitable[None]] | None = None,
         commands: Callable[[], list[NativeCommand]] = list,
         environ: Mapping[str, str] = MappingProxyType({}),
         on_connected: Callable[[], None] = lambda: None,
@@ -90,6 +91,7 @@ class ChannelManager:
         self._receive = receive
         self._admits = admits
         self._notice, self._edited, self._deleted = notice, edited, deleted
+        self._moved = moved
         self._commands = commands
         self._environ = environ
         self._webhooks: dict[str, Webhook] = {}
@@ -190,6 +192,10 @@ class ChannelManager:
             status.reconnect_attempts += 1
             status.last_disconnect = Disconnect(self._clock.now_ms(), error)
 
+        async def moved(old: str, new: str) -> None:
+            if self._moved is not None:
+                await self._moved(MovedChat(channel=channel, account_id=account.id, old=old, new=new))
+
         return ChannelContext(
             channel=channel,
             account=account,
@@ -201,6 +207,7 @@ class ChannelManager:
             notice=self._notice or nothing,
             edited=self._edited or nothing,
             deleted=self._deleted or nothing,
+            moved=moved,
             serve=self.serve,
             commands=self._commands,
             environ=self._environ,

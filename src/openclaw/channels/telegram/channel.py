@@ -329,11 +329,10 @@ class TelegramChannel:
             case ReactionEvent():
                 await self._take_reaction(event)
             case MovedEvent(chat=chat, new_chat=new_chat):
-                self._context.log.warning(
-                    "group %d became supergroup %d; use the new id under channels.telegram.groups", chat, new_chat
-                )
+                self._context.log.info("group %d became supergroup %d", chat, new_chat)
                 if self._sender is not None:
                     self._sender.moved(chat, new_chat)
+                await self._context.moved(str(chat), str(new_chat))
 
     async def _fetch(self, files: Sequence[FileToFetch]) -> tuple[tuple[Media, ...], tuple[str, ...]]:
         """Puts the files into the blob store. Returns them, and for the agent a line for each that was not fetched."""
