@@ -28,6 +28,7 @@ from tests.support import gateway as support
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import RequestFailed, WireClient, model_config
 from tests.support.model_server import ModelServer
+from tests.support.postgres import stored_rows
 
 ENDS = {"answered", "silent", "failed", "superseded", "expired"}
 SETTLE_S = 60
@@ -196,21 +197,27 @@ class KillSchedule:
         twice = [tag for tag, count in effects.items() if count > 1]
         assert not twice, f"side effects made twice: {twice}"
 
-    def _check_ledger(self) -> dict[str, sqlite3.Row]:
+    def _ledger(self) -> tuple[list[Any], list[Any]]:
+        """The rows of the messages and of their stories, wherever they are kept."""
+        if (storage := self.gateway.storage) is not None:
+            return stored_rows(storage, "SELECT * FROM messages"), stored_rows(storage, "SELECT * FROM story")
         with contextlib.closing(sqlite3.connect(self.root / "state" / "ledger.db")) as database:
             database.row_factory = sqlite3.Row
             assert database.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-            rows = {row["run_id"]: row for row in database.execute("SELECT * FROM messages")}
-            ends = Counter(row["ledger_id"] for row in database.execute("SELECT * FROM story") if row["state"] in ENDS)
+            select = "SELECT * FROM"
+            return database.execute(f"{select} messages").fetchall(), database.execute(f"{select} story").fetchall()
+
+    def _check_ledger(self) -> dict[str, Any]:
+        messages, story = self._ledger()
+        rows = {row["run_id"]: row for row in messages}
+        ends = Counter(row["ledger_id"] for row in story if row["state"] in ENDS)
         assert rows.keys() == {one.key for one in self.sent}
         for row in rows.values():
             assert row["state"] in ENDS and row["ended_at"], f"{row['run_id']} has no end: {dict(row)}"
             assert ends[row["id"]] == 1, f"{row['run_id']} ended {ends[row['id']]} times"
         return rows
 
-    def _check_transcript(
-        self, session_id: str, own: list[Sent], rows: dict[str, sqlite3.Row], seen: Counter[str]
-    ) -> None:
+    def _check_transcript(self, session_id: str, own: list[Sent], rows: dict[str, Any], seen: Counter[str]) -> None:
         entries = self.gateway.transcript(session_id)
         ids = [entry["id"] for entry in entries[1:]]
         assert len(set(ids)) == len(ids), "an entry was written twice"
@@ -235,7 +242,7 @@ class KillSchedule:
         if self.mode == "followup":
             self._check_answers(own, rows, [message for message in messages if message["role"] == "assistant"])
 
-    def _check_answers(self, own: list[Sent], rows: dict[str, sqlite3.Row], answers: list[dict[str, Any]]) -> None:
+    def _check_answers(self, own: list[Sent], rows: dict[str, Any], answers: list[dict[str, Any]]) -> None:
         finals = Counter(text_of(answer).split()[-1] for answer in answers if answer["stopReason"] == "stop")
         notices = [answer for answer in answers if "given up" in answer.get("errorMessage", "")]
         failed = [one for one in own if rows[one.key]["state"] == "failed"]

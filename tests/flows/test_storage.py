@@ -53,6 +53,13 @@ async def test_a_conversation_is_kept_in_the_database_and_goes_on_after_a_restar
     assert not [name for name in files if name.endswith(".jsonl") or name in ("ledger.db", "sessions.json")]
 
 
+async def test_what_is_sent_in_one_breath_keeps_its_order(gateway: InProcessGateway, models: ModelServer) -> None:
+    models.queue(Reply("never said", hold=asyncio.Event(), hold_after=0))
+    async with gateway.client() as client:
+        await client.send("chat.send", {"sessionKey": "main", "message": "hello", "idempotencyKey": "h"})
+        assert (await client.call("chat.abort", {"sessionKey": "main"}))["runIds"] == ["h"]
+
+
 async def test_a_killed_gateway_answers_once_what_it_had_accepted(tmp_path: Path, models: ModelServer) -> None:
     state = tmp_path / "state"
     config = model_config(models.base_url, models.api_key, storage=storage_for(state))

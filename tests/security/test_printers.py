@@ -139,6 +139,7 @@ CASES: dict[str, list[list[str]]] = {
     "backup list": [["backup", "list", "--to", f"/nowhere{ESCAPES}"]],
     "backup verify": [["backup", "verify", f"x{ESCAPES}"]],
     "backup restore": [["backup", "restore", f"x{ESCAPES}"]],
+    "storage migrate": [["storage", "migrate", "--to", f"x{ESCAPES}"]],
     "approvals get": [["approvals", "get"], ["approvals", "get", "--json"]],
     "approvals set": [["approvals", "set", "--file", f"/nowhere{ESCAPES}"]],
     "approvals allowlist": [["approvals", "allowlist", "add", f"/bin/{ESCAPES}"]],

@@ -89,13 +89,17 @@ class GatewayUnderTest:
             subprocess.run, command, env=self.env, capture_output=True, text=True, timeout=60
         )
 
+    @property
+    def storage(self) -> dict[str, str] | None:
+        """The database of the Gateway. None: it keeps files."""
+        return json.loads((self.state_dir / "openclaw.json").read_text()).get("storage")
+
     def sessions_dir(self, agent: str = "main") -> Path:
         return self.state_dir / "agents" / agent / "sessions"
 
     def transcript(self, session_id: str, agent: str = "main") -> list[dict[str, Any]]:
         path = self.sessions_dir(agent) / f"{session_id}.jsonl"
-        settings = json.loads((self.state_dir / "openclaw.json").read_text())
-        if (storage := settings.get("storage")) is not None:
+        if (storage := self.storage) is not None:
             return [json.loads(line) for line in stored_lines(storage, agent, path.name)]
         return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -263,3 +267,10 @@ class WireClient:
 
 def text_of(payload: dict[str, Any]) -> str:
     return "".join(block["text"] for block in payload["message"]["content"] if block["type"] == "text")
+
+
+def put_file(gateway: GatewayUnderTest, name: str, data: bytes) -> None:
+    """Puts a file into the default agent's workspace."""
+    path = gateway.state_dir / "workspace" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)

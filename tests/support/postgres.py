@@ -16,6 +16,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -118,16 +119,21 @@ def storage_for(state_dir: Path) -> dict[str, str]:
 
 def stored_lines(storage: dict[str, str], agent: str, name: str) -> list[str]:
     """The lines of a transcript in the database, for tests that would look at its file."""
+    select = (
+        "SELECT body FROM entries JOIN transcripts ON transcripts.id = transcript_id"
+        " WHERE agent_id = $1 AND name = $2 ORDER BY seq"
+    )
+    return [row["body"].decode() for row in stored_rows(storage, select, agent, name)]
 
-    async def read() -> list[str]:
+
+def stored_rows(storage: dict[str, str], statement: str, *values: str) -> list[dict[str, Any]]:
+    """What a statement finds in the database of a Gateway."""
+
+    async def read() -> list[dict[str, Any]]:
         connection = await asyncpg.connect(storage["url"], server_settings={"search_path": storage["schema"]})
-        select = (
-            "SELECT body FROM entries JOIN transcripts ON transcripts.id = transcript_id"
-            " WHERE agent_id = $1 AND name = $2 ORDER BY seq"
-        )
-        rows = await connection.fetch(select, agent, name)
+        rows = await connection.fetch(statement, *values)
         await connection.close()
-        return [row[0].decode() for row in rows]
+        return [dict(row) for row in rows]
 
     # The caller's event loop is running, and it does not wait.
     with ThreadPoolExecutor(1) as thread:

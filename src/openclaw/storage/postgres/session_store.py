@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import WeakValueDictionary
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 
 Name: TypeAlias = tuple[str, str]
 """The agent and the session key."""
-MOST_CACHED = 10_000
+log = logging.getLogger(__name__)
+
+MOST_CACHED = 20_000
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
+"""The pauses between two tries to write a change that nobody waits for."""
 MOST_TRIES = 50
 """How often a change is made anew because another one came first."""
 _UPDATE = """
@@ -43,13 +48,16 @@ class CachedRow(msgspec.Struct, frozen=True):
 
 
 class PendingWrite:
-    """A change of one row. ``Ledger.accept`` writes it in the transaction of its message, ``sync`` in its own."""
+    """What a row becomes. ``Ledger.accept`` writes it in the transaction of its message, ``sync`` in one of its own.
+
+    Until it is written, later changes of the row are taken in.
+    """
 
     def __init__(self, store: PostgresSessionStore, name: Name, before: CachedRow, raw: bytes | None) -> None:
         self._store = store
-        self._name = name
+        self.name = name
         self._before = before
-        self._raw = raw
+        self.raw = raw
         self._is_written = raw == before.raw
         self.lock = asyncio.Lock()
         """Held by whoever writes the change, until its transaction has ended."""
@@ -57,7 +65,7 @@ class PendingWrite:
     @property
     def row(self) -> CachedRow:
         """The row when it is written."""
-        return CachedRow(self._raw, 0 if self._raw is None else self._before.version + 1)
+        return CachedRow(self.raw, 0 if self.raw is None else self._before.version + 1)
 
     async def sync(self) -> None:
         if not self._is_written:
@@ -66,14 +74,14 @@ class PendingWrite:
 
     async def execute(self, connection: Connection) -> None:
         """Writes the change. Raises ``StaleWriter`` when another Gateway has changed the row."""
-        if not self._is_written and not await _put(connection, self._name, self._before.version, self._raw):
-            raise StaleWriter(f"the session {self._name[1]} was changed by another Gateway")
+        if not self._is_written and not await _put(connection, self.name, self._before.version, self.raw):
+            raise StaleWriter(f"the session {self.name[1]} was changed by another Gateway")
 
     def written(self) -> None:
         """Call it when the transaction of ``execute`` has been committed."""
         if not self._is_written:
             self._is_written = True
-            self._store.note_written(self._name, self)
+            self._store.note_written(self)
 
 
 async def _put(connection: Connection, name: Name, version: int, raw: bytes | None) -> bool:
@@ -96,12 +104,20 @@ async def _put(connection: Connection, name: Name, version: int, raw: bytes | No
 
 
 class PostgresSessionStore:
-    """Rows are cached, because this Gateway is the only one that writes to the schema."""
+    """Rows are cached, because this Gateway is the only one that writes to the schema.
+
+    As long as the cache holds every row, an entry is read and changed without waiting for the server. So messages that
+    come together stay in their order.
+    """
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
         self._cache: OrderedDict[Name, CachedRow] = OrderedDict()
+        self._complete = False
+        """Whether the cache holds every row, so that an unknown name has none."""
+        self._looked_up: dict[Name, asyncio.Task[CachedRow]] = {}
         self._pending: dict[Name, PendingWrite] = {}
+        self._writing: set[asyncio.Task[None]] = set()
         self._agents: dict[str, None] = {}
         self._locks: WeakValueDictionary[Name, asyncio.Lock] = WeakValueDictionary()
 
@@ -109,6 +125,10 @@ class PostgresSessionStore:
     async def open(cls, database: PostgresDatabase) -> PostgresSessionStore:
         store = cls(database)
         await store._load_agents()
+        select = "SELECT agent_id, key, entry, version FROM sessions ORDER BY updated_at DESC LIMIT $1"
+        rows = await database.rows(select, MOST_CACHED)
+        store._cache.update(((agent, key), CachedRow(raw, version)) for agent, key, raw, version in reversed(rows))
+        store._complete = len(rows) < MOST_CACHED
         return store
 
     async def get(self, agent_id: str, key: str) -> SessionEntry | None:
@@ -116,43 +136,88 @@ class PostgresSessionStore:
         return None if row.raw is None else cast("SessionEntry", _decode(row.raw))
 
     async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
-        name = (normalize_agent_id(agent_id), key)
-        async with self._lock(name):
-            for _ in range(MOST_TRIES):
-                entry, pending = await self._changed(name, change)
-                try:
-                    await pending.sync()
-                    break
-                except StaleWriter:
-                    self._cache.pop(name, None)
-            else:
-                raise StaleWriter(f"the session {key} changes too often to be written")
+        entry, pending = await self._write(agent_id, key, change)
+        if not durable:
+            self._write_soon(pending)
+            return entry
+        for _ in range(MOST_TRIES):
+            try:
+                await pending.sync()
+                break
+            except StaleWriter:
+                self._forget(pending)
+                entry, pending = await self._write(agent_id, key, change)
+        else:
+            raise StaleWriter(f"the session {key} changes too often to be written")
         if entry is None:
             await self._load_agents()
         return entry
 
     async def write(self, agent_id: str, key: str, change: Change) -> tuple[SessionEntry | None, PendingWrite]:
-        """Makes the change in memory. It is written by ``sync``, by the message that waits for it, or by the next call
-        that needs it."""
+        """Makes the change in memory. It is written by ``sync``, by the message that waits for it, or with the next
+        change that is written."""
+        return await self._write(agent_id, key, change)
+
+    async def _write(self, agent_id: str, key: str, change: Change) -> tuple[SessionEntry | None, PendingWrite]:
         name = (normalize_agent_id(agent_id), key)
         async with self._lock(name):
-            entry, pending = await self._changed(name, change)
-            self._pending[name] = pending
-        return entry, pending
+            while (waiting := self._pending.get(name)) is not None and waiting.lock.locked():
+                async with waiting.lock:
+                    pass  # Its transaction is under way, and it takes in no more.
+            before = waiting.row if waiting is not None else await self._row(name)
+            wanted = change(None if before.raw is None else cast("SessionEntry", _decode(before.raw)))
+            raw = None if wanted is None else encode(wanted)
+            if waiting is None:
+                waiting = PendingWrite(self, name, before, raw)
+                if raw != before.raw:
+                    self._pending[name] = waiting
+            else:
+                waiting.raw = raw
+            if raw is not None:
+                self._agents[name[0]] = None
+        return None if raw is None else cast("SessionEntry", _decode(raw)), waiting
 
     async def write_alone(self, pending: PendingWrite) -> None:
         await self._database.transact(pending.execute)
         pending.written()
 
-    def note_written(self, name: Name, pending: PendingWrite) -> None:
-        if self._pending.get(name) is pending:
-            del self._pending[name]
-        self._cache[name] = pending.row
-        self._cache.move_to_end(name)
-        if pending.row.raw is not None:
-            self._agents[name[0]] = None
+    def _write_soon(self, pending: PendingWrite) -> None:
+        task = asyncio.create_task(self._write_later(pending), name=f"write {pending.name[1]}")
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _write_later(self, pending: PendingWrite) -> None:
+        pause = FIRST_PAUSE_S
+        while True:
+            await asyncio.sleep(0)  # The ledger may write it in the same step.
+            try:
+                return await pending.sync()
+            except StaleWriter as stale:
+                log.error("a change of a session is lost: %s", stale)
+                return self._forget(pending)
+            except OSError as error:
+                log.warning("a change of the session %s waits for the database: %s", pending.name[1], error)
+            except Exception:
+                log.exception("a change of the session %s could not be written", pending.name[1])
+                return self._forget(pending)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def note_written(self, pending: PendingWrite) -> None:
+        if self._pending.get(pending.name) is pending:
+            del self._pending[pending.name]
+        self._cache[pending.name] = pending.row
+        self._cache.move_to_end(pending.name)
         while len(self._cache) > MOST_CACHED:
             self._cache.popitem(last=False)
+            self._complete = False
+
+    def _forget(self, pending: PendingWrite) -> None:
+        """Drops what memory says of a row. The next call reads it."""
+        if self._pending.get(pending.name) is pending:
+            del self._pending[pending.name]
+        self._cache.pop(pending.name, None)
+        self._complete = False
 
     async def select(self, query: SessionQuery) -> SessionPage:
         await self._write_all_pending()
@@ -188,20 +253,15 @@ class PostgresSessionStore:
         return self._database.shown
 
     async def close(self) -> None:
-        await self._write_all_pending()
+        try:
+            await self._write_all_pending()
+        finally:
+            for task in list(self._writing):
+                task.cancel()
 
     def _lock(self, name: Name) -> asyncio.Lock:
         """The lock of the changes of one row. It lives as long as somebody holds it."""
         return self._locks.setdefault(name, asyncio.Lock())
-
-    async def _changed(self, name: Name, change: Change) -> tuple[SessionEntry | None, PendingWrite]:
-        """Makes a change in memory. A change of the same row that is not written yet is written first."""
-        if (waiting := self._pending.get(name)) is not None:
-            await waiting.sync()
-        before = await self._row(name)
-        wanted = change(None if before.raw is None else cast("SessionEntry", _decode(before.raw)))
-        raw = None if wanted is None else encode(wanted)
-        return None if raw is None else cast("SessionEntry", _decode(raw)), PendingWrite(self, name, before, raw)
 
     async def _row(self, name: Name) -> CachedRow:
         if (waiting := self._pending.get(name)) is not None:
@@ -209,6 +269,16 @@ class PostgresSessionStore:
         if (known := self._cache.get(name)) is not None:
             self._cache.move_to_end(name)
             return known
+        if self._complete:
+            return CachedRow(None, 0)
+        # Callers that ask together share one look-up, and go on in their order.
+        task = self._looked_up.get(name)
+        if task is None:
+            task = self._looked_up[name] = asyncio.create_task(self._look_up(name))
+            task.add_done_callback(lambda _: self._looked_up.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _look_up(self, name: Name) -> CachedRow:
         select = "SELECT entry, version FROM sessions WHERE agent_id = $1 AND key = $2"
         found = await self._database.row(select, without_nul(name[0]), without_nul(name[1]))
         row = CachedRow(found[0], found[1]) if found is not None else CachedRow(None, 0)

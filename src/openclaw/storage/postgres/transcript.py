@@ -48,8 +48,6 @@ log = logging.getLogger(__name__)
 LONGEST_TAIL = 1000
 PER_READ = 500
 """How many lines one statement reads at most where their number is not known."""
-HEADER_SEQ = 1
-"""The number of the header line. Entries have the numbers after it."""
 _INSERT = (
     "INSERT INTO entries (transcript_id, seq, id, parent_id, type, body) SELECT $1, * FROM"
     " unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[])"
@@ -229,10 +227,10 @@ class PostgresTranscript(IndexedTranscript):
                 await self._check_written_before(connection, made)
                 return
         else:
-            made = await _make_row(connection, row, last, now)
+            made = await make_row(connection, row, last, now)
             if made is None:
                 raise StaleWriter(f"another Gateway has begun the transcript {row.name}")
-        await _insert(connection, made, self._under_way)
+        await insert_lines(connection, made, self._under_way)
         self._made = made
 
     async def _check_written_before(self, connection: Connection, made: int) -> None:
@@ -245,7 +243,7 @@ class PostgresTranscript(IndexedTranscript):
         rest = self._under_way[len(found) :]
         if rest:
             await connection.execute("UPDATE transcripts SET last_seq = $2 WHERE id = $1", made, last)
-            await _insert(connection, made, rest)
+            await insert_lines(connection, made, rest)
 
     def written(self) -> None:
         """Call it when the transaction of ``execute`` has been committed."""
@@ -404,10 +402,10 @@ class PostgresTranscriptStore:
         lines = parsed_lines(data)
 
         async def work(connection: Connection) -> None:
-            made = await _make_row(connection, row, lines[-1].seq if lines else 0, self.clock.now_ms())
+            made = await make_row(connection, row, lines[-1].seq if lines else 0, self.clock.now_ms())
             if made is None:
                 raise FileExistsError(f"{row.name} exists already")
-            await _insert(connection, made, lines)
+            await insert_lines(connection, made, lines)
 
         await self.database.transact(work)
         self._drop((agent, row.name))
@@ -443,9 +441,9 @@ class PostgresTranscriptStore:
             name = await _free_name(connection, row, stamp)
             await connection.execute("UPDATE transcripts SET name = $2 WHERE id = $1", row.id, name)
             anew = TranscriptRow(row.agent_id, row.name, row.session_id)
-            made = await _make_row(connection, anew, kept[-1].seq, self.clock.now_ms())
+            made = await make_row(connection, anew, kept[-1].seq, self.clock.now_ms())
             assert made is not None
-            await _insert(connection, made, kept)
+            await insert_lines(connection, made, kept)
             return name
 
         archived = await self.database.transact(work)
@@ -562,28 +560,40 @@ def _names(ref: TranscriptRef) -> tuple[str, list[str]]:
     return normalize_agent_id(ref.agent_id), list(dict.fromkeys(names))
 
 
-def parsed_lines(data: bytes) -> list[StoredLine]:
-    """Returns the lines of a file with their ids and parents, as the index of a file knows them."""
-    index = TranscriptIndex()
-    lines: list[StoredLine] = []
-    for body in data.split(b"\n"):
+class LineParser:
+    """Gives the lines of a file their numbers, ids and parents, as the index of a file knows them."""
+
+    def __init__(self) -> None:
+        self._index = TranscriptIndex()
+        self._count = 0
+
+    @property
+    def header(self) -> dict[str, Any] | None:
+        return self._index.header
+
+    def take(self, body: bytes) -> StoredLine | None:
+        """Returns the next line. None when it is empty."""
         line, _ = trim(body)
         if not line:
-            continue
-        seq, envelope = len(lines) + HEADER_SEQ, read_envelope(line)
+            return None
+        self._count += 1
+        index, seq, envelope = self._index, self._count, read_envelope(line)
         if envelope is None:
             index.damaged.add(len(index))
-            lines.append(StoredLine(seq, None, None, "", body))
-        elif envelope.type == "session":
+            return StoredLine(seq, None, None, "", body)
+        if envelope.type == "session":
             index.header = index.header or fields_of(line)
-            lines.append(StoredLine(seq, None, None, "session", body))
-        else:
-            place = index.add(envelope, seq, len(line))
-            lines.append(StoredLine(seq, index.ids[place], index.parent_id(place), envelope.type, body))
-    return lines
+            return StoredLine(seq, None, None, "session", body)
+        place = index.add(envelope, seq, len(line))
+        return StoredLine(seq, index.ids[place], index.parent_id(place), envelope.type, body)
 
 
-async def _make_row(connection: Connection, row: TranscriptRow, last_seq: int, now: int) -> int | None:
+def parsed_lines(data: bytes) -> list[StoredLine]:
+    parser = LineParser()
+    return [line for body in data.split(b"\n") if (line := parser.take(body)) is not None]
+
+
+async def make_row(connection: Connection, row: TranscriptRow, last_seq: int, now: int) -> int | None:
     return await connection.fetchval(
         "INSERT INTO transcripts (agent_id, name, session_id, last_seq, created_at, updated_at)"
         " VALUES ($1, $2, $3, $4, $5, $5) ON CONFLICT DO NOTHING RETURNING id",
@@ -591,7 +601,7 @@ async def _make_row(connection: Connection, row: TranscriptRow, last_seq: int, n
     )
 
 
-async def _insert(connection: Connection, transcript_id: int, lines: Sequence[StoredLine]) -> None:
+async def insert_lines(connection: Connection, transcript_id: int, lines: Sequence[StoredLine]) -> None:
     def text(value: str | None) -> str | None:
         return None if value is None else without_nul(value)
 

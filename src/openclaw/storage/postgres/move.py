@@ -1,0 +1,308 @@
+"""Copies everything that the stores hold from files to PostgreSQL, or back. The source is only read.
+
+A copy can be repeated after an interruption: what is there already and equal is left as it is. What differs is a
+conflict, which is told and left alone. Every transcript is read back and compared by its hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from openclaw.clock import Clock
+from openclaw.paths import make_private_dir, normalize_agent_id
+from openclaw.storage.files.compressed import SUFFIX, plain_name, whole_lines
+from openclaw.storage.files.disk import FileBlobStore, put_in_place, write_beside
+from openclaw.storage.files.ledger import FileLedger
+from openclaw.storage.files.session_store import FileSessionStore, sessions_folders
+from openclaw.storage.postgres.blobs import PostgresBlobStore
+from openclaw.storage.postgres.database import PostgresDatabase, without_nul
+from openclaw.storage.postgres.session_store import PostgresSessionStore
+from openclaw.storage.postgres.transcript import PER_READ, LineParser, TranscriptRow, insert_lines, make_row
+from openclaw.storage.session_query import SessionQuery, in_pages
+
+if TYPE_CHECKING:
+    from openclaw.sessions.entry import SessionEntry
+    from openclaw.storage.base import SessionStore
+    from openclaw.storage.postgres.database import Connection
+
+Tell: TypeAlias = Callable[[str, int], None]
+"""Is told what is being copied and how many were done."""
+TABLES: dict[str, tuple[str, ...]] = {
+    "messages": (
+        *("id", "run_id", "dedupe_key", "agent_id", "session_key", "session_id", "source", "route", "body", "state"),
+        *("code", "detail", "attempts", "accepted_at", "started_at", "ended_at", "result"),
+    ),
+    "story": ("ledger_id", "step", "at", "state", "code", "detail"),
+    "tool_calls": ("ledger_id", "call_id", "name", "arguments", "started_at", "finished_at", "ok"),
+    "outbox": (
+        *("id", "ledger_id", "run_id", "part", "channel", "route", "payload", "state", "attempts", "next_at"),
+        *("created_at", "error", "doubts", "code", "message_id"),
+    ),
+    "seen": ("step", "key", "at"),
+    "held": ("step", "key", "message", "attempts"),
+    "turned_away": (
+        *("step", "message_id", "channel", "chat", "sender", "code", "detail", "count", "first_at", "last_at"),
+    ),
+    "jobs": ("id", "kind", "owner_key", "run_id", "trace", "state", "created_at", "ended_at"),
+}
+"""The tables of the ledger and their columns, which have the same names in SQLite and in PostgreSQL."""
+_NUMBERED = {"messages": "id", "outbox": "id", "seen": "step", "held": "step", "turned_away": "step"}
+_BYTES = frozenset({"route", "body", "result", "payload", "message"})
+_ROWS_AT_ONCE = 500
+
+
+class Copied(msgspec.Struct, kw_only=True):
+    """What a copy has done."""
+
+    transcripts: int = 0
+    lines: int = 0
+    sessions: int = 0
+    messages: int = 0
+    blobs: int = 0
+    present: int = 0
+    """What was there already and is equal."""
+    conflicts: list[str] = []
+
+
+class FolderTranscript(msgspec.Struct, frozen=True):
+    agent_id: str
+    name: str
+    path: Path
+
+
+async def copy_to_postgres(
+    state: Path, database: PostgresDatabase, agents: Sequence[str], template: str | None, clock: Clock, tell: Tell
+) -> Copied:
+    """Copies a state folder into an empty schema, or goes on with an earlier copy. No Gateway may run on either."""
+    done = Copied()
+    sessions = await FileSessionStore.open(str(state), clock=clock, store_template=template, agent_ids=agents)
+    ledger = await FileLedger.open(str(state), clock=clock)
+    await ledger.close()  # It has brought the tables up to date.
+    try:
+        known = sorted({*map(normalize_agent_id, agents), *sessions.agent_ids})
+        for found in await asyncio.to_thread(list, _transcripts(state, known, template)):
+            await _transcript_to_postgres(database, found, clock, done)
+            tell("transcripts", done.transcripts + done.present)
+        await _copy_sessions(sessions, await PostgresSessionStore.open(database), done, tell)
+        done.messages = await _ledger_to_postgres(database, state / "ledger.db", done)
+        blobs, copies = PostgresBlobStore(database, str(state)), FileBlobStore(str(state))
+        for digest in await asyncio.to_thread(_blob_names, state):
+            if (data := await copies.get(digest)) is not None:
+                await blobs.put(data)
+                done.blobs += 1
+                tell("blobs", done.blobs)
+    finally:
+        await sessions.close()
+    return done
+
+
+async def copy_to_files(
+    database: PostgresDatabase, state: Path, agents: Sequence[str], template: str | None, clock: Clock, tell: Tell
+) -> Copied:
+    """Copies a schema into a state folder that holds nothing else, or goes on with an earlier copy."""
+    done = Copied()
+    make_private_dir(str(state))
+    folder_of = sessions_folders(str(state), template)
+    rows = await database.rows("SELECT id, agent_id, name FROM transcripts ORDER BY id")
+    for own, agent, name in rows:
+        path = folder_of(agent) / Path(name).name
+        await _transcript_to_file(database, own, path, done)
+        tell("transcripts", done.transcripts + done.present)
+    sessions = await FileSessionStore.open(str(state), clock=clock, store_template=template, agent_ids=agents)
+    try:
+        await _copy_sessions(await PostgresSessionStore.open(database), sessions, done, tell)
+    finally:
+        await sessions.close()
+    ledger = await FileLedger.open(str(state), clock=clock)
+    await ledger.close()
+    done.messages = await _ledger_to_files(database, state / "ledger.db", done)
+    copies = FileBlobStore(str(state))
+    for (digest,) in await database.rows("SELECT digest FROM blobs ORDER BY digest"):
+        await copies.put(await database.value("SELECT data FROM blobs WHERE digest = $1", digest))
+        done.blobs += 1
+        tell("blobs", done.blobs)
+    return done
+
+
+# Transcripts
+
+
+def _transcripts(state: Path, agents: Sequence[str], template: str | None) -> Iterator[FolderTranscript]:
+    """Yields the transcripts of the folder, also archived and compressed ones. A plain file comes before its copy."""
+    folder_of = sessions_folders(str(state), template)
+    usual = sessions_folders(str(state), None)
+    seen: set[tuple[str, str]] = set()
+    for agent in agents:
+        for folder in dict.fromkeys([folder_of(agent), usual(agent)]):
+            for path in sorted(folder.glob("*.jsonl*")):
+                name = plain_name(path).name if path.name.endswith(SUFFIX) else path.name
+                if path.is_file() and not path.name.endswith(".tmp") and (agent, name) not in seen:
+                    seen.add((agent, name))
+                    yield FolderTranscript(agent, name, path)
+
+
+async def _transcript_to_postgres(
+    database: PostgresDatabase, found: FolderTranscript, clock: Clock, done: Copied
+) -> None:
+    digest, lines, session_id = await asyncio.to_thread(_hash_file, found.path)
+    find = "SELECT id FROM transcripts WHERE agent_id = $1 AND name = $2"
+    known = await database.value(find, found.agent_id, without_nul(found.name))
+    if known is None:
+        row = TranscriptRow(found.agent_id, found.name, session_id or found.name.partition(".jsonl")[0])
+        await database.transact(lambda connection: _insert_file(connection, row, found.path, lines, clock.now_ms()))
+        known = await database.value(find, found.agent_id, without_nul(found.name))
+        done.transcripts += 1
+        done.lines += lines
+    else:
+        done.present += 1
+    if await _hash_rows(database, known) != digest:
+        done.conflicts.append(f"the transcript {found.name} of {found.agent_id} differs")
+
+
+async def _insert_file(connection: Connection, row: TranscriptRow, path: Path, lines: int, now: int) -> None:
+    made = await make_row(connection, row, lines, now)
+    assert made is not None
+    parser = LineParser()
+    batch = []
+    for body in whole_lines(path):
+        if (line := parser.take(body.removesuffix(b"\n"))) is not None:
+            batch.append(line)
+        if len(batch) >= PER_READ:
+            await insert_lines(connection, made, batch)
+            batch = []
+    await insert_lines(connection, made, batch)
+
+
+def _hash_file(path: Path) -> tuple[str, int, str]:
+    """Returns the hash of the lines that are kept, their number, and the session that the header names."""
+    parser, digest = LineParser(), hashlib.sha256()
+    count = 0
+    for body in whole_lines(path):
+        if (line := parser.take(body.removesuffix(b"\n"))) is not None:
+            digest.update(line.body + b"\n")
+            count += 1
+    return digest.hexdigest(), count, str((parser.header or {}).get("id") or "")
+
+
+async def _bodies(database: PostgresDatabase, transcript_id: int) -> AsyncIterator[bytes]:
+    last = 0
+    select = "SELECT seq, body FROM entries WHERE transcript_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"
+    while rows := await database.rows(select, transcript_id, last, PER_READ):
+        for seq, body in rows:
+            last = seq
+            yield body
+
+
+async def _hash_rows(database: PostgresDatabase, transcript_id: int) -> str:
+    digest = hashlib.sha256()
+    async for body in _bodies(database, transcript_id):
+        digest.update(body + b"\n")
+    return digest.hexdigest()
+
+
+async def _transcript_to_file(database: PostgresDatabase, transcript_id: int, path: Path, done: Copied) -> None:
+    wanted = await _hash_rows(database, transcript_id)
+    if path.exists():
+        done.present += 1
+    else:
+        # The lines of one transcript fit into memory, because an open one has most of them there.
+        lines = [body + b"\n" async for body in _bodies(database, transcript_id)]
+        await asyncio.to_thread(lambda: put_in_place(write_beside(path, lines), path))
+        done.transcripts += 1
+        done.lines += len(lines)
+    if (await asyncio.to_thread(_hash_file, path))[0] != wanted:
+        done.conflicts.append(f"{path} differs")
+
+
+# Sessions
+
+
+async def _copy_sessions(source: SessionStore, target: SessionStore, done: Copied, tell: Tell) -> None:
+    async for row in in_pages(source, SessionQuery()):
+        known = await target.get(row.agent_id, row.key)
+        if known is not None:
+            done.present += 1
+            if known != row.entry:
+                done.conflicts.append(f"the session {row.key} differs")
+            continue
+
+        def put(_: SessionEntry | None, entry: SessionEntry = row.entry) -> SessionEntry:
+            return entry
+
+        await target.update(row.agent_id, row.key, put, durable=False)
+        done.sessions += 1
+        tell("sessions", done.sessions)
+
+
+# The ledger
+
+
+def _blob_names(state: Path) -> list[str]:
+    folder = state / "blobs"
+    return sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+
+
+def _to_columns(table: str, row: Sequence[Any]) -> list[Any]:
+    return [_to_column(name, value, table) for name, value in zip(TABLES[table], row, strict=True)]
+
+
+def _to_column(name: str, value: Any, table: str) -> Any:
+    if name in _BYTES or (table == "jobs" and name == "state"):
+        return value.encode() if isinstance(value, str) else value
+    if name == "ok":
+        return None if value is None else bool(value)
+    return without_nul(value) if isinstance(value, str) else value
+
+
+async def _ledger_to_postgres(database: PostgresDatabase, path: Path, done: Copied) -> int:
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as ledger:
+        (there,) = ledger.execute("SELECT count(*) FROM messages").fetchone()
+        here = await database.value("SELECT count(*) FROM messages")
+        if here:
+            done.present += here
+            if here != there:
+                done.conflicts.append(f"the database holds {here} messages and the folder {there}")
+            return 0
+
+        async def work(connection: Connection) -> None:
+            # The story of each message is copied. The trigger would tell its beginning again.
+            await connection.execute("ALTER TABLE messages DISABLE TRIGGER USER")
+            for table, names in TABLES.items():
+                marks = ", ".join(f"${number}" for number in range(1, len(names) + 1))
+                insert = f"INSERT INTO {table} ({', '.join(names)}) OVERRIDING SYSTEM VALUE VALUES ({marks})"
+                rows = ledger.execute(f"SELECT {', '.join(names)} FROM {table}")
+                while batch := rows.fetchmany(_ROWS_AT_ONCE):
+                    await connection.executemany(insert, [_to_columns(table, row) for row in batch])
+                if (numbered := _NUMBERED.get(table)) is not None:
+                    await connection.execute(
+                        f"SELECT setval(pg_get_serial_sequence('{table}', '{numbered}'), max({numbered})) FROM {table}"
+                        f" HAVING max({numbered}) IS NOT NULL"
+                    )
+            await connection.execute("ALTER TABLE messages ENABLE TRIGGER USER")
+
+        await database.transact(work)
+        return there
+
+
+async def _ledger_to_files(database: PostgresDatabase, path: Path, done: Copied) -> int:
+    there = await database.value("SELECT count(*) FROM messages")
+    with contextlib.closing(sqlite3.connect(path)) as ledger, ledger:
+        (here,) = ledger.execute("SELECT count(*) FROM messages").fetchone()
+        if here:
+            done.present += here
+            if here != there:
+                done.conflicts.append(f"the folder holds {here} messages and the database {there}")
+            return 0
+        for table, names in TABLES.items():
+            insert = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+            rows = await database.rows(f"SELECT {', '.join(names)} FROM {table} ORDER BY 1, 2")
+            ledger.executemany(insert, [tuple(row) for row in rows])
+    return there
