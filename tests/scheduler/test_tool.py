@@ -14,6 +14,7 @@ from openclaw.scheduler.tool import CronTool
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import MessageBody
 from openclaw.tools.base import ToolContext, ToolError
+from openclaw.tools.memory import is_private
 from tests.support.clock import MovableClock
 from tests.support.scripted_model import ScriptedModel
 
@@ -119,8 +120,10 @@ async def test_a_job_of_a_group_runs_with_the_rights_of_the_group(
     with pytest.raises(ToolError):
         await use(tool, gateway, GROUP, action="update", jobId=job["id"], patch={"scheduledBy": None})
     await gateway.cron.run(job["id"])
-    key = f"agent:main:cron:{job['id']}"
-    assert await comes_from_group(gateway.runtime, "main", key)
+    key = f"{GROUP}:cron:{job['id']}"
+    assert await comes_from_group(gateway.runtime, "main", key) and not is_private(key)
+    (run,) = await gateway.cron.history.entries(job["id"], 5)
+    assert (run["status"], run["sessionKey"]) == ("ok", key)
     (row,) = [row for row in await gateway.runtime.ledger.recent(limit=10) if row.source == "cron"]
     assert row.body.guest and gateway.runtime.notes.peek(MAIN) == [], "its words are no system message of the owner's"
     # What it schedules itself is the group's, too.

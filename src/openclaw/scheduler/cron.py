@@ -269,8 +269,8 @@ class Cron:
         if job.get("sessionTarget") == "main":
             return await self._execute_main(job, agent_id, str(payload.get("text") or ""), run_id)
         delivery = job.get("delivery") or {}
-        announces = delivery.get("mode") == "announce"
-        session = SessionRef(agent_id, f"agent:{agent_id}:cron:{job['id'].lower()}")
+        announces, own = delivery.get("mode") == "announce", not job.get(SCHEDULED_BY)
+        session = self._session_of(job, agent_id)
         prompt = f"[cron:{job['id']} {job.get('name', '')}] {payload.get('message', '')}\n{self._turns.current_time()}"
         level = payload.get("thinking")
         outcome = await self._turns.run(
@@ -287,7 +287,7 @@ class Cron:
             )
         )
         problem = await self._announce(delivery, agent_id, session, run_id, outcome) if announces else ""
-        if announces and (outcome.text or outcome.error) and not job.get(SCHEDULED_BY):
+        if announces and own and (outcome.text or outcome.error):
             self._tell_main(agent_id, run_id, outcome)
             await self._synced()
         failed = outcome.error or problem
@@ -296,8 +296,14 @@ class Cron:
             error=failed,
             summary=outcome.summary,
             session_id=outcome.session_id,
-            session_key=f"{session.key}:run:{outcome.session_id}" if outcome.session_id else session.key,
+            session_key=f"{session.key}:run:{outcome.session_id}" if outcome.session_id and own else session.key,
         )
+
+    def _session_of(self, job: Job, agent_id: str) -> SessionRef:
+        """The session in which a job runs. That of a group's job bears the group's name, and so has its limits."""
+        by = str(job.get(SCHEDULED_BY) or "")
+        above = by if by and by != self._turns.main_session(agent_id).key else f"agent:{agent_id}"
+        return SessionRef(agent_id, f"{above}:cron:{job['id'].lower()}")
 
     async def _announce(
         self, delivery: Job, agent_id: str, session: SessionRef, run_id: str, outcome: TurnOutcome

@@ -182,7 +182,7 @@ class ScheduledTurns:
             return cast("SessionEntry", entry)
 
         entry = await self.runtime.sessions.update(session.agent_id, session.key, change)
-        if turn.source == "cron" and entry is not None:
+        if turn.source == "cron" and not turn.scheduled_by and entry is not None:
             alias = f"{session.key}:run:{made}"
             whole: dict[str, Any] = dict(entry)
             copied = {name: whole[name] for name in ("sessionId", "updatedAt", "label") if name in whole}
