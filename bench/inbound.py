@@ -8,6 +8,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from tests.faults.platforms import BlueBubbles, Discord, Irc, Platform, Slack, Telegram, WhatsApp
 from tests.support.signal_daemon import SignalDaemon
 
 from bench.harness import GatewayProcess, prepared
@@ -18,6 +19,8 @@ US = "+15550000001"
 PEOPLE = [f"+1555000{number:04d}" for number in range(100, 120)]
 EACH = 20
 BATCHES = 5
+MESSAGES = 100
+"""Of one person, in a batch on one of the other channels."""
 GROUP = "Z3JvdXAtb25l"
 
 
@@ -35,7 +38,27 @@ async def measure() -> list[Row]:
     return [
         Row(figure="inbound", what="channel message, accepted and queued, CPU", unit="ms", bar=1, **summary(queued)),
         Row(figure="inbound", what="group message not addressed to us, CPU", unit="ms", bar=1, **summary(overheard)),
+        *[await one_channel(kind) for kind in (Telegram, Discord, Slack, WhatsApp, BlueBubbles, Irc)],
     ]
+
+
+async def one_channel(kind: type[Platform]) -> Row:
+    """The same on another channel: one person, one conversation."""
+    async with kind() as platform, prepared({"channels": {platform.name: platform.section()}}) as gateway:
+        await gateway.start()
+        platform.reaches(gateway)
+        await platform.say("[[bench hold=0]]")
+        await accepted(gateway, 1)
+        figures: list[float] = []
+        for number in range(BATCHES):
+            before = cpu_s(gateway.pid)
+            for place in range(MESSAGES):
+                await platform.say(f"and another thing, number {place}, please look at it")
+            await accepted(gateway, 1 + MESSAGES * (number + 1))
+            figures.append((cpu_s(gateway.pid) - before) / MESSAGES * 1000)
+    return Row(
+        figure="inbound", what=f"{platform.name} message, until it is queued, CPU", unit="ms", bar=2, **summary(figures)
+    )
 
 
 def configure(gateway: GatewayProcess, signal: SignalDaemon) -> None:

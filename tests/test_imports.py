@@ -32,7 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "node": RECORDS | {"config", "storage", "tools"},
     "skills": set(),
     "security": RECORDS | {"config", "storage", "tools"},
-    "cli": RECORDS | {"config", "models", "gateway", "storage", "security", "tools", "mcp", "extensions", "node"},
+    "cli": RECORDS
+    | {"channels", "config", "models", "gateway", "storage", "security", "tools", "mcp", "extensions", "node"},
 }
 ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security", "node"}
 

@@ -33,6 +33,8 @@ READ_OTHERWISE = {
     "agents.list[[]].tools.exec.*": "converted to ExecSettings as a whole",
     "channels.telegram.*topics.*": "group_settings in inbound/access.py, which reads groups and topics alike",
     "channels.discord.*maxLinesPerMessage": "getattr in outbound/chunking.py",
+    "channels.*.accounts.*": "accounts of a section, in channels/kind.py; the section itself has the same keys",
+    "channels.*.defaultAccount": "channels/kind.py, of whichever section it is",
     "channels.telegram.*draftChunk.*": "one of two records in gateway/channel_run.py",
     "session.reset.*": "getattr in sessions/reset.py",
     "session.resetByType.*": "getattr in sessions/reset.py",

@@ -16,9 +16,9 @@ from openclaw.inbound.access import Allow, channel_settings, decide_access
 from openclaw.inbound.message import Inbound, Peer, Sender
 from tests.support.discord_server import ANN, BOB, BOT, CHANNEL, DM, GUILD, THREAD, TOKEN, DiscordServer
 from tests.support.forked_gateway import ForkedGateway
-from tests.support.gateway import WireClient, model_config
+from tests.support.gateway import WireClient, model_config, put_file
 from tests.support.gateway_in_process import InProcessGateway
-from tests.support.model_server import ModelServer
+from tests.support.model_server import ModelServer, Reply
 
 Start = Callable[..., AbstractAsyncContextManager[InProcessGateway]]
 
@@ -203,3 +203,14 @@ async def test_after_a_kill_the_reply_comes_once_and_nothing_is_lost(
         await gateway.start()
         await discord.called(f"POST /channels/{DM}/messages", 2)
     assert discord.texts() == ["one", "two"] and len(models.requests) == 2
+
+
+async def test_a_file_of_the_workspace_goes_with_the_words(
+    start: Start, discord: DiscordServer, models: ModelServer
+) -> None:
+    models.queue(Reply(text="Here **it** is.\nMEDIA:./a.txt"))
+    async with start(dm={"allowFrom": [ANN]}) as gateway:
+        put_file(gateway, "a.txt", b"words")
+        await discord.say("send")
+        (sent,) = await discord.called(f"POST /channels/{DM}/messages")
+    assert (sent["content"], sent["files"]) == ("Here **it** is.", [("a.txt", b"words")])

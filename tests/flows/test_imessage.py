@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.bluebubbles_server import ANN, BOB, DIRECT, GROUP, PASSWORD, BlueBubblesServer
 from tests.support.forked_gateway import ForkedGateway
-from tests.support.gateway import GatewayUnderTest, model_config
+from tests.support.gateway import GatewayUnderTest, model_config, put_file
 from tests.support.gateway_in_process import InProcessGateway
-from tests.support.model_server import ModelServer
+from tests.support.model_server import ModelServer, Reply
 
 
 def configuration(models: ModelServer, server: BlueBubblesServer, channel: str, **section: Any) -> Any:
@@ -78,3 +78,15 @@ async def test_what_was_written_while_the_gateway_was_down_is_answered_once(
         texts = [sent["text"].removeprefix("(possibly sent twice) ") for sent in server.ours]
     assert texts in (["one", "two"], ["one", "one", "two"])
     assert len(models.requests) == 2
+
+
+async def test_a_file_of_the_workspace_follows_the_words(tmp_path: Path, models: ModelServer) -> None:
+    models.queue(Reply(text="Here **it** is.\nMEDIA:./a.txt"))
+    async with BlueBubblesServer() as server:
+        async with InProcessGateway(tmp_path / "state", configuration(models, server, "imessage")) as gateway:
+            await reached(gateway, server, "imessage")
+            put_file(gateway, "a.txt", b"words")
+            await server.say("send")
+            await server.wrote(2)
+        assert server.ours[0]["text"] == "Here it is."
+        assert server.of("message/attachment") == [{"name": "a.txt", "data": b"words"}]

@@ -184,6 +184,24 @@ async def test_the_agent_method_tells_of_files_beside_the_text(start: Start, mod
     assert answer["result"]["payloads"] == [{"text": "See.", "mediaUrl": "./out/a.png", "mediaUrls": media}]
 
 
+async def test_a_job_sends_the_files_of_its_answer(start: Start, signal: SignalDaemon, models: ModelServer) -> None:
+    models.queue(Reply(text="The chart.\nMEDIA: ./out/a.png ./gone.png"))
+    job = {
+        "name": "Chart",
+        "schedule": {"kind": "cron", "expr": "0 7 * * *"},
+        "sessionTarget": "isolated",
+        "wakeMode": "next-heartbeat",
+        "payload": {"kind": "agentTurn", "message": "Draw"},
+        "delivery": {"mode": "announce", "channel": "signal", "to": ANN},
+    }
+    async with start() as gateway, gateway.client() as client:
+        made = await client.call("cron.add", job)
+        await client.call("cron.run", {"jobId": made["id"]})
+        assert await sent(signal, 1) == [
+            ("The chart.\n\n⚠️ The file gone.png was not sent: there is no such file.", PICTURE)
+        ]
+
+
 # Voice messages
 
 OGG = b"OggS" + b"sound"

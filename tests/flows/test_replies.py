@@ -178,3 +178,73 @@ async def test_without_a_reason_there_is_no_reaction(start: Start, signal: Signa
         await signal.say("go", sender=ANN)
         await signal.called("send")
     assert signal.of("sendReaction") == []
+
+
+async def answered(signal: SignalDaemon, text: str, count: int) -> list[str]:
+    """What is sent after a person said this, until there are so many messages."""
+    before = len(signal.of("send"))
+    await signal.say(text, sender=ANN)
+    return (await sent(signal, before + count))[before:]
+
+
+async def test_with_verbose_full_a_chat_is_told_of_a_tool_and_of_its_result(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    models.queue(
+        Reply(calls=[Call("exec", {"command": "echo one two"})]),
+        Reply(text="Done."),
+        Reply(calls=[Call("exec", {"command": "echo three"})]),
+        Reply(text="Done again."),
+    )
+    async with start(tools={"exec": {"security": "full", "ask": "off"}}):
+        await answered(signal, "/verbose full", 1)
+        begun, result, done = await answered(signal, "go", 3)
+        await answered(signal, "/verbose off", 1)
+        quiet = await answered(signal, "again", 1)
+    assert (begun, done, quiet) == ("🛠️ Exec: echo one two", "Done.", ["Done again."])
+    assert result.startswith("🛠️ Exec: echo one two\n") and "one two" in result.splitlines()[-1]
+
+
+async def test_groups_are_told_nothing_of_tools(start: Start, signal: SignalDaemon, models: ModelServer) -> None:
+    models.queue(Reply(calls=[Call("read", {"path": "AGENTS.md"})]), Reply(text="Read it."))
+    group = {"groupPolicy": "open", "groups": {"*": {"requireMention": False}}}
+    async with start(group, {"verboseDefault": "full"}):
+        await signal.say("go", sender=ANN, group=GROUP)
+        assert await sent(signal, 1) == ["Read it."]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_reasoning_is_a_message_of_its_own_and_usage_a_line_under_the_last(
+    start: Start, signal: SignalDaemon, models: ModelServer, streams: bool
+) -> None:
+    models.queue(streamed("<think>Let me", " see.\nTwo steps.</think>", "The answer."), streamed("Plain."))
+    async with start({"blockStreaming": streams, "blockStreamingCoalesce": {"minChars": 1, "idleMs": 1}}, SMALL):
+        await answered(signal, "/reasoning on", 1)
+        await answered(signal, "/usage tokens", 1)
+        got = await answered(signal, "go", 3 if streams else 2)
+        await answered(signal, "/reasoning off", 1)
+        await answered(signal, "/usage off", 1)
+        plain = await answered(signal, "again", 1)
+    reasoning, footer = "Reasoning:\nLet me see.\nTwo steps.", [one for one in got if "Usage: " in one]
+    assert reasoning in got and plain == ["Plain."]
+    assert len(footer) == 1 and footer[0] == got[-1] and " in / " in footer[0]
+    assert "".join(got).count("The answer.") == 1
+
+
+async def test_a_pause_like_a_persons_comes_before_each_block_but_the_first(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    hold = asyncio.Event()
+    rest = "\n\n".join(f"Paragraph {number} of many, with some more words." for number in range(2, 7))
+    models.queue(streamed("First paragraph.\n\n", "Second ", f"one.\n\n{rest}", hold=hold, hold_after=2))
+    delay = {"humanDelay": {"mode": "custom", "minMs": 3, "maxMs": 3}}
+    async with start(STREAM, {**SMALL, **delay}) as gateway:
+        await signal.say("go", sender=ANN)
+        assert await sent(signal, 1) == ["First paragraph."]
+        hold.set()
+        got = await sent_until(signal, rest[-40:])
+        parts = await gateway.gateway.runtime.ledger.outbox_of(1)
+    assert "".join("".join(got).split()) == "".join(f"First paragraph.Second one.{rest}".split())
+    pauses = [part.payload.get("pauseMs", 0) for part in parts]
+    # The end of the run sends what is left at once.
+    assert pauses[0] == 0 and set(pauses[1:-1]) == {3}

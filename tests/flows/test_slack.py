@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.support.forked_gateway import ForkedGateway
-from tests.support.gateway import model_config
+from tests.support.gateway import model_config, put_file
 from tests.support.gateway_in_process import InProcessGateway
-from tests.support.model_server import ModelServer
+from tests.support.model_server import ModelServer, Reply
 from tests.support.slack_server import APP_TOKEN, BOT, BOT_TOKEN, SlackServer
 
 ANN, BOB, GENERAL = "U0ANN", "U0BOB", "C0GENERAL"
@@ -386,3 +386,14 @@ async def test_a_refused_token_is_one_clear_line_and_no_secret(
     assert account["lastError"] == f"channels.slack.{named}: Slack refused it: invalid_auth"
     for secret in (wrong, BOT_TOKEN, APP_TOKEN, "canary-ticket"):
         assert secret not in shown
+
+
+async def test_a_file_of_the_workspace_goes_with_the_words(
+    start: Start, slack: SlackServer, models: ModelServer
+) -> None:
+    models.queue(Reply(text="Here **it** is.\nMEDIA:./a.txt"))
+    async with start() as gateway:
+        put_file(gateway, "a.txt", b"words")
+        await slack.say("send")
+        (sent,) = await slack.wrote()
+    assert (sent["text"], sent["files"]) == ("Here *it* is.", [("a.txt", b"words")])

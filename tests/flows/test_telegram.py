@@ -314,3 +314,45 @@ async def test_after_a_kill_the_reply_comes_once_and_the_message_is_not_answered
         await gateway.start()
         await telegram.called("sendMessage", 2)
     assert telegram.texts() == ["one", "two"] and len(models.requests) == 2
+
+
+async def test_a_group_that_becomes_a_supergroup_keeps_its_session_and_its_settings(
+    start: Start, telegram: TelegramServer, models: ModelServer
+) -> None:
+    old, key = -4001, "agent:main:telegram:group"
+    telegram.chats[old] = {"id": old, "type": "group", "title": "Friends"}
+    groups = {str(old): {"requireMention": False}}
+    async with start(allowFrom=[ANN], groups=groups) as gateway, gateway.client() as client:
+        await telegram.say("one [[reply:first]]", chat=old)
+        await telegram.called("sendMessage")
+        (before,) = [
+            row for row in (await client.call("sessions.list", {}))["sessions"] if row["key"] == f"{key}:{old}"
+        ]
+        await telegram.deliver(message=telegram.message(chat=old, migrate_to_chat_id=GROUP))
+        path = gateway.state_dir / "openclaw.json"
+        async with asyncio.timeout(60):
+            while gateway.gateway.runtime.config.current.channels.telegram.groups.keys() != {str(GROUP)}:
+                await asyncio.sleep(0.01)
+        await telegram.say("two [[reply:second]]", chat=GROUP)
+        await telegram.called("sendMessage", 2)
+        rows = {row["key"]: row for row in (await client.call("sessions.list", {}))["sessions"]}
+    written = json.loads(path.read_text())["channels"]["telegram"]["groups"]
+    assert written == {str(GROUP): {"requireMention": False}}
+    assert f"{key}:{old}" not in rows and rows[f"{key}:{GROUP}"]["sessionId"] == before["sessionId"]
+    assert telegram.texts(GROUP)[-1] == "second" and "one [[reply:first]]" in prompts(models)
+
+
+async def test_without_config_writes_a_new_id_changes_the_session_alone(start: Start, telegram: TelegramServer) -> None:
+    old, key = -4001, "agent:main:telegram:group"
+    telegram.chats[old] = {"id": old, "type": "group", "title": "Friends"}
+    async with start(allowFrom=[ANN], groups={"*": {"requireMention": False}}, configWrites=False) as gateway:
+        await telegram.say("one [[reply:first]]", chat=old)
+        await telegram.called("sendMessage")
+        raw = (gateway.state_dir / "openclaw.json").read_text()
+        await telegram.deliver(message=telegram.message(chat=old, migrate_to_chat_id=GROUP))
+        await telegram.say("two [[reply:second]]", chat=GROUP)
+        await telegram.called("sendMessage", 2)
+        async with gateway.client() as client:
+            keys = [row["key"] for row in (await client.call("sessions.list", {}))["sessions"]]
+        assert (gateway.state_dir / "openclaw.json").read_text() == raw
+    assert keys == [f"{key}:{GROUP}"]

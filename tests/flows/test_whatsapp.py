@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 
 from tests.support.forked_gateway import ForkedGateway
-from tests.support.gateway import GatewayUnderTest, model_config
+from tests.support.gateway import GatewayUnderTest, model_config, put_file
 from tests.support.gateway_in_process import InProcessGateway
-from tests.support.model_server import ModelServer
+from tests.support.model_server import ModelServer, Reply
 from tests.support.whatsapp_server import ANN, APP_SECRET, TOKEN, VERIFY, WhatsAppServer
 
 Start = Callable[..., AbstractAsyncContextManager[InProcessGateway]]
@@ -140,3 +140,15 @@ async def test_a_rate_limit_is_waited_out_and_a_closed_window_is_told(
                     dead = json.dumps(await client.call("outbox.list", {"state": "dead"}))
     assert sent["text"]["body"] == "patience"
     assert "they must write first" in dead
+
+
+async def test_a_file_of_the_workspace_goes_with_the_words(
+    start: Start, whatsapp: WhatsAppServer, models: ModelServer
+) -> None:
+    models.queue(Reply(text="Here **it** is.\nMEDIA:./a.txt"))
+    async with start() as gateway:
+        put_file(gateway, "a.txt", b"words")
+        await whatsapp.say("send")
+        (sent,) = await whatsapp.wrote()
+    assert (sent["type"], sent["document"]["caption"]) == ("document", "Here *it* is.")
+    assert list(whatsapp.uploads.values()) == [("a.txt", b"words")]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from openclaw.config.load import parse_config
 from openclaw.outbound.chunking import Limits
-from openclaw.outbound.reply import MediaRef, ReplyShape, failure_notice, parts_for
+from openclaw.outbound.prefix import Speaker
+from openclaw.outbound.reply import MediaRef, ReplyShape, failure_notice, parts_for, reply_shape
 
 SIGNAL = {"channel": "signal", "to": "signal:+15550000042", "accountId": "default"}
 
@@ -65,3 +68,23 @@ def test_each_file_is_a_message_and_a_short_text_its_caption_where_there_are_cap
 def test_a_failed_run_gives_one_notice() -> None:
     assert failure_notice("the model is away") == "⚠️ the model is away"
     assert failure_notice(None).startswith("⚠️ ")
+
+
+@pytest.mark.parametrize(
+    ("slack", "key", "quotes"),
+    [
+        ({}, "agent:main:slack:channel:c1", "off"),
+        ({"replyToMode": "all"}, "agent:main:slack:channel:c1", "all"),
+        ({"replyToMode": "all", "replyToModeByChatType": {"channel": "first"}}, "agent:main:slack:channel:c1", "first"),
+        ({"replyToMode": "all", "replyToModeByChatType": {"channel": "off"}}, "agent:main:slack:group:g1", "all"),
+        ({"replyToModeByChatType": {"group": "first"}}, "agent:main:slack:group:g1", "first"),
+        ({"replyToModeByChatType": {"direct": "all"}, "dm": {"replyToMode": "first"}}, "agent:main:main", "all"),
+        ({"dm": {"replyToMode": "first"}}, "agent:main:main", "first"),
+        ({"dm": {"replyToMode": "first"}}, "agent:main:slack:channel:c1", "off"),
+    ],
+)
+def test_on_slack_the_kind_of_chat_decides_what_is_quoted(slack: dict[str, Any], key: str, quotes: str) -> None:
+    config = parse_config("openclaw.json", json.dumps({"channels": {"slack": slack}}), {}).config
+    route = {"channel": "slack", "to": "channel:C1", "sessionKey": key}
+    assert config is not None
+    assert reply_shape(config, route, Speaker(agent_id="main", model="m", thinking="off")).quotes == quotes

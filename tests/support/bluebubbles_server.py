@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import deque
-from types import TracebackType
 from typing import Any
 
 import aiohttp
 from aiohttp import web
+
+from tests.support.vendor_server import VendorServer
 
 PASSWORD = "canary-password-0123456789"
 ANN, BOB = "+15550000042", "bob@example.org"
@@ -18,12 +20,11 @@ REACTIONS = {"love", "like", "dislike", "laugh", "emphasize", "question"}
 TEXT_FIELDS = {"chatGuid", "tempGuid", "message", "method", "subject", "effectId", "selectedMessageGuid", "partIndex"}
 
 
-class BlueBubblesServer:
+class BlueBubblesServer(VendorServer):
     """``async with BlueBubblesServer() as server``. A channel is configured with ``server.settings``."""
 
     def __init__(self, *, private_api: bool = True) -> None:
         self.private_api = private_api
-        self.port = 0
         self.webhook = ""
         self.messages: list[dict[str, Any]] = []
         """Every message in the Mac's database, oldest first."""
@@ -34,15 +35,14 @@ class BlueBubblesServer:
         self.faults: deque[str | int] = deque()
         """For the next texts: ``drop`` (sent, no answer), or an HTTP status."""
         self._number = 0
-        self._clock = 1_794_766_939_000
+        self._clock = int(time.time() * 1000)
         self._changed = asyncio.Event()
-        self._runner: web.AppRunner | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         return {"serverUrl": f"http://127.0.0.1:{self.port}", "password": PASSWORD}
 
-    async def start(self) -> BlueBubblesServer:
+    def application(self) -> web.Application:
         app = web.Application(client_max_size=64 * 1024 * 1024, middlewares=[self._guard])
         routes = app.router
         routes.add_get("/api/v1/server/info", self._info)
@@ -53,24 +53,7 @@ class BlueBubblesServer:
         routes.add_post("/api/v1/message/{guid}/{act:edit|unsend}", self._change)
         routes.add_route("*", "/api/v1/chat/{guid}/{act:typing|read}", self._sign)
         routes.add_get("/api/v1/attachment/{guid}/download", self._download)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
-        return self
-
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
-
-    async def __aenter__(self) -> BlueBubblesServer:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+        return app
 
     # What a test does with it
 

@@ -7,11 +7,12 @@ import json
 import re
 import zlib
 from collections import deque
-from types import TracebackType
 from typing import Any
 
 from aiohttp import WSMsgType, web
 from zstandard import COMPRESSOBJ_FLUSH_BLOCK, ZstdCompressor
+
+from tests.support.vendor_server import VendorServer
 
 TOKEN = "MTEwMjAxNTQz.Gabcde.dummy-token-of-a-test-bot-0123456789"
 BOT, ANN, BOB = "900000000000000001", "900000000000000042", "900000000000000043"
@@ -25,7 +26,7 @@ class Refusal(Exception):
         self.status, self.code, self.more = status, code, more
 
 
-class DiscordServer:
+class DiscordServer(VendorServer):
     """``async with DiscordServer() as discord``; ``discord.url`` is the ``apiRoot``."""
 
     def __init__(self, token: str = TOKEN, heartbeat_ms: int = 20_000) -> None:
@@ -43,7 +44,6 @@ class DiscordServer:
         self.heartbeats = 0
         self.close_next: int | None = None
         """The next connection is closed with this code after it identified itself."""
-        self.port = 0
         self._id = 1_000_000_000_000_000_000
         self._nonces: dict[tuple[str, str], str] = {}
         self._interactions: dict[str, str] = {}
@@ -55,36 +55,17 @@ class DiscordServer:
         self._deflate: Any = None
         self._flush = 0
         self._changed = asyncio.Condition()
-        self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/api/v10"
 
-    async def start(self) -> DiscordServer:
+    def application(self) -> web.Application:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_get("/gateway", self._gateway)
         app.router.add_get("/files/{name}", self._file)
         app.router.add_route("*", "/api/v10/{path:.*}", self._serve)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
-        return self
-
-    async def stop(self) -> None:
-        await self.disconnect()
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
-
-    async def __aenter__(self) -> DiscordServer:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+        return app
 
     # What a test does with it
 

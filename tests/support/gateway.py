@@ -267,3 +267,10 @@ class WireClient:
 
 def text_of(payload: dict[str, Any]) -> str:
     return "".join(block["text"] for block in payload["message"]["content"] if block["type"] == "text")
+
+
+def put_file(gateway: GatewayUnderTest, name: str, data: bytes) -> None:
+    """Puts a file into the default agent's workspace."""
+    path = gateway.state_dir / "workspace" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)

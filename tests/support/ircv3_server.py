@@ -31,6 +31,8 @@ class Ircv3Server:
         self.logged_in_as = ""
         self.refuse: dict[str, str] = {}
         """Target → number of the refusal that messages to it get."""
+        self.drop_next = False
+        """Take the next message to a person, and break the connection."""
         self._registered = False
         self._writer: asyncio.StreamWriter | None = None
         self._sent = 0
@@ -64,6 +66,13 @@ class Ircv3Server:
                 await self._changed.wait()
         return found
 
+    async def joined(self) -> None:
+        """Until a client is logged in."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not self._registered:
+                self._changed.clear()
+                await self._changed.wait()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer, self._registered, self._sasl, self.capabilities = writer, False, "", set()
         with contextlib.suppress(OSError):
@@ -74,6 +83,8 @@ class Ircv3Server:
                     self.tell("ERROR :Request too long")
                     break
                 self._obey(parse_line(data))
+        if self._writer is writer:
+            self._registered = False
         writer.close()
 
     def _obey(self, line: Line) -> None:
@@ -140,6 +151,10 @@ class Ircv3Server:
 
     def _message(self, line: Line) -> None:
         target, text = line.params
+        if self.drop_next and target[0] != "#":
+            self.drop_next = False
+            self.disconnect()
+            return
         label = f"label={line.tags['label']}" if "label" in line.tags else ""
         if target in self.refuse:
             self.tell(f"{'@' + label + ' ' if label else ''}:irc.test {self.refuse[target]} claw {target} :refused")

@@ -10,10 +10,11 @@ import asyncio
 import json
 import re
 from collections import deque
-from types import TracebackType
 from typing import Any
 
 from aiohttp import WSMsgType, web
+
+from tests.support.vendor_server import VendorServer
 
 BOT_TOKEN, APP_TOKEN = "xoxb-canary-0123456789-abcdef", "xapp-1-canary-0123456789-abcdef"
 BOT, BOT_ID, TEAM = "U0BOT", "B0BOT", "T0TEAM"
@@ -49,11 +50,10 @@ class SlackRefusal(Exception):
         self.headers = headers or {}
 
 
-class SlackServer:
+class SlackServer(VendorServer):
     """``async with SlackServer() as slack``. ``channels.slack`` is configured with ``slack.settings``."""
 
     def __init__(self) -> None:
-        self.port = 0
         self.people = {"U0ANN": "Ann", "U0BOB": "Bob", BOT: "claw"}
         self.rooms: dict[str, dict[str, Any]] = {
             "C0GENERAL": {"name": "general"},
@@ -84,7 +84,6 @@ class SlackServer:
         self._clock = 1_794_766_939
         self._number = 0
         self._changed = asyncio.Event()
-        self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
@@ -94,31 +93,13 @@ class SlackServer:
     def settings(self) -> dict[str, Any]:
         return {"botToken": BOT_TOKEN, "appToken": APP_TOKEN, "apiRoot": f"{self.url}/api/"}
 
-    async def start(self) -> SlackServer:
+    def application(self) -> web.Application:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_route("*", "/api/{method}", self._api)
         app.router.add_get("/link", self._link)
         app.router.add_get("/files-pri/{name}", self._file)
         app.router.add_post("/upload/{name}", self._upload)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
-        return self
-
-    async def stop(self) -> None:
-        await self.disconnect()
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
-
-    async def __aenter__(self) -> SlackServer:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+        return app
 
     # What a test does with it
 

@@ -12,10 +12,11 @@ import json
 import re
 from collections import deque
 from html.parser import HTMLParser
-from types import TracebackType
 from typing import Any
 
 from aiohttp import web
+
+from tests.support.vendor_server import VendorServer
 
 TOKEN = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
 BOT = {"id": 110201543, "is_bot": True, "first_name": "Claw", "username": "claw_bot", "can_join_groups": True}
@@ -102,7 +103,7 @@ def units(text: str) -> int:
     return len(text.encode("utf-16-le")) // 2
 
 
-class TelegramServer:
+class TelegramServer(VendorServer):
     """``async with TelegramServer() as telegram``; ``telegram.url`` is the ``apiRoot``."""
 
     def __init__(self, token: str = TOKEN, **bot: Any) -> None:
@@ -127,7 +128,6 @@ class TelegramServer:
         self.commands: list[Any] = []
         self.webhook: dict[str, Any] = {}
         self.offsets: list[int | None] = []
-        self.port = 0
         self._updates: list[dict[str, Any]] = []
         self.confirmed = 0
         self._update_id = 870_000_000
@@ -136,38 +136,22 @@ class TelegramServer:
         self._changed = asyncio.Condition()
         self._polls = 0
         self._poll_number = 0
-        self._runner: web.AppRunner | None = None
         self._stopping = False
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def start(self) -> TelegramServer:
+    def application(self) -> web.Application:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_route("*", "/file/bot{token}/{path:.*}", self._file)
         app.router.add_route("*", "/bot{token}/{method}", self._serve)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         self._stopping = False
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
-        return self
+        return app
 
-    async def stop(self) -> None:
+    async def disconnect(self) -> None:
         self._stopping = True
         await self._tell()
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
-
-    async def __aenter__(self) -> TelegramServer:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     # What a test does with it
 

@@ -8,11 +8,12 @@ import hmac
 import json
 import re
 from collections import deque
-from types import TracebackType
 from typing import Any
 
 import aiohttp
 from aiohttp import web
+
+from tests.support.vendor_server import VendorServer
 
 TOKEN, APP_SECRET, VERIFY = "EAAcanary0123456789abcdef", "canary-app-secret-0123456789", "canary-verify-word"
 NUMBER_ID, OUR_NUMBER = "106540352242922", "15550000001"
@@ -32,11 +33,10 @@ class GraphError(Exception):
         self.headers = headers or {}
 
 
-class WhatsAppServer:
+class WhatsAppServer(VendorServer):
     """``async with WhatsAppServer() as whatsapp``. ``channels.whatsapp`` is configured with ``whatsapp.settings``."""
 
     def __init__(self) -> None:
-        self.port = 0
         self.webhook = ""
         """The address that the platform posts to. A test sets it."""
         self.delivered: list[dict[str, Any]] = []
@@ -50,7 +50,6 @@ class WhatsAppServer:
         self._number = 0
         self._clock = 1_794_766_939
         self._changed = asyncio.Event()
-        self._runner: web.AppRunner | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -62,31 +61,14 @@ class WhatsAppServer:
             "apiRoot": f"http://127.0.0.1:{self.port}/v23.0",
         }
 
-    async def start(self) -> WhatsAppServer:
+    def application(self) -> web.Application:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_get(f"/v23.0/{NUMBER_ID}", self._about)
         app.router.add_post(f"/v23.0/{NUMBER_ID}/messages", self._messages)
         app.router.add_post(f"/v23.0/{NUMBER_ID}/media", self._upload)
         app.router.add_get("/v23.0/{media}", self._where)
         app.router.add_get("/lookaside/{media}", self._file)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
-        return self
-
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
-
-    async def __aenter__(self) -> WhatsAppServer:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+        return app
 
     # What a test does with it
 

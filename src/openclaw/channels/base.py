@@ -116,6 +116,8 @@ class ChannelContext(msgspec.Struct, frozen=True, kw_only=True):
     preview of a link; those are not reported here."""
     deleted: Callable[[Inbound], Awaitable[None]]
     """Reports that a person took a message back. Only its ids count."""
+    moved: Callable[[str, str], Awaitable[None]]
+    """Reports that a group has a new id: the one before and the one now. Its session and settings go along."""
     serve: Callable[[str, Webhook], Callable[[], None]]
     """Serves a path on the Gateway's port until the returned function is called.
 

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 from openclaw.channels.base import ChannelContext, NotConfigured
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.redact import know
-
-
-def is_given(secret: str | SecretRef | None, account_id: str, variable: str, environ: Mapping[str, str]) -> bool:
-    """Whether the secret is configured. The variable counts for the default account only."""
-    return bool(secret) or (account_id == DEFAULT_ACCOUNT and bool(environ.get(variable, "").strip()))
 
 
 async def secret_of(context: ChannelContext, secret: str | SecretRef | None, where: str, variable: str = "") -> str:

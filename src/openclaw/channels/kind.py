@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import abc
+import re
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-from openclaw.channels.base import Account, Capabilities, Channel, ChannelContext, ChannelKind, default_account_id
+from openclaw.channels.base import (
+    Account,
+    Capabilities,
+    Channel,
+    ChannelContext,
+    ChannelKind,
+    NotConfigured,
+    default_account_id,
+)
 from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.config.schema import Config
+from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels.base import ChannelAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
@@ -60,8 +72,7 @@ class ChannelKinds:
 
     def _make(self, name: str) -> ChannelKind:
         if name in BUILT_IN:
-            module, _, kind = BUILT_IN[name].partition(":")
-            return getattr(import_module(module), kind)(self._environ)
+            return built_in_kind(name)(self._environ)
         from importlib.metadata import entry_points
 
         for entry in entry_points(group=ENTRY_POINTS, name=name):
@@ -70,6 +81,11 @@ class ChannelKinds:
             except Exception as error:
                 return MissingKind(name, f"the package of this channel cannot be loaded: {error!r}")
         return MissingKind(name, f"no installed package brings a channel called {name}")
+
+
+def built_in_kind(channel: str) -> type[ConfiguredKind]:
+    module, _, kind = BUILT_IN[channel].partition(":")
+    return getattr(import_module(module), kind)
 
 
 class MissingKind:
@@ -103,26 +119,130 @@ class Section(NamedTuple):
     default_account: str | None
 
 
-class ConfiguredKind(abc.ABC):
-    """What the kinds of built-in channels have in common. ``peer`` and ``open`` of ``ChannelKind`` are their own."""
+class AccountKey(NamedTuple):
+    """One key that an account needs to connect."""
 
-    id: ClassVar[str]
-    label: ClassVar[str]
-    capabilities: ClassVar[Capabilities]
+    key: str
+    question: str
+    """What a person is asked for."""
+    advice: str = ""
+    """Follows "set <key>" where the key is missing."""
+    secret: bool = False
+    """It is typed without being shown, and removed by ``channels logout``."""
+    variable: str = ""
+    """The environment variable that the default account falls back to."""
+    optional: bool = False
+    asked: bool = True
+    """Whether ``channels add`` asks for it. Otherwise it is only another way to log in."""
+    instead: tuple[str, ...] = ()
+    """Other keys that make this one needless."""
+    shape: str = ""
+    """A regular expression for values that the platform can have given out."""
+
+    @property
+    def field(self) -> str:
+        return _field_of(self.key)
+
+
+def _field_of(key: str) -> str:
+    """The name of a key in its record."""
+    return re.sub("([A-Z])", r"_\1", key).lower()
+
+
+class ConfiguredKind(abc.ABC):
+    """What the kinds of built-in channels have in common: a section with accounts, named credentials, a library."""
+
+    id: str
+    label: str
+    capabilities: Capabilities
+    credentials: tuple[AccountKey, ...] = ()
+    hint: str = ""
+    """Where a person gets the credentials."""
+    library: str = ""
+    """The module that the channel cannot do without. The extra of the same name as the channel installs it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
 
-    @abc.abstractmethod
-    def section(self, config: Config) -> Section | None:
-        """The channel's section. None: the channel is not configured."""
-
-    @abc.abstractmethod
     def problem(self, account_id: str, where: str, settings: Any) -> str:
         """Why the account cannot be started, in words that name the key to set. Empty if it can.
 
         ``where`` is the key path of the account. Environment variables count for the default account only.
         """
+        for one in self.credentials:
+            others = (getattr(settings, _field_of(key)) for key in one.instead)
+            if not one.optional and not self.value(account_id, settings, one) and not any(others):
+                return f"set {where}.{one.key} {one.advice}".rstrip()
+        return self.other_problem(where, settings)
+
+    def other_problem(self, where: str, settings: Any) -> str:
+        """What else is missing or wrong, when all credentials are given."""
+        return ""
+
+    def value(self, account_id: str, settings: Any, credential: AccountKey) -> str | SecretRef:
+        """A credential as it is configured, or else from the environment. A reference to a secret is not followed."""
+        given = getattr(settings, credential.field)
+        if isinstance(given, str):
+            given = given.strip()
+        if not given and account_id == DEFAULT_ACCOUNT and credential.variable:
+            given = self.environ.get(credential.variable, "").strip()
+        return given or ""
+
+    def odd_credentials(self, account: Account) -> list[str]:
+        """The keys whose values the platform cannot have given out. What is stored elsewhere is not looked at."""
+        values = [(one, self.value(account.id, account.settings, one)) for one in self.credentials if one.shape]
+        return [
+            one.key for one, value in values if isinstance(value, str) and value and not re.fullmatch(one.shape, value)
+        ]
+
+    def server(self, account: Account) -> tuple[str, int] | None:
+        """Host and port of the server that the account talks to. None: it is started by the Gateway itself."""
+        url = urlsplit(self.address(account.id, account.settings))
+        try:
+            port = url.port or (443 if url.scheme == "https" else 80)
+        except ValueError:
+            return None
+        return (url.hostname, port) if url.hostname else None
+
+    @abc.abstractmethod
+    def address(self, account_id: str, settings: Any) -> str:
+        """The address of the platform's server."""
+
+    def missing_library(self) -> str:
+        """What to do about a library that is not installed. Empty if nothing is missing."""
+        if not self.library or find_spec(self.library) is not None:
+            return ""
+        return f"install the library of this channel: pip install 'openclaw[{self.id}]'"
+
+    def need_library(self) -> None:
+        """Raises ``NotConfigured`` if the library of the channel is not installed."""
+        if missing := self.missing_library():
+            raise NotConfigured(missing)
+
+    @abc.abstractmethod
+    def peer(self, to: str) -> Peer:
+        """See ``ChannelKind``."""
+
+    @abc.abstractmethod
+    def open(self, context: ChannelContext) -> Channel:
+        """See ``ChannelKind``."""
+
+    def section(self, config: Config) -> Section | None:
+        """The channel's section. None: the channel is not configured."""
+        channels = config.channels
+        # Written out, so that a check can see which keys of the configuration are read.
+        section = {
+            "telegram": channels.telegram,
+            "discord": channels.discord,
+            "slack": channels.slack,
+            "whatsapp": channels.whatsapp,
+            "signal": channels.signal,
+            "bluebubbles": channels.bluebubbles,
+            "imessage": channels.imessage,
+            "matrix": channels.matrix,
+            "irc": channels.irc,
+        }[self.id]
+        return Section(section, section.accounts, section.default_account) if section else None
 
     def accounts(self, config: Config) -> list[Account]:
         section = self.section(config)

@@ -32,7 +32,7 @@ from openclaw.channels.kind import ChannelKinds
 from openclaw.clock import Clock
 from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.config.schema import Config
-from openclaw.inbound.message import Inbound, Route
+from openclaw.inbound.message import Inbound, MovedChat, Route
 from openclaw.outbound.backoff import Backoff, Chance
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage.base import BlobStore
@@ -41,23 +41,6 @@ Report: TypeAlias = Callable[[Inbound], Awaitable[None]]
 RESTART = Backoff(initial_s=1.0, max_s=300.0)
 ANSWER_S = 10.0
 """A platform that takes longer to answer a probe counts as silent."""
-RESERVED_PATHS = frozenset(
-    {
-        "",
-        "__openclaw__",
-        "v1",
-        "extensions",
-        "rpc",
-        "hooks",
-        "tools",
-        "health",
-        "healthz",
-        "readyz",
-        "metrics",
-        "assets",
-    }
-)
-"""First parts of paths that the Gateway serves itself."""
 STABLE_S = 60.0
 """After an account has run this long, its next crash counts as the first one again."""
 
@@ -89,12 +72,17 @@ class ChannelManager:
         notice: Report | None = None,
         edited: Report | None = None,
         deleted: Report | None = None,
+        moved: Callable[[MovedChat], Awaitable[None]] | None = None,
         commands: Callable[[], list[NativeCommand]] = list,
         environ: Mapping[str, str] = MappingProxyType({}),
         on_connected: Callable[[], None] = lambda: None,
+        taken_names: Callable[[], set[str]] = set,
         chance: Chance = random.random,
     ) -> None:
-        """``on_connected`` is called whenever an account becomes able to send."""
+        """``on_connected`` is called whenever an account becomes able to send.
+
+        ``taken_names`` are the first parts of paths that the Gateway serves itself.
+        """
         self.kinds = kinds
         self._config = config
         self._clock = clock
@@ -103,10 +91,12 @@ class ChannelManager:
         self._receive = receive
         self._admits = admits
         self._notice, self._edited, self._deleted = notice, edited, deleted
+        self._moved = moved
         self._commands = commands
         self._environ = environ
         self._webhooks: dict[str, Webhook] = {}
         self._on_connected = on_connected
+        self._taken_names = taken_names
         self._chance = chance
         self._accounts: dict[tuple[str, str], RunningAccount] = {}
         self._changing = asyncio.Lock()
@@ -202,6 +192,10 @@ class ChannelManager:
             status.reconnect_attempts += 1
             status.last_disconnect = Disconnect(self._clock.now_ms(), error)
 
+        async def moved(old: str, new: str) -> None:
+            if self._moved is not None:
+                await self._moved(MovedChat(channel=channel, account_id=account.id, old=old, new=new))
+
         return ChannelContext(
             channel=channel,
             account=account,
@@ -213,6 +207,7 @@ class ChannelManager:
             notice=self._notice or nothing,
             edited=self._edited or nothing,
             deleted=self._deleted or nothing,
+            moved=moved,
             serve=self.serve,
             commands=self._commands,
             environ=self._environ,
@@ -226,7 +221,7 @@ class ChannelManager:
     def serve(self, path: str, webhook: Webhook) -> Callable[[], None]:
         """Lets a platform call under this path until the returned function is called."""
         key = f"/{path.strip('/')}"
-        if key.split("/")[1] in RESERVED_PATHS or self.webhook(key) is not None:
+        if key.split("/")[1] in self._taken_names() or self.webhook(key) is not None:
             raise NotConfigured(f"the path {key} is taken; set another webhookPath")
         self._webhooks[key] = webhook
 

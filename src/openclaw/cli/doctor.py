@@ -26,6 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
+    from openclaw.channels.base import Account, ChannelKind
+
 Level: TypeAlias = Literal["ok", "warning", "error"]
 _COLOURS: dict[Level, str] = {"ok": "green", "warning": "yellow", "error": "red"}
 FULL_BYTES, PLENTY_BYTES = 100_000_000, 1_000_000_000
@@ -315,6 +317,83 @@ def _extensions(state: Path) -> Iterator[Finding]:
         yield Finding("plugins", "ok", f"extensions: {', '.join(used) or 'none'}")
 
 
+def _channels(state: Path, deep: bool) -> Iterator[Finding]:
+    """One line for each account. A running Gateway tells whether the platform answers; otherwise ``deep`` tries it."""
+    from openclaw.channels.kind import ChannelKinds
+
+    config = read_config(paths.config_path(), os.environ).config
+    environ = {**config.env.vars, **os.environ}
+    kinds = [(kind, kind.accounts(config)) for kind in ChannelKinds(environ).configured(config)]
+    running = _channel_accounts() if kinds and service.running_pid() is not None else None
+    for kind, accounts in kinds:
+        for account in accounts:
+            name = f"{kind.label} ({account.id})"
+            level, text, fix = _account_state(kind, account)
+            if not text and running is not None:
+                level, text, fix = _account_told(running.get(kind.id, []), account.id)
+            elif not text:
+                level, text, fix = _account_server(kind, account) if deep else ("ok", "is configured", "")
+            yield Finding("channels", level, f"{name} {text}", fix)
+
+
+def _account_state(kind: ChannelKind, account: Account) -> tuple[Level, str, str]:
+    """What can be seen without asking anybody. No text: nothing is wrong so far."""
+    from openclaw.channels.kind import ConfiguredKind
+
+    if not account.enabled:
+        return "ok", "is switched off", ""
+    if account.problem:
+        return "error", "cannot start", account.problem
+    if isinstance(kind, ConfiguredKind):
+        if missing := kind.missing_library():
+            return "error", "cannot start: its library is not installed", missing
+        if odd := kind.odd_credentials(account):
+            return "warning", f"has a {' and a '.join(odd)} that does not look like one of {kind.label}", kind.hint
+    return "ok", "", ""
+
+
+def _channel_accounts() -> dict[str, list[dict[str, Any]]] | None:
+    from openclaw.cli.client import GatewayClient
+
+    try:
+        return GatewayClient(targets.resolve()).call("channels.status", {"probe": True})["channelAccounts"]
+    except UserError:
+        return None  # Another check says so.
+
+
+def _account_told(accounts: list[dict[str, Any]], account_id: str) -> tuple[Level, str, str]:
+    told = next((one for one in accounts if one.get("accountId") == account_id), None)
+    if told is None:
+        return "warning", "is not known to the running Gateway", "openclaw gateway restart"
+    probe: dict[str, Any] = told.get("probe") or {}
+    if told.get("connected") and probe.get("ok", True):
+        return "ok", "is connected, and its server answers", ""
+    why = str(probe.get("error") or told.get("lastError") or "no answer yet").splitlines()[0]
+    fix = "openclaw channels login" if not told.get("configured", True) else "openclaw channels status --probe"
+    return "error", f"is not connected: {why}", fix
+
+
+def _account_server(kind: ChannelKind, account: Account) -> tuple[Level, str, str]:
+    import socket
+
+    from openclaw.channels.kind import ConfiguredKind
+
+    server = kind.server(account) if isinstance(kind, ConfiguredKind) else None
+    if server is None:
+        return "ok", "is configured", ""
+    host, port = server
+    try:
+        socket.create_connection(server, timeout=5).close()
+    except OSError as error:
+        why = error.strerror or str(error) or "no answer"
+        return (
+            "error",
+            f"is configured, and {host}:{port} cannot be reached: {why}",
+            "check the address and the network",
+        )
+    return "ok", f"is configured, and {host}:{port} can be reached", ""
+
+
 CHECKS: tuple[Check, ...] = (
     _configuration,
     _state_folder,
@@ -407,11 +486,11 @@ def _agreed(findings: list[Finding], args: argparse.Namespace) -> bool:
 
 def doctor(args: argparse.Namespace) -> int:
     state = Path(paths.state_dir())
-    findings = [finding for check in CHECKS for finding in check(state)]
+    findings = _all_findings(state, args.deep)
     repaired: list[str] = []
     if args.fix and state.is_dir() and _agreed(findings, args):
         repaired = [sentence for repair in REPAIRS for sentence in repair(state)]
-        findings = [finding for check in CHECKS for finding in check(state)]
+        findings = _all_findings(state, args.deep)
     broken = any(finding.level == "error" for finding in findings)
     if args.json:
         shown: list[dict[str, Any]] = [
@@ -428,6 +507,10 @@ def doctor(args: argparse.Namespace) -> int:
             sys.stdout.write(f"        → {printable(finding.fix)}\n")
     sys.stdout.write(_summary(findings))
     return EXIT_FAILURE if broken else 0
+
+
+def _all_findings(state: Path, deep: bool) -> list[Finding]:
+    return [*(finding for check in CHECKS for finding in check(state)), *_channels(state, deep)]
 
 
 def _summary(findings: list[Finding]) -> str:
@@ -448,6 +531,7 @@ COMMANDS = {
                 "--fix --repair", "repair what can be repaired without losing anything", dest="fix", action="store_true"
             ),
             Flag("--yes --non-interactive", "repair without a question", dest="yes", action="store_true"),
+            Flag("--deep", "also try whether the servers of channels can be reached", action="store_true"),
             JSON,
         ),
         example="openclaw doctor --fix",

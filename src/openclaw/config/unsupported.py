@@ -55,7 +55,6 @@ _PER_SLACK_ACCOUNT = {
     "slashCommand.sessionPrefix": "a slash command speaks to the session of the conversation it was given in",
     "thread.historyScope": "a thread has its own history",
     "thread.inheritParent": "a thread begins with its first message only",
-    "replyToModeByChatType": "replies quote what the agent asks to quote",
     "actions.memberInfo": "the agent cannot look people up yet",
     "actions.emojiList": "the agent cannot list emoji yet",
     "channels.*.skills": "skills are chosen per agent",

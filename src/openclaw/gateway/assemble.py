@@ -84,10 +84,13 @@ from openclaw.gateway.run_log import RunLog
 from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
+from openclaw.gateway.server.server import taken_names
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
 from openclaw.inbound.incoming import CommandContext, client_facts
+from openclaw.inbound.message import MovedChat
+from openclaw.inbound.moved import carry_over
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
@@ -381,6 +384,12 @@ def build_gateway(
         loop_fairness=loop_fairness,
         search=runtime.search,
     )
+
+    async def moved(chat: MovedChat) -> None:
+        if await carry_over(runtime, chat):
+            # The channel itself may be restarted by this, so it does not wait for it.
+            gateway.spawn(runtime.config.reload())
+
     gateway.channel_services = ChannelServices(
         runtime,
         ChannelKinds(environ),
@@ -389,8 +398,10 @@ def build_gateway(
         notice=lambda inbound: gateway.pipeline.notice(inbound),
         edited=lambda inbound: gateway.pipeline.edited(inbound),
         deleted=lambda inbound: gateway.pipeline.deleted(inbound),
+        moved=moved,
         commands=lambda: native_commands(runtime.config.current),
         environ=environ,
+        taken_names=lambda: taken_names(gateway),
     )
     return gateway
 

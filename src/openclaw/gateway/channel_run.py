@@ -7,12 +7,13 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from openclaw.config.agents import agent_config
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
+from openclaw.config.schema.channels.base import AckReaction
 from openclaw.config.schema.channels.telegram import TelegramAccount
 from openclaw.events import Event, TextDelta, ThinkingDelta, ToolStarted, ToolUpdated
 from openclaw.gateway.channel_services import ChannelServices
-from openclaw.outbound.ack import ack_emoji
 from openclaw.outbound.blocks import BlockChunker, block_settings
 from openclaw.outbound.drafts import DRAFT_CHUNK, DraftStream
 from openclaw.outbound.prefix import Speaker
@@ -25,6 +26,8 @@ log = logging.getLogger("openclaw.channels")
 
 DELIVERED_S = 60.0
 """How long the delivery of a reply is waited for before the acknowledging reaction stays."""
+SEEN = "👀"
+"""The reaction that says that a message was seen, where nothing else is configured."""
 TTL_S = 120.0
 """The typing sign ends when the run shows no activity for this long."""
 
@@ -216,3 +219,32 @@ class ChannelRun:
     async def _show(self, on: bool) -> None:
         route = self._record.row.route
         await self._services.channels.typing(str(route["channel"]), route, on)
+
+
+def ack_emoji(
+    config: Config, channel: str, account_id: str | None, agent_id: str, *, direct: bool, mentioned: bool
+) -> str:
+    """The emoji for a message, or nothing if messages like this one are not acknowledged."""
+    account = account_settings(config, channel, account_id)
+    own = account.ack_reaction if account is not None else None
+    if isinstance(own, AckReaction):
+        in_group = own.group == "always" or (own.group == "mentions" and mentioned)
+        return own.emoji.strip() if (own.direct if direct else in_group) else ""
+    match config.messages.ack_reaction_scope:
+        case "all":
+            wanted = True
+        case "direct":
+            wanted = direct
+        case "group-all":
+            wanted = not direct
+        case "group-mentions":
+            wanted = not direct and mentioned
+        case "off" | "none":
+            wanted = False
+    if not wanted:
+        return ""
+    chosen = own if own is not None else config.messages.ack_reaction
+    if chosen is not None:
+        return chosen.strip()
+    agent = agent_config(config, agent_id)
+    return (agent.identity.emoji if agent is not None else None) or SEEN

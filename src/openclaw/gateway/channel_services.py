@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from openclaw.channels.base import NativeCommand, Receive
 from openclaw.channels.kind import ChannelKinds
 from openclaw.channels.manager import ChannelManager, Report
 from openclaw.config.schema import Config
+from openclaw.inbound.message import MovedChat
 from openclaw.outbound.deliver import Delivery
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ class ChannelServices:
         notice: Report | None = None,
         edited: Report | None = None,
         deleted: Report | None = None,
+        moved: Callable[[MovedChat], Awaitable[None]] | None = None,
         commands: Callable[[], list[NativeCommand]] = list,
         environ: Mapping[str, str] = MappingProxyType({}),
+        taken_names: Callable[[], set[str]] = set,
     ) -> None:
         self._config = runtime.config
         self.clock = runtime.clock
@@ -47,9 +50,11 @@ class ChannelServices:
             notice=notice,
             edited=edited,
             deleted=deleted,
+            moved=moved,
             commands=commands,
             environ=environ,
             on_connected=lambda: self.delivery.wake(),
+            taken_names=taken_names,
         )
         self.delivery = Delivery(runtime.ledger, self.channels, runtime.clock)
         self._worker: asyncio.Task[None] | None = None

@@ -119,3 +119,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, renam
     session_key: str | None = None
     reply_to_id: str | None = None
     """The message a reply may quote."""
+
+
+class MovedChat(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of one account, and its ids before and now."""
+
+    channel: str
+    account_id: str
+    old: str
+    new: str

@@ -9,6 +9,7 @@ import msgspec
 
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
+from openclaw.config.schema.channels.slack import SlackAccount
 from openclaw.outbound.blocks import BlockRef
 from openclaw.outbound.chunking import Limits, limits_for
 from openclaw.outbound.prefix import Speaker, prefixed, response_prefix
@@ -138,12 +139,24 @@ def reply_shape(config: Config, route: Mapping[str, Any], speaker: Speaker) -> R
     channel, account_id = str(route.get("channel") or ""), route.get("accountId")
     account = account_settings(config, channel, account_id)
     mode = account.reply_to_mode if account is not None else None
+    if isinstance(account, SlackAccount):
+        mode = _slack_mode(account, str(route.get("sessionKey") or ""))
     return ReplyShape(
         limits=limits_for(config, channel, account_id),
         prefix=response_prefix(config, channel, account_id, speaker),
         quotes=mode or QUOTE_MODES.get(channel, "first"),
         unasked=channel in QUOTES_UNASKED,
     )
+
+
+def _slack_mode(account: SlackAccount, session_key: str) -> QuoteMode | None:
+    """What is configured for this kind of chat, or else for the account."""
+    modes = account.reply_to_mode_by_chat_type
+    if ":channel:" in session_key:
+        return modes.channel or account.reply_to_mode
+    if ":group:" in session_key:
+        return modes.group or account.reply_to_mode
+    return modes.direct or account.dm.reply_to_mode or account.reply_to_mode
 
 
 def parts_for(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import mimetypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -36,7 +37,11 @@ class Unsendable(Exception):
 class Files(msgspec.Struct, frozen=True):
     media: tuple[MediaRef, ...] = ()
     notes: tuple[str, ...] = ()
-    """A line for each file that is not sent."""
+    """A sentence for each file that is not sent."""
+
+    def under(self, text: str) -> str:
+        """A text with the notes below it, as people get it."""
+        return "\n\n".join(part for part in (text, *(f"⚠️ {note}" for note in self.notes)) if part)
 
 
 def size_limit(config: Config, channel: str, account_id: str | None) -> tuple[float, str]:
@@ -113,6 +118,13 @@ async def workspace_file(address: str, opener: PathOpener, limit: int, limit_key
         raise Unsendable(f"it is larger than {limit / MB:g} MB" + (f" ({limit_key})" if limit_key else ""))
     name = address.rpartition("/")[2]
     return data, name, content_type(data, mimetypes.guess_type(name)[0] or "")
+
+
+def said_in(result: Mapping[str, Any] | None) -> str:
+    """What a run said, by the result that the ledger keeps, for readers who get text alone."""
+    found = result or {}
+    parts = (str(found.get("text") or ""), file_lines(found.get("media") or ()))
+    return "\n\n".join(part for part in parts if part)
 
 
 def file_lines(addresses: Sequence[str]) -> str:

@@ -387,6 +387,8 @@ class Dispatcher:
         """
         ending = ending or ending_of(result)
         summary = result.summary()
+        if files and record.row.source in ANNOUNCED_SOURCES:
+            summary["files"] = msgspec.to_builtins(files[-1])
         faults.point("finish.before")
         if written is not None:
             faults.point("sync.before")
@@ -403,7 +405,8 @@ class Dispatcher:
 
     async def _files(self, record: RunRecord, run: AgentRun, result: RunResult) -> list[Files]:
         """The files for the channel. The message does not end before they are stored."""
-        if not is_delivered(record.row.route) or ending_of(result).state == "superseded":
+        announced = record.row.source in ANNOUNCED_SOURCES
+        if not (is_delivered(record.row.route) or announced) or ending_of(result).state == "superseded":
             return []
         return await self._until_written(lambda: run.reply_files(result), record.disk)
 
@@ -723,6 +726,10 @@ class Ending(msgspec.Struct, frozen=True):
     reason: Reason = NO_REASON
 
 
+ANNOUNCED_SOURCES = frozenset({"cron", "heartbeat", "hook"})
+"""Runs whose answer somebody else delivers, with the files that are stored with its end."""
+
+
 def ending_of(result: RunResult) -> Ending:
     match result.outcome:
         case "ok" if result.taken_in:
@@ -779,7 +786,7 @@ def reply_parts(
         text = rest_of(answer.text, refs) if refs and answer.text else answer.text
         own = files[place] if place < len(files) else Files()
         text = closed_up(text) if answer.media else text
-        text = "\n\n".join(part for part in (text, *(f"⚠️ {note}" for note in own.notes)) if part)
+        text = own.under(text)
         if place == len(result.said) - 1 and result.footer:
             text = with_footer(text, result.footer) if text.strip() else result.footer
         said.append((text, own.media))

@@ -318,7 +318,7 @@ class Cron:
             return "" if delivery.get("bestEffort") else f"cron {target.problem}"
         if not await self._turns.already_sent(outcome.row, target.route):
             await self._turns.announce(
-                run_id, "announce", session, outcome.session_id, target.route, outcome.text, "cron"
+                run_id, "announce", session, outcome.session_id, target.route, outcome.text, "cron", outcome.files
             )
         return ""
 

@@ -395,7 +395,8 @@ class Heartbeats:
     async def _deliver(
         self, beat: HeartbeatUnderWay, session: SessionRef, outcome: TurnOutcome, route: dict[str, Any], text: str
     ) -> None:
-        await self._turns.announce(beat.run_id, "deliver", session, outcome.session_id, route, text, "heartbeat")
+        files = outcome.files if text == outcome.text else ()
+        await self._turns.announce(beat.run_id, "deliver", session, outcome.session_id, route, text, "heartbeat", files)
 
     async def _tell(self, status: str, **facts: Any) -> None:
         event = {"ts": self._runtime.clock.now_ms(), "status": status}

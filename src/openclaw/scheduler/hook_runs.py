@@ -161,7 +161,7 @@ class HookRuns:
             elif not await self._turns.already_sent(outcome.row, target.route):
                 session = SessionRef(run.agent_id, run.session_key)
                 await self._turns.announce(
-                    run_id, "announce", session, outcome.session_id, target.route, outcome.text, "hook"
+                    run_id, "announce", session, outcome.session_id, target.route, outcome.text, "hook", outcome.files
                 )
         main = self._turns.main_session(run.agent_id)
         if outcome.text or error:

@@ -7,7 +7,7 @@ had done: the ledger takes each id once.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal, cast
 
@@ -19,7 +19,8 @@ from openclaw.config.schema import Config
 from openclaw.inbound.incoming import Facts, Incoming
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pipeline import Blocked, Pipeline
-from openclaw.outbound.reply import is_delivered
+from openclaw.outbound.reply import MediaRef, is_delivered
+from openclaw.outbound.reply_files import Files
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import QueueWish
@@ -70,6 +71,8 @@ class TurnOutcome(msgspec.Struct, kw_only=True):
     error: str = ""
     text: str = ""
     """What the agent said. Empty when it said nothing."""
+    files: tuple[MediaRef, ...] = ()
+    """The files that go with it."""
     session_id: str = ""
     session_key: str = ""
     row: LedgerRow | None = None
@@ -150,9 +153,11 @@ class ScheduledTurns:
         if row is None:
             return TurnOutcome(status="error", error="the run is not known any more")
         result = row.result or {}
+        files = msgspec.convert(result.get("files") or {}, Files)
         outcome = TurnOutcome(
             status="ok" if row.state in ("answered", "silent") else "error",
-            text=str(result.get("text") or ""),
+            text=files.under(str(result.get("text") or "")),
+            files=files.media,
             session_id=str(result.get("sessionId") or row.session_id),
             session_key=row.session_key,
             row=row,
@@ -223,6 +228,7 @@ class ScheduledTurns:
         route: dict[str, Any],
         text: str,
         source: str,
+        files: Sequence[MediaRef] = (),
     ) -> bool:
         """Hands a text to the outbox, exactly once for this step of this run. Returns whether this call did it."""
         accept = Accept(
@@ -235,7 +241,7 @@ class ScheduledTurns:
             route=route,
             body=MessageBody(text=text),
         )
-        _, new = await self._notices.post(accept, [text], result={"text": text})
+        _, new = await self._notices.post(accept, [text], files, result={"text": text})
         faults.point(f"{source}.announced")
         return new
 
@@ -262,4 +268,4 @@ class ScheduledTurns:
 def said_nothing(outcome: TurnOutcome) -> bool:
     """Whether the agent had nothing to tell: it was silent, or ended without a word."""
     row = outcome.row
-    return not outcome.text or (row is not None and row.reason.code is ReasonCode.NO_WORDS)
+    return not (outcome.text or outcome.files) or (row is not None and row.reason.code is ReasonCode.NO_WORDS)

@@ -13,6 +13,7 @@ from openclaw.agent.runtime import Runtime
 from openclaw.foreign_text import disarmed
 from openclaw.inbound.incoming import Facts, Incoming
 from openclaw.inbound.pipeline import Accepted, Pipeline
+from openclaw.outbound.reply_files import said_in
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import QueueWish
 from openclaw.runs.why_text import reason_text
@@ -106,7 +107,7 @@ class BetweenSessions:
             if timeout_s is not None:
                 return Outcome(status="timeout", error=f"no answer within {timeout_s:g} s")
         row = await self._runtime.ledger.by_run(run_id)
-        text = str((row.result or {}).get("text") or "") if row else ""
+        text = said_in(row.result) if row else ""
         if ended.status == "ok":
             return Outcome(status="ok", reply=text, row=row)
         code = row.reason.code if row else ReasonCode.NONE

@@ -23,6 +23,7 @@ from openclaw.inbound.incoming import SessionGone
 from openclaw.messages import ToolSpec
 from openclaw.models.base import ModelError
 from openclaw.models.thinking import parse_level
+from openclaw.outbound.reply_files import said_in
 from openclaw.outbound.silence import ANNOUNCE_SKIP
 from openclaw.outbound.usage_text import money, token_count
 from openclaw.paths import normalize_agent_id
@@ -382,7 +383,7 @@ class Subagents:
     async def _find_result(self, job: JobRow, state: SpawnState) -> None:
         """Lets the sub-agent say what came of its task, and stores it in its final form."""
         work = await self._runtime.ledger.by_run(step_id(job.id, "work"))
-        said = str((work.result or {}).get("text") or "").strip() if work else ""
+        said = said_in(work.result).strip() if work else ""
         if state.status == "success":
             announced = await self._announce_step(job, state)
             state.silent = announced is not None and announced.silent

@@ -82,13 +82,14 @@ async def test_a_restart_resumes_the_session_where_everything_was_on_disk(
 ) -> None:
     receiver = Receiver()
     async with bot(tmp_path, discord, receiver):
-        await discord.say("one")
+        said = await discord.say("one")
         await receiver.heard("one")
-    await discord.say("while away")
+    away = await discord.say("while away")
     async with bot(tmp_path, discord, receiver):
         await receiver.heard("while away")
     assert len(discord.identified) == 1
-    assert [one.text for one in receiver.messages] == ["one", "while away"]
+    # A bot that ends before it has noted a message down is told of it once more. The Gateway knows it again by its id.
+    assert list(dict.fromkeys(one.message_id for one in receiver.messages)) == [said["id"], away["id"]]
 
 
 async def test_what_was_missed_is_fetched_when_the_session_is_gone(tmp_path: Path, discord: DiscordServer) -> None:

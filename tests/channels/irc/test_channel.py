@@ -283,6 +283,9 @@ async def test_files_are_named_and_changes_refused(tmp_path: Path, server: Ngirc
         media = (MediaRef(blob="0" * 64, mime_type="image/png", file_name="chart.png"),)
         await irc.send(OutgoingMessage(text="see", media=media), ROOM)
         assert await ann.heard(2) == ["see", "(file chart.png is not sent: IRC carries text only)"]
+        far = (MediaRef(blob="0" * 64, mime_type="image/png", url="https://example.org/chart.png"),)
+        await irc.send(OutgoingMessage(text="see", media=far), ROOM)
+        assert (await ann.heard(4))[3] == "https://example.org/chart.png"
         with pytest.raises(SendFailed) as failed:
             await irc.send(OutgoingMessage(act="react", target_id="1", emoji="x"), ROOM)
         assert failed.value.permanent

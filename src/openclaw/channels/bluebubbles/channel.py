@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -91,6 +92,8 @@ class BlueBubblesChannel:
         self._ours: Remembered[bool] = Remembered()
         self._tried_at: Remembered[int] = Remembered()
         """Keys of our messages → when they were first sent."""
+        self._ahead_ms = 0
+        """How far the clock of the server is ahead of ours."""
 
     # Receiving
 
@@ -309,7 +312,8 @@ class BlueBubblesChannel:
         if first_try is None:
             return None
         try:
-            found = await self._query({"chatGuid": chat, "after": first_try - 5000, "sort": "ASC", "limit": PAGE})
+            after = first_try + self._ahead_ms - 5000
+            found = await self._query({"chatGuid": chat, "after": after, "sort": "ASC", "limit": PAGE})
         except SendFailed as failure:
             self._context.log.info("whether a message has arrived cannot be looked up: %s", failure)
             return None
@@ -382,6 +386,7 @@ class BlueBubblesChannel:
                 ) as answer,
             ):
                 body = await answer.content.read(MAX_ANSWER)
+                self._ahead_ms = _ahead_ms(answer.headers.get("Date", ""), self._context.clock.now_ms())
         except TimeoutError:
             raise SendFailed(f"the server gave no answer within {timeout_s:g} s", maybe_sent=True) from None
         except aiohttp.ClientConnectorError as error:
@@ -413,6 +418,15 @@ def failure_of(status: int, answer: dict[str, Any]) -> ServerRefused:
     )
     failure.status = status
     return failure
+
+
+def _ahead_ms(date: str, now_ms: int) -> int:
+    """How far the clock of the server is ahead of ours. Differences of a few seconds do not count."""
+    try:
+        ahead = int(parsedate_to_datetime(date).timestamp() * 1000) - now_ms
+    except ValueError:
+        return 0
+    return ahead if abs(ahead) > 5000 else 0
 
 
 def _decoded(body: bytes) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
-from openclaw.channels.kind import ConfiguredKind, Section
-from openclaw.config.schema import Config
+from openclaw.channels.kind import AccountKey, ConfiguredKind
 from openclaw.config.schema.channels.bluebubbles import BlueBubblesAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
@@ -31,14 +30,19 @@ class BlueBubblesKind(ConfiguredKind):
         idempotent=False,
     )
 
-    def section(self, config: Config) -> Section | None:
-        bluebubbles = config.channels.bluebubbles
-        return Section(bluebubbles, bluebubbles.accounts, bluebubbles.default_account) if bluebubbles else None
+    credentials = (
+        AccountKey(
+            "serverUrl",
+            "Address of the server",
+            "to the address of your BlueBubbles server, e.g. http://192.168.1.20:1234",
+            shape=r"https?://\S+",
+        ),
+        AccountKey("password", "Password of the server", "to the password of the BlueBubbles server", secret=True),
+    )
+    hint = "Install the BlueBubbles server on a Mac; it shows its address and password."
 
-    def problem(self, account_id: str, where: str, settings: BlueBubblesAccount) -> str:
-        if not settings.server_url:
-            return f"set {where}.serverUrl to the address of your BlueBubbles server, e.g. http://192.168.1.20:1234"
-        return "" if settings.password else f"set {where}.password to the password of the BlueBubbles server"
+    def address(self, account_id: str, settings: BlueBubblesAccount) -> str:
+        return settings.server_url or ""
 
     def peer(self, to: str) -> Peer:
         guid = chat_guid(to)
@@ -53,10 +57,6 @@ class BlueBubblesKind(ConfiguredKind):
 class IMessageKind(BlueBubblesKind):
     id = "imessage"
     label = "iMessage"
-
-    def section(self, config: Config) -> Section | None:
-        imessage = config.channels.imessage
-        return Section(imessage, imessage.accounts, imessage.default_account) if imessage else None
 
 
 def normalize_handle(address: str) -> str:

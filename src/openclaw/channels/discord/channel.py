@@ -21,6 +21,7 @@ import msgspec
 from openclaw import redact
 from openclaw.channels.base import ChannelContext, NotConfigured
 from openclaw.channels.bookmark import Bookmark
+from openclaw.channels.credentials import secret_of
 from openclaw.channels.discord.connection import (
     DiscordConnection,
     DiscordFailed,
@@ -42,12 +43,10 @@ from openclaw.channels.discord.incoming import (
     SaidEvent,
     interpret,
 )
-from openclaw.channels.discord.kind import TOKEN_VARIABLE, parse_address
+from openclaw.channels.discord.kind import DiscordKind, parse_address
 from openclaw.channels.media import kept_file, of_admitted
 from openclaw.channels.offer import offer
-from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.channels.discord import DiscordAccount
-from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
@@ -103,7 +102,7 @@ class DiscordChannel:
         self._ready = False
 
     async def run(self) -> None:
-        token = await asyncio.to_thread(self._token)
+        token = await self._token()
         connection = await asyncio.to_thread(open_connection, token, self._settings, self._on_event)
         self._files = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
         try:
@@ -122,18 +121,12 @@ class DiscordChannel:
             await self._files.close()
             await connection.close()
 
-    def _token(self) -> str:
-        try:
-            token = resolve_secret(self._settings.token, self._context.environ, "the bot token")
-        except SecretUnavailable as problem:
-            raise NotConfigured(str(problem)) from None
-        if not token and self._context.account.id == DEFAULT_ACCOUNT:
-            token = self._context.environ.get(TOKEN_VARIABLE)
-        token = (token or "").strip().removeprefix("Bot ").strip()
-        if not token:
-            raise NotConfigured("set channels.discord.token to the token of the bot")
-        redact.know([token])
-        return token
+    async def _token(self) -> str:
+        token = DiscordKind.credentials[0]
+        given = await secret_of(self._context, self._settings.token, f"channels.discord.{token.key}", token.variable)
+        bare = given.removeprefix("Bot ").strip()
+        redact.know([bare])
+        return bare
 
     def _recalled(self) -> SessionPlace | None:
         try:

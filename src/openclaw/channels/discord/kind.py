@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 
-from openclaw.channels.base import Capabilities, Channel, ChannelContext, NotConfigured
-from openclaw.channels.kind import ConfiguredKind, Section
-from openclaw.config.channels import DEFAULT_ACCOUNT
-from openclaw.config.schema import Config
+from openclaw.channels.base import Capabilities, Channel, ChannelContext
+from openclaw.channels.kind import AccountKey, ConfiguredKind
 from openclaw.config.schema.channels.discord import DiscordAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 
-TOKEN_VARIABLE = "DISCORD_BOT_TOKEN"
 _ADDRESS = re.compile(r"(user:|channel:|<@!?|<#|)(\d{1,20})>?")
 
 
@@ -36,22 +32,27 @@ class DiscordKind(ConfiguredKind):
         idempotent=True,
     )
 
-    def section(self, config: Config) -> Section | None:
-        discord = config.channels.discord
-        return Section(discord, discord.accounts, discord.default_account) if discord else None
+    credentials = (
+        AccountKey(
+            "token",
+            "Token of the bot",
+            "to the token of the bot (Discord Developer Portal → Bot → Reset Token)",
+            secret=True,
+            variable="DISCORD_BOT_TOKEN",
+            shape=r"(?:Bot )?[\w-]{10,100}\.[\w-]{4,20}\.[\w-]{10,120}",
+        ),
+    )
+    hint = "Make an application at discord.com/developers, add a bot, switch Message Content on, copy its token."
+    library = "discord"
 
-    def problem(self, account_id: str, where: str, settings: DiscordAccount) -> str:
-        from_environ = account_id == DEFAULT_ACCOUNT and bool(self.environ.get(TOKEN_VARIABLE))
-        if not settings.token and not from_environ:
-            return f"set {where}.token to the token of the bot (Discord Developer Portal → Bot → Reset Token)"
-        return ""
+    def address(self, account_id: str, settings: DiscordAccount) -> str:
+        return settings.api_root
 
     def peer(self, to: str) -> Peer:
         return parse_address(to)
 
     def open(self, context: ChannelContext) -> Channel:
-        if find_spec("discord") is None:
-            raise NotConfigured("install the library of this channel: pip install 'openclaw[discord]'")
+        self.need_library()
         from openclaw.channels.discord.channel import DiscordChannel
 
         return DiscordChannel(context)

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
 from openclaw.channels.irc.protocol import is_channel, is_nick
-from openclaw.channels.kind import ConfiguredKind, Section
-from openclaw.config.schema import Config
+from openclaw.channels.kind import AccountKey, ConfiguredKind
 from openclaw.config.schema.channels.irc import IrcAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
@@ -24,9 +23,12 @@ class IrcKind(ConfiguredKind):
         idempotent=False,
     )
 
-    def section(self, config: Config) -> Section | None:
-        irc = config.channels.irc
-        return Section(irc, irc.accounts, irc.default_account) if irc else None
+    credentials = (
+        AccountKey("host", "Server, such as irc.libera.chat", shape=r"[^\s/]+"),
+        AccountKey("nick", "Nickname of the agent"),
+        AccountKey("password", "Password of the server", secret=True, optional=True, asked=False),
+    )
+    hint = "Choose a nickname; a password is needed only where the network asks for one."
 
     def problem(self, account_id: str, where: str, settings: IrcAccount) -> str:
         if not (settings.host or "").strip():
@@ -41,6 +43,9 @@ class IrcKind(ConfiguredKind):
         if settings.sasl and settings.sasl.mechanism == "EXTERNAL" and not (settings.tls and settings.tls_cert):
             return f"set {where}.tlsCert to the certificate for SASL EXTERNAL, and {where}.tls to true"
         return ""
+
+    def address(self, account_id: str, settings: IrcAccount) -> str:
+        return f"irc://{settings.host}:{settings.port or (6697 if settings.tls else 6667)}"
 
     def peer(self, to: str) -> Peer:
         address = parse_address(to)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from openclaw.channels.base import Capabilities, Channel, ChannelContext, NotConfigured
-from openclaw.channels.kind import ConfiguredKind, Section
+from openclaw.channels.base import Capabilities, Channel, ChannelContext
+from openclaw.channels.kind import AccountKey, ConfiguredKind
 from openclaw.config.channels import DEFAULT_ACCOUNT
-from openclaw.config.schema import Config
 from openclaw.config.schema.channels.matrix import MatrixAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
@@ -34,9 +33,31 @@ class MatrixKind(ConfiguredKind):
         idempotent=True,
     )
 
-    def section(self, config: Config) -> Section | None:
-        matrix = config.channels.matrix
-        return Section(matrix, matrix.accounts, matrix.default_account) if matrix else None
+    credentials = (
+        AccountKey(
+            "homeserver",
+            "Address of the homeserver, such as https://matrix.org",
+            variable="MATRIX_HOMESERVER",
+            shape=r"https?://\S+",
+        ),
+        AccountKey(
+            "userId",
+            "The account, such as @agent:matrix.org",
+            variable="MATRIX_USER_ID",
+            shape=r"@\S+:\S+",
+        ),
+        AccountKey(
+            "password",
+            "Its password (it is used once, to log in)",
+            secret=True,
+            variable="MATRIX_PASSWORD",
+        ),
+        AccountKey(
+            "accessToken", "Access token", secret=True, variable="MATRIX_ACCESS_TOKEN", optional=True, asked=False
+        ),
+    )
+    hint = "Make an account for the agent on your homeserver."
+    library = "nio"
 
     def problem(self, account_id: str, where: str, settings: MatrixAccount) -> str:
         homeserver = homeserver_of(account_id, settings, self.environ)
@@ -50,17 +71,17 @@ class MatrixKind(ConfiguredKind):
             return f"set {where}.userId to the account, @name:server"
         return ""
 
+    def address(self, account_id: str, settings: MatrixAccount) -> str:
+        return homeserver_of(account_id, settings, self.environ)
+
     def peer(self, to: str) -> Peer:
         address = parse_address(to)
         return Peer(kind="direct" if address.kind == "user" else "channel", id=address.id)
 
     def open(self, context: ChannelContext) -> Channel:
-        try:
-            from openclaw.channels.matrix.channel import MatrixChannel
-        except ImportError as error:
-            if (error.name or "").partition(".")[0] == "openclaw":
-                raise
-            raise NotConfigured("Matrix needs its library: pip install 'openclaw[matrix]'") from None
+        self.need_library()
+        from openclaw.channels.matrix.channel import MatrixChannel
+
         return MatrixChannel(context)
 
 

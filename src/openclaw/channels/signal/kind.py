@@ -6,8 +6,7 @@ import re
 from typing import Any
 
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
-from openclaw.channels.kind import ConfiguredKind, Section
-from openclaw.config.schema import Config
+from openclaw.channels.kind import AccountKey, ConfiguredKind
 from openclaw.config.schema.channels.signal import SignalAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
@@ -28,9 +27,11 @@ class SignalKind(ConfiguredKind):
         idempotent=False,
     )
 
-    def section(self, config: Config) -> Section | None:
-        signal = config.channels.signal
-        return Section(signal, signal.accounts, signal.default_account) if signal else None
+    credentials = (
+        AccountKey("account", "Phone number, such as +4915112345678"),
+        AccountKey("httpUrl", "Address of a running daemon (empty: signal-cli is started)", optional=True),
+    )
+    hint = "Link signal-cli to your number first (docs/channels.md)."
 
     def problem(self, account_id: str, where: str, settings: SignalAccount) -> str:
         if settings.account is not None and normalize_number(settings.account) is None:
@@ -41,6 +42,9 @@ class SignalKind(ConfiguredKind):
                 f" or {where}.httpUrl to a daemon's address"
             )
         return ""
+
+    def address(self, account_id: str, settings: SignalAccount) -> str:
+        return settings.http_url or ""
 
     def peer(self, to: str) -> Peer:
         match recipient_params(to):

@@ -7,10 +7,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from openclaw.channels.base import Capabilities, Channel, ChannelContext, NotConfigured
-from openclaw.channels.credentials import is_given
-from openclaw.channels.kind import ConfiguredKind, Section
-from openclaw.config.schema import Config
+from openclaw.channels.base import Capabilities, Channel, ChannelContext
+from openclaw.channels.kind import AccountKey, ConfiguredKind
 from openclaw.config.schema.channels.slack import SlackAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
@@ -38,28 +36,43 @@ class SlackKind(ConfiguredKind):
         idempotent=False,
     )
 
-    def section(self, config: Config) -> Section | None:
-        slack = config.channels.slack
-        return Section(slack, slack.accounts, slack.default_account) if slack else None
+    credentials = (
+        AccountKey(
+            "botToken",
+            "Bot token (xoxb-…)",
+            "to the bot's token (xoxb-…)",
+            secret=True,
+            variable="SLACK_BOT_TOKEN",
+            shape=r"xox[bp]-[\w-]{4,300}",
+        ),
+        AccountKey(
+            "appToken",
+            "App token (xapp-…)",
+            "to the app's token (xapp-…)",
+            secret=True,
+            variable="SLACK_APP_TOKEN",
+            shape=r"xapp-[\w-]{4,300}",
+        ),
+    )
+    hint = (
+        "Make an app at api.slack.com/apps, switch Socket Mode on and install it; it has a bot token and an app token."
+    )
+    library = "slack_sdk"
 
     def problem(self, account_id: str, where: str, settings: SlackAccount) -> str:
         if settings.mode == "http":
             return f'{where}.mode "http" does not exist here; set it to "socket" and give {where}.appToken'
-        if not is_given(settings.bot_token, account_id, "SLACK_BOT_TOKEN", self.environ):
-            return f"set {where}.botToken to the bot's token (xoxb-…)"
-        if not is_given(settings.app_token, account_id, "SLACK_APP_TOKEN", self.environ):
-            return f"set {where}.appToken to the app's token (xapp-…)"
-        return ""
+        return super().problem(account_id, where, settings)
+
+    def address(self, account_id: str, settings: SlackAccount) -> str:
+        return settings.api_root
 
     def peer(self, to: str) -> Peer:
         target = target_of(to)
         return Peer(kind="direct" if target.kind == "user" else "channel", id=target.id)
 
     def open(self, context: ChannelContext) -> Channel:
-        try:
-            import slack_sdk  # pyright: ignore[reportUnusedImport]  # noqa: F401
-        except ModuleNotFoundError:
-            raise NotConfigured("install Slack's library: pip install 'openclaw[slack]'") from None
+        self.need_library()
         from openclaw.channels.slack.channel import SlackChannel
 
         return SlackChannel(context)

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from openclaw import redact
 from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest
 from openclaw.channels.bookmark import Bookmark
+from openclaw.channels.credentials import secret_of
 from openclaw.channels.media import kept_file, of_admitted
 from openclaw.channels.offer import offer
 from openclaw.channels.telegram.api import POLL_S, UPDATE_KINDS, BotApi, BotApiFailed, FileRefused, open_api
@@ -36,13 +36,11 @@ from openclaw.channels.telegram.incoming import (
     joined,
     may_continue,
 )
-from openclaw.channels.telegram.kind import TOKEN_VARIABLE
+from openclaw.channels.telegram.kind import TelegramKind
 from openclaw.channels.telegram.sending import TelegramSender
 from openclaw.channels.webhook import is_same
-from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels.telegram import TelegramAccount
-from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
@@ -85,7 +83,7 @@ class TelegramChannel:
         self._waiting: list[tuple[Any, asyncio.Future[None]]] = []
 
     async def run(self) -> None:
-        token = await asyncio.to_thread(self._token)
+        token = await self._token()
         self._api = api = await asyncio.to_thread(open_api, token, self._settings)
         try:
             await self._bookmark.load()
@@ -104,19 +102,10 @@ class TelegramChannel:
             await self._drafts.close()
             await api.close()
 
-    def _token(self) -> str:
-        settings, environ = self._settings, self._context.environ
+    async def _token(self) -> str:
+        settings, token = self._settings, TelegramKind.credentials[0]
         given = SecretRef(file=settings.token_file) if settings.token_file else settings.bot_token
-        try:
-            token = resolve_secret(given, environ, "the bot token")
-        except SecretUnavailable as problem:
-            raise NotConfigured(str(problem)) from None
-        if not token and self._context.account.id == DEFAULT_ACCOUNT:
-            token = environ.get(TOKEN_VARIABLE)
-        if not (token := (token or "").strip()):
-            raise NotConfigured("set channels.telegram.botToken to the token that @BotFather gave you")
-        redact.know([token])
-        return token
+        return await secret_of(self._context, given, f"channels.telegram.{token.key}", token.variable)
 
     # Connecting
 
@@ -241,13 +230,9 @@ class TelegramChannel:
     # The webhook
 
     async def _serve_webhook(self, api: BotApi, url: str) -> None:
-        try:
-            secret = await asyncio.to_thread(
-                resolve_secret, self._settings.webhook_secret, self._context.environ, "the webhook's secret"
-            )
-        except SecretUnavailable as problem:
-            raise NotConfigured(str(problem)) from None
-        if not secret or not _SECRET.fullmatch(secret):
+        where = "channels.telegram.webhookSecret"
+        secret = await secret_of(self._context, self._settings.webhook_secret, where)
+        if not _SECRET.fullmatch(secret):
             raise NotConfigured("webhookSecret must be 1 to 256 letters, digits, _ or -")
 
         async def answer(request: WebhookRequest) -> WebhookAnswer:
@@ -344,11 +329,10 @@ class TelegramChannel:
             case ReactionEvent():
                 await self._take_reaction(event)
             case MovedEvent(chat=chat, new_chat=new_chat):
-                self._context.log.warning(
-                    "group %d became supergroup %d; use the new id under channels.telegram.groups", chat, new_chat
-                )
+                self._context.log.info("group %d became supergroup %d", chat, new_chat)
                 if self._sender is not None:
                     self._sender.moved(chat, new_chat)
+                await self._context.moved(str(chat), str(new_chat))
 
     async def _fetch(self, files: Sequence[FileToFetch]) -> tuple[tuple[Media, ...], tuple[str, ...]]:
         """Puts the files into the blob store. Returns them, and for the agent a line for each that was not fetched."""

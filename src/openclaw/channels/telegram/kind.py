@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 
 import msgspec
 
-from openclaw.channels.base import Capabilities, Channel, ChannelContext, NotConfigured
-from openclaw.channels.kind import ConfiguredKind, Section
-from openclaw.config.channels import DEFAULT_ACCOUNT
-from openclaw.config.schema import Config
+from openclaw.channels.base import Capabilities, Channel, ChannelContext
+from openclaw.channels.kind import AccountKey, ConfiguredKind
 from openclaw.config.schema.channels.telegram import TelegramAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
-
-TOKEN_VARIABLE = "TELEGRAM_BOT_TOKEN"
 
 
 class TelegramKind(ConfiguredKind):
@@ -38,17 +33,30 @@ class TelegramKind(ConfiguredKind):
         idempotent=False,
     )
 
-    def section(self, config: Config) -> Section | None:
-        telegram = config.channels.telegram
-        return Section(telegram, telegram.accounts, telegram.default_account) if telegram else None
+    credentials = (
+        AccountKey(
+            "botToken",
+            "Token of the bot",
+            "to the token that @BotFather gave you",
+            secret=True,
+            variable="TELEGRAM_BOT_TOKEN",
+            instead=("tokenFile",),
+            shape=r"\d{3,20}:[\w-]{20,100}",
+        ),
+        AccountKey(
+            "webhookSecret", "Secret of the webhook", secret=True, optional=True, asked=False, shape=r"[\w-]{1,256}"
+        ),
+    )
+    hint = "Write /newbot to @BotFather on Telegram; it answers with the token of your bot."
+    library = "telegram"
 
-    def problem(self, account_id: str, where: str, settings: TelegramAccount) -> str:
-        from_environ = account_id == DEFAULT_ACCOUNT and bool(self.environ.get(TOKEN_VARIABLE))
-        if not settings.bot_token and not settings.token_file and not from_environ:
-            return f"set {where}.botToken to the token that @BotFather gave you"
+    def other_problem(self, where: str, settings: TelegramAccount) -> str:
         if settings.webhook_url and not settings.webhook_secret:
             return f"set {where}.webhookSecret: without it anyone could send updates to the webhook"
         return ""
+
+    def address(self, account_id: str, settings: TelegramAccount) -> str:
+        return settings.api_root
 
     def peer(self, to: str) -> Peer:
         target = parse_target(to)
@@ -58,8 +66,7 @@ class TelegramKind(ConfiguredKind):
         return Peer(kind="group", id=f"{target.chat}{topic}")
 
     def open(self, context: ChannelContext) -> Channel:
-        if find_spec("telegram") is None:
-            raise NotConfigured("install the library of this channel: pip install 'openclaw[telegram]'")
+        self.need_library()
         from openclaw.channels.telegram.channel import TelegramChannel
 
         return TelegramChannel(context)

@@ -118,7 +118,7 @@ class WhatsAppChannel:
         )
         async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
             self._http = http
-            end = self._context.serve(settings.webhook_path, self._answer)
+            end = self._context.serve(self._settings.webhook_path, self._answer)
             try:
                 await self._watch()
             finally:

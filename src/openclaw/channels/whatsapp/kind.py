@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
-from openclaw.channels.credentials import is_given
-from openclaw.channels.kind import ConfiguredKind, Section
-from openclaw.config.schema import Config
+from openclaw.channels.kind import AccountKey, ConfiguredKind
 from openclaw.config.schema.channels.whatsapp import WhatsAppAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
@@ -29,22 +27,26 @@ class WhatsAppKind(ConfiguredKind):
         idempotent=False,
     )
 
-    def section(self, config: Config) -> Section | None:
-        whatsapp = config.channels.whatsapp
-        return Section(whatsapp, whatsapp.accounts, whatsapp.default_account) if whatsapp else None
+    credentials = (
+        AccountKey(
+            "phoneNumberId",
+            "Id of the phone number",
+            "to the id of the number (WhatsApp → API Setup in the app's dashboard)",
+            shape=r"\d{5,30}",
+        ),
+        AccountKey("accessToken", "Access token", secret=True, variable="WHATSAPP_ACCESS_TOKEN"),
+        AccountKey("appSecret", "Secret of the app", secret=True, variable="WHATSAPP_APP_SECRET"),
+        AccountKey(
+            "verifyToken",
+            "A word of your own for the verification of the webhook",
+            secret=True,
+            variable="WHATSAPP_VERIFY_TOKEN",
+        ),
+    )
+    hint = "Make a WhatsApp app at developers.facebook.com; point its webhook to channels.whatsapp.webhookPath."
 
-    def problem(self, account_id: str, where: str, settings: WhatsAppAccount) -> str:
-        if not settings.phone_number_id:
-            return f"set {where}.phoneNumberId to the id of the number (WhatsApp → API Setup in the app's dashboard)"
-        secrets = (
-            (settings.access_token, "accessToken", "WHATSAPP_ACCESS_TOKEN"),
-            (settings.app_secret, "appSecret", "WHATSAPP_APP_SECRET"),
-            (settings.verify_token, "verifyToken", "WHATSAPP_VERIFY_TOKEN"),
-        )
-        for secret, key, variable in secrets:
-            if not is_given(secret, account_id, variable, self.environ):
-                return f"set {where}.{key}"
-        return ""
+    def address(self, account_id: str, settings: WhatsAppAccount) -> str:
+        return settings.api_root
 
     def peer(self, to: str) -> Peer:
         kind, address = recipient(to)

@@ -222,5 +222,10 @@ def _read(opener: PathOpener, path: Path) -> bytes:
     return body
 
 
+def page_names() -> set[str]:
+    """First parts of the paths that are files of the page or are kept from it."""
+    return {*(file.name for file in BUNDLED.iterdir()), *(path.strip("/") for path in NOT_PAGES)}
+
+
 ROUTES: list[Route] = [("*", base_path, serve_page, OPEN)]
 """This comes last: what no other route answers is the page."""

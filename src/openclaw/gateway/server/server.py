@@ -18,6 +18,7 @@ from openclaw.gateway.auth.origin import PeerAddress, peer_of, site_refusal
 from openclaw.gateway.auth.shared_auth import start_problem
 from openclaw.gateway.http.channel_webhooks import serve_webhook
 from openclaw.gateway.http.common import HttpRefusal, caller_refusal, not_found
+from openclaw.gateway.http.control_ui import page_names
 from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
 from openclaw.gateway.server.sockets import GuardedServer
 from openclaw.net import is_loopback, plain_ip
@@ -49,6 +50,13 @@ def _is_at(path: Path, asked: str, config: Config) -> bool:
         return path == asked or (path.endswith("*") and asked.startswith(path[:-1]))
     base = path(config)
     return base is not None and (asked == base or asked.startswith(f"{base}/"))
+
+
+def taken_names(gateway: Gateway) -> set[str]:
+    """The first parts of the paths that the Gateway serves itself. Webhooks of channels have others."""
+    config = gateway.runtime.config.current
+    paths = [path if isinstance(path, str) else path(config) or "" for _, path, _, _ in gateway.routes]
+    return {"", *page_names(), *(path.strip("/*").split("/")[0] for path in paths)}
 
 
 class StartRefused(Exception):

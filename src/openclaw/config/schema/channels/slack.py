@@ -22,6 +22,8 @@ class SlackDirectChats(DirectChats):
     """Listen to direct messages with several people."""
     group_channels: list[Sender] = []
     """Their ids; empty means all."""
+    reply_to_mode: Literal["off", "first", "all"] | None = None
+    """replyToMode in direct messages; replyToModeByChatType.direct wins over it."""
 
 
 class SlackRoom(ChannelGroup):

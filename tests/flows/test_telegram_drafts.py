@@ -1,0 +1,64 @@
+"""A reply on Telegram while it is being written: the draft grows, gives way to the reply, and blocks win over it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.gateway import model_config
+from tests.support.gateway_in_process import InProcessGateway
+from tests.support.model_server import ModelServer, Reply
+from tests.support.telegram_server import ANN, TOKEN, TelegramServer
+
+
+@asynccontextmanager
+async def gateway(tmp_path: Path, models: ModelServer, **channel: Any) -> AsyncIterator[TelegramServer]:
+    async with TelegramServer() as telegram:
+        section = {"botToken": TOKEN, "apiRoot": telegram.url, "allowFrom": [ANN], **channel}
+        config = model_config(models.base_url, models.api_key, channels={"telegram": section})
+        async with InProcessGateway(tmp_path / "state", config):
+            await telegram.polling()
+            yield telegram
+
+
+async def test_a_draft_shows_what_is_written_so_far_and_gives_way_to_the_reply(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    async with gateway(tmp_path, models) as telegram:
+        rest = asyncio.Event()
+        models.queue(Reply("one two three four", hold=rest, hold_after=2))
+        await telegram.say("hello")
+        await telegram.until(lambda: telegram.texts() == ["one two"])
+        rest.set()
+        await telegram.until(lambda: telegram.texts() == ["one two three four"])
+    # The draft was a message of its own, and nothing of it is left.
+    assert len(telegram.of("deleteMessage")) == 1
+
+
+async def test_a_draft_shows_the_reasoning_until_the_answer_begins(tmp_path: Path, models: ModelServer) -> None:
+    async with gateway(tmp_path, models) as telegram:
+        await telegram.say("/reasoning stream")
+        await telegram.called("sendMessage")
+        rest, before = asyncio.Event(), telegram.texts()
+        models.queue(Reply("the answer", thinking="let me see", hold=rest))
+        await telegram.say("hello")
+        await telegram.until(lambda: "let me see" in "".join(telegram.texts()))
+        rest.set()
+        await telegram.until(lambda: telegram.texts() == [*before, "the answer"])
+
+
+async def test_blocks_are_sent_instead_of_a_draft_where_they_are_asked_for(tmp_path: Path, models: ModelServer) -> None:
+    chunks = {"blockStreaming": True, "blockStreamingChunk": {"minChars": 1, "maxChars": 20}}
+    async with gateway(tmp_path, models, **chunks) as telegram:
+        rest = asyncio.Event()
+        first, second = "First paragraph here.", "The second one."
+        models.queue(Reply(f"{first}\n\n{second}", hold=rest, hold_after=4))
+        await telegram.say("hello")
+        rest.set()
+        await telegram.until(lambda: "".join(telegram.texts()).endswith(second))
+    assert " ".join(telegram.texts()).split() == f"{first} {second}".split()
+    assert not telegram.of("deleteMessage") and not telegram.of("editMessageText")
+    assert not telegram.of("sendMessageDraft")
