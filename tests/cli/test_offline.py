@@ -64,6 +64,7 @@ async def test_conversations_can_be_read_after_the_gateway_stopped(tmp_path: Pat
         async with InProcessGateway(tmp_path / "state", config) as gateway:
             done = await gateway.command("message", "send", "Which colour?", "--session", "paint")
             assert done.returncode == 0, done.stderr
+    gateway.env |= NO_PORT
     listed = json.loads((await gateway.command("sessions", "--json")).stdout)
     assert [row["key"] for row in listed["sessions"]] == ["agent:main:paint"]
     assert listed["path"].startswith(str(tmp_path / "state"))

@@ -60,6 +60,17 @@ async def test_what_is_sent_in_one_breath_keeps_its_order(gateway: InProcessGate
         assert (await client.call("chat.abort", {"sessionKey": "main"}))["runIds"] == ["h"]
 
 
+async def test_the_sessions_of_a_deleted_agent_are_gone(gateway: InProcessGateway) -> None:
+    async with gateway.client() as client:
+        await client.call("agents.create", {"name": "helper"})
+        await client.chat("hello", "agent:helper:main")
+        await client.chat("hello", "main")
+        await client.call("agents.delete", {"agentId": "helper"})
+        listed = await client.call("sessions.list", {})
+        assert [row["key"] for row in listed["sessions"]] == ["agent:main:main"]
+        assert gateway.gateway.agent_ids() == ["main"]
+
+
 async def test_a_killed_gateway_answers_once_what_it_had_accepted(tmp_path: Path, models: ModelServer) -> None:
     state = tmp_path / "state"
     config = model_config(models.base_url, models.api_key, storage=storage_for(state))

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -70,7 +71,11 @@ class PostgresServer:
 
     def remove(self) -> None:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+            pid = int((self._data / "postmaster.pid").read_text().split()[0])
+            os.kill(pid, signal.SIGQUIT)
+            for _ in range(200):
+                os.kill(pid, 0)  # It raises when the server is gone, and has written its last file.
+                time.sleep(0.05)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(self, program: str, *args: str) -> None:

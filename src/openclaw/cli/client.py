@@ -209,12 +209,11 @@ class GatewayClient:
         try:
             reply = self._reply(method, params or {}, wait)
         except Unreachable as unreachable:
-            if not self.reads_folder or not self.target.local or isinstance(unreachable, Lost):
+            if not self.target.local or isinstance(unreachable, Lost):
                 raise
-            from openclaw.cli.offline import READABLE, read_folder
-
-            if method in READABLE:
-                reply, self.from_folder = read_folder(method, params or {}, told=self.from_folder), True
+            found = self._from_folder(method, params or {}) if self.reads_folder else None
+            if found is not None:
+                reply = found
             elif self.offers_start and service_started(self):
                 reply = self._reply(method, params or {}, wait)
             else:
@@ -224,6 +223,15 @@ class GatewayClient:
         if not reply["ok"]:
             raise refused(reply.get("error"))
         return reply.get("payload")
+
+    def _from_folder(self, method: str, params: dict[str, Any]) -> Any:
+        """The reply that the state folder gives; None for a method that needs a Gateway."""
+        from openclaw.cli.offline import READABLE, read_folder
+
+        if method not in READABLE:
+            return None
+        reply, self.from_folder = read_folder(method, params, told=self.from_folder), True
+        return reply
 
     def _reply(self, method: str, params: dict[str, Any], wait: int) -> Any:
         with self._post({"method": method, "params": params}, wait) as exchange:

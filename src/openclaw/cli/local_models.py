@@ -31,7 +31,7 @@ def list_local(args: argparse.Namespace) -> int:
     for row in rows:
         size = f"{row['size'] / 1e9:.1f} GB" if row["size"] else ""
         state = "installed" if row["available"] else "not installed"
-        shown = row["key"] if args.plain else f"{row['key']:<34} {size:>7}  {state:<14} {row['about']}".rstrip()
+        shown = row["key"] if args.plain else f"{row['key']:<28} {size:>7}  {state:<14} {row['about']}".rstrip()
         sys.stdout.write(printable(shown) + "\n")
     if not args.plain and not all(row["available"] for row in rows):
         note("Install one: openclaw models install qwen3-0.6b")
@@ -48,7 +48,7 @@ def local_rows() -> list[dict[str, Any]]:
 
     state, demo = paths.state_dir(), local_model()
     known = [(one.model(state), one.about, one.size, one.is_installed(state)) for one in DOWNLOADS]
-    known.append((demo, "a demo, good for a first try only", WEIGHTS_BYTES, is_installed(state)))
+    known.append((demo, "a demo for a first try", WEIGHTS_BYTES, is_installed(state)))
     known += [(model, f"served at {model.base_url}", 0, True) for model in asyncio.run(find_models(os.environ))]
     return [
         {
@@ -71,10 +71,11 @@ def local_rows() -> list[dict[str, Any]]:
 def install(args: argparse.Namespace) -> int:
     name = args.name
     if name is None:
-        name = _asked() if sys.stdin.isatty() and not args.json else None
-        if name is None:
+        if args.json or not sys.stdin.isatty():
             args.plain = False
             return list_local(args)
+        if (name := _asked()) is None:
+            return 0
     if name.lower() in DEMO_NAMES:
         if args.if_needed and not _needed():
             return 0
@@ -181,7 +182,7 @@ def _asked() -> str | None:
     best = fitting(memory_here())
     for number, one in enumerate(DOWNLOADS, start=1):
         here = ", installed" if one.is_installed(paths.state_dir()) else ""
-        fits = " (fits this computer best)" if one is best else ""
+        fits = " (fits this computer)" if one is best else ""
         note(f"{number}. {one.name}, {one.size / 1e9:.1f} GB: {one.about}{fits}{here}")
     usual = DOWNLOADS.index(best) + 1
     given = input(f"Which one? [{usual}, empty line takes it; n for none] ").strip().lower()

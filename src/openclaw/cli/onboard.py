@@ -200,7 +200,7 @@ def _fetched() -> Answerer | None:
 
     best = fitting(memory_here())
     rows = [
-        f"{one.name}, {one.size / 1e9:.1f} GB: {one.about}{' (fits this computer best)' if one is best else ''}"
+        f"{one.name}, {one.size / 1e9:.1f} GB: {one.about}{' (fits this computer)' if one is best else ''}"
         for one in DOWNLOADS
     ]
     picked = choose("Which one?", [*rows, "None of them"], DOWNLOADS.index(best))

@@ -168,9 +168,10 @@ def flags(row: dict[str, Any]) -> list[str]:
 # One session
 
 
-def _named(args: argparse.Namespace) -> tuple[GatewayClient, str]:
-    """The client, and the key of the session that was named by its key, id or label."""
+def _named(args: argparse.Namespace, *, changes: bool = False) -> tuple[GatewayClient, str]:
+    """The client, and the key of the session that was named by its key, id or label. A change needs a Gateway."""
     client = from_args(args)
+    client.reads_folder = not changes
     key = find_session(client, args.session, None)
     if key is None:
         raise UserError(f"No session found: {args.session}. `openclaw sessions` lists them.")
@@ -208,14 +209,14 @@ def _facts(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def rename(args: argparse.Namespace) -> int:
-    client, key = _named(args)
+    client, key = _named(args, changes=True)
     report = client.call("sessions.patch", {"key": key, "label": args.label})
     return answer(args, report, f"{key} is now called {args.label}")
 
 
 def delete(args: argparse.Namespace) -> int:
     """Takes a session off the list, after a question. Its transcript is kept as an archive beside the others."""
-    client, key = _named(args)
+    client, key = _named(args, changes=True)
     if not args.yes:
         if not sys.stdin.isatty():
             raise UserError(f"This deletes {key}. Say --yes to do it without a question.", EXIT_USAGE)

@@ -21,8 +21,10 @@ from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTabl
 from openclaw.gateway.views.session_rows import model_defaults
 from openclaw.opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import agent_dir, make_private_dir, normalize_agent_id
-from openclaw.sessions.keys import agent_of
+from openclaw.runs.session_change import delete_session
+from openclaw.sessions.keys import SessionRef, agent_of
 from openclaw.storage.files.workspace import BOOTSTRAP_FILES
+from openclaw.storage.session_query import SessionQuery, in_pages
 
 methods = MethodTable()
 
@@ -230,7 +232,10 @@ class AgentsDelete(Params):
 
 @methods.add("agents.delete", AgentsDelete)
 async def delete(call: MethodCall) -> Any:
-    """Removes an agent from the configuration and moves its files to the trash folder."""
+    """Removes an agent from the configuration and moves its files to the trash folder.
+
+    Sessions in a database are removed there, and their transcripts stay as archived ones.
+    """
     params: AgentsDelete = call.params
     gateway = call.gateway
     agent_id = _known(gateway, params.agent_id)
@@ -242,6 +247,10 @@ async def delete(call: MethodCall) -> Any:
     kept = [one for one in bindings if normalize_agent_id(str(one.get("agentId"))) != agent_id]
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
     await patch_config(gateway, {"agents": {"list": listed}, **({"bindings": kept} if kept != bindings else {})})
+    if params.delete_files and not gateway.runtime.on_files:
+        rows = [row async for row in in_pages(gateway.runtime.sessions, SessionQuery(agent_id=agent_id))]
+        for row in rows:
+            await delete_session(gateway.runtime, gateway.dispatcher, SessionRef(agent_id, row.key))
     if params.delete_files:
         stamp = iso_utc(gateway.runtime.clock.now_ms()).replace(":", "-")
         trash = Path(gateway.runtime.state_dir) / "trash" / f"{agent_id}-{stamp}"

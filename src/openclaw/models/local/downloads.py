@@ -90,7 +90,7 @@ DOWNLOADS: tuple[Download, ...] = (
     Download(
         id="qwen3-4b",
         name="Qwen3 4B",
-        about="the best of the three; for 8 GB of memory and more",
+        about="the best of the three",
         repository="Qwen/Qwen3-4B-GGUF",
         revision="bc640142c66e1fdd12af0bd68f40445458f3869b",
         file="Qwen3-4B-Q4_K_M.gguf",
@@ -101,7 +101,7 @@ DOWNLOADS: tuple[Download, ...] = (
     Download(
         id="qwen3-1.7b",
         name="Qwen3 1.7B",
-        about="good for simple work with tools",
+        about="simple work with tools",
         repository="Qwen/Qwen3-1.7B-GGUF",
         revision="90862c4b9d2787eaed51d12237eafdfe7c5f6077",
         file="Qwen3-1.7B-Q8_0.gguf",
@@ -112,7 +112,7 @@ DOWNLOADS: tuple[Download, ...] = (
     Download(
         id="qwen3-0.6b",
         name="Qwen3 0.6B",
-        about="small and quick, makes mistakes",
+        about="quick, makes mistakes",
         repository="Qwen/Qwen3-0.6B-GGUF",
         revision="23749fefcc72300e3a2ad315e1317431b06b590a",
         file="Qwen3-0.6B-Q8_0.gguf",
