@@ -47,6 +47,8 @@ async def one_channel(kind: type[Platform]) -> Row:
     async with kind() as platform, prepared({"channels": {platform.name: platform.section()}}) as gateway:
         await gateway.start()
         platform.reaches(gateway)
+        if isinstance(platform, Discord):
+            await platform.discord.connected()  # Discord tells a new session nothing of what came before it.
         await platform.say("[[bench hold=0]]")
         await accepted(gateway, 1)
         figures: list[float] = []

@@ -145,6 +145,10 @@ CASES: dict[str, list[list[str]]] = {
     "approvals allowlist": [["approvals", "allowlist", "add", f"/bin/{ESCAPES}"]],
     "logs": [["logs"], ["logs", "--json"]],
     "dashboard": [["dashboard", "--no-open"], ["dashboard", "--no-open", "--json"]],
+    "update": [["update", "--dry-run"], ["update", "--dry-run", "--json"]],
+    "uninstall": [["uninstall", "--dry-run"], ["uninstall", "--all", "--dry-run", "--json"]],
+    "models remove": [["models", "remove", f"x{ESCAPES}"]],
+    "onboard": [["onboard", "--non-interactive", "--key-env", f"x{ESCAPES}"]],
     "completion": [["completion", "bash"]],
     "cron list": [["cron", "list"], ["cron", "list", "--json"]],
     "cron status": [["cron", "status"], ["cron", "status", "--json"]],
@@ -187,7 +191,7 @@ CASES: dict[str, list[list[str]]] = {
 }
 """What is run of each command. A command that stops, installs or serves shows nothing that an answer holds."""
 NOT_RUN = {"gateway run", "gateway stop", "gateway restart", "gateway install", "gateway uninstall"}
-NOT_RUN |= {"mcp serve", "node run"}
+NOT_RUN |= {"mcp serve", "node run", "node install", "node uninstall"}
 
 
 def commands() -> Iterator[str]:

@@ -58,7 +58,7 @@ class BlueBubblesServer(VendorServer):
     # What a test does with it
 
     def message(self, text: str | None, *, sender: str = ANN, chat: str = DIRECT, **more: Any) -> dict[str, Any]:
-        self._clock += 1000
+        self._clock = max(self._clock + 1000, int(time.time() * 1000))
         self._number += 1
         message = {
             "guid": f"GUID-{self._number}",

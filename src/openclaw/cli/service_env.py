@@ -26,11 +26,11 @@ def env_path() -> str:
 
 def wanted_names(config_text: str) -> set[str]:
     """The variables that a Gateway reads: keys of providers and channels, and those that the configuration names."""
-    from openclaw.cli.channel_setup import SETUPS
+    from openclaw.channels.kind import BUILT_IN, built_in_kind
     from openclaw.models.catalogue_data import PROVIDERS
 
     keys = {name for facts in PROVIDERS.values() for name in facts.key_env}
-    tokens = {field.env for setup in SETUPS.values() for field in setup.fields if field.env}
+    tokens = {field.variable for name in BUILT_IN for field in built_in_kind(name).credentials if field.variable}
     named = {*_REFERENCE.findall(config_text), *_ENV_REFERENCE.findall(config_text)}
     return {*ALWAYS, *keys, *tokens, *named}
 

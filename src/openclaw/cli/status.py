@@ -70,19 +70,23 @@ def dashboard(args: argparse.Namespace) -> int:
             "The Gateway serves no page: gateway.controlUi.enabled is false.\n"
             "Switch it on: openclaw config set gateway.controlUi.enabled true"
         )
-    if target.local and not client.alive():
+    running = not target.local or client.alive()
+    if not running and not args.no_open and not args.json:
         ensure_running(client)
-        target = client.target
+        running = True
     base = str(page.get("basePath") or "").strip("/")
     clean = f"{target.http_url}/{base}/" if base else f"{target.http_url}/"
-    report: dict[str, Any] = {"url": clean, "wsUrl": target.url}
-    if target.secret:
+    report: dict[str, Any] = {"url": clean, "wsUrl": target.url, "running": running}
+    if target.secret and running:
         ticket = client.call("signIn.create", {"secret": target.secret})
         report |= {"signInUrl": f"{clean}#ticket={ticket['ticket']}", "expiresInMs": ticket["expiresInMs"]}
     address = str(report.get("signInUrl") or clean)
     opened = not args.no_open and not args.json and _opens(address)
     if args.json:
         print_json(report)
+        return 0
+    if not running:
+        sys.stdout.write(f"No Gateway is running. Start it with `openclaw gateway start`; its page is at {clean}\n")
         return 0
     lines = [f"Opened in your browser: {clean}"] if opened else ["Open this address; it signs you in once:", address]
     if not opened and "expiresInMs" in report:

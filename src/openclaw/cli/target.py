@@ -104,6 +104,9 @@ def _local(gateway: dict[str, Any]) -> Target:
         port, source = explicit, "env OPENCLAW_GATEWAY_PORT"
     elif running.get("port"):
         port, source = int(running["port"]), "local loopback (running Gateway)"
+    elif explicit is not None:
+        # Any free port. Until a Gateway runs it is not known.
+        port, source = 0, "env OPENCLAW_GATEWAY_PORT"
     elif isinstance(configured := gateway.get("port"), int):
         port, source = configured, "local loopback (config gateway.port)"
     if running.get("host"):

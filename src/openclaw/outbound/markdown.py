@@ -42,7 +42,6 @@ RULE_LINE = "---"
 """What a thematic break is written as."""
 MARKS = "$%&*+-:<=>@[\\]^_`{}~!"
 """The characters at which the parser tries its rules."""
-_NO_MARKS = dict.fromkeys(map(ord, MARKS))
 FREE_MARKS, FREE_LINES = 60, 40
 """So many marks and lines are read in every text, however short."""
 CHARS_PER_MARK, CHARS_PER_LINE = 4, 16
@@ -262,7 +261,7 @@ def _read_inline(state: StateCore) -> None:
 
 def count_marks(text: str) -> int:
     """How many characters of a text the parser has to look at closely."""
-    return len(text) - len(text.translate(_NO_MARKS))
+    return sum(map(text.count, MARKS))
 
 
 def _unread(content: str) -> list[Token]:

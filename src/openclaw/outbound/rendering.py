@@ -258,7 +258,7 @@ def _merged(ranges: Iterable[TextRange]) -> list[TextRange]:
 
 
 def _utf16_places(text: str) -> Callable[[int], int]:
-    if text.isascii():
+    if text.isascii() or max(text) <= "\uffff":
         return lambda place: place
     places = [0]
     for char in text:
