@@ -35,6 +35,12 @@ async def test_an_agent_is_added_talks_from_its_own_workspace_and_is_deleted(
         assert gone["removedBindings"] == 1
         assert not Path(made["workspace"]).exists()
         assert list((gateway.state_dir / "trash").rglob("*.jsonl"))
+        assert "agent:work-horse:main" in next((gateway.state_dir / "trash").rglob("sessions.json")).read_text()
+        listed = await client.call("sessions.list", {})
+        assert [row["key"] for row in listed["sessions"]] == ["agent:main:main"]
+        await client.chat("still here", "main")
+    await gateway.stop()
+    assert not (gateway.state_dir / "agents" / "work-horse").exists()
 
 
 async def test_what_must_not_be_done_to_agents_is_refused(gateway: InProcessGateway) -> None:

@@ -58,6 +58,10 @@ class SessionStore(Protocol):
 
     async def count(self, agent_id: str) -> int: ...
 
+    async def close_agent(self, agent_id: str) -> None:
+        """Lets go of an agent whose folder is about to be moved away, so that nothing of it is written again."""
+        ...
+
     @property
     def agent_ids(self) -> list[str]:
         """The agents that have at least one session, configured or not. They are kept in memory."""

@@ -252,6 +252,9 @@ async def delete(call: MethodCall) -> Any:
         for row in rows:
             await delete_session(gateway.runtime, gateway.dispatcher, SessionRef(agent_id, row.key))
     if params.delete_files:
+        for key in [row.key async for row in in_pages(gateway.runtime.sessions, SessionQuery(agent_id=agent_id))]:
+            await gateway.dispatcher.abort(key)
+        await gateway.runtime.sessions.close_agent(agent_id)
         stamp = iso_utc(gateway.runtime.clock.now_ms()).replace(":", "-")
         trash = Path(gateway.runtime.state_dir) / "trash" / f"{agent_id}-{stamp}"
         # A project folder outside the state directory that serves as a workspace is left alone.

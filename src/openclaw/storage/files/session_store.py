@@ -121,7 +121,8 @@ class FileSessionStore:
     ) -> None:
         self._clock = clock
         self._repairs = repairs
-        self._template = store_template
+        self._shared = bool(store_template) and "{agentId}" not in (store_template or "")
+        """Whether all agents have one store."""
         self._default_agent = default_agent
         self._disk = Disk()
         self._files: dict[str, StoreFile] = {}
@@ -220,6 +221,18 @@ class FileSessionStore:
         index = self._agent_rows.get(normalize_agent_id(agent_id))
         return len(index) if index else 0
 
+    async def close_agent(self, agent_id: str) -> None:
+        agent = normalize_agent_id(agent_id)
+        async with self._opening:
+            file = None if self._shared else self._files.pop(self.path(agent), None)
+        if file is None:
+            return
+        if (settling := self._settling.get(file)) is not None:
+            settling.cancel()
+        await asyncio.gather(*self._folds)
+        await file.close()
+        self._unlisted |= {(agent, key): None for key in file.values}
+
     def path(self, agent_id: str) -> str:
         return self._path_of(agent_id)
 
@@ -260,7 +273,7 @@ class FileSessionStore:
             return file
 
     async def _open_file(self, path: str, agent: str) -> StoreFile:
-        shared = bool(self._template) and "{agentId}" not in (self._template or "")
+        shared = self._shared
 
         def note(key: str, value: Any) -> None:
             owner = agent_of(key, default_agent=self._default_agent) if shared else agent

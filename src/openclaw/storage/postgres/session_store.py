@@ -252,6 +252,9 @@ class PostgresSessionStore:
     def path(self, agent_id: str) -> str:
         return self._database.shown
 
+    async def close_agent(self, agent_id: str) -> None:
+        """Its rows are deleted one by one, and there is no folder."""
+
     async def close(self) -> None:
         try:
             await self._write_all_pending()
