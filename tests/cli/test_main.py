@@ -138,8 +138,8 @@ def test_a_wrong_option_is_a_usage_error(cli: Cli) -> None:
 def test_a_profile_has_a_state_directory_of_its_own(cli: Cli, tmp_path: Path) -> None:
     done = cli("--profile", "work", "config", "path")
     assert done.stdout.strip() == str(tmp_path / ".openclaw-work" / "openclaw.json")
-    done = cli("--dev", "dashboard", "--json")
-    assert json.loads(done.stdout)["url"] == "http://127.0.0.1:19001/"
+    done = cli("--dev", "gateway", "status", "--json")
+    assert json.loads(done.stdout)["gateway"]["port"] == 19001
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", "", "ünï"])

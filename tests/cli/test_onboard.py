@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +36,16 @@ def home() -> Iterator[Path]:
     # The path of a terminal's socket must be short.
     with tempfile.TemporaryDirectory(prefix="home") as path:
         yield Path(path)
+        end_gateways(path)
+
+
+def end_gateways(home: str) -> None:
+    """A Gateway that a terminal started outlives it, also one that was just being started when the terminal closed."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            of_home = f"HOME={home}".encode() in (process / "environ").read_bytes().split(b"\0")
+            if of_home and b"gateway" in (process / "cmdline").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from openclaw.events import Silent, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, ToolCall
 from openclaw.outbound.chunking import limits_for
 from openclaw.outbound.reply import ReplyShape
-from openclaw.runs.dispatcher import ending_of, reply_parts
+from openclaw.runs.endings import ending_of, reply_parts
 
 SIGNAL = {"channel": "signal", "to": "signal:+15550000042"}
 EMPTY = AssistantMessage(content=[])

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from openclaw.events import AssistantEnded, Event
-from openclaw.runs.dispatcher import ending_of
+from openclaw.runs.endings import ending_of
 from openclaw.runs.queue import RunRecord
 
 TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")

@@ -9,7 +9,7 @@ import logging
 from typing import Any
 
 from openclaw.events import CompactionEnded, Event, ModelSwitched, RetryScheduled, ToolEnded, ToolStarted
-from openclaw.runs.dispatcher import ending_of
+from openclaw.runs.endings import ending_of
 from openclaw.runs.queue import RunRecord
 from openclaw.sessions.keys import shown_key
 from openclaw.text import duration, shortened

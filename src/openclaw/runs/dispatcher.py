@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -19,16 +19,12 @@ from openclaw.agent.runtime import Runtime
 from openclaw.config.schema import Config
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import INTERNAL, TextBlock, UserMessage
-from openclaw.outbound.blocks import rest_of
-from openclaw.outbound.media_lines import closed_up
 from openclaw.outbound.prefix import Speaker
-from openclaw.outbound.reasoning import reasoning_message
-from openclaw.outbound.reply import MediaRef, ReplyShape, failure_notice, is_delivered, parts_for, reply_shape
+from openclaw.outbound.reply import is_delivered, reply_shape
 from openclaw.outbound.reply_files import Files
-from openclaw.outbound.stream import stored_refs
-from openclaw.outbound.usage_text import with_footer
 from openclaw.redact import redact
 from openclaw.runs.compactions import Compactions
+from openclaw.runs.endings import ANNOUNCED_SOURCES, Ending, abort_reason, ending_of, reply_parts
 from openclaw.runs.queue import (
     BACKLOG,
     Admission,
@@ -54,19 +50,17 @@ from openclaw.runs.recovery import (
     note_shutdown,
     unfinished_records,
 )
+from openclaw.runs.run_index import RunIndex, WaitResult
 from openclaw.runs.why_text import abort_text, reason_text
 from openclaw.sessions.keys import REMEMBERED_KEYS, is_subagent, kind_of
 from openclaw.storage import faults
 from openclaw.storage.base import (
-    END_STATES,
     NO_REASON,
     AbortReason,
     Accept,
     FirstStep,
-    Ledger,
     LedgerRow,
     MessageBody,
-    MessageState,
     OutboxPart,
     OutboxRow,
     Reason,
@@ -717,180 +711,3 @@ class Dispatcher:
             _, late = await asyncio.wait(self._background, timeout=STOP_S)
             for task in late:
                 task.cancel()
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """The last state of a message in the ledger, and the reason for it."""
-
-    state: MessageState
-    reason: Reason = NO_REASON
-
-
-ANNOUNCED_SOURCES = frozenset({"cron", "heartbeat", "hook"})
-"""Runs whose answer somebody else delivers, with the files that are stored with its end."""
-
-
-def ending_of(result: RunResult) -> Ending:
-    match result.outcome:
-        case "ok" if result.taken_in:
-            return Ending("superseded", Reason(ReasonCode.ANSWERED_BEFORE))
-        case "ok" if result.silent:
-            return Ending("silent", Reason(ReasonCode.NO_REPLY))
-        case "ok" if result.notice:
-            return Ending("answered", Reason(ReasonCode.NO_WORDS))
-        case "ok":
-            return Ending("answered")
-        case "error":
-            return Ending("failed", Reason(ReasonCode.OTHER, result.error or "unknown error"))
-        case "aborted" if result.error == AbortReason.TIMEOUT:
-            return Ending("failed", Reason(ReasonCode.TIME_LIMIT, str(result.time_limit_s or "")))
-        case "aborted":
-            return Ending("superseded", abort_reason(result.error or ""))
-
-
-def abort_reason(stopped_by: str) -> Reason:
-    """Returns the ledger's reason for a message that was stopped by an ``AbortReason``, or by something in words."""
-    match stopped_by:
-        case AbortReason.TIMEOUT:
-            return Reason(ReasonCode.TIME_LIMIT)
-        case AbortReason.REMOVED:
-            return Reason(ReasonCode.REMOVED_FROM_QUEUE)
-        case AbortReason.WITHDRAWN:
-            return Reason(ReasonCode.WITHDRAWN)
-        case _ if stopped_by in frozenset(AbortReason):
-            return Reason(ReasonCode.STOPPED, stopped_by)
-        case _:
-            return Reason(ReasonCode.OTHER, stopped_by)
-
-
-def reply_parts(
-    route: dict[str, Any],
-    ending: Ending,
-    result: RunResult,
-    shape: ReplyShape,
-    stored: Sequence[OutboxRow] = (),
-    files: Sequence[Files] = (),
-) -> list[OutboxPart]:
-    """Returns what the channel delivers: what was said, with its files, then one notice if the run failed.
-
-    ``stored`` is what the outbox holds of the reply already: what its blocks have said is not said again. Nothing is
-    delivered for messages of the web client and for runs that somebody stopped.
-    """
-    if not is_delivered(route) or ending.state not in ("answered", "failed", "expired"):
-        return []
-    notice = result.notice if ending.state == "answered" else failure_notice(reason_text(ending.reason))
-    reasoning = reasoning_message(result.reasoning)
-    refs = stored_refs(stored)
-    said: list[tuple[str, tuple[MediaRef, ...]]] = [(reasoning, ())] if reasoning else []
-    for place, answer in enumerate(result.said):
-        text = rest_of(answer.text, refs) if refs and answer.text else answer.text
-        own = files[place] if place < len(files) else Files()
-        text = closed_up(text) if answer.media else text
-        text = own.under(text)
-        if place == len(result.said) - 1 and result.footer:
-            text = with_footer(text, result.footer) if text.strip() else result.footer
-        said.append((text, own.media))
-    said += [(notice, ())] if notice else []
-    first = max((row.part for row in stored), default=-1) + 1
-    parts: list[OutboxPart] = []
-    for text, media in said:
-        parts += parts_for(route, [text], shape, media, result.reply_to, first=first + len(parts))
-    return parts
-
-
-# The runs in memory
-
-REMEMBERED_RUNS = 200
-"""The index forgets ended runs when it holds more runs than this."""
-LONGEST_CHAIN = 20
-"""How many ``answeredBy`` links are followed."""
-
-
-class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
-    status: str
-    """``ok``, ``error`` or ``timeout``."""
-    started_at: int | None = None
-    ended_at: int | None = None
-    error: str | None = None
-
-
-class RunIndex:
-    """The runs that have not ended and the last that have. The ledger answers for older ones."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._records: dict[str, RunRecord] = {}
-        self._ended: deque[str] = deque()
-        """The ids of ended runs, in the order in which they ended."""
-        self._waiters: dict[str, set[asyncio.Event]] = {}
-        """Events to set when the run with that id ends."""
-
-    def get(self, run_id: str) -> RunRecord | None:
-        return self._records.get(run_id)
-
-    def add(self, record: RunRecord) -> None:
-        """Adds a run, and forgets the first that ended when there are too many."""
-        self._records[record.run_id] = record
-        while len(self._records) > REMEMBERED_RUNS and self._ended:
-            self._records.pop(self._ended.popleft(), None)
-
-    def ended(self, run_id: str) -> None:
-        self._ended.append(run_id)
-        self.wake_waiters(run_id)
-
-    def wake_waiters(self, run_id: str) -> None:
-        for waiter in self._waiters.get(run_id, ()):
-            waiter.set()
-
-    async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
-        """Waits for the end of a run. A run that is not known yet may still come."""
-        known = await self._outcome(run_id)
-        if known is not None or timeout_s <= 0:
-            return known or WaitResult(status="timeout")
-        ended = asyncio.Event()
-        answering = await self._answering(run_id)
-        waiters = self._waiters.setdefault(answering, set())
-        waiters.add(ended)
-        try:
-            async with asyncio.timeout(timeout_s):
-                # The run may have ended during the look-up of the run that answers.
-                if (known := await self._outcome(run_id)) is not None:
-                    return known
-                await ended.wait()
-        except TimeoutError:
-            return WaitResult(status="timeout")
-        finally:
-            waiters.discard(ended)
-            if not waiters:
-                self._waiters.pop(answering, None)
-        return await self._outcome(run_id) or WaitResult(status="timeout")
-
-    async def _outcome(self, run_id: str) -> WaitResult | None:
-        record = self._records.get(run_id)
-        if record is not None:
-            if not record.ended:
-                return None
-            status = "ok" if record.state == "ok" else "error"
-            error = record.error or ("aborted" if record.state == "aborted" else None)
-            return WaitResult(status=status, started_at=record.started_at, ended_at=record.ended_at, error=error)
-        answering = await self._answering(run_id)
-        if answering in self._records:
-            return await self._outcome(answering)
-        row = await self._ledger.by_run(answering)
-        if row is None or row.state not in END_STATES:
-            return None
-        status = "ok" if row.state in ("answered", "silent") else "error"
-        error = None if status == "ok" else reason_text(row.reason) or row.state
-        return WaitResult(status=status, started_at=row.started_at, ended_at=row.ended_at, error=error)
-
-    async def _answering(self, run_id: str) -> str:
-        """Returns the id of the run that answers this message: its own, or the one that took it in."""
-        for _ in range(LONGEST_CHAIN):
-            if run_id in self._records:
-                break
-            row = await self._ledger.by_run(run_id)
-            by = (row.result or {}).get("answeredBy") if row is not None else None
-            if not isinstance(by, str):
-                break
-            run_id = by
-        return run_id

@@ -9,7 +9,7 @@ import msgspec
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, find_row, target_of
 from openclaw.inbound.held import Waiting
-from openclaw.runs.dispatcher import LONGEST_CHAIN
+from openclaw.runs.run_index import LONGEST_CHAIN
 from openclaw.runs.why_text import (
     LONGEST_NUMBER,
     Life,
