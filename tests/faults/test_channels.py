@@ -28,7 +28,7 @@ from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
 
 SCHEDULES = int(os.environ.get("OPENCLAW_TEST_SCHEDULES", "1"))
-WORDS = 18
+WORDS = 9
 PATIENCE_S = 120
 LIVES = 2
 TAGS = ("failed", "dropped", "broken", "repeated")
