@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import socket
 import sqlite3
 from pathlib import Path
@@ -138,17 +139,19 @@ def test_a_missing_key_and_a_taken_port_are_told(cli: Cli, state: Path) -> None:
     assert "no key for anthropic" in found["model"]["text"] and "config set gateway.port" in found["port"]["fix"]
 
 
-async def test_on_a_terminal_a_repair_is_asked_about_first(tmp_path: Path) -> None:
+async def test_on_a_terminal_a_repair_is_asked_about_first() -> None:
     need_tmux()
-    state = tmp_path / "state"
-    state.mkdir(mode=0o755)
-    state.chmod(0o755)
-    env = {**os.environ, **NO_PORT, "OPENCLAW_STATE_DIR": str(state), "HOME": str(tmp_path)}
-    async with Tmux(tmp_path, env, "doctor", "--fix") as terminal:
-        await terminal.shows("can be read by other users", "Repair these 1? [Y/n]")
-        await terminal.press("Enter")
-        await terminal.shows("repaired", "closed to other users")
-    assert state.stat().st_mode & 0o077 == 0
+    # A long path would wrap the lines that are looked for.
+    with tempfile.TemporaryDirectory(prefix="d") as folder:
+        state = Path(folder) / "state"
+        state.mkdir(mode=0o755)
+        state.chmod(0o755)
+        env = {**os.environ, **NO_PORT, "OPENCLAW_STATE_DIR": str(state), "HOME": folder}
+        async with Tmux(Path(folder), env, "doctor", "--fix") as terminal:
+            await terminal.shows("can be read by other users", "Repair these 1? [Y/n]")
+            await terminal.press("Enter")
+            await terminal.shows("repaired", "closed to other users")
+        assert state.stat().st_mode & 0o077 == 0
 
 
 def test_the_security_audit_is_one_line(cli: Cli, state: Path) -> None:
