@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import socket
 import sqlite3
+import tempfile
 from pathlib import Path
 from typing import Any
 
