@@ -44,6 +44,8 @@ NAMED_BY_CONFIG = {
     ("*", hooks.base_path): "reads hooks.maxBodyBytes; tests/scheduler tries its bodies",
     ("*", control_ui.base_path): "reads no body",
 }
+SIGN_IN = ("POST", "/__openclaw__/sign-in")
+"""Reads 1 KB from anybody. Whatever is wrong with it is a wrong ticket."""
 HTTP_ON = {"gateway": {"http": {"endpoints": {"chatCompletions": {"enabled": True}, "responses": {"enabled": True}}}}}
 DEEP = "[" * 5000 + "]" * 5000
 DEEPER_THAN_ALLOWED = "[" * (MAX_DEPTH + 10) + "]" * (MAX_DEPTH + 10)
@@ -56,6 +58,7 @@ async def test_every_endpoint_has_a_rule_about_its_body(tmp_path: Path) -> None:
             *TAKES_A_BODY,
             *TAKES_NO_BODY,
             *NAMED_BY_CONFIG,
+            SIGN_IN,
         }
 
 
@@ -111,6 +114,8 @@ async def test_a_body_that_is_a_bomb_is_refused_with_a_reason(tmp_path: Path, bo
             assert status in statuses, (path, status)
             stranger = head(verb, path, header.format(size=len(body)), token=None)
             assert (await exchange(running, stranger + body))[0] == 401
+        stranger = head(*SIGN_IN, header.format(size=len(body)), token=None)
+        assert (await exchange(running, stranger + body))[0] in (401, 429)
         await assert_alive(running)
 
 
@@ -260,6 +265,10 @@ OWN_FILES = {
     "storage/files/backup.py": "its own files, whose content is known by its hash",
     "tools/browser/cdp.py": "64 KB of a browser that the owner named",
     "cli/client.py": "answers of the owner's Gateway",
+    "cli/doctor.py": "the lock",
+    "gateway/offline.py": "an answer made in the same process",
+    "storage/postgres/ledger.py": "the ledger",
+    "storage/postgres/session_store.py": "the session store",
     "cli/config.py": "an argument that the owner typed",
     "cli/gateway.py": "an argument that the owner typed",
     "cli/logs.py": "log lines, which the Gateway wrote flat",

@@ -208,7 +208,7 @@ async def _answer(response: aiohttp.ClientResponse, provider: str) -> str:
     body = await response.content.read(LONGEST_OUTPUT)
     try:
         return msgspec.json.decode(body, type=_Transcript).text
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         raise NotTranscribed(f"{provider} sent something that is no transcript") from None
 
 
