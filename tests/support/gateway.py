@@ -185,7 +185,8 @@ class WireClient:
         self.hello: dict[str, Any] = {}
         self.events: list[dict[str, Any]] = []
         self.bytes_received = 0
-        self._answers: dict[str, asyncio.Queue[dict[str, Any]]] = {}
+        self._answers: dict[str, asyncio.Queue[dict[str, Any] | None]] = {}
+        """None in a queue: the connection has closed."""
         self._arrived = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
 
@@ -213,6 +214,8 @@ class WireClient:
                 self.events.append(frame)
             self._arrived.set()
         self._arrived.set()
+        for waiting in self._answers.values():
+            waiting.put_nowait(None)
 
     async def send(self, method: str, params: Any = None) -> str:
         request_id = str(uuid.uuid4())
@@ -222,7 +225,11 @@ class WireClient:
         return request_id
 
     async def answer(self, request_id: str, timeout: float = 60) -> Any:
-        frame = await asyncio.wait_for(self._answers[request_id].get(), timeout)
+        waiting = self._answers[request_id]
+        gone = waiting.empty() and self._reader is not None and self._reader.done()
+        frame = None if gone else await asyncio.wait_for(waiting.get(), timeout)
+        if frame is None:
+            raise ConnectionError("the connection closed before the answer")
         if not frame["ok"]:
             raise RequestFailed(frame["error"], frame.get("payload"))
         return frame.get("payload")

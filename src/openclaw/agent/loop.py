@@ -256,6 +256,7 @@ class _Loop:
         def on_event(event: StreamEvent) -> None:
             if type(event) is Text:
                 streamed.append(event)
+                # Silence, reasoning and repeated words are held back; what is left is for people.
                 self._show(part.feed(event.delta))
             elif type(event) is Thinking:
                 streamed.append(event)

@@ -329,6 +329,7 @@ async def prepare(
         about = PromptAbout(agent_id=agent_id, session_key=session_key, private=is_private(kind, session_key))
         facts.sections = await runtime.extensions.prompt_sections(about)
     now, max_tokens = runtime.clock.now_ms(), body.max_tokens or params.max_tokens
+    # The system prompt and its tools, as ``build_system_prompt`` makes them; kept while the facts stay the same.
     prompt = runtime.prompts.of(facts, body.client_tools if model.tools else [])
     told = turn_facts(
         session_key=session_key,

@@ -426,6 +426,7 @@ class AgentRun:
             raise ModelError(text, kind="timeout", retryable=True) from None
 
     async def _call_model(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
+        """Asks the budget, then ``ModelCalls.call`` in ``models/calls.py``."""
         faults.point("model.call")
         self._on_model_call()
         return await self._paid.ask(request, on_event, self._recorder.log.limit_output)

@@ -21,7 +21,7 @@ async def offer(
 
     While the disk fails it tries for ever, so that no message is lost. After any other failure it gives the message up
     after some attempts, because it would keep back all later ones. The platform is told only after this returns.
-    ``hand_in`` is ``receive`` of the context unless another of its functions is given.
+    ``hand_in`` is ``receive`` of the context (``Pipeline.receive``) unless another of its functions is given.
     """
     log, attempt, hand_in = context.log, 0, hand_in or context.receive
     while True:

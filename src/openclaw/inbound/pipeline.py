@@ -433,6 +433,7 @@ class Pipeline:
             extensions.message_received(received(message))
         outcome = Continue(text=message.text)
         if message.reads_commands:
+            # Words without a command come back unchanged.
             outcome = await handle_commands(message.facts, message.text, self._commands)
         if isinstance(outcome, Handled):
             return await self._write_down(message, outcome)

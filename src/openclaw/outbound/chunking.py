@@ -72,6 +72,7 @@ class Limits(msgspec.Struct, frozen=True):
     """The most lines. 0 means no limit."""
 
     def cut(self, text: str) -> list[str]:
+        """The text in parts that fit, with fences closed and opened again."""
         return chunk(text, self)
 
 
