@@ -6,6 +6,8 @@ import sys
 
 from openclaw.cli.client import from_args
 from openclaw.cli.command import CLIENT, Action, Flag, Group, UserError, answer, query
+from openclaw.cli.questions import yes
+from openclaw.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,8 +42,7 @@ def delete(args: argparse.Namespace) -> int:
     if not args.force:
         if not sys.stdin.isatty():
             raise UserError("Deleting an agent needs --force when nobody can be asked.")
-        said = input(f"Delete agent {args.id}? Its files go to the trash folder. [y/N] ")
-        if said.strip().lower() not in ("y", "yes"):
+        if not yes(f"Delete agent {printable(args.id)}? Its files go to the trash folder.", usual=False):
             return 1
     gone = from_args(args).call("agents.delete", {"agentId": args.id, "deleteFiles": not args.keep_files})
     text = f"Agent {gone['agentId']} deleted ({gone['removedBindings']} bindings removed)."

@@ -7,6 +7,7 @@ import sys
 
 from openclaw import paths
 from openclaw.cli.command import UserError, answer
+from openclaw.cli.questions import choose, entered, secret, yes
 from openclaw.cli.terminal import note
 
 TYPE_CHECKING = False
@@ -81,10 +82,7 @@ def _kind(name: str | None) -> type[ConfiguredKind]:
 
     names = [known for known in BUILT_IN if known != "imessage"]
     if name is None and sys.stdin.isatty():
-        for number, known in enumerate(names, start=1):
-            note(f"{number}. {built_in_kind(known).label}")
-        answer = input("Which channel? ").strip().lower()
-        name = names[int(answer) - 1] if answer.isdigit() and 0 < int(answer) <= len(names) else answer
+        name = names[choose("Which channel?", [built_in_kind(known).label for known in names], 0)]
     if name is None or name.strip().lower() not in BUILT_IN:
         raise UserError(f"Name a channel: {', '.join(names)}.")
     return built_in_kind(name.strip().lower())
@@ -111,12 +109,7 @@ def _asked(field: AccountKey, where: str, account: str | None) -> str:
         if field.optional:
             return ""
         raise UserError(f"{where}.{field.key} is missing: add --set {field.key}=… or run this in a terminal.")
-    if field.secret:
-        import getpass
-
-        value = getpass.getpass(f"{field.question}: ").strip()
-    else:
-        value = input(f"{field.question}: ").strip()
+    value = secret(field.question) if field.secret else entered(f"{field.question}:")
     if not value and not field.optional:
         raise UserError(f"{field.question}: nothing was entered, so nothing was changed.")
     return value
@@ -131,7 +124,7 @@ def _need_library(kind: type[ConfiguredKind], *, install: bool) -> None:
     wanted = requirements_of(kind.id)
     command = [sys.executable, "-m", "pip", "install", *wanted]
     if not install and sys.stdin.isatty():
-        install = input(f"{kind.label} needs {', '.join(wanted)}. Install it now? [Y/n] ").strip().lower() in ("", "y")
+        install = yes(f"{kind.label} needs {', '.join(wanted)}. Install it now?", usual=True)
     if not install:
         raise UserError(f"{kind.label} needs a library: {' '.join(command)}")
     import subprocess

@@ -10,6 +10,7 @@ from openclaw import paths
 from openclaw.cli import service
 from openclaw.cli.client import GatewayClient, GatewayError, Lost, Unreachable, new_id
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
+from openclaw.cli.questions import yes
 from openclaw.cli.session_names import check_agent, session_key
 from openclaw.cli.target import resolve
 from openclaw.cli.terminal import note
@@ -236,7 +237,7 @@ def _ensure_demo() -> None:
         "No model key was found (for example ANTHROPIC_API_KEY or OPENAI_API_KEY) and no local Ollama.\n"
         "A small model can run on this computer; it is good for trying things out."
     )
-    if input("Fetch it now (about 98 MB)? [Y/n] ").strip().lower() in ("", "y", "yes"):
+    if yes("Fetch it now (about 98 MB)?", usual=True):
         from openclaw.cli.local_models import fetch_local
 
         fetch_local()

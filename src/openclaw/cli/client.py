@@ -369,11 +369,10 @@ def from_args(args: argparse.Namespace, *, live: bool = False) -> GatewayClient:
 
 def service_started(client: GatewayClient) -> bool:
     """Asks the person at the terminal whether to start a Gateway, and starts it."""
+    from openclaw.cli.questions import yes
     from openclaw.cli.service import start
 
-    sys.stderr.write(f"No Gateway is running at {client.target.url}. Start it now? [Y/n] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
+    if not yes(f"No Gateway is running at {client.target.url}. Start it now?", usual=True):
         return False
     start(client)
     return True

@@ -18,6 +18,7 @@ from openclaw import __version__, paths
 from openclaw.cli import service
 from openclaw.cli import target as targets
 from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, UserError
+from openclaw.cli.questions import yes
 from openclaw.cli.terminal import paint, print_json
 from openclaw.config.load import read_config
 from openclaw.printable import printable
@@ -479,9 +480,8 @@ def _agreed(findings: list[Finding], args: argparse.Namespace) -> bool:
         return False
     for finding in wrong:
         sys.stdout.write(f"{paint('repair', 'yellow')}  {printable(finding.text)}\n")
-    sys.stdout.write(f"Repair these {len(wrong)}? [Y/n] ")
     sys.stdout.flush()
-    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+    return yes(f"Repair these {len(wrong)}?", usual=True)
 
 
 def doctor(args: argparse.Namespace) -> int:

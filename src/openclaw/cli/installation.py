@@ -12,6 +12,7 @@ import sys
 from openclaw import __version__, paths
 from openclaw.cli import service
 from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, UserError
+from openclaw.cli.questions import yes
 from openclaw.cli.terminal import note, paint, print_json
 from openclaw.printable import printable
 
@@ -166,7 +167,7 @@ def _wants_backup(args: argparse.Namespace) -> bool:
         return not args.no_backup
     if args.yes or args.json or not sys.stdin.isatty():
         return True
-    return _asked("Make a backup first? [Y/n] ", default=True)
+    return yes("Make a backup first?", usual=True)
 
 
 def _stop() -> str:
@@ -235,7 +236,7 @@ def _carry_out(args: argparse.Namespace, head: str, steps: list[PlannedStep], ab
             raise UserError(
                 "Say --yes to do it without a question, or --dry-run to see what would be done.", EXIT_USAGE
             )
-        if not _asked("Do it? [y/N] ", default=False):
+        if not yes("Do it?", usual=False):
             note("Nothing was done.")
             return EXIT_FAILURE
     done: list[str] = []
@@ -247,13 +248,6 @@ def _carry_out(args: argparse.Namespace, head: str, steps: list[PlannedStep], ab
     if args.json:
         print_json({"ok": True, **about, "steps": plan, "done": done})
     return 0
-
-
-def _asked(question: str, *, default: bool) -> bool:
-    sys.stdout.write(question)
-    sys.stdout.flush()
-    given = sys.stdin.readline().strip().lower()
-    return given in ("y", "yes") or (default and not given)
 
 
 _PLAN = (

@@ -7,6 +7,7 @@ import sys
 
 from openclaw import paths
 from openclaw.cli.command import UserError, answer, nearest
+from openclaw.cli.questions import choose
 from openclaw.cli.terminal import note, print_json, show_progress
 from openclaw.printable import printable
 
@@ -74,8 +75,9 @@ def install(args: argparse.Namespace) -> int:
         if args.json or not sys.stdin.isatty():
             args.plain = False
             return list_local(args)
-        if (name := _asked()) is None:
+        if (chosen := choose_download()) is None:
             return 0
+        name = chosen.id
     if name.lower() in DEMO_NAMES:
         if args.if_needed and not _needed():
             return 0
@@ -175,22 +177,17 @@ def named_download(name: str) -> Download:
     return wanted
 
 
-def _asked() -> str | None:
+def choose_download() -> Download | None:
     """Lets a person choose a model. None: they want none."""
     from openclaw.models.local.downloads import DOWNLOADS, fitting
 
-    best = fitting(memory_here())
-    for number, one in enumerate(DOWNLOADS, start=1):
-        here = ", installed" if one.is_installed(paths.state_dir()) else ""
+    best, rows = fitting(memory_here()), list[str]()
+    for one in DOWNLOADS:
         fits = " (fits this computer)" if one is best else ""
-        note(f"{number}. {one.name}, {one.size / 1e9:.1f} GB: {one.about}{fits}{here}")
-    usual = DOWNLOADS.index(best) + 1
-    given = input(f"Which one? [{usual}, empty line takes it; n for none] ").strip().lower()
-    if given in ("n", "no", "none"):
-        return None
-    if given.isdigit() and 0 < int(given) <= len(DOWNLOADS):
-        return DOWNLOADS[int(given) - 1].id
-    return given or best.id
+        here = ", installed" if one.is_installed(paths.state_dir()) else ""
+        rows.append(f"{one.name}, {one.size / 1e9:.1f} GB: {one.about}{fits}{here}")
+    picked = choose("Which one?", [*rows, "None of them"], DOWNLOADS.index(best))
+    return DOWNLOADS[picked] if picked < len(DOWNLOADS) else None
 
 
 def _default_after(wanted: Download) -> str:

@@ -9,6 +9,7 @@ from openclaw import paths
 from openclaw.cli.client import from_args
 from openclaw.cli.command import CLIENT, GATEWAY, JSON, Action, Flag, Group, UserError, answer
 from openclaw.cli.local_models import install, list_local, refresh_gateway, remove
+from openclaw.cli.questions import yes
 from openclaw.cli.terminal import note, paint, print_json
 from openclaw.printable import printable
 
@@ -168,8 +169,8 @@ def offer_keys(offers: list[dict[str, str]]) -> bool:
     """Asks the person at the terminal whether to give the Gateway the keys that it lacks. True: it got one."""
     stored = False
     for offer in offers:
-        question = f"The Gateway does not have your {offer['label']} key ({offer['variable']}). Store it for it? [Y/n] "
-        if input(question).strip().lower() in ("", "y", "yes"):
+        question = f"The Gateway does not have your {offer['label']} key ({offer['variable']}). Store it for it?"
+        if yes(question, usual=True):
             note(keep_key(offer["provider"], os.environ[offer["variable"]].strip()))
             stored = True
     return stored

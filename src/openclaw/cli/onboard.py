@@ -195,18 +195,10 @@ def _asked_key() -> Answerer | None:
 
 
 def _fetched() -> Answerer | None:
-    from openclaw.cli.local_models import fetch_model, memory_here
-    from openclaw.models.local.downloads import DOWNLOADS, fitting
+    from openclaw.cli.local_models import choose_download, fetch_model
 
-    best = fitting(memory_here())
-    rows = [
-        f"{one.name}, {one.size / 1e9:.1f} GB: {one.about}{' (fits this computer)' if one is best else ''}"
-        for one in DOWNLOADS
-    ]
-    picked = choose("Which one?", [*rows, "None of them"], DOWNLOADS.index(best))
-    if picked == len(DOWNLOADS):
+    if (wanted := choose_download()) is None:
         return None
-    wanted = DOWNLOADS[picked]
     try:
         fetch_model(wanted)
     except UserError as error:

@@ -7,7 +7,7 @@ import sys
 from openclaw.cli.command import UserError
 from openclaw.cli.terminal import note
 
-STOPPED = "Stopped here. What was set up stays; `openclaw onboard` goes on from there."
+STOPPED = "There was no answer, so this stops here. What was done stays; run the command again to go on."
 TRIES = 20
 
 

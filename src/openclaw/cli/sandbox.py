@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from openclaw import paths
 from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError
+from openclaw.cli.questions import yes
 from openclaw.cli.terminal import paint, print_json
 from openclaw.clock import SystemClock
 from openclaw.config.agents import agent_ids, default_agent_id, main_session_key, sandbox_config, wants_sandbox
@@ -217,9 +218,8 @@ def recreate(args: argparse.Namespace) -> int:
         sys.stdout.write("".join(f"  {printable(record.folder)}\n" for record in chosen))
         if not sys.stdin.isatty():
             raise UserError("nothing was deleted; add --force to do it without a question")
-        sys.stdout.write("Delete them? [y/N] ")
         sys.stdout.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        if not yes("Delete them?", usual=False):
             return EXIT_FAILURE
     removed, failed = [], {}
     for record in chosen:

@@ -21,6 +21,7 @@ from openclaw.cli.command import (
     answer,
     query,
 )
+from openclaw.cli.questions import yes
 from openclaw.cli.session_names import find_session, given_key
 from openclaw.cli.target import resolve
 from openclaw.cli.terminal import note, paint, print_json, working
@@ -220,10 +221,7 @@ def delete(args: argparse.Namespace) -> int:
     if not args.yes:
         if not sys.stdin.isatty():
             raise UserError(f"This deletes {key}. Say --yes to do it without a question.", EXIT_USAGE)
-        if input(f"Delete {printable(key)}? Its transcript is kept as an archive. [y/N] ").strip().lower() not in (
-            "y",
-            "yes",
-        ):
+        if not yes(f"Delete {printable(key)}? Its transcript is kept as an archive.", usual=False):
             note("Nothing was deleted.")
             return EXIT_FAILURE
     report = client.call("sessions.delete", {"key": key}, timeout_ms=SLOW_MS)
