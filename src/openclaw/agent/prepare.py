@@ -326,7 +326,7 @@ async def prepare(
         kind=kind,
     )
     if runtime.extensions.sections and model.tools:
-        about = PromptAbout(agent_id=agent_id, session_key=session_key, private=is_private(kind, session_key))
+        about = PromptAbout(agent_id=agent_id, session_key=session_key, private=audience.private)
         facts.sections = await runtime.extensions.prompt_sections(about)
     now, max_tokens = runtime.clock.now_ms(), body.max_tokens or params.max_tokens
     # The system prompt and its tools, as ``build_system_prompt`` makes them; kept while the facts stay the same.

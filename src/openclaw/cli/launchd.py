@@ -6,7 +6,6 @@ import os
 import sys
 
 from openclaw import paths
-from openclaw.cli.command import UserError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,18 +45,12 @@ def plist_text(what: str, extra: list[str], kept: dict[str, str]) -> bytes:
 
 def put_in_place(what: str, extra: list[str], *, force: bool) -> dict[str, Any]:
     """Writes the file and loads the agent. An agent that is loaded already is started anew."""
-    from openclaw.cli.service import KEPT_VARIABLES
+    from openclaw.cli.service import KEPT_VARIABLES, write_service_file
 
     path = plist_path(what)
-    if os.path.exists(path) and not force:
-        raise UserError(f"The service is already installed: {path}. --force writes it again.")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
     paths.make_private_dir(os.path.join(paths.state_dir(), "logs"))
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if os.environ.get(name)}
-    temporary = f"{path}.tmp"
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(plist_text(what, extra, kept))
-    os.replace(temporary, path)
+    write_service_file(path, plist_text(what, extra, kept).decode(), force=force)
     domain = f"gui/{os.getuid()}"
     launchctl("bootout", f"{domain}/{label(what)}")
     loaded = launchctl("bootstrap", domain, path)

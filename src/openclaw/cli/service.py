@@ -259,7 +259,8 @@ def put_in_place(what: str, extra: list[str], *, force: bool) -> dict[str, Any]:
         from openclaw.cli import launchd
 
         return {**launchd.put_in_place(what, extra, force=force), "variables": env}
-    path, name = _write_unit(what, extra, force=force), unit_name(what)
+    path, name = unit_path(what), unit_name(what)
+    write_service_file(path, unit_text(what, extra), force=force)
     commands = ["systemctl --user daemon-reload", f"systemctl --user enable {name}", f"systemctl --user restart {name}"]
     report: dict[str, Any] = {"ok": True, "path": path, "enabled": usable(), "variables": env}
     if not report["enabled"]:
@@ -303,16 +304,13 @@ def uninstall(args: argparse.Namespace, what: str) -> int:
     return answer(args, {"ok": True, "removed": True, "path": path}, f"Removed {path}.")
 
 
-def _write_unit(what: str, extra: list[str], *, force: bool) -> str:
-    path = unit_path(what)
+def write_service_file(path: str, text: str, *, force: bool) -> None:
+    """Writes the file that systemd or launchd starts the service from."""
+    from openclaw.config.store import write_private
+
     if os.path.exists(path) and not force:
         raise UserError(f"The service is already installed: {path}. --force writes it again.")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.tmp"
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(unit_text(what, extra))
-    os.replace(temporary, path)
-    return path
+    write_private(path, text)
 
 
 def unit_issues() -> list[str]:

@@ -38,15 +38,12 @@ def wanted_names(config_text: str) -> set[str]:
 def write_env(environ: Mapping[str, str]) -> list[str]:
     """Writes the variables of now into the file, for its owner only, and returns their names."""
     from openclaw.cli.target import config_text
+    from openclaw.config.store import write_private
 
     wanted = wanted_names(config_text(paths.config_path()) or "")
     kept = {name: environ[name] for name in sorted(wanted) if environ.get(name) and "\n" not in environ[name]}
-    paths.make_private_dir(paths.state_dir())
-    temporary = f"{env_path()}.tmp"
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write("# Variables of the OpenClaw service. Written anew by `openclaw gateway install --force`.\n")
-        file.writelines(f"{name}={value}\n" for name, value in kept.items())
-    os.replace(temporary, env_path())
+    head = "# Variables of the OpenClaw service. Written anew by `openclaw gateway install --force`.\n"
+    write_private(env_path(), head + "".join(f"{name}={value}\n" for name, value in kept.items()))
     return list(kept)
 
 
