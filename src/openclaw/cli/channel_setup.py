@@ -52,6 +52,8 @@ def login(args: argparse.Namespace) -> int:
 
 def logout(args: argparse.Namespace) -> int:
     """Switches the account off and removes its secrets from the configuration."""
+    from openclaw.cli.config import changed
+
     kind = _kind(args.channel)
     where = _where(kind.id, args.account)
     _need_section(where)
@@ -59,22 +61,23 @@ def logout(args: argparse.Namespace) -> int:
         if field.secret:
             _unset(f"{where}.{field.key}")
     _write(where, {"enabled": False})
-    note(f"{kind.label} is off, and its secrets are gone from the configuration.")
-    return 0
+    return changed(args, f"{kind.label} is off, and its secrets are gone from the configuration.", path=where)
 
 
 def remove(args: argparse.Namespace) -> int:
     """Switches the account off. With ``--delete`` its whole section goes."""
+    from openclaw.cli.config import changed
+
     channel = args.channel.strip().lower()
     where = _where(channel, args.account)
     _need_section(where)
     if args.delete:
         _unset(where)
-        note(f"Removed {where} from {paths.config_path()}. Conversations are kept.")
+        told = f"Removed {where} from {paths.config_path()}. Conversations are kept."
     else:
         _write(where, {"enabled": False})
-        note(f"Switched {where} off; `--delete` removes its settings too.")
-    return 0
+        told = f"Switched {where} off; `--delete` removes its settings too."
+    return changed(args, told, path=where, deleted=args.delete)
 
 
 def _kind(name: str | None) -> type[ConfiguredKind]:
