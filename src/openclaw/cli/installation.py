@@ -125,7 +125,7 @@ def _install_folder(folder: str) -> list[list[str]]:
     from openclaw.python_packages import NoInstaller, install_command
 
     try:
-        command = install_command(["--upgrade", folder])
+        command = install_command(["--quiet", "--upgrade", folder])
     except NoInstaller as problem:
         raise UserError(str(problem)) from None
     # uv would take what it built from this folder the last time.
@@ -274,7 +274,7 @@ def uninstall(args: argparse.Namespace) -> int:
     steps += [PlannedStep(f"delete {path}", _delete(path)) for path in doomed]
     method = _method(args)
     if with_app:
-        steps += _app_steps(method)
+        steps += _app_steps(method, dry_run=args.dry_run)
     if not steps:
         note("There is nothing to remove.")
         return 0
@@ -283,7 +283,7 @@ def uninstall(args: argparse.Namespace) -> int:
     return _carry_out(args, head, steps, {"method": method, "stateDir": state})
 
 
-def _app_steps(method: str) -> list[PlannedStep]:
+def _app_steps(method: str, *, dry_run: bool) -> list[PlannedStep]:
     if method == "git":
         text = f"the program is a checkout: delete {_checkout()} yourself when you are done with it"
         return [PlannedStep(text, lambda: text)]
@@ -292,6 +292,10 @@ def _app_steps(method: str) -> list[PlannedStep]:
         "uv": ["uv", "tool", "uninstall", NAME],
         "pip": [sys.executable, "-m", "pip", "uninstall", "--yes", NAME],
     }[method]
+    import shutil
+
+    if shutil.which(words[0]) is None and not dry_run:
+        raise UserError(f"Nothing was removed: {words[0]} installed the program, and it is not on your PATH here.")
     return [PlannedStep(" ".join(words), _command(words))]
 
 
