@@ -153,9 +153,12 @@ def requirements_of(extra: str) -> list[str]:
 
 
 def _need_section(where: str) -> None:
-    from openclaw.cli.config import configured
+    from openclaw.cli.config import NotSet, configured
 
-    configured(where)
+    try:
+        configured(where)
+    except NotSet:
+        raise UserError(f"{where} is not configured. `openclaw channels list` shows the accounts.") from None
 
 
 def _write(where: str, values: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 30_000
 RUN_TIMEOUT_MS = 600_000
+_HINT = "`openclaw cron list --all` shows the jobs with their ids."
 _ID = Flag("id ID", "the job, as `openclaw cron list` names it", param="id")
 
 # What the flags mean
@@ -219,7 +220,7 @@ def _show_runs(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str
         line = f"{_moment_text(entry.get('runAtMs'), answer.get('timezone'))}  {entry.get('status')}  {seconds:.1f}s"
         yield f"{line}  {clipped(' '.join(told.split()), 100)}".rstrip()
     if not entries:
-        yield "The job has not run yet."
+        yield f"No runs of {args.id} are kept. {_HINT}"
 
 
 def _show_run(answer: dict[str, Any], args: argparse.Namespace) -> list[str]:
@@ -227,7 +228,7 @@ def _show_run(answer: dict[str, Any], args: argparse.Namespace) -> list[str]:
 
 
 def _show_removed(answer: dict[str, Any], args: argparse.Namespace) -> list[str]:
-    return [f"Removed {args.id}." if answer.get("removed") else f"There is no job {args.id}."]
+    return [f"Removed {args.id}." if answer.get("removed") else f"There is no job {args.id}. {_HINT}"]
 
 
 _JOB = (
@@ -281,6 +282,7 @@ def _switch(word: str, enabled: bool) -> Any:
         (_ID,),
         params=lambda args: {"patch": {"enabled": enabled}},
         show=_show_job,
+        hint=_HINT,
         example=f"openclaw cron {'enable' if enabled else 'disable'} d597ad21-0c43-4c0e-9a51-6a1c8a2f6f10",
         timeout_ms=TIMEOUT_MS,
     )
@@ -318,6 +320,7 @@ _ACTIONS = {
         ),
         params=_patch,
         show=_show_job,
+        hint=_HINT,
         example="openclaw cron edit d597ad21-0c43-4c0e-9a51-6a1c8a2f6f10 --every 1h",
         timeout_ms=TIMEOUT_MS,
     ),
@@ -335,6 +338,7 @@ _ACTIONS = {
         ),
         params=lambda args: {"mode": "due" if args.due else "force"},
         show=_show_run,
+        hint=_HINT,
         example="openclaw cron run d597ad21-0c43-4c0e-9a51-6a1c8a2f6f10",
         timeout_ms=RUN_TIMEOUT_MS,
     ),
