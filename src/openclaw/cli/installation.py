@@ -266,8 +266,8 @@ def uninstall(args: argparse.Namespace) -> int:
     state, steps = paths.state_dir(), list[PlannedStep]()
     if (pid := service.running_pid()) is not None:
         steps.append(PlannedStep(f"stop the Gateway (process {pid})", _stop))
-    if with_service and os.path.exists(service.unit_path()):
-        steps.append(PlannedStep(f"remove the service {service.unit_path()}", _remove_service))
+    if with_service and service.is_installed():
+        steps.append(PlannedStep(f"remove the service {service.service_file()}", _remove_service))
     doomed = _doomed(state, with_state=args.state or everything, with_workspace=args.workspace or everything)
     if doomed and _wants_backup(args):
         steps.append(PlannedStep(f"make a backup of {state} in {state}-backups", _backup))
