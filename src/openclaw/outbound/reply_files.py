@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import mimetypes
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -39,9 +39,21 @@ class Files(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     """A sentence for each file that is not sent."""
 
+    def spoken(self) -> Files:
+        """The same files, with sound as voice messages."""
+        media = (
+            msgspec.structs.replace(one, voice=True) if one.mime_type.startswith("audio/") else one
+            for one in self.media
+        )
+        return Files(tuple(media), self.notes)
+
     def under(self, text: str) -> str:
         """A text with the notes below it, as people get it."""
         return "\n\n".join(part for part in (text, *(f"⚠️ {note}" for note in self.notes)) if part)
+
+
+FilesOf: TypeAlias = Callable[[Sequence[str], bool], Awaitable[Files]]
+"""Stores the files of an answer by their addresses. True: sound among them is a voice message."""
 
 
 def size_limit(config: Config, channel: str, account_id: str | None) -> tuple[float, str]:
@@ -51,16 +63,24 @@ def size_limit(config: Config, channel: str, account_id: str | None) -> tuple[fl
 
 
 async def reply_files(
-    addresses: Sequence[str], blobs: BlobStore, opener: PathOpener | None, limit_mb: float, limit_key: str
+    addresses: Sequence[str],
+    blobs: BlobStore,
+    opener: PathOpener | None,
+    limit_mb: float,
+    limit_key: str,
+    *,
+    skip: int = 0,
 ) -> Files:
     """Stores the files that an answer names. ``opener`` None: the session may not read files.
+
+    ``skip`` is the number of files at the beginning that were sent before.
 
     What cannot be read becomes a note, so that the words of the answer are delivered all the same. Raises ``OSError``
     if the disk does not take a file.
     """
     wanted = list(dict.fromkeys(addresses))
     made = await asyncio.gather(
-        *(_stored(address, blobs, opener, limit_mb, limit_key) for address in wanted[:MOST_FILES])
+        *(_stored(address, blobs, opener, limit_mb, limit_key) for address in wanted[skip:MOST_FILES])
     )
     notes = [one for one in made if isinstance(one, str)]
     if (more := len(wanted) - MOST_FILES) > 0:
