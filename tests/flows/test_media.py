@@ -285,3 +285,28 @@ async def test_spoken_words_are_no_command(start: Start, signal: SignalDaemon, m
     async with start(tools=listening("print('/reset')")):
         await signal.say("", sender=ANN, attachments=VOICE)
         assert await sent(signal, 1) == [("You said something.", None)]
+
+
+# Sound in replies
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    "text", ["[[audio_as_voice]]\nMEDIA:./say.ogg\nHere.", "MEDIA:./say.ogg\nHere. [[audio_as_voice]]"]
+)
+async def test_a_reply_that_asks_for_it_is_a_voice_message(
+    start: Start, signal: SignalDaemon, models: ModelServer, tmp_path: Path, text: str, streams: bool
+) -> None:
+    models.queue(
+        streamed(*(text[place : place + 6] for place in range(0, len(text), 6))), Reply(text="MEDIA:./say.ogg")
+    )
+    async with start({**STREAM, "blockStreaming": streams}, SMALL):
+        (tmp_path / "state" / "workspace" / "say.ogg").write_bytes(OGG)
+        await signal.say("go", sender=ANN)
+        calls = await signal.called("send", 2)
+        await signal.say("again", sender=ANN)
+        plain = (await signal.called("send", 3))[2]
+    assert sorted(call["message"] for call in calls) == ["", "Here."]
+    (spoken,) = (call for call in calls if call.get("attachments"))
+    assert (spoken["voiceNote"], spoken["message"]) == (True, "")
+    assert "voiceNote" not in plain and plain["attachments"]

@@ -159,7 +159,7 @@ class AgentRun:
             if allowed_tools(["read"], policies):
                 opener = await opener_of(runtime, row.agent_id, row.session_key, prepared.entry)
         limit = size_limit(config, str(row.route.get("channel") or ""), row.route.get("accountId"))
-        files = await reply_files(addresses, runtime.blobs, opener, *limit, skip=skip)
+        files = await reply_files(addresses, runtime.blobs, opener, limit, skip=skip)
         return files.spoken() if voice else files
 
     async def _open(self) -> None:

@@ -78,7 +78,7 @@ class ReplyStream:
         self._sent = 0
         self._reply_to = ""
         self._voice = False
-        self._later: list[Section] = []
+        self._later: list[AnswerSection] = []
         """What the answer said that the chunker does not have yet."""
         self._held: list[str] = []
         """Files that wait for the end of the answer."""
@@ -226,7 +226,7 @@ def _may_be_sound(address: str) -> bool:
     return guessed.startswith("audio/")
 
 
-class Section(msgspec.Struct, frozen=True):
+class AnswerSection(msgspec.Struct, frozen=True):
     """A piece of an answer, and the files that stand behind it, by address."""
 
     text: str
@@ -262,7 +262,7 @@ class _Answer:
         chunker: BlockChunker,
         *,
         complete: bool = False,
-    ) -> list[Section]:
+    ) -> list[AnswerSection]:
         """What is to be sent, without what blocks of an earlier attempt have said."""
         self._read += delta
         for address in media:
@@ -286,19 +286,19 @@ class _Answer:
         self._decided, self.waits = True, False
         return self._sections()
 
-    def _sections(self) -> list[Section]:
-        sections: list[Section] = []
+    def _sections(self) -> list[AnswerSection]:
+        sections: list[AnswerSection] = []
         # The end of the run says how many more files there are than are sent.
         for address, place in list(self._named.items())[self._files_given : MOST_FILES]:
             place = max(place, self._given)
             if sections and place == self._given:
-                sections[-1] = Section(sections[-1].text, (*sections[-1].files, address))
+                sections[-1] = AnswerSection(sections[-1].text, (*sections[-1].files, address))
             else:
-                sections.append(Section(self._read[self._given - self._end : place - self._end], (address,)))
+                sections.append(AnswerSection(self._read[self._given - self._end : place - self._end], (address,)))
             self._given = place
             self._files_given += 1
         if text := self._read[self._given - self._end :]:
-            sections.append(Section(text))
+            sections.append(AnswerSection(text))
             self._given += len(text)
         return sections
 
