@@ -23,7 +23,7 @@ from openclaw.cli.command import (
 from openclaw.cli.questions import yes
 from openclaw.cli.session_names import find_session, given_key
 from openclaw.cli.target import resolve
-from openclaw.cli.terminal import Counted, note, paint, print_json, working
+from openclaw.cli.terminal import CountedWork, note, paint, print_json, working
 from openclaw.cli.turn import message_text
 from openclaw.printable import printable, printable_json
 from openclaw.text import age, shortened
@@ -272,7 +272,7 @@ def _query(args: argparse.Namespace) -> dict[str, Any]:
 def _search_all(client: GatewayClient, wanted: dict[str, Any]) -> Any:
     """Searches, and reads what was never searched piece by piece, so that the person sees how far it is."""
     found: dict[str, Any] = {}
-    with Counted("Reading transcripts for the first time") as progress:
+    with CountedWork("Reading transcripts for the first time") as progress:
         for _ in range(MOST_PIECES):
             found = client.call("sessions.search", {**wanted, "readBytes": SEARCH_PIECE}, SLOW_MS)
             if found.get("complete", True):
@@ -445,7 +445,7 @@ def _by_itself(args: argparse.Namespace, folder: str) -> Iterator[dict[str, Any]
 def _archive_all(client: GatewayClient, wanted: dict[str, Any]) -> dict[str, Any]:
     """Compresses piece by piece until nothing is left that can be compressed."""
     total: dict[str, Any] = {"ok": True, "compressed": 0, "bytesBefore": 0, "bytesAfter": 0, "left": 0, "problems": []}
-    with Counted("Compressing old transcripts") as progress:
+    with CountedWork("Compressing old transcripts") as progress:
         for _ in range(MOST_PIECES):
             piece = client.call("sessions.archive", {**wanted, "most": ARCHIVE_PIECE}, SLOW_MS)
             for count in ("compressed", "bytesBefore", "bytesAfter"):

@@ -99,7 +99,7 @@ def working(what: str, after_s: float = 1.0) -> Generator[None, None, None]:
             show_progress("")
 
 
-class Counted:
+class CountedWork:
     """Progress on the terminal, n of m, of work that takes more than a moment. Use it in a ``with``."""
 
     def __init__(self, what: str, after_s: float = 1.0) -> None:
@@ -115,7 +115,7 @@ class Counted:
             show_progress(f"{self._what}: {done} of {total} ({100 * done // max(total, 1)}%)")
             self._shown = True
 
-    def __enter__(self) -> Counted:
+    def __enter__(self) -> CountedWork:
         return self
 
     def __exit__(self, *_: object) -> None:
