@@ -477,10 +477,11 @@ def add_message_flow(gateway: Gateway) -> None:
         stop_subagents=lambda key: gateway.team.subagents.stop_all(key),
     )
     gateway.dispatcher, gateway.notices = dispatcher, notices
-    if not runtime.claims.alone:
-        # Only the stores in PostgreSQL have such claims.
+    if not runtime.claims.alone and runtime.claims.node:
+        # Only the stores in PostgreSQL have such claims, and a command that looks at them is no node.
         claims, ledger = cast("PostgresClaims", runtime.claims), cast("PostgresLedger", runtime.ledger)
         gateway.cluster = ClusterService(gateway, claims, ledger)
+        gateway.cluster.attach()
     transcriber = Transcriber(lambda: runtime.config.current, runtime.blobs, gateway.model_calls.keys, gateway.environ)
     gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn, transcriber)
 
@@ -632,6 +633,8 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.team.close()
     await gateway.dispatcher.stop()
     await gateway.channel_services.stop()
+    if gateway.cluster is not None:
+        await gateway.cluster.close()
     await gateway.stop()
     await gateway.runtime.approvals.close()
     await gateway.mcp.close()

@@ -158,7 +158,7 @@ class Dispatcher:
         self._runtime = runtime
         self._observe = observe
         self._lanes: dict[str, Lane] = {}
-        self._index = RunIndex(runtime.ledger)
+        self._index = self.index = RunIndex(runtime.ledger)
         self._observers: dict[str, Sequence[Observer]] = {}
         """The observers of every run that has not ended, by run id."""
         self._unfinished: dict[str, list[RunRecord]] = {}
