@@ -151,6 +151,7 @@ from openclaw.tools.web_search import WebSearchTool
 if TYPE_CHECKING:
     from openclaw.cluster.postgres_claims import PostgresClaims
     from openclaw.storage.postgres.ledger import PostgresLedger
+    from openclaw.storage.postgres.session_store import PostgresSessionStore
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -479,11 +480,13 @@ def add_message_flow(gateway: Gateway) -> None:
     gateway.dispatcher, gateway.notices = dispatcher, notices
     if not runtime.claims.alone and runtime.claims.node:
         # Only the stores in PostgreSQL have such claims, and a command that looks at them is no node.
-        claims, ledger = cast("PostgresClaims", runtime.claims), cast("PostgresLedger", runtime.ledger)
-        gateway.cluster = ClusterService(gateway, claims, ledger)
-        gateway.cluster.attach()
+        stores = cast("PostgresSessionStore", runtime.sessions), cast("PostgresLedger", runtime.ledger)
+        gateway.cluster = ClusterService(gateway, cast("PostgresClaims", runtime.claims), stores)
     transcriber = Transcriber(lambda: runtime.config.current, runtime.blobs, gateway.model_calls.keys, gateway.environ)
     gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn, transcriber)
+
+    if gateway.cluster is not None:
+        gateway.cluster.attach()
 
     async def status_card(session: SessionRef) -> str:
         return await status(commands, client_facts(session, OWNER), "")

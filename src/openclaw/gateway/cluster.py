@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -15,6 +15,7 @@ from openclaw.cluster.claims import SCHEDULER, SESSION, session_name
 from openclaw.cluster.links import LinkLost, Links, PartSender, RemoteFailure
 from openclaw.gateway.relay import ClusterRelay
 from openclaw.gateway.remote_calls import MOST_HOPS, answer_remote, hand_on
+from openclaw.gateway.remote_messages import RemoteMessages
 from openclaw.gateway.server.params import decode_any, encode, encode_response
 from openclaw.gateway.server.places import place_of, session_of
 from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from openclaw.cluster.postgres_claims import PostgresClaims
     from openclaw.gateway.gateway import Gateway
     from openclaw.storage.postgres.ledger import PostgresLedger
+    from openclaw.storage.postgres.session_store import PostgresSessionStore
+
+    ClusterStores: TypeAlias = tuple[PostgresSessionStore, PostgresLedger]
 
 TAKEN_AT_ONCE = 20
 """How many sessions without an owner a node claims together. The others take theirs meanwhile."""
@@ -33,6 +37,10 @@ RELEASED_AT_ONCE = 500
 PATIENCE_S = 15.0
 """How long a request waits for a node that does not answer, or for the one that takes its place."""
 RETRY_S = 0.1
+ROW = "row"
+"""The event that tells the owner of a session that another node has changed its row."""
+JOBS_S = 30.0
+"""How often it is looked for jobs that nobody carries on."""
 NOT_REPEATED = frozenset({"chat.inject", "sessions.import", "sessions.branch"})
 """Methods that would do a second time what they did before their answer was lost."""
 
@@ -42,17 +50,20 @@ log = logging.getLogger("openclaw.cluster")
 class ClusterService:
     """Wires the claims of this node to the rest of the Gateway. There is none with files."""
 
-    def __init__(self, gateway: Gateway, claims: PostgresClaims, ledger: PostgresLedger) -> None:
+    def __init__(self, gateway: Gateway, claims: PostgresClaims, stores: ClusterStores) -> None:
         self._gateway = gateway
+        self._sessions, self._ledger = stores
         self.claims = claims
-        self._ledger = ledger
         self.membership = claims.membership
         self.links = Links(self.membership, self._serve, self._hear)
         self.relay = ClusterRelay(gateway, self.links)
+        self.messages = RemoteMessages(gateway, self.links)
         self._served: dict[str, Callable[[bytes, PartSender], Awaitable[bytes]]] = {
+            **self.messages.served,
             "call": lambda data, parts: answer_remote(gateway, self.links, data, parts),
             "holds": self._answer_holds,
             "read": self._answer_read,
+            "release": self._answer_release,
         }
         self.membership.load = self._load
         self.membership.on_fenced = self._fenced
@@ -62,13 +73,24 @@ class ClusterService:
             self.take_unowned,
             self.release_idle,
             self._settle_lost,
+            self._resume_jobs,
         ]
+        self._resumed_at, self._resumed_with = 0.0, set[str]()
         claims.on_gained(SESSION, self._gained)
+        claims.ask_to_release = self._ask_to_release
 
     def attach(self) -> None:
         """Connects the events and the runs of this node with those of the others."""
         self._gateway.broadcaster.relay = self.relay
-        self._gateway.dispatcher.index.on_ended = self.relay.ended
+        dispatcher = self._gateway.dispatcher
+        dispatcher.index.on_ended = self.relay.ended
+        dispatcher.abort_elsewhere = self.messages.stop
+        self._sessions.on_foreign_write = self._tell_row
+        self._gateway.pipeline.others = self.messages
+
+    def _tell_row(self, agent_id: str, key: str) -> None:
+        """Lets the owner of a session read its row anew."""
+        self.links.tell_all(ROW, encode([agent_id, key]))
 
     async def start(self, url: str, fingerprint: str = "") -> None:
         """Tells the others where this node is, takes up what nobody owns, and begins to watch."""
@@ -178,7 +200,10 @@ class ClusterService:
         return await self._served[kind](data, parts)
 
     def _hear(self, node: str, kind: str, data: bytes) -> None:
-        self.relay.hear(node, kind, data)
+        if kind == ROW:
+            self._sessions.forget(*decode_any(data))
+        else:
+            self.relay.hear(node, kind, data)
 
     async def _answer_read(self, data: bytes, _parts: PartSender) -> bytes:
         client = self._gateway.broadcaster.clients.get(data.decode())
@@ -213,12 +238,32 @@ class ClusterService:
             await self._gateway.dispatcher.find_unfinished(session=(agent_id, key))
             self._gateway.dispatcher.start_unfinished(key)
 
+    async def _ask_to_release(self, node: str, name: str) -> None:
+        try:
+            await self.links.ask(node, "release", name.encode())
+        except (LinkLost, RemoteFailure) as error:
+            log.debug("node %s cannot be asked to let %s go: %s", node, name, error)
+
+    async def _answer_release(self, data: bytes, _parts: PartSender) -> bytes:
+        name = data.decode()
+        if not self._gateway.dispatcher.in_use(_key_of(name)):
+            await self.claims.release(name)
+        return b""
+
+    async def _resume_jobs(self) -> None:
+        """Carries on the jobs of nodes that are gone."""
+        peers, now = set(self.membership.peers), time.monotonic()
+        if self._gateway.ready and (self._resumed_with - peers or now - self._resumed_at > JOBS_S):
+            self._resumed_at = now
+            await self._gateway.team.jobs.resume()
+        self._resumed_with = peers
+
     async def _settle_lost(self) -> None:
         """Lets those look again who follow or await runs of nodes that are gone."""
         lost = [run_id for run_id, node in self.relay.active.items() if node not in self.membership.peers]
         for run_id in lost:
             self.relay.active.pop(run_id, None)
-            self._gateway.dispatcher.wake_waiters(run_id)
+            self.relay.wake(run_id)
 
     def _load(self) -> NodeLoad:
         from openclaw.cluster.membership import NodeLoad

@@ -45,7 +45,7 @@ class ClusterRelay:
         """What runs of other nodes have said in their present message."""
         self.active: OrderedDict[str, str] = OrderedDict()
         """The runs of other nodes that are under way, and their nodes."""
-        self.followers: dict[str, list[Callable[[str], None]]] = {}
+        self._followers: OrderedDict[str, Callable[[str, bool], None]] = OrderedDict()
         """Who wants the words of a run of another node, by run id."""
 
     # To the others
@@ -109,6 +109,13 @@ class ClusterRelay:
         finally:
             self._publishing = False
 
+    def follow(self, run_id: str, heard: Callable[[str, bool], None]) -> None:
+        """Calls ``heard`` with the words of a run of another node, and whether another message begins with them."""
+        _remember(self._followers, run_id, heard)
+
+    def unfollow(self, run_id: str) -> None:
+        self._followers.pop(run_id, None)
+
     def wake(self, run_id: str) -> None:
         """Wakes those who wait here for a run of another node."""
         self._publishing = True
@@ -153,8 +160,8 @@ class ClusterRelay:
         self._gateway.broadcaster.publish_variants(
             event, lambda: {**delta, "data": {**data, "text": grown.upto(size)}}, delta
         )
-        for follow in self.followers.get(run_id, ()):
-            follow(said)
+        if (follower := self._followers.get(run_id)) is not None:
+            follower(said, "text" in data)
 
 
 def _remember(kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:

@@ -38,6 +38,7 @@ WHERE agent_id = $1 AND key = $2 AND version = $11"""
 _INSERT = """
 INSERT INTO sessions (agent_id, key, entry, updated_at, session_id, label, spawned_by, session_ids, words, is_alias)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING"""
+_SELECT_ROW = "SELECT entry, version FROM sessions WHERE agent_id = $1 AND key = $2"
 _SELECT = "SELECT agent_id, key, entry FROM sessions"
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -63,14 +64,22 @@ class PendingWrite:
     Until it is written, later changes of the row are taken in.
     """
 
-    def __init__(self, store: PostgresSessionStore, name: Name, before: CachedRow, raw: bytes | None) -> None:
+    def __init__(self, store: PostgresSessionStore, name: Name, before: CachedRow) -> None:
         self._store = store
         self.name = name
         self._before = before
-        self.raw = raw
-        self._is_written = raw == before.raw
+        self._changes: list[Change] = []
+        self.raw = before.raw
+        self.is_written = True
         self.lock = asyncio.Lock()
         """Held by whoever writes the change, until its transaction has ended."""
+
+    def take_in(self, change: Change) -> None:
+        """Makes a change of the row, after those before it."""
+        raw = _changed(change, self.raw)
+        if raw != self.raw:
+            self.raw, self.is_written = raw, False
+            self._changes.append(change)
 
     @property
     def row(self) -> CachedRow:
@@ -78,20 +87,33 @@ class PendingWrite:
         return CachedRow(self.raw, 0 if self.raw is None else self._before.version + 1)
 
     async def sync(self) -> None:
-        if not self._is_written:
+        if not self.is_written:
             async with self.lock:
                 await self._store.write_alone(self)
 
     async def execute(self, connection: Connection) -> None:
-        """Writes the change. Raises ``StaleWriter`` when another Gateway has changed the row."""
-        if not self._is_written and not await _put(connection, self.name, self._before.version, self.raw):
+        """Writes the change. If another node has changed the row, the change is made once more to what it is now."""
+        if self.is_written or await _put(connection, self.name, self._before.version, self.raw):
+            return
+        found = await connection.fetchrow(f"{_SELECT_ROW} FOR UPDATE", *map(without_nul, self.name))
+        raw = None if found is None else found[0]
+        self._before = CachedRow(raw, 0 if found is None else found[1])
+        for change in self._changes:
+            raw = _changed(change, raw)
+        self.raw = raw
+        if not await _put(connection, self.name, self._before.version, raw):
             raise StaleWriter(f"the session {self.name[1]} was changed by another Gateway")
 
     def written(self) -> None:
         """Call it when the transaction of ``execute`` has been committed."""
-        if not self._is_written:
-            self._is_written = True
+        if not self.is_written:
+            self.is_written = True
             self._store.note_written(self)
+
+
+def _changed(change: Change, raw: bytes | None) -> bytes | None:
+    wanted = change(None if raw is None else cast("SessionEntry", _decode(raw)))
+    return None if wanted is None else encode(wanted)
 
 
 async def _put(connection: Connection, name: Name, version: int, raw: bytes | None) -> bool:
@@ -124,6 +146,8 @@ class PostgresSessionStore:
     def __init__(self, database: PostgresDatabase, epoch_of: Callable[[str, str], int] | None = None) -> None:
         self._database = database
         self._epoch_of = epoch_of or (lambda _agent, _key: 1)
+        self.on_foreign_write: Callable[[str, str], None] | None = None
+        """Is told when this node has changed a session that another one owns."""
         self._names: OrderedDict[Name, str] = OrderedDict()
         """The keys of cached sessions, by agent and session id."""
         self._cache: OrderedDict[Name, CachedRow] = OrderedDict()
@@ -182,15 +206,12 @@ class PostgresSessionStore:
             while (waiting := self._pending.get(name)) is not None and waiting.lock.locked():
                 async with waiting.lock:
                     pass  # Its transaction is under way, and it takes in no more.
-            before = waiting.row if waiting is not None else await self._row(name)
-            wanted = change(None if before.raw is None else cast("SessionEntry", _decode(before.raw)))
-            raw = None if wanted is None else encode(wanted)
             if waiting is None:
-                waiting = PendingWrite(self, name, before, raw)
-                if raw != before.raw:
-                    self._pending[name] = waiting
-            else:
-                waiting.raw = raw
+                waiting = PendingWrite(self, name, await self._row(name))
+            waiting.take_in(change)
+            if not waiting.is_written:
+                self._pending[name] = waiting
+            raw = waiting.raw
             if raw is not None:
                 self._agents[name[0]] = None
         return None if raw is None else cast("SessionEntry", _decode(raw)), waiting
@@ -224,7 +245,14 @@ class PostgresSessionStore:
     def note_written(self, pending: PendingWrite) -> None:
         if self._pending.get(pending.name) is pending:
             del self._pending[pending.name]
-        self._cache_row(pending.name, pending.row, self._epoch_of(*pending.name))
+        epoch = self._epoch_of(*pending.name)
+        self._cache_row(pending.name, pending.row, epoch)
+        if not epoch and self.on_foreign_write is not None:
+            self.on_foreign_write(*pending.name)
+
+    def forget(self, agent_id: str, key: str) -> None:
+        """Reads a session anew that another node has changed."""
+        self._cache.pop((agent_id, key), None)
 
     async def settle(self, agent_id: str, key: str) -> None:
         """Writes what waits to be written of one session."""
@@ -322,8 +350,7 @@ class PostgresSessionStore:
 
     async def _look_up(self, name: Name) -> CachedRow:
         epoch = self._epoch_of(*name)
-        select = "SELECT entry, version FROM sessions WHERE agent_id = $1 AND key = $2"
-        found = await self._database.row(select, without_nul(name[0]), without_nul(name[1]))
+        found = await self._database.row(_SELECT_ROW, without_nul(name[0]), without_nul(name[1]))
         row = CachedRow(found[0], found[1]) if found is not None else CachedRow(None, 0)
         if name in self._pending:
             return row
