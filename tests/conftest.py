@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,14 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     """A Gateway runs on uvloop in its own process; in a test's process it does so, too."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     return {"uvloop": uvloop.new_event_loop} if folder in _WHOLE_GATEWAY else {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Looks for no garbage while ten thousand tests are loaded: almost half of the time went there, and all stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
