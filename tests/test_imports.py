@@ -12,23 +12,40 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
 RECORDS = {
     *("clock", "device_keys", "events", "file_types", "foreign_text", "json_text", "messages", "net", "opener"),
-    *("paths", "patterns", "printable", "public_fetch", "redact", "rights", "text", "url_text"),
+    *("paths", "patterns", "pictures", "printable", "public_fetch", "python_packages", "redact", "rights"),
+    *("text", "url_text"),
 }
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,
     "sessions": RECORDS | {"config", "storage"},
     "storage": RECORDS | {"config", "sessions"},
+    "cluster": RECORDS | {"config", "storage"},
     "models": RECORDS | {"config"},
     "memory": RECORDS | {"config", "models", "storage"},
     "tools": RECORDS | {"config", "models", "storage", "memory"},
-    "outbound": RECORDS | {"config", "storage", "sessions"},
-    "agent": RECORDS | {"extensions", "config", "storage", "sessions", "models", "memory", "tools", "outbound"},
-    "runs": RECORDS | {"config", "storage", "sessions", "models", "agent", "outbound"},
+    "outbound": RECORDS | {"cluster", "config", "storage", "sessions"},
+    "agent": RECORDS
+    | {"cluster", "extensions", "config", "storage", "sessions", "models", "memory", "tools", "outbound"},
+    "runs": RECORDS | {"cluster", "config", "storage", "sessions", "models", "agent", "outbound"},
     "inbound": RECORDS
-    | {"extensions", "config", "storage", "sessions", "models", "tools", "agent", "runs", "outbound", "routing"},
-    "channels": RECORDS | {"config", "inbound", "outbound", "storage", "sessions"},
-    "scheduler": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
-    "teamwork": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
+    | {
+        "cluster",
+        "extensions",
+        "config",
+        "storage",
+        "sessions",
+        "models",
+        "tools",
+        "agent",
+        "runs",
+        "outbound",
+        "routing",
+    },
+    "channels": RECORDS | {"cluster", "config", "inbound", "outbound", "storage", "sessions"},
+    "scheduler": RECORDS
+    | {"cluster", "config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
+    "teamwork": RECORDS
+    | {"cluster", "config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "mcp": RECORDS | {"config", "tools", "outbound"},
     "extensions": RECORDS | {"config", "tools", "models", "channels", "storage"},
     "node": RECORDS | {"config", "storage", "tools"},
