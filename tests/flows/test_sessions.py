@@ -235,8 +235,8 @@ async def test_keeping_the_last_lines_damages_nothing(gateway: InProcessGateway)
         "3 [[reply:answer 3]]",
         "answer 3",
     ]
-    with open(answer["archived"]) as archived:
-        assert [json.loads(line) for line in archived] == whole
+    archived = stored.transcripts(gateway)[Path(answer["archived"]).name]
+    assert [json.loads(line) for line in archived.splitlines()] == whole
 
 
 async def test_previews_are_short_and_say_what_is_missing(gateway: InProcessGateway) -> None:

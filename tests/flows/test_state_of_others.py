@@ -35,7 +35,7 @@ def transcript_lines(session_id: str, question: str, answer: str) -> str:
 
 def made_elsewhere(gateway: InProcessGateway, now: int) -> None:
     lines = transcript_lines("t", "asked in the topic", "said in the topic")
-    stored.put_transcript(gateway, "t", lines.encode(), thread_id="42")
+    stored.put_transcript(gateway, "t-topic-42.jsonl", lines.encode())
     entries: dict[str, Any] = {
         "agent:main:main": {"sessionId": "m", "updatedAt": now, "lastChannel": "telegram", "lastTo": "telegram:1"},
         TOPIC: {"sessionId": "t", "updatedAt": now - 1, "chatType": "group", "provider": "telegram", "room": "#r"},

@@ -58,7 +58,7 @@ async def test_a_result_is_told_with_its_status_and_its_figures(home: InProcessG
         status, result, blank, stats = text.split("\n")
         assert (status, result, blank) == ("Status: success", "Result: The sum is 7.", "")
         assert stats.startswith("Stats: runtime ") and f"sessionKey {key}" in stats and "tokens " in stats
-        assert Path(stats.rpartition("transcript ")[2]).exists()
+        assert Path(stats.rpartition("transcript ")[2]).name in stored.transcripts(home)
         history = await client.call("chat.history", {"sessionKey": "main"})
         assert "The sum is 7." in json.dumps(history["messages"][-1])
         (state,) = await ended(home)

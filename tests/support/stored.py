@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sqlite3
-from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 from openclaw.clock import SystemClock
-from openclaw.storage.base import TranscriptRef
 from tests.support.gateway import GatewayUnderTest
 from tests.support.postgres import stored_rows
 
@@ -65,57 +64,46 @@ def everything_in_ledger(gateway: GatewayUnderTest) -> str:
 
 def put_sessions(gateway: GatewayUnderTest, entries: dict[str, Any], agent: str = "main") -> None:
     """Lays out sessions for a Gateway that does not run."""
-    if gateway.storage is None:
-        folder = gateway.sessions_dir(agent)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "sessions.json").write_text(json.dumps(entries))
-        return
-
-    async def put(database: Any) -> None:
-        from openclaw.storage.postgres.session_store import PostgresSessionStore
-
-        store = await PostgresSessionStore.open(database)
-        for key, entry in entries.items():
-            await store.update(agent, key, lambda _, entry=entry: entry)
-        await store.close()
-
-    _in_database(gateway, put)
+    folder = gateway.sessions_dir(agent)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "sessions.json").write_text(json.dumps(entries))
+    _move_to_database(gateway)
 
 
-def put_transcript(gateway: GatewayUnderTest, session_id: str, data: bytes, *, thread_id: str | None = None) -> None:
+def put_transcript(gateway: GatewayUnderTest, name: str, data: bytes) -> None:
     """Lays out a transcript, in the place of the one that has its name, for a Gateway that does not run."""
-    suffix = f"-topic-{thread_id}" if thread_id is not None else ""
-    name = f"{session_id}{suffix}.jsonl"
-    if gateway.storage is None:
-        gateway.sessions_dir().mkdir(parents=True, exist_ok=True)
-        (gateway.sessions_dir() / name).write_bytes(data)
+    folder = gateway.sessions_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+    if (storage := gateway.storage) is not None:
+        select = "SELECT id FROM transcripts WHERE agent_id = 'main' AND name = $1"
+        stored_rows(storage, f"DELETE FROM entries WHERE transcript_id IN ({select})", name)
+        stored_rows(storage, "DELETE FROM transcripts WHERE agent_id = 'main' AND name = $1", name)
+    _move_to_database(gateway)
+
+
+def _move_to_database(gateway: GatewayUnderTest) -> None:
+    """Copies the files into the database as ``openclaw storage migrate`` does, and removes them."""
+    storage = gateway.storage
+    if storage is None:
         return
 
-    async def put(database: Any) -> None:
-        from openclaw.storage.postgres.transcript import PostgresTranscriptStore
+    async def move() -> None:
+        from openclaw.storage.postgres.database import PostgresDatabase
+        from openclaw.storage.postgres.move import copy_to_postgres
 
-        old = "SELECT id FROM transcripts WHERE agent_id = 'main' AND name = $1"
-        await database.write(f"DELETE FROM entries WHERE transcript_id IN ({old})", name)
-        await database.write("DELETE FROM transcripts WHERE agent_id = 'main' AND name = $1", name)
-        store = PostgresTranscriptStore(database, str(gateway.state_dir), clock=SystemClock())
-        await store.create(TranscriptRef(agent_id="main", session_id=session_id, thread_id=thread_id), data)
-
-    _in_database(gateway, put)
-
-
-def _in_database(gateway: GatewayUnderTest, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
-    from openclaw.storage.postgres.database import PostgresDatabase
-
-    storage = gateway.storage
-    assert storage is not None
-
-    async def done() -> None:
         database = await PostgresDatabase.open(storage["url"], schema=storage["schema"], pool_size=2)
         try:
-            await work(database)
+            done = await copy_to_postgres(
+                gateway.state_dir, database, ["main"], None, SystemClock(), lambda _what, _count: None
+            )
+            assert not done.conflicts, done.conflicts
         finally:
             await database.close()
 
     # The caller's event loop is running, and it does not wait.
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, done()).result(60)
+        thread.submit(asyncio.run, move()).result(60)
+    shutil.rmtree(gateway.state_dir / "agents")
+    for file in gateway.state_dir.glob("ledger.db*"):
+        file.unlink()
