@@ -304,6 +304,10 @@ class TranscriptLines(Protocol):
         ...
 
 
+class Fenced(Exception):
+    """Another node has taken over what this one held, because it gave no sign of life. Nothing was written."""
+
+
 class StorageRefused(Exception):
     """A store cannot be used as it is. The text is for the person who starts the Gateway."""
 
@@ -663,6 +667,10 @@ FirstStep: TypeAlias = Literal["running", "queued"]
 """The step after ``accepted``."""
 
 
+SessionName: TypeAlias = tuple[str, str]
+"""The agent and the session key."""
+
+
 class Ledger(Protocol):
     """The life of every message: its acceptance, its steps, its tool calls, its end and the delivery of its parts.
 
@@ -746,8 +754,8 @@ class Ledger(Protocol):
         """Returns every state the message was in, oldest first."""
         ...
 
-    async def unfinished(self) -> list[LedgerRow]:
-        """Returns the messages without an end, oldest first."""
+    async def unfinished(self, session: SessionName | None = None) -> list[LedgerRow]:
+        """Returns the messages without an end, of one session or of all, oldest first."""
         ...
 
     async def recent(
