@@ -9,6 +9,7 @@ import asyncio
 import json
 import shutil
 import sqlite3
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -63,47 +64,63 @@ def everything_in_ledger(gateway: GatewayUnderTest) -> str:
 
 
 def put_sessions(gateway: GatewayUnderTest, entries: dict[str, Any], agent: str = "main") -> None:
-    """Lays out sessions for a Gateway that does not run."""
+    """Lays out sessions for a Gateway that has not run yet."""
     folder = gateway.sessions_dir(agent)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sessions.json").write_text(json.dumps(entries))
-    _move_to_database(gateway)
+    if gateway.storage is None:
+        return
+
+    async def move(database: Any) -> None:
+        from openclaw.storage.postgres.move import copy_to_postgres
+
+        settings = (["main"], None, SystemClock(), lambda _what, _count: None)
+        done = await copy_to_postgres(gateway.state_dir, database, *settings)
+        assert not done.conflicts, done.conflicts
+
+    _in_database(gateway.storage, move)
+    shutil.rmtree(gateway.state_dir / "agents")
+    for file in gateway.state_dir.glob("ledger.db*"):
+        file.unlink()
 
 
 def put_transcript(gateway: GatewayUnderTest, name: str, data: bytes) -> None:
     """Lays out a transcript, in the place of the one that has its name, for a Gateway that does not run."""
-    folder = gateway.sessions_dir()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(data)
-    if (storage := gateway.storage) is not None:
-        select = "SELECT id FROM transcripts WHERE agent_id = 'main' AND name = $1"
-        stored_rows(storage, f"DELETE FROM entries WHERE transcript_id IN ({select})", name)
-        stored_rows(storage, "DELETE FROM transcripts WHERE agent_id = 'main' AND name = $1", name)
-    _move_to_database(gateway)
-
-
-def _move_to_database(gateway: GatewayUnderTest) -> None:
-    """Copies the files into the database as ``openclaw storage migrate`` does, and removes them."""
-    storage = gateway.storage
-    if storage is None:
+    if gateway.storage is None:
+        gateway.sessions_dir().mkdir(parents=True, exist_ok=True)
+        (gateway.sessions_dir() / name).write_bytes(data)
         return
 
-    async def move() -> None:
+    async def put(database: Any) -> None:
+        from openclaw.storage.postgres.transcript import TranscriptRow, insert_lines, make_row, parsed_lines
+
+        lines = parsed_lines(data)
+        row = TranscriptRow("main", name, json.loads(lines[0].body)["id"])
+
+        async def work(connection: Any) -> None:
+            old = await connection.fetchval(
+                "DELETE FROM transcripts WHERE agent_id = 'main' AND name = $1 RETURNING id", name
+            )
+            await connection.execute("DELETE FROM entries WHERE transcript_id = $1", old)
+            made = await make_row(connection, row, lines[-1].seq, 0)
+            assert made is not None
+            await insert_lines(connection, made, lines)
+
+        await database.transact(work)
+
+    _in_database(gateway.storage, put)
+
+
+def _in_database(storage: dict[str, str], work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+    async def done() -> None:
         from openclaw.storage.postgres.database import PostgresDatabase
-        from openclaw.storage.postgres.move import copy_to_postgres
 
         database = await PostgresDatabase.open(storage["url"], schema=storage["schema"], pool_size=2)
         try:
-            done = await copy_to_postgres(
-                gateway.state_dir, database, ["main"], None, SystemClock(), lambda _what, _count: None
-            )
-            assert not done.conflicts, done.conflicts
+            await work(database)
         finally:
             await database.close()
 
     # The caller's event loop is running, and it does not wait.
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, move()).result(60)
-    shutil.rmtree(gateway.state_dir / "agents")
-    for file in gateway.state_dir.glob("ledger.db*"):
-        file.unlink()
+        thread.submit(asyncio.run, done()).result(60)
