@@ -145,6 +145,14 @@ class PostgresDatabase:
                     except StorageRefused as refused:
                         raise StorageUnreachable(refused) from refused
 
+    async def connect(self) -> asyncpg.Connection:
+        """Opens a connection beside the pool, for somebody who keeps it."""
+        settings = {"search_path": '"' + self.schema.replace('"', '""') + '"', "application_name": "openclaw"}
+        try:
+            return await asyncpg.connect(self._url, timeout=CONNECT_S, server_settings=settings)
+        except _UNREACHABLE as error:
+            raise StorageUnreachable(error) from error
+
     async def close(self) -> None:
         if self._claim is not None:
             self._claim.terminate()

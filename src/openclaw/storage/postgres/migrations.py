@@ -176,6 +176,14 @@ CREATE TABLE blobs (
   data bytea NOT NULL
 );
 """,
+    """
+CREATE TABLE documents (
+  name text COLLATE "C" PRIMARY KEY,
+  version bigint NOT NULL,
+  data bytea NOT NULL,
+  updated_at timestamptz NOT NULL
+);
+""",
 )
 """A step is never changed once it was released. ``schema_version`` holds how many have run."""
 
