@@ -27,6 +27,8 @@ Version: TypeAlias = tuple[int, ...]
 class Document(NamedTuple):
     data: bytes
     version: Version
+    at_ms: int
+    """When it was written last."""
 
 
 class DocumentChanged(Exception):

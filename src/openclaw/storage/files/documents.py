@@ -62,7 +62,7 @@ class FileDocuments:
         # A change between the two makes the version older than the data. Then a write with it is refused.
         version = _version(path)
         try:
-            return Document(path.read_bytes(), version or ())
+            return Document(path.read_bytes(), version or (), version[0] // 1_000_000 if version else 0)
         except FileNotFoundError:
             return None
 

@@ -56,8 +56,11 @@ class PostgresDocuments:
         self._listener: asyncio.Task[None] | None = None
 
     async def get(self, name: str) -> Document | None:
-        row = await self._database.row("SELECT data, version FROM documents WHERE name = $1", name)
-        return Document(row["data"], (row["version"],)) if row is not None else None
+        select = (
+            "SELECT data, version, (extract(epoch FROM updated_at) * 1000)::bigint AS at FROM documents WHERE name = $1"
+        )
+        row = await self._database.row(select, name)
+        return Document(row["data"], (row["version"],), row["at"]) if row is not None else None
 
     async def version(self, name: str) -> Version | None:
         found = await self._database.value("SELECT version FROM documents WHERE name = $1", name)
