@@ -259,6 +259,7 @@ OWN_FILES = {
     "channels/telegram/sending.py": "its own file",
     "cli/browser.py": "an argument that the owner typed",
     "cli/nodes.py": "an argument that the owner typed",
+    "cluster/membership.py": "its own rows",
     "extensions/loader.py": "its own file",
     "gateway/nodes/runs.py": "its own file",
     "node/identity.py": "its own file",

@@ -85,7 +85,7 @@ async def _copy(args: argparse.Namespace) -> tuple[Copied, str]:
     database = await PostgresDatabase.open(url, schema=args.schema or config.storage.schema)
     settings: tuple[Any, ...] = (agent_ids(config), config.session.store, SystemClock(), tell)
     try:
-        await database.claim()
+        await database.keep_gateways_away()
         if args.to == "files":
             return await copy_to_files(database, state, *settings), str(state)
         return await copy_to_postgres(state, database, *settings), database.shown

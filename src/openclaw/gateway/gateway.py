@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
     from openclaw.gateway.auth.sign_in import SignInTickets
     from openclaw.gateway.channel_services import ChannelServices
+    from openclaw.gateway.cluster import ClusterService
     from openclaw.gateway.event_loop import LoopFairness, LoopLag
     from openclaw.gateway.health import DiskCheck, Health
     from openclaw.gateway.methods.transcripts import FolderImport
@@ -115,6 +116,8 @@ class Gateway:
     """The runs under way."""
     notices: Notices = field(init=False)
     """What the Gateway itself says in chats."""
+    cluster: ClusterService | None = None
+    """This Gateway among the nodes that share its database. None with files."""
     pipeline: Pipeline = field(init=False)
     """The one way in for messages."""
     team: Team = field(init=False)

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from openclaw.agent.runtime import Runtime
+from openclaw.cluster.claims import OwnedElsewhere, session_name
 from openclaw.config.agents import user_zone
 from openclaw.config.channels import message_prefix, normalize_account_id
 from openclaw.extensions.api import MessageReceived
@@ -413,7 +414,10 @@ class Pipeline:
 
     async def process(self, message: Incoming) -> Result:
         """Commands → send policy → reset → accept. The messages of a session pass in the order in which they came."""
-        admission, key = self._dispatcher.admission, message.facts.session.key
+        admission, session = self._dispatcher.admission, message.facts.session
+        key, claims = session.key, self._runtime.claims
+        if not claims.alone and not (owner := await claims.claim(name := session_name(session.agent_id, key))).mine:
+            raise OwnedElsewhere(name, owner)
         if message.reads_commands and is_abort(message.text, message.facts.listening):
             await admission.wait_for_earlier(key)
             return await self._process(message, None)

@@ -65,6 +65,7 @@ from openclaw.storage.base import (
     OutboxRow,
     Reason,
     ReasonCode,
+    SessionName,
     Transcript,
     Writing,
 )
@@ -442,6 +443,7 @@ class Dispatcher:
                 for key in [key for key, lane in self._lanes.items() if lane.unused]:
                     del self._lanes[key]
             lane = self._lanes[session_key] = Lane(session_key, self._runtime.clock, self._perform)
+        if self._unfinished:
             for record in self._unfinished.pop(session_key, ()):
                 lane.add(record, record.queue)
         return lane
@@ -580,13 +582,16 @@ class Dispatcher:
 
     # Recovery after a restart
 
-    async def find_unfinished(self, *, after_orderly_stop: bool = False) -> int:
+    async def find_unfinished(self, *, after_orderly_stop: bool = False, session: SessionName | None = None) -> int:
         """Finds the messages that an earlier process left without an end. Returns their number.
 
         Call it before anyone can send a message, so that these come first in their sessions. ``after_orderly_stop``
-        says that the earlier process was told to stop: then no message brought it down.
+        says that the earlier process was told to stop: then no message brought it down. ``session`` is the only one
+        that is looked at, because this node has just become its owner.
         """
-        records = await unfinished_records(self._runtime)
+        found = await unfinished_records(self._runtime, session)
+        known = map(self._index.get, [record.run_id for record in found])
+        records = [record for record, here in zip(found, known, strict=True) if here is None or here.ended]
         for record in records:
             stopped = record.row.reason.code in STOP_CODES
             record.stop_unnoted = after_orderly_stop and record.row.state == "running" and not stopped
@@ -597,10 +602,11 @@ class Dispatcher:
                 self._in_background(self._runtime.ledger.advance(record.row.id, "queued", restarted))
         return len(records)
 
-    def start_unfinished(self) -> None:
-        """Starts what ``find_unfinished`` found. Call it once the Gateway listens."""
-        for session_key in list(self._unfinished):
-            self._lane(session_key)
+    def start_unfinished(self, session_key: str | None = None) -> None:
+        """Starts what ``find_unfinished`` found, in one session or in all. Call it once the Gateway listens."""
+        for key in list(self._unfinished) if session_key is None else [session_key]:
+            if key in self._unfinished:
+                self._lane(key)
 
     # Looking
 
@@ -625,6 +631,11 @@ class Dispatcher:
         """Tells whether any message of the session runs or waits."""
         lane = self._lanes.get(session_key)
         return lane is not None and (lane.active is not None or lane.depth > 0)
+
+    def in_use(self, session_key: str) -> bool:
+        """Tells whether anything happens in the session, housekeeping and messages on their way in included."""
+        lane = self._lanes.get(session_key)
+        return (lane is not None and not lane.unused) or self.admission.in_use(session_key)
 
     def waiting(self, session_key: str) -> list[RunRecord]:
         lane = self._lanes.get(session_key)
@@ -698,6 +709,13 @@ class Dispatcher:
         except TimeoutError:
             return False
         return True
+
+    def drop(self) -> None:
+        """Ends every run in this process at once. Nothing is written and nobody is told: others go on with them."""
+        for lane in self._lanes.values():
+            lane.drop()
+        for task in self._background:
+            task.cancel()
 
     async def stop(self) -> None:
         """Stops every run in this process. The messages stay open in the ledger, and the next start takes them up."""

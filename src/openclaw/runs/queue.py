@@ -237,6 +237,10 @@ class Admission:
             raise
         return Ticket(self._release, lambda: self._let_next_in(session_key, done), arrived_at)
 
+    def in_use(self, session_key: str) -> bool:
+        """Tells whether a message of the session is on its way in."""
+        return session_key in self._newest
+
     async def wait_for_earlier(self, session_key: str) -> None:
         """Waits, without taking a place, until the session's earlier messages are done, at most ``PATIENCE_S``."""
         before = self._newest.get(session_key)
@@ -621,11 +625,15 @@ class Lane:
             self._waiting.popleft()
         return [head, *together]
 
-    async def stop(self) -> None:
+    def drop(self) -> None:
         self._waiting.clear()
         self._jobs = 0
         if self._task is not None:
             self._task.cancel()
+
+    async def stop(self) -> None:
+        self.drop()
+        if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
 

@@ -300,6 +300,10 @@ class TranscriptLines(Protocol):
         ...
 
 
+class Fenced(Exception):
+    """Another node has taken over what this one held, because it gave no sign of life. Nothing was written."""
+
+
 class StorageRefused(Exception):
     """A store cannot be used as it is. The text is for the person who starts the Gateway."""
 
@@ -659,6 +663,10 @@ FirstStep: TypeAlias = Literal["running", "queued"]
 """The step after ``accepted``."""
 
 
+SessionName: TypeAlias = tuple[str, str]
+"""The agent and the session key."""
+
+
 class Ledger(Protocol):
     """The life of every message: its acceptance, its steps, its tool calls, its end and the delivery of its parts.
 
@@ -742,8 +750,8 @@ class Ledger(Protocol):
         """Returns every state the message was in, oldest first."""
         ...
 
-    async def unfinished(self) -> list[LedgerRow]:
-        """Returns the messages without an end, oldest first."""
+    async def unfinished(self, session: SessionName | None = None) -> list[LedgerRow]:
+        """Returns the messages without an end, of one session or of all, oldest first."""
         ...
 
     async def recent(

@@ -24,7 +24,7 @@ Version: TypeAlias = tuple[int, ...]
 """It differs after every change. It says nothing else."""
 
 
-class Document(NamedTuple):
+class StoredDocument(NamedTuple):
     data: bytes
     version: Version
     at_ms: int
@@ -43,7 +43,7 @@ class DocumentStore(Protocol):
         """Whether other Gateways may write the documents, too."""
         ...
 
-    async def get(self, name: str) -> Document | None: ...
+    async def get(self, name: str) -> StoredDocument | None: ...
 
     async def version(self, name: str) -> Version | None:
         """Returns the version alone, which costs little. None when there is no such document."""

@@ -10,7 +10,7 @@ from threading import Lock
 
 from openclaw.config.store import exclusive
 from openclaw.paths import make_private_dir
-from openclaw.storage.documents import Document, DocumentChanged, Version
+from openclaw.storage.documents import DocumentChanged, StoredDocument, Version
 from openclaw.storage.files.disk import atomic_replace
 
 
@@ -24,7 +24,7 @@ class FileDocuments:
         self._changing = Lock()
         """Held while a file is compared and replaced. The lock of the folder keeps other processes out, not threads."""
 
-    async def get(self, name: str) -> Document | None:
+    async def get(self, name: str) -> StoredDocument | None:
         return await asyncio.to_thread(self._get, name)
 
     async def version(self, name: str) -> Version | None:
@@ -57,12 +57,12 @@ class FileDocuments:
 
     # These methods run in a thread
 
-    def _get(self, name: str) -> Document | None:
+    def _get(self, name: str) -> StoredDocument | None:
         path = self._folder / name
         # A change between the two makes the version older than the data. Then a write with it is refused.
         version = _version(path)
         try:
-            return Document(path.read_bytes(), version or (), version[0] // 1_000_000 if version else 0)
+            return StoredDocument(path.read_bytes(), version or (), version[0] // 1_000_000 if version else 0)
         except FileNotFoundError:
             return None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from openclaw.storage.documents import Document, DocumentChanged, Version
+from openclaw.storage.documents import DocumentChanged, StoredDocument, Version
 from openclaw.storage.files.documents import last_lines
 from openclaw.storage.postgres.database import CONNECT_S, PostgresDatabase
 
@@ -55,12 +55,12 @@ class PostgresDocuments:
         self._watchers: list[Callable[[str], None]] = []
         self._listener: asyncio.Task[None] | None = None
 
-    async def get(self, name: str) -> Document | None:
+    async def get(self, name: str) -> StoredDocument | None:
         select = (
             "SELECT data, version, (extract(epoch FROM updated_at) * 1000)::bigint AS at FROM documents WHERE name = $1"
         )
         row = await self._database.row(select, name)
-        return Document(row["data"], (row["version"],), row["at"]) if row is not None else None
+        return StoredDocument(row["data"], (row["version"],), row["at"]) if row is not None else None
 
     async def version(self, name: str) -> Version | None:
         found = await self._database.value("SELECT version FROM documents WHERE name = $1", name)

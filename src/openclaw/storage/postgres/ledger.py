@@ -27,6 +27,7 @@ from openclaw.storage.base import (
     PartState,
     Reason,
     ReasonCode,
+    SessionName,
     StateChange,
     ToolCallRow,
     Transcript,
@@ -261,8 +262,20 @@ class PostgresLedger:
         )
         return [StateChange(at=at, state=state, reason=reason_of(code, detail)) for at, state, code, detail in rows]
 
-    async def unfinished(self) -> list[LedgerRow]:
-        return await self._messages("WHERE ended_at IS NULL ORDER BY id")
+    async def unfinished(self, session: SessionName | None = None) -> list[LedgerRow]:
+        if session is None:
+            return await self._messages("WHERE ended_at IS NULL ORDER BY id")
+        of_session = "WHERE ended_at IS NULL AND agent_id = $1 AND session_key = $2 ORDER BY id"
+        return await self._messages(of_session, *map(without_nul, session))
+
+    async def unowned(self, limit: int) -> list[SessionName]:
+        """Returns sessions that have messages without an end, and that no node owns."""
+        rows = await self._database.rows(
+            "SELECT DISTINCT agent_id, session_key FROM messages WHERE ended_at IS NULL AND NOT EXISTS"
+            " (SELECT 1 FROM claims WHERE name = 'session:' || agent_id || ':' || session_key) LIMIT $1",
+            limit,
+        )
+        return [(agent, key) for agent, key in rows]
 
     async def recent(
         self, *, session_key: str | None = None, state: MessageState | None = None, limit: int = 50

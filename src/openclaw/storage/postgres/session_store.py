@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import WeakValueDictionary
 
@@ -45,6 +46,15 @@ class CachedRow(msgspec.Struct, frozen=True):
     raw: bytes | None
     """None: there is no such row."""
     version: int
+    epoch: int = 0
+    """The epoch of the session's owner when it was read. It counts no longer when that has changed."""
+
+
+class _SessionId(msgspec.Struct):
+    session_id: str | None = msgspec.field(default=None, name="sessionId")
+
+
+_session_id = msgspec.json.Decoder(_SessionId).decode
 
 
 class PendingWrite:
@@ -104,14 +114,18 @@ async def _put(connection: Connection, name: Name, version: int, raw: bytes | No
 
 
 class PostgresSessionStore:
-    """Rows are cached, because this Gateway is the only one that writes to the schema.
+    """Rows of sessions that this node owns are cached, because only the owner writes to them.
 
-    As long as the cache holds every row, an entry is read and changed without waiting for the server. So messages that
-    come together stay in their order.
+    A cached entry is read and changed without waiting for the server. So messages that come together stay in their
+    order. ``epoch_of`` tells the epoch in which this node owns a session, and 0 when it does not. Without it, as in a
+    tool that uses the schema alone, everything is owned.
     """
 
-    def __init__(self, database: PostgresDatabase) -> None:
+    def __init__(self, database: PostgresDatabase, epoch_of: Callable[[str, str], int] | None = None) -> None:
         self._database = database
+        self._epoch_of = epoch_of or (lambda _agent, _key: 1)
+        self._names: OrderedDict[Name, str] = OrderedDict()
+        """The keys of cached sessions, by agent and session id."""
         self._cache: OrderedDict[Name, CachedRow] = OrderedDict()
         self._complete = False
         """Whether the cache holds every row, so that an unknown name has none."""
@@ -122,12 +136,16 @@ class PostgresSessionStore:
         self._locks: WeakValueDictionary[Name, asyncio.Lock] = WeakValueDictionary()
 
     @classmethod
-    async def open(cls, database: PostgresDatabase) -> PostgresSessionStore:
-        store = cls(database)
-        await store._load_agents()
+    async def open(
+        cls, database: PostgresDatabase, epoch_of: Callable[[str, str], int] | None = None
+    ) -> PostgresSessionStore:
+        store = cls(database, epoch_of)
+        await store.load_agents()
+        if epoch_of is not None:
+            return store
         select = "SELECT agent_id, key, entry, version FROM sessions ORDER BY updated_at DESC LIMIT $1"
         rows = await database.rows(select, MOST_CACHED)
-        store._cache.update(((agent, key), CachedRow(raw, version)) for agent, key, raw, version in reversed(rows))
+        store._cache.update(((agent, key), CachedRow(raw, version, 1)) for agent, key, raw, version in reversed(rows))
         store._complete = len(rows) < MOST_CACHED
         return store
 
@@ -150,7 +168,7 @@ class PostgresSessionStore:
         else:
             raise StaleWriter(f"the session {key} changes too often to be written")
         if entry is None:
-            await self._load_agents()
+            await self.load_agents()
         return entry
 
     async def write(self, agent_id: str, key: str, change: Change) -> tuple[SessionEntry | None, PendingWrite]:
@@ -206,8 +224,29 @@ class PostgresSessionStore:
     def note_written(self, pending: PendingWrite) -> None:
         if self._pending.get(pending.name) is pending:
             del self._pending[pending.name]
-        self._cache[pending.name] = pending.row
-        self._cache.move_to_end(pending.name)
+        self._cache_row(pending.name, pending.row, self._epoch_of(*pending.name))
+
+    async def settle(self, agent_id: str, key: str) -> None:
+        """Writes what waits to be written of one session."""
+        if (pending := self._pending.get((agent_id, key))) is not None:
+            await pending.sync()
+
+    def transcript_epoch(self, agent_id: str, session_id: str) -> int:
+        """The epoch in which this node owns the session whose transcript this is; 0 when it is not known to."""
+        key = self._names.get((agent_id, session_id))
+        return self._epoch_of(agent_id, key) if key is not None else 0
+
+    def _cache_row(self, name: Name, row: CachedRow, epoch: int) -> None:
+        if not epoch:
+            self._cache.pop(name, None)
+            return
+        self._cache[name] = CachedRow(row.raw, row.version, epoch)
+        self._cache.move_to_end(name)
+        if row.raw is not None and (session_id := _session_id(row.raw).session_id):
+            self._names[name[0], session_id] = name[1]
+            self._names.move_to_end((name[0], session_id))
+            while len(self._names) > MOST_CACHED:
+                self._names.popitem(last=False)
         while len(self._cache) > MOST_CACHED:
             self._cache.popitem(last=False)
             self._complete = False
@@ -269,7 +308,7 @@ class PostgresSessionStore:
     async def _row(self, name: Name) -> CachedRow:
         if (waiting := self._pending.get(name)) is not None:
             return waiting.row
-        if (known := self._cache.get(name)) is not None:
+        if (known := self._cache.get(name)) is not None and known.epoch == self._epoch_of(*name):
             self._cache.move_to_end(name)
             return known
         if self._complete:
@@ -282,16 +321,22 @@ class PostgresSessionStore:
         return await asyncio.shield(task)
 
     async def _look_up(self, name: Name) -> CachedRow:
+        epoch = self._epoch_of(*name)
         select = "SELECT entry, version FROM sessions WHERE agent_id = $1 AND key = $2"
         found = await self._database.row(select, without_nul(name[0]), without_nul(name[1]))
         row = CachedRow(found[0], found[1]) if found is not None else CachedRow(None, 0)
-        return self._cache.setdefault(name, row)
+        if name in self._pending:
+            return row
+        # A row that changed its owner while it was read is not cached.
+        self._cache_row(name, row, epoch if epoch == self._epoch_of(*name) else 0)
+        return row
 
     async def _write_all_pending(self) -> None:
         for pending in list(self._pending.values()):
             await pending.sync()
 
-    async def _load_agents(self) -> None:
+    async def load_agents(self) -> None:
+        """Reads which agents have sessions. Other nodes may have made some."""
         # It skips from agent to agent, because a list of all rows would grow with their number.
         found = await self._database.rows(
             "WITH RECURSIVE each AS ((SELECT agent_id FROM sessions ORDER BY agent_id LIMIT 1) UNION ALL"

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -92,6 +92,8 @@ class PostgresTranscript(IndexedTranscript):
         self._before: BranchContext | None = None
         """The branch before the compaction that was just added."""
         self._writing: asyncio.Task[None] | None = None
+        self.epoch = 0
+        """The epoch of the session's owner when this was last known to be all there is."""
         self.lock = asyncio.Lock()
         """Held by whoever writes lines, until the transaction has ended."""
 
@@ -102,6 +104,11 @@ class PostgresTranscript(IndexedTranscript):
     @property
     def place(self) -> tuple[str, str]:
         return self._row.agent_id, self._row.name
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """The row and its last line, as the database holds them unless another node has written."""
+        return self._row.id, self._row.last_seq
 
     @property
     def busy(self) -> bool:
@@ -294,9 +301,22 @@ class PostgresTranscript(IndexedTranscript):
 
 
 class PostgresTranscriptStore:
-    """Keeps at most ``most_live`` unused transcripts in memory. One that is still in use stays the same object."""
+    """Keeps at most ``most_live`` unused transcripts in memory. One that is still in use stays the same object.
 
-    def __init__(self, database: PostgresDatabase, state_dir: str, *, clock: Clock, most_live: int = 128) -> None:
+    ``epoch_of`` tells, for an agent and a session id, the epoch in which this node owns the session, and 0 when it does
+    not. What another node may have written to is compared with the database before it is used.
+    """
+
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        state_dir: str,
+        *,
+        clock: Clock,
+        most_live: int = 128,
+        epoch_of: Callable[[str, str], int] = lambda _agent, _session: 1,
+    ) -> None:
+        self._epoch_of = epoch_of
         self.database = database
         self.clock = clock
         self._state = state_dir
@@ -312,7 +332,7 @@ class PostgresTranscriptStore:
     async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> PostgresTranscript | None:
         agent, names = _names(ref)
         for name in names:
-            if (live := self._live.get((agent, name))) is not None:
+            if (live := self._live.get((agent, name))) is not None and await self._is_current(live):
                 return live if create or len(live) else None
         asked = (agent, names[0])
         task = self._opening.get(asked)
@@ -497,7 +517,23 @@ class PostgresTranscriptStore:
         self._recent.clear()
 
     def _make(self, row: TranscriptRow, cwd: str, parent: str | None = None) -> PostgresTranscript:
-        return PostgresTranscript(self, row, cwd=cwd, parent=parent)
+        made = PostgresTranscript(self, row, cwd=cwd, parent=parent)
+        made.epoch = self._epoch_of(row.agent_id, row.session_id)
+        return made
+
+    async def _is_current(self, live: PostgresTranscript) -> bool:
+        """Tells whether an open transcript holds every line. If not, it is let go, and the next caller reads it."""
+        agent, name = live.place
+        epoch = self._epoch_of(agent, live.session_id)
+        if (epoch and live.epoch == epoch) or live.busy:
+            return True
+        row = await self._row(agent, [name])
+        if live.busy or (row.id if row else 0, row.last_seq if row else 0) == live.end:
+            live.epoch = epoch
+            return True
+        if self._live.get((agent, name)) is live:
+            self._drop((agent, name))
+        return False
 
     async def _load(self, agent: str, names: list[str]) -> PostgresTranscript | None:
         row = await self._row(agent, names)
