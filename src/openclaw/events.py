@@ -29,7 +29,9 @@ class TextDelta(msgspec.Struct, frozen=True):
     reply_to: str = ""
     """The message that the answer quotes, as far as it has said so: ``current`` or an id."""
     media: tuple[str, ...] = ()
-    """Files that the answer names here, by address. The text may be empty then."""
+    """Files that the answer names behind this text, by address. The text may be empty then."""
+    voice: bool = False
+    """The answer wants its sound files as voice messages, as far as it has said so."""
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True):
@@ -44,6 +46,8 @@ class Spoken(msgspec.Struct, frozen=True):
     """The message that it answers: ``current`` or an id. It is empty when the model named none."""
     media: tuple[str, ...] = ()
     """The files that go with it, by address (``MEDIA:`` lines). The text may be empty then."""
+    voice: bool = False
+    """Sound files among them are voice messages (``[[audio_as_voice]]``)."""
 
 
 class Silent(msgspec.Struct, frozen=True):

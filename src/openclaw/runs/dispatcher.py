@@ -24,7 +24,7 @@ from openclaw.outbound.reply import is_delivered, reply_shape
 from openclaw.outbound.reply_files import Files
 from openclaw.redact import redact
 from openclaw.runs.compactions import Compactions
-from openclaw.runs.endings import ANNOUNCED_SOURCES, Ending, abort_reason, ending_of, reply_parts
+from openclaw.runs.endings import ANNOUNCED_SOURCES, Ending, abort_reason, ending_of, reply_parts, unsent
 from openclaw.runs.queue import (
     BACKLOG,
     Admission,
@@ -353,6 +353,7 @@ class Dispatcher:
                 disk=record.disk,
                 on_model_call=record.release_ticket,
             )
+            record.reply_files = run.files_of
             result = await (run.execute() if choice == "run" else run.give_up(reason_text(refusal), outcome))
         finally:
             for left in reversed(record.inbox.close()):
@@ -403,20 +404,28 @@ class Dispatcher:
         announced = record.row.source in ANNOUNCED_SOURCES
         if not (is_delivered(record.row.route) or announced) or ending_of(result).state == "superseded":
             return []
-        return await self._until_written(lambda: run.reply_files(result), record.disk)
+        if not any(one.media for one in result.said):
+            return []
+        sent = [rest.files for rest in unsent(result, await self._stored(record))]
+        return await self._until_written(lambda: run.reply_files(result, sent), record.disk)
+
+    async def _stored(self, record: RunRecord) -> list[OutboxRow]:
+        """What the channel got while the reply was being written. After this it gets no more of it."""
+        if record.settle_reply is not None:
+            await record.settle_reply()
+        if record.settle_reply is None and not record.row.attempts:
+            return []
+        ledger, row_id = self._runtime.ledger, record.row.id
+        return await self._until_written(lambda: ledger.outbox_of(row_id), record.disk)
 
     async def _parts(
         self, record: RunRecord, ending: Ending, result: RunResult, files: Sequence[Files]
     ) -> list[OutboxPart]:
         """What the channel delivers now, besides what it got while the reply was being written."""
-        row, ledger = record.row, self._runtime.ledger
+        row = record.row
         if not is_delivered(row.route):
             return []
-        stored: list[OutboxRow] = []
-        if record.settle_reply is not None:
-            await record.settle_reply()
-        if record.settle_reply is not None or row.attempts:
-            stored = await self._until_written(lambda: ledger.outbox_of(row.id), record.disk)
+        stored = await self._stored(record)
         speaker = Speaker(agent_id=row.agent_id, model=record.model, thinking=record.thinking)
         shape = reply_shape(self._runtime.config.current, row.route, speaker)
         make = partial(reply_parts, row.route, ending, result, shape, stored, files)

@@ -249,6 +249,8 @@ async def test_files_go_out_inside_the_request(tmp_path: Path) -> None:
         assert [call["attachments"] for call in setup.daemon.of("send")] == [[uri], [uri]]
         with pytest.raises(SendFailed, match="gone"):
             await setup.send(OutgoingMessage(media=(MediaRef(blob="0" * 64, mime_type="image/png"),)))
+        await setup.send(OutgoingMessage(media=(MediaRef(blob=blob, mime_type="audio/ogg", voice=True),)))
+        assert [call.get("voiceNote") for call in setup.daemon.of("send")] == [None, None, True]
 
 
 @pytest.mark.parametrize(

@@ -292,6 +292,8 @@ class BlueBubblesChannel:
         form = aiohttp.FormData(quote_fields=False)
         for field, value in (("chatGuid", chat), ("tempGuid", key), ("name", name), ("method", self._method())):
             form.add_field(field, value)
+        if media.voice:
+            form.add_field("isAudioMessage", "true")
         form.add_field("attachment", data, filename=name, content_type=media.mime_type)
         return self._sent(key, await self._call("POST", "message/attachment", form=form, timeout_s=SEND_TIMEOUT_S))
 

@@ -511,7 +511,9 @@ class MatrixChannel:
         encrypt = self._settings.encryption and client.is_encrypted(room_id)
         url, secret = await client.upload(data, media.mime_type, name, encrypt)
         kind = media.mime_type.partition("/")[0]
-        where = {"file": {**secret, "url": url}} if encrypt else {"url": url}
+        where: dict[str, Any] = {"file": {**secret, "url": url}} if encrypt else {"url": url}
+        if media.voice:
+            where |= {"org.matrix.msc3245.voice": {}}
         return {
             "msgtype": f"m.{kind}" if kind in ("image", "audio", "video") else "m.file",
             "body": name,

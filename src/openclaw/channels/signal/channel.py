@@ -177,6 +177,9 @@ class SignalChannel:
         params: dict[str, Any] = {**self._styled(message), **self._account(), **recipient_params(route.to or "")}
         if message.media:
             params["attachments"] = await self._outgoing_media(message)
+            if all(media.voice for media in message.media):
+                # Daemons before 0.14.2 do not know this and send a file.
+                params["voiceNote"] = True
         elif not message.text:
             raise SendFailed("there is nothing to send", permanent=True)
         return sent_of(await self._ask("send", {**params, **quote_params(route, message)}, SEND_TIMEOUT_S))
