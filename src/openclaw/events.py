@@ -82,6 +82,12 @@ class ContinuationAsked(msgspec.Struct, frozen=True):
     """The number of the part that was cut, counted from 1."""
 
 
+class MessageWaits(msgspec.Struct, frozen=True):
+    """The message of this run waits for its turn, or it still waits and has other words now."""
+
+    reworded: bool = False
+
+
 class SteeringInjected(msgspec.Struct, frozen=True):
     """A user message that arrived during the run enters the context now."""
 
@@ -172,6 +178,7 @@ Event: TypeAlias = (
     | ThinkingDelta
     | AssistantEnded
     | ContinuationAsked
+    | MessageWaits
     | SteeringInjected
     | ToolStarted
     | ToolUpdated

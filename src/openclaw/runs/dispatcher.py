@@ -17,7 +17,7 @@ from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
 from openclaw.agent.runtime import Runtime
 from openclaw.config.schema import Config
-from openclaw.events import Event, SteeringInjected
+from openclaw.events import Event, MessageWaits, SteeringInjected
 from openclaw.messages import INTERNAL, TextBlock, UserMessage
 from openclaw.outbound.prefix import Speaker
 from openclaw.outbound.reply import is_delivered, reply_shape
@@ -245,7 +245,12 @@ class Dispatcher:
             self._drop_oldest(lane, settings)
         if queued:
             record.noted_step = None
+            self._tell(record, MessageWaits())
         return queued
+
+    def _tell(self, record: RunRecord, event: Event) -> None:
+        for observer in self.observers(record.run_id):
+            observer.event(event)
 
     async def _perform(self, lane: Lane, batch: list[RunRecord]) -> None:
         """Runs the newest message of the batch. The run answers the others too. The lane calls this."""
@@ -658,6 +663,7 @@ class Dispatcher:
         # The words count from here on, also when its run begins before they are written down.
         body = record.row.body = change(record.row.body)
         await self._until_written(lambda: self._runtime.ledger.absorb(record.row.id, {}, body=body), record.disk)
+        self._tell(record, MessageWaits(reworded=True))
         return True
 
     def observers(self, run_id: str) -> Sequence[Observer]:

@@ -205,6 +205,8 @@ class Compressed(msgspec.Struct, kw_only=True):
     files: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
+    left: int = 0
+    """How many more are old enough. The next call goes on with them."""
     problems: list[str] = []
 
 
