@@ -130,7 +130,9 @@ from openclaw.storage.base import (
     TranscriptLines,
     TranscriptStore,
 )
+from openclaw.storage.documents import DocumentStore
 from openclaw.storage.files.disk import FileBlobStore
+from openclaw.storage.files.documents import FileDocuments
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
@@ -251,7 +253,7 @@ async def open_runtime(
     stores = await open_stores(state_dir, current, clock, environ, repairs, only_reads=only_reads)
     found = await _models_here(current, environ, state_dir)
     catalogue = CurrentCatalogue(config, environ, found, state_dir)
-    questions = ApprovalJournal(state_dir)
+    questions = ApprovalJournal(stores.documents)
     await questions.load()
     derived = Derived()
     return Runtime(
@@ -262,18 +264,19 @@ async def open_runtime(
         transcripts=stores.transcripts,
         ledger=stores.ledger,
         blobs=stores.blobs,
+        documents=stores.documents,
         close_stores=stores.close,
         on_files=stores.lines is None,
         claims=stores.claims,
         catalogue=catalogue,
         look_for_models=catalogue.look_again,
         processes=ProcessRegistry(),
-        notes=SessionNotes(clock, lambda: user_zone(config.current), Path(state_dir)),
+        notes=SessionNotes(clock, lambda: user_zone(config.current), stores.documents),
         call_model=model_calls.call,
         failover=Failover(model_calls.keys, lambda: config.current, catalogue, derived),
         snapshots=WorkspaceSnapshots(state_dir, clock),
         approvals=Approvals(clock, questions),
-        approval_rules=ApprovalRules(state_dir, clock),
+        approval_rules=ApprovalRules(stores.documents, clock),
         wake=None,
         memories=memories,
         hooks=CompactionHooks(),
@@ -294,6 +297,7 @@ class OpenStores(NamedTuple):
     transcripts: TranscriptStore
     ledger: Ledger
     blobs: BlobStore
+    documents: DocumentStore
     close: Callable[[], Awaitable[None]]
     claims: Claims
     lines: TranscriptLines | None = None
@@ -328,7 +332,8 @@ async def open_stores(
         await sessions.close()
         await ledger.close()
 
-    return OpenStores(sessions, transcripts, ledger, FileBlobStore(state_dir), close, SoleClaims())
+    blobs, documents = FileBlobStore(state_dir), FileDocuments(state_dir)
+    return OpenStores(sessions, transcripts, ledger, blobs, documents, close, SoleClaims())
 
 
 async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock, *, only_reads: bool) -> OpenStores:
@@ -337,6 +342,7 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
         from openclaw.cluster.postgres_claims import PostgresClaims
         from openclaw.storage.postgres.blobs import PostgresBlobStore
         from openclaw.storage.postgres.database import PostgresDatabase
+        from openclaw.storage.postgres.documents import PostgresDocuments
         from openclaw.storage.postgres.ledger import PostgresLedger
         from openclaw.storage.postgres.session_store import PostgresSessionStore
         from openclaw.storage.postgres.transcript import PostgresTranscriptStore
@@ -367,11 +373,14 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
         await database.close()
         raise
 
+    documents = PostgresDocuments(database)
+
     async def settle(name: str) -> None:
         agent_id, _, key = name.removeprefix(SESSION).partition(":")
         await sessions.settle(agent_id, key)
 
     async def close() -> None:
+        await documents.close()
         if not membership.fenced:
             await transcripts.close()
             with contextlib.suppress(OSError, Fenced):  # A change that waited for its message was not acknowledged.
@@ -381,7 +390,7 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
 
     claims.on_lost(SESSION, settle)
     blobs = PostgresBlobStore(database, state_dir)
-    return OpenStores(sessions, transcripts, ledger, blobs, close, claims, lines=transcripts)
+    return OpenStores(sessions, transcripts, ledger, blobs, documents, close, claims, lines=transcripts)
 
 
 def build_gateway(
@@ -389,7 +398,7 @@ def build_gateway(
 ) -> Gateway:
     """The parts that serve clients and channels, without runs."""
     clock, state_dir = runtime.clock, str(runtime.state_dir)
-    broadcaster, disk, known_devices = Broadcaster(), DiskCheck(state_dir, clock), Devices(state_dir, clock)
+    broadcaster, disk, known_devices = Broadcaster(), DiskCheck(state_dir, clock), Devices(runtime.documents, clock)
 
     def publish_health(health: dict[str, Any]) -> None:
         broadcaster.publish("health", health, state_version=gateway.state_version())
@@ -402,8 +411,8 @@ def build_gateway(
         broadcaster=broadcaster,
         presence=Presence(clock),
         devices=known_devices,
-        nodes=Nodes(state_dir, clock, known_devices, broadcaster, lambda: runtime.config.current.gateway.nodes),
-        pairing=PairingStore(state_dir, clock),
+        nodes=Nodes(runtime.documents, clock, known_devices, broadcaster, lambda: runtime.config.current.gateway.nodes),
+        pairing=PairingStore(runtime.documents, clock),
         health=Health(clock, disk, lambda: build_health(gateway), publish_health),
         disk=disk,
         auth_limiter=FailedAuthLimiter(clock, lambda: runtime.config.current.gateway.auth.rate_limit),
@@ -556,7 +565,8 @@ def add_scheduler(gateway: Gateway) -> None:
     )
     gateway.heartbeats = Heartbeats(turns, partial(publish, "heartbeat"))
     off = gateway.environ.get("OPENCLAW_SKIP_CRON") == "1"
-    gateway.cron = Cron(turns, gateway.heartbeats, partial(publish, "cron"), switched_off=off)
+    documents = gateway.runtime.documents
+    gateway.cron = Cron(turns, gateway.heartbeats, partial(publish, "cron"), documents, switched_off=off)
     gateway.hook_runs = HookRuns(turns, gateway.heartbeats)
 
 

@@ -201,7 +201,7 @@ class ClusterService:
 
     def _hear(self, node: str, kind: str, data: bytes) -> None:
         if kind == ROW:
-            self._sessions.forget(*decode_any(data))
+            self._sessions.forget_row(*decode_any(data))
         else:
             self.relay.hear(node, kind, data)
 

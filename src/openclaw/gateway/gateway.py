@@ -353,8 +353,8 @@ class Gateway:
     async def _update_search(self) -> None:
         await self.search.update(self.transcript_folders())
 
-    async def compress_old(self, after_days: int | None = None) -> Compressed:
-        """Compresses a bounded number of old transcripts. The next call goes on with the rest.
+    async def compress_old(self, after_days: int | None = None, most: int = 200) -> Compressed:
+        """Compresses at most that many old transcripts. The next call goes on with the rest.
 
         ``after_days`` None takes the configured age; 0 or less compresses nothing.
         """
@@ -362,7 +362,7 @@ class Gateway:
         if days <= 0:
             return Compressed()
         before = self.runtime.clock.now_ms() - days * DAY_MS
-        return await self.runtime.transcripts.compress(self.agent_ids(), before)
+        return await self.runtime.transcripts.compress(self.agent_ids(), before, most=most)
 
     async def _prune_ledger(self) -> None:
         before = self.runtime.clock.now_ms() - LEDGER_DAYS * DAY_MS

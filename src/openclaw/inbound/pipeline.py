@@ -177,14 +177,18 @@ class Pipeline:
                 return False
             case _:
                 pass
-        slow = (self._transcriber is not None and self._transcriber.wants(inbound)) or self._debouncer.is_behind(
-            inbound
+        slow = (
+            (self._transcriber is not None and self._transcriber.wants(inbound))
+            or (inbound.told_once and not self._debouncer.may_wait(inbound))
+            or self._debouncer.is_behind(inbound)
         )
         if slow or self._window(inbound) > 0:
             # It may wait for more words, so it is written down first. After a restart, ``recover`` hands it on.
             await self.held.keep(inbound)
         if slow:
-            self._debouncer.hand_on(inbound)
+            handing_on = self._debouncer.hand_on(inbound)
+            if self._debouncer.is_full:
+                await asyncio.wait([handing_on])
             return True
         handing_on = self._debouncer.add(inbound)
         if handing_on is not None:

@@ -19,14 +19,14 @@ from openclaw.agent.runtime import Runtime
 from openclaw.cluster.claims import session_name
 from openclaw.config.agents import default_agent_id
 from openclaw.config.schema import Config
-from openclaw.events import Event, SteeringInjected
+from openclaw.events import Event, MessageWaits, SteeringInjected
 from openclaw.messages import INTERNAL, TextBlock, UserMessage
 from openclaw.outbound.prefix import Speaker
 from openclaw.outbound.reply import is_delivered, reply_shape
 from openclaw.outbound.reply_files import Files
 from openclaw.redact import redact
 from openclaw.runs.compactions import Compactions
-from openclaw.runs.endings import ANNOUNCED_SOURCES, Ending, abort_reason, ending_of, reply_parts
+from openclaw.runs.endings import ANNOUNCED_SOURCES, Ending, abort_reason, ending_of, reply_parts, unsent
 from openclaw.runs.queue import (
     BACKLOG,
     Admission,
@@ -249,7 +249,12 @@ class Dispatcher:
             self._drop_oldest(lane, settings)
         if queued:
             record.noted_step = None
+            self._tell(record, MessageWaits())
         return queued
+
+    def _tell(self, record: RunRecord, event: Event) -> None:
+        for observer in self.observers(record.run_id):
+            observer.event(event)
 
     async def _perform(self, lane: Lane, batch: list[RunRecord]) -> None:
         """Runs the newest message of the batch. The run answers the others too. The lane calls this."""
@@ -357,6 +362,7 @@ class Dispatcher:
                 disk=record.disk,
                 on_model_call=record.release_ticket,
             )
+            record.reply_files = run.files_of
             result = await (run.execute() if choice == "run" else run.give_up(reason_text(refusal), outcome))
         finally:
             for left in reversed(record.inbox.close()):
@@ -407,20 +413,28 @@ class Dispatcher:
         announced = record.row.source in ANNOUNCED_SOURCES
         if not (is_delivered(record.row.route) or announced) or ending_of(result).state == "superseded":
             return []
-        return await self._until_written(lambda: run.reply_files(result), record.disk)
+        if not any(one.media for one in result.said):
+            return []
+        sent = [rest.files for rest in unsent(result, await self._stored(record))]
+        return await self._until_written(lambda: run.reply_files(result, sent), record.disk)
+
+    async def _stored(self, record: RunRecord) -> list[OutboxRow]:
+        """What the channel got while the reply was being written. After this it gets no more of it."""
+        if record.settle_reply is not None:
+            await record.settle_reply()
+        if record.settle_reply is None and not record.row.attempts:
+            return []
+        ledger, row_id = self._runtime.ledger, record.row.id
+        return await self._until_written(lambda: ledger.outbox_of(row_id), record.disk)
 
     async def _parts(
         self, record: RunRecord, ending: Ending, result: RunResult, files: Sequence[Files]
     ) -> list[OutboxPart]:
         """What the channel delivers now, besides what it got while the reply was being written."""
-        row, ledger = record.row, self._runtime.ledger
+        row = record.row
         if not is_delivered(row.route):
             return []
-        stored: list[OutboxRow] = []
-        if record.settle_reply is not None:
-            await record.settle_reply()
-        if record.settle_reply is not None or row.attempts:
-            stored = await self._until_written(lambda: ledger.outbox_of(row.id), record.disk)
+        stored = await self._stored(record)
         speaker = Speaker(agent_id=row.agent_id, model=record.model, thinking=record.thinking)
         shape = reply_shape(self._runtime.config.current, row.route, speaker)
         make = partial(reply_parts, row.route, ending, result, shape, stored, files)
@@ -653,6 +667,7 @@ class Dispatcher:
         # The words count from here on, also when its run begins before they are written down.
         body = record.row.body = change(record.row.body)
         await self._until_written(lambda: self._runtime.ledger.absorb(record.row.id, {}, body=body), record.disk)
+        self._tell(record, MessageWaits(reworded=True))
         return True
 
     def observers(self, run_id: str) -> Sequence[Observer]:

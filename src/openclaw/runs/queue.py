@@ -16,6 +16,7 @@ from openclaw.clock import Clock, wait_within
 from openclaw.config.schema.messages import Queue, QueueDrop, QueueMode
 from openclaw.events import Event, ModelSwitched, RunStarted
 from openclaw.messages import UserMessage
+from openclaw.outbound.reply_files import FilesOf
 from openclaw.storage.base import FirstStep, LedgerRow, MessageBody, Reason, ReasonCode
 from openclaw.storage.disk_errors import DiskWait
 
@@ -353,6 +354,8 @@ class RunRecord:
         self.thinking = ""
         self.settle_reply: Callable[[], Awaitable[None]] | None = None
         """Ends the sending of a reply that is still being written. Awaited before the message is ended."""
+        self.reply_files: FilesOf | None = None
+        """Stores files that the answer names. None: the run has not begun."""
         self.ticket: Ticket | None = None
         """The message's place in the admission."""
         self._ended = asyncio.Event()
