@@ -29,7 +29,9 @@ class TextDelta(msgspec.Struct, frozen=True):
     reply_to: str = ""
     """The message that the answer quotes, as far as it has said so: ``current`` or an id."""
     media: tuple[str, ...] = ()
-    """Files that the answer names here, by address. The text may be empty then."""
+    """Files that the answer names behind this text, by address. The text may be empty then."""
+    voice: bool = False
+    """The answer wants its sound files as voice messages, as far as it has said so."""
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True):
@@ -44,6 +46,8 @@ class Spoken(msgspec.Struct, frozen=True):
     """The message that it answers: ``current`` or an id. It is empty when the model named none."""
     media: tuple[str, ...] = ()
     """The files that go with it, by address (``MEDIA:`` lines). The text may be empty then."""
+    voice: bool = False
+    """Sound files among them are voice messages (``[[audio_as_voice]]``)."""
 
 
 class Silent(msgspec.Struct, frozen=True):
@@ -76,6 +80,12 @@ class ContinuationAsked(msgspec.Struct, frozen=True):
     message: UserMessage
     part: int
     """The number of the part that was cut, counted from 1."""
+
+
+class MessageWaits(msgspec.Struct, frozen=True):
+    """The message of this run waits for its turn, or it still waits and has other words now."""
+
+    reworded: bool = False
 
 
 class SteeringInjected(msgspec.Struct, frozen=True):
@@ -168,6 +178,7 @@ Event: TypeAlias = (
     | ThinkingDelta
     | AssistantEnded
     | ContinuationAsked
+    | MessageWaits
     | SteeringInjected
     | ToolStarted
     | ToolUpdated

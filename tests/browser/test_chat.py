@@ -201,6 +201,31 @@ async def test_two_tabs_show_the_same(tab: Tab) -> None:
     assert other.errors == []
 
 
+async def test_a_second_tab_learns_at_once_what_waits_and_how_it_changes(tab: Tab) -> None:
+    other = Tab(await tab.page.context.new_page(), tab.gateway)
+    await other.open("/chat", signed_in=False)
+    hold = tab.gateway.model.held("The first answer.")
+    tab.gateway.model.queue("The second answer.")
+    await tab.say("First")
+    await other.sees("First")
+    await tab.say("Second thought")
+    await tab.say("Third thought")
+    waits = [one.page.get_by_role("region", name="Waiting messages") for one in (tab, other)]
+    for shown in waits:
+        await expect(shown.get_by_text("Second thought")).to_be_visible()
+        await expect(shown.get_by_text("Third thought")).to_be_visible()
+    await waits[0].get_by_role("button", name="Drop waiting message").nth(1).click()
+    await expect(waits[1].get_by_text("Third thought")).to_have_count(0)
+    await waits[0].get_by_role("button", name="Edit waiting message").first.click()
+    await waits[0].get_by_role("textbox").fill("Better thought")
+    await waits[0].get_by_role("textbox").press("Enter")
+    await expect(waits[1].get_by_text("Better thought")).to_be_visible()
+    hold.set()
+    for one in (tab, other):
+        await one.sees("The second answer.")
+    assert other.errors == []
+
+
 async def test_a_restart_of_the_gateway_in_the_middle_of_an_answer(tab: Tab) -> None:
     tab.gateway.model.held("This half is lost with the process, and this one too.")
     tab.gateway.model.queue("Said after the restart.", "And again.")

@@ -101,6 +101,10 @@ async def test_usage_counts_what_was_used(tab: Tab) -> None:
     await expect(tab.page.get_by_text("mock/mock-1")).to_be_visible()
     await tab.page.get_by_label("Unit").select_option("cost")
     await expect(tab.page.get_by_role("listitem").filter(has_text="mock/mock-1")).to_contain_text("$0.00")
+    await tab.page.get_by_label("Unit").select_option("tokens")
+    await expect(tab.page.get_by_role("img", name=": 110").locator("canvas")).to_be_visible()
+    await tab.page.get_by_text("As a table").click()
+    await expect(tab.page.get_by_role("cell", name="110")).to_be_visible()
 
 
 async def test_a_setting_is_found_changed_and_checked(tab: Tab) -> None:

@@ -89,6 +89,22 @@ def test_an_invalid_value_changes_nothing(cli: Cli, config: Path) -> None:
     assert config.read_text() == before
 
 
+def test_changes_are_told_in_json(cli: Cli, config: Path) -> None:
+    told = json.loads(cli("config", "set", "gateway.prot", "1", "--json").stdout)
+    assert (told["ok"], told["path"], told["configPath"]) == (True, "gateway.prot", str(config))
+    assert "unknown key" in told["warnings"][0]
+    assert json.loads(cli("config", "unset", "gateway.prot", "--json").stdout)["ok"] is True
+    set_ = json.loads(cli("models", "set", "anthropic/claude-sonnet-4-5", "--json").stdout)
+    assert set_["model"] == "anthropic/claude-sonnet-4-5"
+    assert json.loads(cli("config", "path", "--json").stdout) == {"path": str(config)}
+    assert json.loads(cli("config", "docs", "gateway.port", "--json").stdout)[0]["default"] == 18789
+    refused = cli("channels", "remove", "telegram", "--json")
+    assert refused.returncode == 1 and "not configured" in json.loads(refused.stdout)["error"]["message"]
+    cli("config", "set", "channels.telegram.enabled", "true")
+    assert json.loads(cli("channels", "remove", "telegram", "--json").stdout)["deleted"] is False
+    assert json.loads(cli("channels", "logout", "telegram", "--json").stdout)["path"] == "channels.telegram"
+
+
 def test_json_insists_on_json5(cli: Cli, config: Path) -> None:
     assert cli("config", "set", "gateway.bind", "{nope", "--json").returncode == 1
     assert cli("config", "set", "gateway.bind", "'lan'", "--json").returncode == 0

@@ -61,7 +61,7 @@ JOB = {
 def test_add_asks_what_its_flags_say(
     cli: Cli, gateway: FakeGateway, flags: tuple[str, ...], wanted: dict[str, Any]
 ) -> None:
-    gateway.replies["cron.add"] = JOB
+    gateway.replies |= {"cron.add": JOB, "cron.status": {"timezone": None}}
     assert cli("cron", "add", *flags).returncode == 0
     assert gateway.params_of("cron.add") == [wanted]
 
@@ -92,9 +92,20 @@ def test_the_list_shows_when_jobs_are_due_without_control_codes(cli: Cli, gatewa
     assert json.loads(cli("cron", "list", "--json").stdout) == {"jobs": [JOB]}
 
 
+def test_times_are_those_of_the_person_not_of_this_computer(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["cron.list"] = {"jobs": [JOB], "timezone": "Asia/Tokyo"}
+    gateway.replies |= {
+        "cron.update": JOB,
+        "cron.status": {"timezone": "Asia/Tokyo", "nextWakeAtMs": 1_794_808_800_000},
+    }
+    gateway.replies["cron.runs"] = {"entries": [{"runAtMs": 1_794_808_800_000}], "timezone": "Asia/Tokyo"}
+    for words in (["list"], ["enable", "x"], ["status"], ["runs", "--id", "x"]):
+        assert "2026-11-16 15:00" in cli("cron", *words, TZ="America/Lima").stdout, words
+
+
 @pytest.mark.parametrize(("words", "enabled"), [(("enable",), True), (("disable",), False)])
 def test_a_job_is_switched(cli: Cli, gateway: FakeGateway, words: tuple[str, ...], enabled: bool) -> None:
-    gateway.replies["cron.update"] = JOB
+    gateway.replies |= {"cron.update": JOB, "cron.status": {"timezone": "Asia/Tokyo"}}
     assert cli("cron", *words, "x").returncode == 0
     assert gateway.params_of("cron.update") == [{"id": "x", "patch": {"enabled": enabled}}]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -12,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.cli.installation import install_method, update_commands
+from openclaw.cli.installation import (
+    InstalledFrom,
+    commits_behind,
+    has_upstream,
+    install_method,
+    installed_from,
+    same_program,
+    update_commands,
+)
 from tests.support.tmux import Tmux, need_tmux
 
 from .conftest import Cli
@@ -36,12 +45,69 @@ def test_how_it_was_installed_is_found_out(tmp_path: Path, prefix: str, method: 
     assert install_method(prefix, str(package)) == "git"
 
 
-@pytest.mark.parametrize("method", ["pipx", "uv", "pip", "git"])
-def test_a_dry_run_says_the_commands_and_runs_none(cli: Cli, method: str) -> None:
-    report = json.loads(cli("update", "--dry-run", "--json", "--method", method).stdout)
-    wanted = update_commands(method, "python", "checkout")
-    assert [step.split()[1:2] for step in report["steps"]] == [words[1:2] for words in wanted]
-    assert report["dryRun"] is True and report["method"] == method
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [
+        (None, ("", "", "")),
+        ("[]", ("", "", "")),
+        ("{", ("", "", "")),
+        ('{"url": "file:///my%20code", "dir_info": {}}', ("/my code", "", "")),
+        ('{"url": "file:///a/b.whl", "archive_info": {}}', ("", "", "file:///a/b.whl")),
+        ('{"url": "https://host/x.git", "vcs_info": {"vcs": "git"}}', ("", "git+https://host/x.git", "")),
+    ],
+)
+def test_where_it_came_from_is_read_from_the_installers_record(record: str | None, found: tuple[str, str, str]) -> None:
+    source = installed_from(record)
+    assert (source.folder, source.repository, source.file) == found
+
+
+@pytest.mark.parametrize("method", ["pipx", "uv", "pip"])
+def test_what_came_from_an_index_is_updated_by_its_tool(method: str) -> None:
+    (words,) = update_commands(method, "python", "checkout", InstalledFrom())
+    assert words[0] == ("python" if method == "pip" else method) and words[-1] == "openclaw" and "upgrade" in str(words)
+
+
+def test_what_came_from_a_folder_is_never_taken_from_an_index(tmp_path: Path) -> None:
+    for method in ("pipx", "uv", "pip"):
+        (words,) = update_commands(method, "python", "checkout", InstalledFrom(folder=str(tmp_path)))
+        assert str(tmp_path) in words and "install" in words
+
+
+def test_a_dry_run_says_the_commands_and_runs_none(cli: Cli, tmp_path: Path) -> None:
+    # Without git nobody can tell whether there is something newer.
+    report = json.loads(cli("update", "--dry-run", "--json", "--method", "git", PATH=str(tmp_path)).stdout)
+    assert report["newer"] is None
+    assert [step.split()[0] for step in report["steps"]] == ["git", "make"]
+    assert report["dryRun"] is True and report["method"] == "git"
+
+
+def _git(folder: Path, *words: str) -> None:
+    names = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *names, "-C", str(folder), *words], check=True, capture_output=True, timeout=60)
+
+
+def test_a_checkout_knows_how_far_it_is_behind(tmp_path: Path) -> None:
+    origin, mine = tmp_path / "origin", tmp_path / "mine"
+    origin.mkdir()
+    _git(origin, "init", "-q", "-b", "main")
+    _git(origin, "commit", "-q", "--allow-empty", "-m", "one")
+    assert not has_upstream(str(origin))
+    subprocess.run(["git", "clone", "-q", str(origin), str(mine)], check=True, capture_output=True, timeout=60)
+    assert has_upstream(str(mine)) and commits_behind(str(mine)) == 0
+    _git(origin, "commit", "-q", "--allow-empty", "-m", "two")
+    assert commits_behind(str(mine)) == 1
+
+
+def test_two_copies_of_the_program_are_compared_by_what_they_hold(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        (folder / "cli").mkdir(parents=True)
+        (folder / "cli" / "main.py").write_text("x = 1")
+    (one / "__pycache__").mkdir()
+    (one / "__pycache__" / "main.pyc").write_text("made")
+    assert same_program(str(one), str(other))
+    (other / "cli" / "main.py").write_text("x = 2")
+    assert not same_program(str(one), str(other))
 
 
 @pytest.fixture
@@ -76,18 +142,23 @@ def test_an_update_installs_the_newest_version(cli: Cli, index: str, tmp_path: P
     # pip installs into a folder of the test, and asks no other index.
     target = tmp_path / "installed"
     pip = {"PIP_INDEX_URL": index, "PIP_TARGET": str(target), "PIP_CONFIG_FILE": "/dev/null", "PIP_NO_CACHE_DIR": "1"}
+    by_name = tmp_path / "by-name" / "openclaw-0.0.1.dist-info"
+    by_name.mkdir(parents=True)
+    (by_name / "METADATA").write_text("Metadata-Version: 2.1\nName: openclaw\nVersion: 0.0.1\n")
+    pip["PYTHONPATH"] = f"{by_name.parent}:{cli.environ['PYTHONPATH']}"
     refused = cli("update", "--method", "pip", **pip)
     assert refused.returncode == 2 and "--yes" in refused.stderr and not target.exists()
-    done = cli("update", "--method", "pip", "--yes", "--json", **pip, PIP_DISABLE_PIP_VERSION_CHECK="1")
+    assert f"The newest version is {NEWER}." in refused.stdout
+    done = cli("update", "--method", "pip", "--yes", "--json", **pip)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["ok"] is True
+    assert json.loads(done.stdout)["newer"] is True
     assert NEWER in (target / "openclaw" / "__init__.py").read_text()
 
 
 def test_a_failed_update_is_told_and_nothing_else_is_done(cli: Cli, tmp_path: Path) -> None:
-    done = cli("update", "--method", "pipx", "--yes", "--json", PATH=str(tmp_path))
+    done = cli("update", "--method", "git", "--force", "--yes", "--json", PATH=str(tmp_path))
     told = json.loads(done.stdout)
-    assert done.returncode == 1 and "pipx cannot be run" in told["error"]["message"]
+    assert done.returncode == 1 and "git cannot be run" in told["error"]["message"]
 
 
 def _fill(state: Path) -> None:

@@ -97,6 +97,12 @@ def test_every_example_is_a_command_that_parses(words: str, action: Action) -> N
         meant.parser(name).parse_intermixed_args(rest)
 
 
+def test_every_command_that_tells_or_changes_something_prints_json_when_asked() -> None:
+    talk = {"chat", "gateway run", "node run", "mcp serve", "completion"}
+    """They talk with a person or another program as long as they run, or print a script."""
+    assert {words for words, action in _every_action() if not action.prints_json} == talk
+
+
 WRONG = (["--no-such-option"], ["surplus"] * 9, ["--json=yes"], ["--timeout", "soon"], ["--limit", "x"], ["\udcff"])
 
 

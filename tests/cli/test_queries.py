@@ -13,7 +13,7 @@ from openclaw.cli.logs import parse_line
 from openclaw.cli.sessions import flags, table, token_text
 
 from .conftest import Cli
-from .fake_gateway import SECRET, FakeGateway
+from .fake_gateway import SECRET, FakeGateway, Refusal
 
 ROW = {
     "key": "agent:main:main",
@@ -252,10 +252,21 @@ def test_devices_are_listed_approved_and_rotated(cli: Cli, gateway: FakeGateway)
         "device.pair.reject": {"requestId": "r1"},
     }
     assert "r1" in cli("devices").stdout
-    assert cli("devices", "approve", "r1").stdout == "Approved d1.\n"
+    assert cli("devices", "approve", "r").stdout == "Approved d1.\n"
+    assert gateway.params_of("device.pair.approve") == [{"requestId": "r1"}], "the beginning of an id will do"
     assert "new" in cli("devices", "rotate", "--device", "d1", "--role", "operator").stdout
     assert cli("devices", "revoke", "--device", "d1", "--role", "operator").returncode == 0
     assert cli("devices", "reject", "r1", "--json").returncode == 0
+
+
+def test_a_request_that_is_not_there_says_where_to_look(cli: Cli, gateway: FakeGateway) -> None:
+    def refuse(_: object) -> None:
+        raise Refusal("unknown requestId")
+
+    gateway.replies |= {"device.pair.list": {"pending": [], "paired": []}, "device.pair.approve": refuse}
+    done = cli("devices", "approve", "nope")
+    assert done.returncode == 1 and "unknown requestId. `openclaw devices list` shows" in done.stderr
+    assert json.loads(cli("devices", "approve", "nope", "--json").stdout)["error"]["code"] == "INVALID_REQUEST"
 
 
 def test_dashboard_opens_an_address_that_signs_in_once_and_holds_no_secret(

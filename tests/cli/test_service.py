@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import plistlib
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.cli import launchd, service
+from openclaw.cli import installation, launchd, service
 from openclaw.cli.service_env import read_env, use_env
 
 from .conftest import ROOT, Cli
@@ -175,9 +176,17 @@ def test_the_agent_of_launchd_starts_the_gateway_again_only_after_a_crash() -> N
     assert found["ProgramArguments"][1:] == ["-m", "openclaw", "gateway", "run", "--env-file", "/x/service.env"]
     assert found["KeepAlive"] == {"SuccessfulExit": False} and found["RunAtLoad"] is True
     assert found["EnvironmentVariables"] == {"OPENCLAW_PROFILE": "a"}
+    # What launchd.plist(5) knows, and which type each must have. launchd ignores a file with a wrong one.
+    types = {"Label": str, "ProgramArguments": list, "EnvironmentVariables": dict, "RunAtLoad": bool}
+    types |= {"KeepAlive": dict, "Umask": int, "StandardOutPath": str, "StandardErrorPath": str}
+    assert {name: type(value) for name, value in found.items()} == types
+    assert found["Label"] == "ai.openclaw.gateway" and os.path.isabs(found["ProgramArguments"][0])
+    assert os.path.isabs(found["StandardOutPath"]) and all(isinstance(one, str) for one in found["ProgramArguments"])
 
 
-def test_on_a_mac_the_service_is_an_agent_of_launchd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_mac_the_service_is_an_agent_of_launchd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked: list[tuple[str, ...]] = []
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OPENCLAW_STATE_DIR", str(tmp_path / "state"))
@@ -188,7 +197,12 @@ def test_on_a_mac_the_service_is_an_agent_of_launchd(tmp_path: Path, monkeypatch
     assert report["path"] == str(path) and stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [words[0] for words in asked] == ["bootout", "bootstrap"]
     assert report["enabled"] is False and report["run"] == [f"launchctl bootstrap gui/{os.getuid()} {path}"]
-    assert service.is_installed() and service.can_install() and not service.manages_gateway()
+    assert service.is_installed() and service.service_file() == str(path)
+    removal = argparse.Namespace(service=True, app=False, state=False, workspace=False, all=False, no_backup=False)
+    removal.__dict__ |= {"dry_run": True, "yes": False, "method": "git", "json": True}
+    assert installation.uninstall(removal) == 0
+    assert f"remove the service {path}" in capsys.readouterr().out
+    assert service.can_install() and not service.manages_gateway()
     assert launchd.take_away("gateway") == str(path) and not service.is_installed()
 
 

@@ -61,6 +61,26 @@ def test_a_chat_without_earlier_sessions_says_so(cli: Cli, gateway: FakeGateway)
     assert cli("sessions", "archived").stdout == "agent:main:main has no earlier sessions.\n"
 
 
+def test_a_first_search_reads_on_until_everything_is_indexed(cli: Cli, gateway: FakeGateway) -> None:
+    answers = [
+        {"results": [], "complete": False, "indexed": {"done": 1, "total": 2}},
+        {"results": [], "complete": True, "indexed": {"done": 2, "total": 2}},
+    ]
+    gateway.replies["sessions.search"] = lambda params: answers.pop(0)
+    assert cli("sessions", "search", "shed").stdout == "Nothing found.\n"
+    assert [call["readBytes"] for call in gateway.params_of("sessions.search")] == [8 << 20] * 2
+
+
+def test_archive_goes_on_until_nothing_is_left_and_adds_up(cli: Cli, gateway: FakeGateway) -> None:
+    sizes = {"bytesBefore": 100, "bytesAfter": 10, "problems": ["a: no"]}
+    answers = [{"compressed": 20, "left": 21, **sizes}, {"compressed": 20, "left": 1, **sizes}]
+    answers.append({"compressed": 0, "left": 1, **sizes})
+    gateway.replies["sessions.archive"] = lambda params: answers.pop(0)
+    done = cli("sessions", "archive", "--json")
+    total = {"ok": False, "compressed": 40, "bytesBefore": 300, "bytesAfter": 30, "left": 1, "problems": ["a: no"]}
+    assert (done.returncode, json.loads(done.stdout)) == (1, total)
+
+
 def test_help_lists_the_sub_commands_and_the_options_of_the_usual_one(cli: Cli) -> None:
     shown = cli("sessions", "--help").stdout
     assert "resume" in shown and "archived" in shown and "--active" in shown

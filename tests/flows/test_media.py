@@ -115,18 +115,51 @@ async def test_a_file_that_the_platform_refuses_does_not_take_the_words_with_it(
     assert [part["state"] for part in facts["deliveries"]] == ["sent"]
 
 
-async def test_late_files_come_behind_blocks_and_no_block_shows_the_line(
+async def test_with_blocks_a_file_comes_where_it_stood_and_no_block_shows_the_line(
     start: Start, signal: SignalDaemon, models: ModelServer
 ) -> None:
     hold = asyncio.Event()
-    pieces = ["First paragraph.\n\n", "Second ", "one.\n", "MED", "IA:./out", "/a.png\n", "Third."]
-    models.queue(streamed(*pieces, hold=hold, hold_after=5))
+    first = "The first paragraph, which is long enough to stand alone."
+    pieces = [f"{first}\n\n", "Second ", "one.\n", "MED", "IA:./out", "/a.png\n", "Third.\n", "MEDIA:./b.txt"]
+    models.queue(streamed(*pieces, hold=hold, hold_after=7))
     async with start(STREAM, SMALL):
         await signal.say("go", sender=ANN)
-        assert await sent(signal, 1) == [("First paragraph.", None)]
+        assert await sent(signal, 2) == [(first, None), ("Second one.", PICTURE)]
         hold.set()
         got = await sent(signal, 3)
-    assert got == [("First paragraph.", None), ("Second one.\nThird.", None), ("", PICTURE)]
+    assert got[2:] == [("Third.", WORDS)]
+
+
+@pytest.mark.parametrize("ends", ["text_end", "message_end"])
+async def test_a_reply_that_failed_half_way_sends_its_files_once_and_in_place(
+    start: Start, signal: SignalDaemon, models: ModelServer, ends: str
+) -> None:
+    pieces = ["MEDIA:./b.txt\n", "First one.\n", "MEDIA:./out/a.png\n", "Second paragraph.\n\n", "Third one."]
+    models.queue(streamed(*pieces[:4], "Thi", cut=True, delay_ms=5), streamed(*pieces))
+    async with start(STREAM, {**SMALL, "blockStreamingBreak": ends}) as gateway:
+        await signal.say("go", sender=ANN)
+        async with asyncio.timeout(60):
+            while "Third one." not in str(signal.of("send")):
+                await asyncio.sleep(0.01)
+        got = [(call["message"], file_of(call)) for call in signal.of("send")]
+        async with gateway.client() as client:
+            facts = await client.call("messages.get", {"id": 1})
+    assert got[:2] == [("", WORDS), ("First one.", PICTURE)]
+    assert [file for _, file in got[2:]] == [None] * (len(got) - 2)
+    assert "".join("".join(text for text, _ in got[2:]).split()) == "Secondparagraph.Thirdone."
+    assert {part["state"] for part in facts["deliveries"]} == {"sent"}
+
+
+async def test_a_file_that_cannot_be_sent_is_explained_where_it_stood(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    models.queue(streamed("First paragraph.\n", "MEDIA:./gone.png\n", "Second."))
+    async with start(STREAM, SMALL):
+        await signal.say("go", sender=ANN)
+        assert [text for text, _ in await sent(signal, 2)] == [
+            "First paragraph.\n\n⚠️ The file gone.png was not sent: there is no such file.",
+            "Second.",
+        ]
 
 
 async def test_files_of_an_answer_before_a_tool_stay_with_it(
@@ -252,3 +285,28 @@ async def test_spoken_words_are_no_command(start: Start, signal: SignalDaemon, m
     async with start(tools=listening("print('/reset')")):
         await signal.say("", sender=ANN, attachments=VOICE)
         assert await sent(signal, 1) == [("You said something.", None)]
+
+
+# Sound in replies
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    "text", ["[[audio_as_voice]]\nMEDIA:./say.ogg\nHere.", "MEDIA:./say.ogg\nHere. [[audio_as_voice]]"]
+)
+async def test_a_reply_that_asks_for_it_is_a_voice_message(
+    start: Start, signal: SignalDaemon, models: ModelServer, tmp_path: Path, text: str, streams: bool
+) -> None:
+    models.queue(
+        streamed(*(text[place : place + 6] for place in range(0, len(text), 6))), Reply(text="MEDIA:./say.ogg")
+    )
+    async with start({**STREAM, "blockStreaming": streams}, SMALL):
+        (tmp_path / "state" / "workspace" / "say.ogg").write_bytes(OGG)
+        await signal.say("go", sender=ANN)
+        calls = await signal.called("send", 2)
+        await signal.say("again", sender=ANN)
+        plain = (await signal.called("send", 3))[2]
+    assert sorted(call["message"] for call in calls) == ["", "Here."]
+    (spoken,) = (call for call in calls if call.get("attachments"))
+    assert (spoken["voiceNote"], spoken["message"]) == (True, "")
+    assert "voiceNote" not in plain and plain["attachments"]

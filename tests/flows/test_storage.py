@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.forked_gateway import ForkedGateway
-from tests.support.gateway import GatewayProcess, RequestFailed, model_config, text_of
+from tests.support.gateway import RequestFailed, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.postgres import PostgresServer, needs_postgres, storage_for
@@ -120,11 +120,16 @@ async def test_messages_are_refused_with_the_reason_while_the_database_is_away(
         server.remove()
 
 
-async def test_a_second_gateway_on_the_same_schema_does_not_start(gateway: InProcessGateway, tmp_path: Path) -> None:
-    config = json.loads((gateway.state_dir / "openclaw.json").read_text())
-    second = GatewayProcess(tmp_path / "second" / "state", config)
-    with pytest.raises(AssertionError, match="another Gateway uses postgresql://"):
-        await second.start()
+async def test_a_second_gateway_on_the_same_schema_sees_the_same_sessions(
+    gateway: InProcessGateway, tmp_path: Path, models: ModelServer
+) -> None:
+    config = model_config(models.base_url, models.api_key, storage=storage_for(gateway.state_dir))
+    async with InProcessGateway(tmp_path / "second" / "state", config) as second:
+        async with gateway.client() as client:
+            assert text_of(await client.chat("hello [[reply:Hi.]]")) == "Hi."
+        async with second.client() as client:
+            history = await client.call("chat.history", {"sessionKey": "main"})
+    assert [message["role"] for message in history["messages"]] == ["user", "assistant"]
 
 
 async def test_a_gateway_on_files_does_not_load_the_driver() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from openclaw.outbound.blocks import (
     BlockSettings,
     Coalescer,
     ReplyBlock,
+    Rest,
     block_settings,
     digest_of,
     rest_of,
@@ -236,18 +238,28 @@ def test_words_that_came_in_two_blocks_stand_together_again() -> None:
     assert texts([*said, *joined.flush()]) == ["One two three four five six.\n\nSeven eight\nnine"]
 
 
-def ref(text: str, answer: int = 0, head: str = "") -> BlockRef:
-    return BlockRef(answer=answer, end=len(text), digest=digest_of(text), head=head)
+def ref(text: str, answer: int = 0, head: str = "", files: Sequence[str] = ()) -> BlockRef:
+    digest = digest_of(text, files)
+    return BlockRef(answer=answer, end=len(text), digest=digest, head=head, files=len(files))
 
 
 def test_what_was_sent_in_blocks_is_not_sent_again() -> None:
     refs = [ref("One."), ref("One.\n\nTwo."), ref("Same", 1), ref("Same", 2)]
-    assert rest_of("One.\n\nTwo.\n\nThree.", refs) == "\n\nThree."
-    assert rest_of("Same", refs) == ""
-    assert rest_of("Same", refs) == ""
-    assert rest_of("Same", refs) == "Same"
-    assert rest_of("Another answer", [ref("Anothes")]) == "Another answer"
-    assert rest_of("```py\na\nb\n```", [ref("```py\na\n", head="```py\n")]) == "```py\nb\n```"
+    assert rest_of("One.\n\nTwo.\n\nThree.", [], refs) == Rest("\n\nThree.")
+    assert rest_of("Same", [], refs) == Rest("")
+    assert rest_of("Same", [], refs) == Rest("")
+    assert rest_of("Same", [], refs) == Rest("Same")
+    assert rest_of("Another answer", [], [ref("Anothes")]) == Rest("Another answer")
+    assert rest_of("```py\na\nb\n```", [], [ref("```py\na\n", head="```py\n")]) == Rest("```py\nb\n```")
+
+
+def test_files_that_were_sent_with_blocks_are_not_sent_again() -> None:
+    files = ["./a.png", "./b.png"]
+    assert rest_of("One.\nTwo.", files, [ref("One."), ref("One.", files=files[:1])]) == Rest("\nTwo.", 1)
+    assert rest_of("One.", files, [ref("One.", files=files)]) == Rest("", 2)
+    # A file alone, before any word, belongs to the answer that names this file first.
+    assert rest_of("One.", files, [ref("", files=["./a.png"])]) == Rest("One.", 1)
+    assert rest_of("One.", files[1:], [ref("", files=["./a.png"])]) == Rest("One.")
 
 
 def config(**settings: Any) -> Any:

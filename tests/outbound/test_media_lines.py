@@ -103,6 +103,17 @@ def test_how_a_text_is_cut_into_deltas_does_not_matter(scraps: list[str], data: 
     assert "".join(answer.text for answer in answers) == stream.said
 
 
+@pytest.mark.parametrize("size", [1, 4, 200])
+def test_a_file_is_told_where_it_stood(size: int) -> None:
+    text = "One.\n\nMEDIA: ./a.png of a cat\nTwo.\nMEDIA: ./b.png ./c.png\n\nThree.\nMEDIA: ./d.png"
+    stream, told = SpeechStream(), list[str]()
+    pieces = [piece for place in range(0, len(text), size) for piece in stream.feed(text[place : place + size])]
+    for piece in [*pieces, *stream.close()]:
+        assert isinstance(piece, AnswerText)
+        told += [piece.text, *(f"<{one}>" for one in piece.media)]
+    assert "".join(told) == "One.\n\nof a cat<./a.png>\nTwo.<./b.png><./c.png>\n\nThree.<./d.png>"
+
+
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_nobody_sees_half_a_line(size: int) -> None:
     text = "Look at this.\n\nMEDIA: ./out/picture.png\n\nNice, is it not?"

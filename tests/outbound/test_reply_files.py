@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from PIL import Image
 
 from openclaw import public_fetch
+from openclaw.config.load import parse_config
 from openclaw.opener import PathOpener
 from openclaw.outbound import reply_files as module
-from openclaw.outbound.reply_files import MOST_FILES, Files, reply_files
+from openclaw.outbound.reply_files import MOST_FILES, Files, SizeLimit, reply_files, size_limit
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 20
 
@@ -46,7 +50,8 @@ def workspace(tmp_path: Path) -> Path:
 
 async def named(workspace: Path | None, *addresses: str, limit_mb: float = 0.5) -> tuple[Files, Blobs]:
     blobs, opener = Blobs(), PathOpener(workspace, confine=True) if workspace else None
-    return await reply_files(addresses, blobs, opener, limit_mb, "channels.signal.mediaMaxMb"), blobs
+    limit = SizeLimit(limit_mb, "channels.signal.mediaMaxMb", limit_mb)
+    return await reply_files(addresses, blobs, opener, limit), blobs
 
 
 async def test_a_file_is_stored_under_its_name_with_the_type_of_its_content(workspace: Path) -> None:
@@ -123,3 +128,34 @@ async def test_a_file_on_the_web_is_fetched_and_keeps_its_address(workspace: Pat
 async def test_a_redirect_into_a_private_network_is_refused(workspace: Path, site: str) -> None:
     files, _ = await named(workspace, f"{site}/away.png")
     assert files.notes == ("The file away.png was not sent: 10.0.0.1 is not a public address.",)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("photo.png", "PNG"), ("photo.jpg", "JPEG")])
+async def test_a_picture_larger_than_the_limit_is_sent_smaller(workspace: Path, name: str, kind: str) -> None:
+    image = Image.frombytes("RGB", (1200, 900), random.Random(1).randbytes(1200 * 900 * 3))
+    image.save(workspace / name, kind)
+    assert (workspace / name).stat().st_size > 512 * 1024
+    files, blobs = await named(workspace, f"./{name}")
+    (one,) = files.media
+    assert (files.notes, one.file_name, one.mime_type) == ((), "photo.jpg", "image/jpeg")
+    with Image.open(io.BytesIO(blobs.stored[one.blob])) as made:
+        assert made.format == "JPEG" and made.width / made.height == pytest.approx(4 / 3, abs=0.02)
+    assert len(blobs.stored[one.blob]) <= 512 * 1024
+
+
+async def test_what_only_claims_to_be_a_picture_is_explained(workspace: Path) -> None:
+    (workspace / "bad.jpg").write_bytes(b"\xff\xd8\xff\xe0" + b"x" * 600_000)
+    (workspace / "long.gif").write_bytes(b"GIF89a" + b"x" * 600_000)
+    files, _ = await named(workspace, "./bad.jpg", "./long.gif")
+    assert files.media == ()
+    assert [note.partition(": ")[2] for note in files.notes] == [
+        "it is larger than 0.5 MB (channels.signal.mediaMaxMb)."
+    ] * 2
+
+
+def test_pictures_have_the_limit_up_to_which_the_platform_shows_them() -> None:
+    text = '{"channels": {"whatsapp": {"mediaMaxMb": 50}, "signal": {}, "telegram": {"mediaMaxMb": 4}}}'
+    config = parse_config("openclaw.json", text, {}).config
+    assert config is not None
+    limits = [size_limit(config, name, None) for name in ("whatsapp", "signal", "telegram")]
+    assert [(one.mb, one.picture_mb) for one in limits] == [(50, 5), (8, 8), (4, 4)]

@@ -101,6 +101,7 @@ VECTORS = [
     ("word[[reply_to_current]]word", "word word", "current"),
     ("[[ reply_to_current ]] Hello ", "Hello", "current"),
     ("[[audio_as_voice]] spoken", "spoken", ""),
+    ("said [[ audio_as_voice ]][[reply_to:4]]", "said", "4"),
     ("a [[wiki link]] and [[1, 2], [3]]", "a [[wiki link]] and [[1, 2], [3]]", ""),
     ("write `[[reply_to_current]]` first", "write `[[reply_to_current]]` first", ""),
     ("x = [[reply_to\n:1]]", "x = [[reply_to\n:1]]", ""),
@@ -111,7 +112,7 @@ VECTORS = [
 
 @pytest.mark.parametrize(("text", "shown", "reply_to"), VECTORS)
 def test_a_tag_is_read_and_not_shown(text: str, shown: str, reply_to: str) -> None:
-    assert speech_of(text) == Spoken(shown, reply_to)
+    assert speech_of(text) == Spoken(shown, reply_to, voice="audio_as_voice" in text)
 
 
 @given(st.sampled_from(VECTORS), st.lists(st.integers(0, 60), max_size=8))
@@ -126,7 +127,7 @@ def test_where_the_text_is_cut_makes_no_difference(vector: tuple[str, str, str],
         assert "[[reply_to_current" not in "".join(said).lower().replace("`[[reply_to_current]]`", "")
     stream.feed(text[begin:])
     stream.close()
-    assert stream.outcome == Spoken(shown, reply_to)
+    assert stream.outcome == Spoken(shown, reply_to, voice="audio_as_voice" in text)
 
 
 def test_a_tag_does_not_hide_a_decision_to_be_silent() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.sessions.search import SearchIndex, searchable, whole_lines
+from openclaw.sessions.search import Reading, SearchIndex, searchable, whole_lines
 from openclaw.storage.files import compressed
 
 
@@ -85,10 +85,12 @@ def test_a_shortened_or_removed_transcript_and_a_damaged_index(folder: Path) -> 
 def test_reading_stops_at_its_bound_and_goes_on_later(folder: Path) -> None:
     (folder / "two.jsonl").write_text("".join(line(str(n), "user", f"number {n}") for n in range(50)))
     index = SearchIndex(str(folder.parent))
-    passes = 1
-    while not index.update({"main": [folder]}, most_bytes=1000):
-        passes += 1
-    assert 3 < passes < 50
+    passes = [index.update({"main": [folder]}, most_bytes=1000)]
+    while not passes[-1].complete and len(passes) < 50:
+        passes.append(index.update({"main": [folder]}, most_bytes=1000))
+    counts = [reading.read for reading in passes]
+    assert 3 < len(passes) < 50 and counts == sorted(counts) and counts[0] < 2
+    assert passes[-1] == Reading(complete=True, read=2, transcripts=2)
     assert len(index.search("number", {"main": [folder]}, limit=100).results) == 50
 
 

@@ -173,7 +173,8 @@ class BlueBubblesServer(VendorServer):
         assert isinstance(file, web.FileField)
         if not all(form.get(name) for name in ("chatGuid", "tempGuid", "name")):
             return _answer(400, "chatGuid, tempGuid and name are required")
-        self.calls.append(("message/attachment", {"name": form["name"], "data": file.file.read()}))
+        spoken = {"voice": form["isAudioMessage"]} if "isAudioMessage" in form else {}
+        self.calls.append(("message/attachment", {"name": form["name"], "data": file.file.read(), **spoken}))
         return _answer(200, data=self._send(str(form["chatGuid"]), "\ufffc"))
 
     async def _react(self, request: web.Request) -> web.Response:

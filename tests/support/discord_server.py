@@ -323,6 +323,8 @@ class DiscordServer(VendorServer):
                 return list(reversed(later))[: int(request.query["limit"])]
             case ("POST", "channels", channel, "messages"):
                 self._known(channel)
+                if body.get("flags", 0) & 8192 and (body.get("content") or len(body.get("files", [])) != 1):
+                    raise Refusal(400, 50160, "Voice messages cannot contain other content")
                 return self._keep(channel, body)
             case ("PATCH", "channels", _, "messages", message):
                 self._message(message).update(self._checked(body))

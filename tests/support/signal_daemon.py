@@ -392,7 +392,16 @@ class SignalDaemon:
 _TARGET = {"recipient", "groupId", "username"}
 PARAMETERS: dict[str, set[str]] = {
     "version": set(),
-    "send": {*_TARGET, "message", "attachments", "textStyle", "quoteTimestamp", "quoteAuthor", "editTimestamp"},
+    "send": {
+        *_TARGET,
+        "message",
+        "attachments",
+        "textStyle",
+        "quoteTimestamp",
+        "quoteAuthor",
+        "editTimestamp",
+        "voiceNote",
+    },
     "remoteDelete": {*_TARGET, "targetTimestamp"},
     "sendTyping": {"recipient", "groupId", "stop"},
     "sendReceipt": {"recipient", "targetTimestamp", "type"},

@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from openclaw.file_types import sniff_image
+from openclaw.pictures import MAX_DECODED_BYTES, MAX_JPEG_PIXELS, ImageProblem, smaller_picture
 from openclaw.tools import images
-from openclaw.tools.images import MAX_DECODED_BYTES, MAX_JPEG_PIXELS, ImageProblem, fit_image
+from openclaw.tools.images import fit_image
 
 
 def png(width: int, height: int) -> bytes:
@@ -76,6 +77,9 @@ def test_a_small_file_with_many_pixels_is_never_decoded(
     assert mime is not None
     with pytest.raises(ImageProblem, match="pixels"):
         fit_image(data, mime)
+    if mime != "image/gif":
+        with pytest.raises(ImageProblem, match="pixels"):
+            smaller_picture(data, mime, 10)
 
 
 def test_photographs_of_phones_are_still_taken() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from openclaw.events import Speech
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage
-from openclaw.outbound.reasoning import Piece
+from openclaw.outbound.reasoning import AnswerText, Piece
 from openclaw.outbound.visible import SpeechStream
 
 FAILED = ("error", "aborted")
@@ -128,10 +128,8 @@ class AnswerPart:
     def __init__(self, before: str, speech: SpeechStream) -> None:
         self.before = before
         self.speech = speech
-        self.said_before = ""
+        self.shown_before: list[Piece] = []
         """What people saw of the parts before."""
-        self.media_before: tuple[str, ...] = ()
-        """The files that the parts before named."""
         self.thinking = False
         """The part begins in the middle of the model's reasoning."""
         self.received = False
@@ -139,9 +137,8 @@ class AnswerPart:
         self._overlap: OverlapRemover | None = None
         self._added: list[str] = []
         if before:
-            speech.feed(before)
-            self.said_before, self.thinking, self._overlap = speech.said, speech.thinking, OverlapRemover(before)
-            self.media_before = speech.media
+            self.shown_before = [piece for piece in speech.feed(before) if isinstance(piece, AnswerText)]
+            self.thinking, self._overlap = speech.thinking, OverlapRemover(before)
 
     def feed(self, delta: str) -> list[Piece]:
         self.received = True

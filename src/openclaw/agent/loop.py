@@ -203,8 +203,7 @@ class _Loop:
             # A continuation goes on where the part before ended. Only a new attempt shows that part again.
             if not answer.parts or again:
                 options.show(AssistantStarted())
-                if part.said_before or part.media_before:
-                    options.show(TextDelta(part.said_before, media=part.media_before))
+                self._show(part.shown_before)
             try:
                 message = await self._ask(request, part, streamed)
             except Aborted as stopped:
@@ -355,7 +354,7 @@ class _Loop:
     def _show(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
             if type(piece) is AnswerText:
-                self._options.show(TextDelta(piece.text, piece.reply_to, piece.media))
+                self._options.show(TextDelta(piece.text, piece.reply_to, piece.media, piece.voice))
             else:
                 self._options.show(ThinkingDelta(piece.text))
 

@@ -135,10 +135,17 @@ class AgentRun:
         result.session_id = self.transcript.session_id
         return result
 
-    async def reply_files(self, result: RunResult) -> list[Files]:
-        """The files that each answer of the result names, stored. A session without ``read`` sends none of its own."""
+    async def reply_files(self, result: RunResult, sent: Sequence[int]) -> list[Files]:
+        """The files that each answer of the result names, stored, without the first ones, which were ``sent``."""
         if not any(one.media for one in result.said):
             return []
+        found = zip(result.said, sent, strict=True)
+        return [await self.files_of(one.media, one.voice, skip=skip) for one, skip in found]
+
+    async def files_of(self, addresses: Sequence[str], voice: bool, *, skip: int = 0) -> Files:
+        """Files that an answer names, stored. A session without ``read`` sends none of its own."""
+        if not addresses:
+            return Files()
         row, runtime, opener = self._row, self._runtime, None
         config = runtime.config.current
         if (prepared := self.prepared) is not None:
@@ -152,7 +159,8 @@ class AgentRun:
             if allowed_tools(["read"], policies):
                 opener = await opener_of(runtime, row.agent_id, row.session_key, prepared.entry)
         limit = size_limit(config, str(row.route.get("channel") or ""), row.route.get("accountId"))
-        return [await reply_files(one.media, runtime.blobs, opener, *limit) for one in result.said]
+        files = await reply_files(addresses, runtime.blobs, opener, limit, skip=skip)
+        return files.spoken() if voice else files
 
     async def _open(self) -> None:
         row, runtime = self._row, self._runtime

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from openclaw.cluster.claims import Claims, SoleClaims
 from openclaw.extensions.points import ExtensionPoints
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from openclaw.sessions.notes import SessionNotes
     from openclaw.sessions.search import TranscriptSearch
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
+    from openclaw.storage.documents import DocumentStore
     from openclaw.tools.base import Tool
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.node_calls import NodeCalls
@@ -66,9 +68,12 @@ class Runtime(msgspec.Struct, kw_only=True):
     transcripts: TranscriptStore
     ledger: Ledger
     blobs: BlobStore
+    documents: DocumentStore
     close_stores: Callable[[], Awaitable[None]]
     on_files: bool = True
     """Whether the stores are files of the state folder. Otherwise they are in a database."""
+    claims: Claims = msgspec.field(default_factory=SoleClaims)
+    """What this node owns among those that share the stores."""
     catalogue: Callable[[], Catalogue]
     """Returns the models that can be used now. Do not keep it, because a local server can appear or go."""
     look_for_models: Callable[[], Awaitable[None]] = _nothing_to_look_for

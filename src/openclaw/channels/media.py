@@ -84,6 +84,16 @@ async def files_to_send(
     return files
 
 
+def opus_seconds(data: bytes) -> float | None:
+    """How long a recording in the Ogg Opus format is. None if it is something else."""
+    head, last = data.find(b"OpusHead", 0, 200), data.rfind(b"OggS")
+    if head < 0 or not data.startswith(b"OggS") or len(data) < max(last + 14, head + 12):
+        return None
+    skipped = int.from_bytes(data[head + 10 : head + 12], "little")
+    samples = int.from_bytes(data[last + 6 : last + 14], "little", signed=True) - skipped
+    return max(samples, 0) / 48_000
+
+
 def safe_file_name(media: MediaRef) -> str:
     """A name for the platform, without a path or signs that could mean something. Never empty."""
     import mimetypes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 
 from openclaw import paths
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from openclaw.channels.kind import AccountKey, ConfiguredKind
 
+STDERR = 2
 DEFAULT_ACCOUNT = "default"
 WAIT_S = 20.0
 """How long a person waits to see whether a new account connects."""
@@ -52,6 +54,8 @@ def login(args: argparse.Namespace) -> int:
 
 def logout(args: argparse.Namespace) -> int:
     """Switches the account off and removes its secrets from the configuration."""
+    from openclaw.cli.config import changed
+
     kind = _kind(args.channel)
     where = _where(kind.id, args.account)
     _need_section(where)
@@ -59,22 +63,23 @@ def logout(args: argparse.Namespace) -> int:
         if field.secret:
             _unset(f"{where}.{field.key}")
     _write(where, {"enabled": False})
-    note(f"{kind.label} is off, and its secrets are gone from the configuration.")
-    return 0
+    return changed(args, f"{kind.label} is off, and its secrets are gone from the configuration.", path=where)
 
 
 def remove(args: argparse.Namespace) -> int:
     """Switches the account off. With ``--delete`` its whole section goes."""
+    from openclaw.cli.config import changed
+
     channel = args.channel.strip().lower()
     where = _where(channel, args.account)
     _need_section(where)
     if args.delete:
         _unset(where)
-        note(f"Removed {where} from {paths.config_path()}. Conversations are kept.")
+        told = f"Removed {where} from {paths.config_path()}. Conversations are kept."
     else:
         _write(where, {"enabled": False})
-        note(f"Switched {where} off; `--delete` removes its settings too.")
-    return 0
+        told = f"Switched {where} off; `--delete` removes its settings too."
+    return changed(args, told, path=where, deleted=args.delete)
 
 
 def _kind(name: str | None) -> type[ConfiguredKind]:
@@ -122,16 +127,21 @@ def _need_library(kind: type[ConfiguredKind], *, install: bool) -> None:
     if not kind.library or find_spec(kind.library) is not None:
         return
     wanted = requirements_of(kind.id)
-    command = [sys.executable, "-m", "pip", "install", *wanted]
     if not install and sys.stdin.isatty():
         install = yes(f"{kind.label} needs {', '.join(wanted)}. Install it now?", usual=True)
     if not install:
-        raise UserError(f"{kind.label} needs a library: {' '.join(command)}")
+        raise UserError(f"{kind.label} needs {', '.join(wanted)}: say --install to have it installed.")
     import subprocess
 
+    from openclaw.python_packages import NoInstaller, install_command
+
     note(f"Installing {', '.join(wanted)} …")
-    if subprocess.run([*command, "--quiet"], check=False).returncode != 0:
-        raise UserError(f"The installation failed. Try it yourself: {' '.join(command)}")
+    try:
+        command = install_command([*wanted, "--quiet"])
+    except NoInstaller as problem:
+        raise UserError(str(problem)) from None
+    if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=STDERR, check=False).returncode != 0:
+        raise UserError(f"The installation failed; see above. Try it yourself: {shlex.join(command)}")
 
 
 def requirements_of(extra: str) -> list[str]:
@@ -143,9 +153,12 @@ def requirements_of(extra: str) -> list[str]:
 
 
 def _need_section(where: str) -> None:
-    from openclaw.cli.config import configured
+    from openclaw.cli.config import NotSet, configured
 
-    configured(where)
+    try:
+        configured(where)
+    except NotSet:
+        raise UserError(f"{where} is not configured. `openclaw channels list` shows the accounts.") from None
 
 
 def _write(where: str, values: dict[str, Any]) -> None:

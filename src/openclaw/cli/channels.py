@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from openclaw.cli.client import from_args
-from openclaw.cli.command import CLIENT, Action, Flag, Group, answer, query
+from openclaw.cli.command import CLIENT, JSON, Action, Flag, Group, answer, query
 from openclaw.text import age
 
 TYPE_CHECKING = False
@@ -101,7 +101,7 @@ _ACTIONS = {
     "remove": Action(
         "Switch an account off, or remove its settings",
         _setup("remove"),
-        (Flag("channel", "such as telegram"), _ACCOUNT, Flag("--delete", "remove the settings too")),
+        (Flag("channel", "such as telegram"), _ACCOUNT, Flag("--delete", "remove the settings too"), JSON),
         example="openclaw channels remove telegram --delete",
     ),
     "login": Action(
@@ -113,7 +113,7 @@ _ACTIONS = {
     "logout": Action(
         "Switch an account off and forget its secrets",
         _setup("logout"),
-        (Flag("channel", "such as matrix"), _ACCOUNT),
+        (Flag("channel", "such as matrix"), _ACCOUNT, JSON),
         example="openclaw channels logout matrix",
     ),
     "list": Action("List the configured accounts", list_channels, CLIENT, example="openclaw channels list"),

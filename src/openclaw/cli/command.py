@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, NoReturn, TextIO
 
+    from openclaw.cli.client import GatewayClient
+
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -191,6 +193,8 @@ def query(
     timeout_ms: int | None = None,
     live: bool = False,
     doing: str = "",
+    call: Callable[[GatewayClient, dict[str, Any]], Any] | None = None,
+    hint: str = "",
 ) -> Action:
     """An action that makes one call to the Gateway and prints the answer.
 
@@ -198,7 +202,8 @@ def query(
     the payload into the answer. ``--json`` prints the answer, otherwise ``show`` yields the lines to print. The exit
     code is 1 when ``failed`` says so. Control codes are removed from each line; with ``painted``, ``show`` colours
     lines and must remove them itself. ``live``: only a running Gateway can answer.
-    ``doing`` says what is being done, to a person who waits for more than a second.
+    ``doing`` says what is being done, to a person who waits for more than a second. ``call`` stands in for the one
+    plain call, where work is done in pieces. ``hint`` says what to do next when the Gateway refuses the call.
     """
 
     def run(args: argparse.Namespace) -> int:
@@ -215,7 +220,12 @@ def query(
 
                 wanted[flag.param] = given_key(client, wanted[flag.param], getattr(args, "agent", None))
         with working(doing) if doing else contextlib.nullcontext():
-            answer = client.call(method, wanted, timeout_ms)
+            try:
+                answer = call(client, wanted) if call is not None else client.call(method, wanted, timeout_ms)
+            except UserError as error:
+                if hint and error.error_code == "INVALID_REQUEST":
+                    error.args = (f"{error}. {hint}",)
+                raise
         if shape is not None:
             answer = shape(answer, args)
         if args.json:

@@ -7,7 +7,7 @@ import os
 import sys
 
 from openclaw import paths
-from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError
+from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, answer
 from openclaw.cli.target import config_text, loose_json
 from openclaw.cli.terminal import note, print_json
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from openclaw.config.load import Snapshot
+    from openclaw.config.reference import KeyDoc
     from openclaw.config.store import ConfigStore
 
 
@@ -90,25 +91,28 @@ def set_(args: argparse.Namespace) -> int:
     try:
         value = pyjson5.decode(args.value)
     except pyjson5.Json5Exception as error:
-        if args.strict:
-            raise UserError(f"The value is not JSON5: {error}") from error
+        if args.json:
+            raise UserError(f"With --json the value must be JSON5 (text in quotes): {error}") from error
         value = args.value
-    change_config(lambda store: store.set_path(args.path, value, even_if_refused=True), args.path)
-    note(f"Set {args.path} in {paths.config_path()}.")
-    return 0
+    warnings = change_config(lambda store: store.set_path(args.path, value, even_if_refused=True), args.path)
+    return changed(args, f"Set {args.path} in {paths.config_path()}.", path=args.path, warnings=warnings)
 
 
 def unset(args: argparse.Namespace) -> int:
     configured(args.path)
-    change_config(lambda store: store.unset_path(args.path))
-    note(f"Removed {args.path} from {paths.config_path()}.")
-    return 0
+    warnings = change_config(lambda store: store.unset_path(args.path))
+    return changed(args, f"Removed {args.path} from {paths.config_path()}.", path=args.path, warnings=warnings)
 
 
-def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> None:
+def changed(args: argparse.Namespace, told: str, **facts: Any) -> int:
+    """Tells what was changed in the configuration: to a person on stderr, to a script with ``--json``."""
+    return answer(args, {"ok": True, "configPath": paths.config_path(), **facts}, told, sys.stderr)
+
+
+def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> list[str]:
     """Applies a change through the store, which checks it and keeps comments and backups.
 
-    It tells the warnings that the change adds, and those about the key that was set.
+    It tells and returns the warnings that the change adds, and those about the key that was set.
     """
     from openclaw.config.keypath import KeyPathError, overlaps
     from openclaw.config.store import ConfigStore
@@ -126,9 +130,14 @@ def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> 
     except OSError as error:
         raise UserError(f"Cannot write {paths.config_path()}: {error.strerror}") from error
     known = {(warning.path, warning.message) for warning in before.warnings}
-    for warning in after.warnings:
-        if (warning.path, warning.message) not in known or overlaps(warning.path, path):
-            note(f"Warning: {warning}")
+    told = [
+        str(warning)
+        for warning in after.warnings
+        if (warning.path, warning.message) not in known or overlaps(warning.path, path)
+    ]
+    for warning in told:
+        note(f"Warning: {warning}")
+    return told
 
 
 def validate(args: argparse.Namespace) -> int:
@@ -176,13 +185,23 @@ def docs(args: argparse.Namespace) -> int:
     ]
     if not wanted:
         raise UserError(f"No key begins with {args.key}. `openclaw config docs` lists all of them.")
-    sys.stdout.write("\n".join(key_rows(wanted)) + "\n")
+    if args.json:
+        print_json([_key_facts(key) for key in wanted])
+    else:
+        sys.stdout.write("\n".join(key_rows(wanted)) + "\n")
     return 0
+
+
+def _key_facts(key: KeyDoc) -> dict[str, Any]:
+    import msgspec
+
+    required = key.default is msgspec.UNSET
+    default = None if required else msgspec.to_builtins(key.default)
+    return {"key": key.path, "default": default, "required": required, "meaning": key.meaning}
 
 
 def path(args: argparse.Namespace) -> int:
-    sys.stdout.write(paths.config_path() + "\n")
-    return 0
+    return answer(args, {"path": paths.config_path()}, paths.config_path())
 
 
 _ACTIONS = {
@@ -198,28 +217,28 @@ _ACTIONS = {
         (
             Flag("path PATH", "e.g. gateway.port"),
             Flag("value VALUE", "JSON5, or plain text where it is not JSON5"),
-            Flag("--json", "insist that VALUE is JSON5", dest="strict"),
+            Flag("--json", "insist that VALUE is JSON5, and print JSON"),
         ),
         example="openclaw config set agents.defaults.model anthropic/claude-sonnet-4-5",
     ),
     "unset": Action(
         "Remove one value",
         unset,
-        (Flag("path PATH", "e.g. agents.defaults.model"),),
+        (Flag("path PATH", "e.g. agents.defaults.model"), JSON),
         example="openclaw config unset agents.defaults.model",
     ),
     "validate": Action(
         "Check the file and say what is wrong, by line", validate, (JSON,), example="openclaw config validate"
     ),
     "schema": Action(
-        "Print the JSON Schema of the configuration", schema, example="openclaw config schema > schema.json"
+        "Print the JSON Schema of the configuration", schema, (JSON,), example="openclaw config schema > schema.json"
     ),
     "docs": Action(
         "Print the keys with their defaults and meaning, as a Markdown table",
         docs,
-        (Flag("key KEY", "only the keys below this one, e.g. tools.exec", nargs="?"),),
+        (Flag("key KEY", "only the keys below this one, e.g. tools.exec", nargs="?"), JSON),
         example="openclaw config docs tools.exec",
     ),
-    "path": Action("Print where the file is", path, example="openclaw config path"),
+    "path": Action("Print where the file is", path, (JSON,), example="openclaw config path"),
 }
 COMMANDS = {"config": Group(_ACTIONS)}

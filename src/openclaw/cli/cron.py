@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 30_000
 RUN_TIMEOUT_MS = 600_000
+_HINT = "`openclaw cron list --all` shows the jobs with their ids."
 _ID = Flag("id ID", "the job, as `openclaw cron list` names it", param="id")
 
 # What the flags mean
@@ -141,17 +142,34 @@ def _when(job: dict[str, Any]) -> str:
             return f"cron {schedule.get('expr')}{f' @ {zone}' if zone else ''}"
 
 
-def _moment_text(ms: Any) -> str:
+def _moment_text(ms: Any, zone: Any) -> str:
+    """The time in the person's zone; None is that of this machine."""
     if not isinstance(ms, int | float):
         return "-"
-    import time
+    from datetime import datetime
 
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(ms / 1000))
+    from openclaw.clock import named_zone
+
+    return datetime.fromtimestamp(ms / 1000, named_zone(zone) if isinstance(zone, str) else None).strftime(
+        "%Y-%m-%d %H:%M"
+    )
+
+
+WIDTHS = (36, 24, 32, 16, 16, 9, 9, 16)
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    widths = (36, 24, 32, 16, 16, 9, 9, 16)
-    return " ".join(clipped(cell, width).ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+    return " ".join(clipped(cell, width).ljust(width) for cell, width in zip(cells, WIDTHS, strict=True)).rstrip()
+
+
+def _is_wide() -> bool:
+    """Whether the table fits. What is not a terminal takes lines of any length."""
+    import os
+
+    try:
+        return os.get_terminal_size(1).columns >= sum(WIDTHS) + len(WIDTHS)
+    except OSError:
+        return True
 
 
 def _show_jobs(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
@@ -159,26 +177,39 @@ def _show_jobs(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str
     if not jobs:
         yield "No scheduled jobs."
         return
-    yield _row(("ID", "Name", "Schedule", "Next", "Last", "Status", "Target", "Agent"))
+    zone, wide = answer.get("timezone"), _is_wide()
+    if wide:
+        yield _row(("ID", "Name", "Schedule", "Next", "Last", "Status", "Target", "Agent"))
     for job in jobs:
         state: dict[str, Any] = job.get("state") or {}
         status = "running" if state.get("runningAtMs") else str(state.get("lastStatus") or "idle")
         status = status if job.get("enabled", True) else "disabled"
-        times = (_moment_text(state.get("nextRunAtMs")), _moment_text(state.get("lastRunAtMs")))
+        due, last = (_moment_text(state.get(at), zone) for at in ("nextRunAtMs", "lastRunAtMs"))
         target, agent = str(job.get("sessionTarget")), str(job.get("agentId") or "default")
-        yield _row((str(job.get("id")), str(job.get("name")), _when(job), *times, status, target, agent))
+        name, when = str(job.get("name")), _when(job)
+        if wide:
+            yield _row((str(job.get("id")), name, when, due, last, status, target, agent))
+        else:
+            yield f"{job.get('id')}  {status}, {target}, agent {agent}"
+            yield f"  {clipped(name, 40)}: {clipped(when, 34)}"
+            yield f"  next {due}, last {last}"
+    if zone:
+        yield f"Times are those of {zone}."
 
 
 def _show_job(job: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
     state: dict[str, Any] = job.get("state") or {}
-    due = _moment_text(state.get("nextRunAtMs"))
+    from openclaw.cli.client import from_args
+
+    zone = from_args(args).call("cron.status").get("timezone")
+    due = _moment_text(state.get("nextRunAtMs"), zone)
     yield f"{job.get('id')}  {job.get('name')}  {_when(job)}  next: {due}"
 
 
 def _show_status(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
     switch = "on" if answer.get("enabled") else "off"
     yield f"Scheduled jobs: {switch}, {answer.get('jobs')} in {answer.get('storePath')}"
-    yield f"Next: {_moment_text(answer.get('nextWakeAtMs'))}"
+    yield f"Next: {_moment_text(answer.get('nextWakeAtMs'), answer.get('timezone'))}"
 
 
 def _show_runs(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
@@ -186,10 +217,10 @@ def _show_runs(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str
     for entry in entries:
         told = str(entry.get("error") or entry.get("summary") or "")
         seconds = int(entry.get("durationMs") or 0) / 1000
-        line = f"{_moment_text(entry.get('runAtMs'))}  {entry.get('status')}  {seconds:.1f}s"
+        line = f"{_moment_text(entry.get('runAtMs'), answer.get('timezone'))}  {entry.get('status')}  {seconds:.1f}s"
         yield f"{line}  {clipped(' '.join(told.split()), 100)}".rstrip()
     if not entries:
-        yield "The job has not run yet."
+        yield f"No runs of {args.id} are kept. {_HINT}"
 
 
 def _show_run(answer: dict[str, Any], args: argparse.Namespace) -> list[str]:
@@ -197,7 +228,7 @@ def _show_run(answer: dict[str, Any], args: argparse.Namespace) -> list[str]:
 
 
 def _show_removed(answer: dict[str, Any], args: argparse.Namespace) -> list[str]:
-    return [f"Removed {args.id}." if answer.get("removed") else f"There is no job {args.id}."]
+    return [f"Removed {args.id}." if answer.get("removed") else f"There is no job {args.id}. {_HINT}"]
 
 
 _JOB = (
@@ -251,6 +282,7 @@ def _switch(word: str, enabled: bool) -> Any:
         (_ID,),
         params=lambda args: {"patch": {"enabled": enabled}},
         show=_show_job,
+        hint=_HINT,
         example=f"openclaw cron {'enable' if enabled else 'disable'} d597ad21-0c43-4c0e-9a51-6a1c8a2f6f10",
         timeout_ms=TIMEOUT_MS,
     )
@@ -288,6 +320,7 @@ _ACTIONS = {
         ),
         params=_patch,
         show=_show_job,
+        hint=_HINT,
         example="openclaw cron edit d597ad21-0c43-4c0e-9a51-6a1c8a2f6f10 --every 1h",
         timeout_ms=TIMEOUT_MS,
     ),
@@ -305,6 +338,7 @@ _ACTIONS = {
         ),
         params=lambda args: {"mode": "due" if args.due else "force"},
         show=_show_run,
+        hint=_HINT,
         example="openclaw cron run d597ad21-0c43-4c0e-9a51-6a1c8a2f6f10",
         timeout_ms=RUN_TIMEOUT_MS,
     ),

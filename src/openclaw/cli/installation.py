@@ -11,18 +11,21 @@ import sys
 
 from openclaw import __version__, paths
 from openclaw.cli import service
-from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, UserError
+from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, UserError, answer
 from openclaw.cli.questions import yes
-from openclaw.cli.terminal import note, paint, print_json
+from openclaw.cli.terminal import note, paint, print_json, working
 from openclaw.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
+    from typing import Any
 
 NAME = "openclaw"
 STDERR = 2
+LOOK_S = 60
+"""How long the search for a newer version may take."""
 METHODS = ("pipx", "uv", "pip", "git")
 STATE_SIGNS = ("openclaw.json", "ledger.db", "agents")
 """One of these is in every state folder. A folder without them is never deleted."""
@@ -66,26 +69,170 @@ def _method(args: argparse.Namespace) -> str:
 # Update
 
 
-def update_commands(method: str, python: str, checkout: str) -> list[list[str]]:
-    """The commands that bring the newest version, for each way of installing."""
+class InstalledFrom:
+    """Where this program came from: a folder, a repository, a file, or else an index that knows it by its name."""
+
+    def __init__(self, folder: str = "", repository: str = "", file: str = "") -> None:
+        self.folder = folder
+        self.repository = repository
+        self.file = file
+
+
+def installed_from(direct_url: str | None) -> InstalledFrom:
+    """Reads the record that installers leave (``direct_url.json``). There is none for a package from an index."""
+    import json
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        found = json.loads(direct_url or "{}")
+        url = urlsplit(found.get("url", ""))
+    except (ValueError, RecursionError, AttributeError):
+        return InstalledFrom()
+    if url.scheme == "file" and "dir_info" in found:
+        return InstalledFrom(folder=unquote(url.path))
+    if "vcs_info" in found:
+        return InstalledFrom(repository=f"git+{url.geturl()}")
+    return InstalledFrom(file=url.geturl())
+
+
+def _installed_from() -> InstalledFrom:
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        return installed_from(distribution(NAME).read_text("direct_url.json"))
+    except PackageNotFoundError:
+        return InstalledFrom()
+
+
+def update_commands(method: str, python: str, checkout: str, source: InstalledFrom) -> list[list[str]]:
+    """The commands that bring the newest version, for each way of installing.
+
+    What came from a folder is installed from there again, into the same environment, so that added libraries stay.
+    """
+    if method == "git":
+        return [["git", "-C", checkout, "pull", "--ff-only"], ["make", "-C", checkout, "setup"]]
+    if source.folder:
+        pull = [["git", "-C", source.folder, "pull", "--ff-only"]] if has_upstream(source.folder) else []
+        return [*pull, *_install_folder(source.folder)]
     return {
         "pipx": [["pipx", "upgrade", NAME]],
         "uv": [["uv", "tool", "upgrade", NAME]],
-        "pip": [[python, "-m", "pip", "install", "--upgrade", NAME]],
-        "git": [["git", "-C", checkout, "pull", "--ff-only"], ["make", "-C", checkout, "setup"]],
+        "pip": [[python, "-m", "pip", "install", "--upgrade", source.repository or NAME]],
     }[method]
 
 
+def _install_folder(folder: str) -> list[list[str]]:
+    from openclaw.python_packages import NoInstaller, install_command
+
+    try:
+        command = install_command(["--quiet", "--upgrade", folder])
+    except NoInstaller as problem:
+        raise UserError(str(problem)) from None
+    # uv would take what it built from this folder the last time.
+    return [[*command, "--reinstall-package", NAME] if command[1] == "pip" else command]
+
+
+def _output(words: list[str]) -> str | None:
+    """What a command prints. None when it cannot be run or fails."""
+    import subprocess
+
+    environ = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LOOK_S, check=False, env=environ
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def has_upstream(folder: str) -> bool:
+    """Whether a folder is a git checkout whose branch follows one elsewhere."""
+    return _output(["git", "-C", folder, "rev-parse", "--abbrev-ref", "@{upstream}"]) is not None
+
+
+def commits_behind(folder: str) -> int | None:
+    """How many commits a checkout lacks of the branch that it follows. None when that cannot be found out."""
+    if _output(["git", "-C", folder, "fetch", "--quiet"]) is None:
+        return None
+    count = (_output(["git", "-C", folder, "rev-list", "--count", "HEAD..@{upstream}"]) or "").strip()
+    return int(count) if count.isdigit() else None
+
+
+def same_program(one: str, other: str) -> bool:
+    """Whether two folders hold the same files of this program. What Python made of them is not compared."""
+
+    def files(root: str) -> dict[str, int]:
+        return {
+            os.path.relpath(os.path.join(folder, name), root): os.path.getsize(os.path.join(folder, name))
+            for folder, _, names in os.walk(root)
+            for name in names
+            if "__pycache__" not in folder
+        }
+
+    found = files(one)
+    if found != files(other):
+        return False
+    import filecmp
+
+    return not any(filecmp.cmpfiles(one, other, list(found), shallow=False)[1:])
+
+
+def latest_in_index(method: str, python: str) -> str | None:
+    """The newest version that the package index has. None when that cannot be found out."""
+    if method == "uv":
+        listed = _output(["uv", "tool", "list", "--outdated"])
+        lines = [line for line in (listed or "").splitlines() if line.startswith(f"{NAME} ")]
+        if listed is None:
+            return None
+        return lines[0].partition("[latest: ")[2].rstrip("]") if lines else __version__
+    words = ["pipx", "runpip", NAME] if method == "pipx" else [python, "-m", "pip"]
+    first = (_output([*words, "index", "versions", NAME]) or "").partition("\n")[0]
+    return first.partition("(")[2].rstrip(")") or None
+
+
+def newer_version(method: str, source: InstalledFrom) -> tuple[bool | None, str]:
+    """Whether there is a newer version, and a sentence about it. None: that cannot be found out."""
+    folder = _checkout() if method == "git" else source.folder
+    if folder:
+        import shutil
+
+        lacks_git = shutil.which("git") is None and os.path.exists(os.path.join(folder, ".git"))
+        behind = None if lacks_git else commits_behind(folder) if has_upstream(folder) else 0
+        if behind is None:
+            return None, f"Whether {folder} is behind the branch that it follows could not be found out."
+        if behind:
+            return True, f"{folder} lacks {behind} commits of the branch that it follows."
+        if method == "git" or same_program(_package(), os.path.join(folder, "src", NAME)):
+            follows = "" if has_upstream(folder) else " It follows no branch elsewhere, so nothing newer can come."
+            return False, f"OpenClaw {__version__} is what {folder} holds.{follows}"
+        return True, f"{folder} holds another version than the installed one."
+    latest = None if source.repository else latest_in_index(method, sys.executable)
+    if latest is None:
+        return None, "Whether there is a newer version could not be found out."
+    if latest == __version__:
+        return False, f"OpenClaw {__version__} is the newest version."
+    return True, f"The newest version is {latest}."
+
+
 def update(args: argparse.Namespace) -> int:
-    method = _method(args)
-    steps = [
-        PlannedStep(" ".join(words), _command(words)) for words in update_commands(method, sys.executable, _checkout())
-    ]
+    method, source = _method(args), _installed_from()
+    if source.file and method != "git":
+        # An index may know somebody else's package by this name.
+        raise UserError(f"OpenClaw was installed from {source.file}. Install a newer file of it in the same way.")
+    with working("Looking for a newer version"):
+        newer, told = newer_version(method, source)
+    about: dict[str, Any] = {"method": method, "version": __version__, "newer": newer, "told": told}
+    if newer is False and not args.force:
+        note_text = f"{told} Nothing was done."
+        return answer(args, {"ok": True, "dryRun": args.dry_run, **about, "steps": []}, note_text)
+    commands = update_commands(method, sys.executable, _checkout(), source)
+    steps = [PlannedStep(" ".join(words), _command(words)) for words in commands]
     if service.running_pid() is not None:
         words = [sys.executable, "-m", NAME, "gateway", "restart"]
         steps.append(PlannedStep("restart the Gateway, which takes up what it was doing", _command(words)))
-    head = f"OpenClaw {__version__}, installed with {method}. To update it:"
-    code = _carry_out(args, head, steps, {"method": method, "version": __version__})
+    head = f"OpenClaw {__version__}, installed with {method}. {told} To update it:"
+    code = _carry_out(args, head, steps, about)
     if code == 0 and not args.dry_run and not args.json:
         note("`openclaw --version` tells the version; `openclaw doctor` looks whether all is well.")
     return code
@@ -119,15 +266,15 @@ def uninstall(args: argparse.Namespace) -> int:
     state, steps = paths.state_dir(), list[PlannedStep]()
     if (pid := service.running_pid()) is not None:
         steps.append(PlannedStep(f"stop the Gateway (process {pid})", _stop))
-    if with_service and os.path.exists(service.unit_path()):
-        steps.append(PlannedStep(f"remove the service {service.unit_path()}", _remove_service))
+    if with_service and service.is_installed():
+        steps.append(PlannedStep(f"remove the service {service.service_file()}", _remove_service))
     doomed = _doomed(state, with_state=args.state or everything, with_workspace=args.workspace or everything)
     if doomed and _wants_backup(args):
         steps.append(PlannedStep(f"make a backup of {state} in {state}-backups", _backup))
     steps += [PlannedStep(f"delete {path}", _delete(path)) for path in doomed]
     method = _method(args)
     if with_app:
-        steps += _app_steps(method)
+        steps += _app_steps(method, dry_run=args.dry_run)
     if not steps:
         note("There is nothing to remove.")
         return 0
@@ -136,7 +283,7 @@ def uninstall(args: argparse.Namespace) -> int:
     return _carry_out(args, head, steps, {"method": method, "stateDir": state})
 
 
-def _app_steps(method: str) -> list[PlannedStep]:
+def _app_steps(method: str, *, dry_run: bool) -> list[PlannedStep]:
     if method == "git":
         text = f"the program is a checkout: delete {_checkout()} yourself when you are done with it"
         return [PlannedStep(text, lambda: text)]
@@ -145,6 +292,10 @@ def _app_steps(method: str) -> list[PlannedStep]:
         "uv": ["uv", "tool", "uninstall", NAME],
         "pip": [sys.executable, "-m", "pip", "uninstall", "--yes", NAME],
     }[method]
+    import shutil
+
+    if shutil.which(words[0]) is None and not dry_run:
+        raise UserError(f"Nothing was removed: {words[0]} installed the program, and it is not on your PATH here.")
     return [PlannedStep(" ".join(words), _command(words))]
 
 
@@ -220,7 +371,7 @@ def _delete(path: str) -> Callable[[], str]:
 # The plan
 
 
-def _carry_out(args: argparse.Namespace, head: str, steps: list[PlannedStep], about: dict[str, str]) -> int:
+def _carry_out(args: argparse.Namespace, head: str, steps: list[PlannedStep], about: dict[str, Any]) -> int:
     plan = [step.text for step in steps]
     if args.dry_run and args.json:
         print_json({"ok": True, "dryRun": True, **about, "steps": plan})
@@ -258,9 +409,9 @@ _PLAN = (
 )
 COMMANDS = {
     "update": Action(
-        "Install the newest version and restart the Gateway",
+        "Look for a newer version, install it and restart the Gateway",
         update,
-        _PLAN,
+        (Flag("--force", "also when there is no newer version"), *_PLAN),
         example="openclaw update --dry-run",
     ),
     "uninstall": Action(

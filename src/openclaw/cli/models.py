@@ -282,21 +282,20 @@ def model_report(agent: str | None) -> dict[str, Any]:
 
 def set_(args: argparse.Namespace) -> int:
     """Sets the default model and leaves configured fallbacks as they are."""
-    return _set_primary("model", args.model, "Default model")
+    return _set_primary(args, "model", "Default model")
 
 
 def set_image(args: argparse.Namespace) -> int:
-    return _set_primary("imageModel", args.model, "Image model")
+    return _set_primary(args, "imageModel", "Image model")
 
 
-def _set_primary(key: str, name: str, what: str) -> int:
-    from openclaw.cli.config import change_config
+def _set_primary(args: argparse.Namespace, key: str, what: str) -> int:
+    from openclaw.cli.config import change_config, changed
 
-    ref, setting = _known(name), _setting(key)
+    ref, setting = _known(args.model), _setting(key)
     path = f"agents.defaults.{key}.primary" if isinstance(setting, dict) else f"agents.defaults.{key}"
-    change_config(lambda store: store.set_path(path, ref))
-    note(f"{what}: {ref}")
-    return 0
+    warnings = change_config(lambda store: store.set_path(path, ref))
+    return changed(args, f"{what}: {ref}", path=path, model=ref, warnings=warnings)
 
 
 def _known(name: str) -> str:
@@ -475,13 +474,13 @@ _ACTIONS = {
     "set": Action(
         "Choose the default model",
         set_,
-        (Flag("model MODEL", "provider/model, or an alias"),),
+        (Flag("model MODEL", "provider/model, or an alias"), JSON),
         example="openclaw models set anthropic/claude-sonnet-4-5",
     ),
     "set-image": Action(
         "Choose the model for pictures that the default model cannot see",
         set_image,
-        (Flag("model MODEL", "provider/model, or an alias"),),
+        (Flag("model MODEL", "provider/model, or an alias"), JSON),
         example="openclaw models set-image google/gemini-3.5-flash",
     ),
     "fallbacks": Action(

@@ -86,7 +86,8 @@ def _decide(decision: str, said: str) -> Any:
         ids = [str(request["requestId"]) for request in _waiting(gateway)]
         meant = [id for id in ids if id.startswith(args.request)]
         if len(meant) != 1:
-            raise UserError(f"{'Several requests begin' if meant else 'No request begins'} with {args.request!r}.")
+            which = "Several requests begin" if meant else "No request begins"
+            raise UserError(f"{which} with {args.request!r}. `openclaw nodes pending` shows them.")
         devices = {str(request["requestId"]) for request in gateway.call("device.pair.list", {})["pending"]}
         family = "device" if meant[0] in devices else "node"
         payload = gateway.call(f"{family}.pair.{decision}", {"requestId": meant[0]})

@@ -12,13 +12,15 @@ from openclaw.text import age, shortened
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
+
+    from openclaw.cli.client import GatewayClient
 
 
 # People on channels
 
-_REQUEST = Flag("request REQUEST", "id of the pairing request", param="requestId")
+_REQUEST = Flag("request REQUEST", "the request, or the beginning of its id", param="requestId")
 _TOKEN = (
     Flag("--device ID", "the device", param="deviceId", required=True),
     Flag("--role ROLE", "the role whose token is meant, e.g. operator", param="role", required=True),
@@ -59,6 +61,8 @@ def _show_approved(answer: dict[str, Any], args: argparse.Namespace) -> Iterator
 
 # Devices
 
+_DEVICES_HINT = "`openclaw devices list` shows the requests and the devices with their ids."
+
 
 def _show_devices(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
     for title, field, id_field, time_field in (
@@ -76,6 +80,17 @@ def _show_devices(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[
             yield f"  {device.get(id_field)}  {name} ({platform})  {roles}  {shown_age}"
         if not devices:
             yield "  none"
+
+
+def _decided(method: str) -> Callable[[GatewayClient, dict[str, Any]], Any]:
+    """Decides about the waiting device whose request begins with the words that were given."""
+
+    def call(client: GatewayClient, wanted: dict[str, Any]) -> Any:
+        pending = (client.call("device.pair.list") or {}).get("pending") or []
+        meant = [one["requestId"] for one in pending if str(one.get("requestId")).startswith(wanted["requestId"])]
+        return client.call(method, {"requestId": meant[0] if len(meant) == 1 else wanted["requestId"]})
+
+    return call
 
 
 def _show_let_in(payload: dict[str, Any] | None, args: argparse.Namespace) -> list[str]:
@@ -117,6 +132,8 @@ _DEVICES = {
         "device.pair.approve",
         (_REQUEST,),
         show=_show_let_in,
+        call=_decided("device.pair.approve"),
+        hint=_DEVICES_HINT,
         example="openclaw devices approve adf45644",
     ),
     "reject": query(
@@ -124,6 +141,8 @@ _DEVICES = {
         "device.pair.reject",
         (_REQUEST,),
         show=lambda payload, args: [f"Rejected {args.request}."],
+        call=_decided("device.pair.reject"),
+        hint=_DEVICES_HINT,
         example="openclaw devices reject adf45644",
     ),
     "rotate": query(
@@ -132,6 +151,7 @@ _DEVICES = {
         (Flag("--scope SCOPE", "scope of the new token; may be repeated", action="append", default=[]), *_TOKEN),
         params=lambda args: {"scopes": args.scope} if args.scope else {},
         show=lambda payload, args: [f"New token for {args.device} ({args.role}): {(payload or {}).get('token')}"],
+        hint=_DEVICES_HINT,
         example="openclaw devices rotate --device d9cceedf --role operator",
     ),
     "revoke": query(
@@ -139,6 +159,7 @@ _DEVICES = {
         "device.token.revoke",
         _TOKEN,
         show=lambda payload, args: [f"Revoked the {args.role} token of {args.device}."],
+        hint=_DEVICES_HINT,
         example="openclaw devices revoke --device d9cceedf --role operator",
     ),
     "remove": query(
@@ -146,6 +167,7 @@ _DEVICES = {
         "device.pair.remove",
         (Flag("device DEVICE", "the device", param="deviceId"),),
         show=lambda payload, args: [f"Removed {args.device}."],
+        hint=_DEVICES_HINT,
         example="openclaw devices remove d9cceedf",
     ),
 }

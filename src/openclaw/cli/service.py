@@ -275,12 +275,17 @@ def can_install() -> bool:
     return sys.platform == "darwin" or usable()
 
 
-def is_installed(what: str = "gateway") -> bool:
+def service_file(what: str = "gateway") -> str:
+    """The file that systemd or launchd starts the service from, whether it is there or not."""
     if sys.platform == "darwin":
         from openclaw.cli import launchd
 
-        return os.path.exists(launchd.plist_path(what))
-    return os.path.exists(unit_path(what))
+        return launchd.plist_path(what)
+    return unit_path(what)
+
+
+def is_installed(what: str = "gateway") -> bool:
+    return os.path.exists(service_file(what))
 
 
 def uninstall(args: argparse.Namespace, what: str) -> int:

@@ -13,7 +13,6 @@ from openclaw.cli.command import (
     CLIENT,
     EXIT_FAILURE,
     EXIT_USAGE,
-    GATEWAY,
     Action,
     Flag,
     Group,
@@ -24,7 +23,7 @@ from openclaw.cli.command import (
 from openclaw.cli.questions import yes
 from openclaw.cli.session_names import find_session, given_key
 from openclaw.cli.target import resolve
-from openclaw.cli.terminal import note, paint, print_json, working
+from openclaw.cli.terminal import CountedWork, note, paint, print_json, working
 from openclaw.cli.turn import message_text
 from openclaw.printable import printable, printable_json
 from openclaw.text import age, shortened
@@ -38,6 +37,10 @@ if TYPE_CHECKING:
 
 SLOW_MS = 120_000
 """The first search reads every transcript there is."""
+SEARCH_PIECE = 8 << 20
+"""Bytes that one call of a search reads of what was never searched."""
+ARCHIVE_PIECE = 20
+MOST_PIECES = 10_000
 PROGRESS_S = 1.0
 """How often a long import says how far it is, where it does not print every session."""
 SNIPPET_WIDTH = 300
@@ -266,6 +269,18 @@ def _query(args: argparse.Namespace) -> dict[str, Any]:
     return {"query": " ".join(words)}
 
 
+def _search_all(client: GatewayClient, wanted: dict[str, Any]) -> Any:
+    """Searches, and reads what was never searched piece by piece, so that the person sees how far it is."""
+    found: dict[str, Any] = {}
+    with CountedWork("Reading transcripts for the first time") as progress:
+        for _ in range(MOST_PIECES):
+            found = client.call("sessions.search", {**wanted, "readBytes": SEARCH_PIECE}, SLOW_MS)
+            if found.get("complete", True):
+                break
+            progress.tell(found["indexed"]["done"], found["indexed"]["total"])
+    return found
+
+
 def _show_found(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
     for found in answer.get("results") or []:
         where = f"{found.get('sessionKey') or found.get('sessionId')}  {found.get('role')}  {found.get('timestamp')}"
@@ -273,7 +288,7 @@ def _show_found(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[st
         yield "  " + shortened(printable(" ".join(str(found.get("snippet")).split())), SNIPPET_WIDTH)
     if not answer.get("results"):
         yield "Nothing found."
-    if not answer.get("complete"):
+    if not answer.get("complete", True):
         yield "Not everything has been read yet: search again for the rest."
 
 
@@ -300,8 +315,8 @@ def export(args: argparse.Namespace) -> int:
     finally:
         if os.path.exists(part):
             os.unlink(part)
-    sys.stdout.write(f"{count} lines written to {args.output}\n")
-    return 0
+    report = {"ok": True, "path": args.output, "lines": count}
+    return answer(args, report, f"{count} lines written to {args.output}")
 
 
 def _pages(args: argparse.Namespace) -> Iterator[str]:
@@ -427,6 +442,22 @@ def _by_itself(args: argparse.Namespace, folder: str) -> Iterator[dict[str, Any]
             runner.run(store.close())
 
 
+def _archive_all(client: GatewayClient, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Compresses piece by piece until nothing is left that can be compressed."""
+    total: dict[str, Any] = {"ok": True, "compressed": 0, "bytesBefore": 0, "bytesAfter": 0, "left": 0, "problems": []}
+    with CountedWork("Compressing old transcripts") as progress:
+        for _ in range(MOST_PIECES):
+            piece = client.call("sessions.archive", {**wanted, "most": ARCHIVE_PIECE}, SLOW_MS)
+            for count in ("compressed", "bytesBefore", "bytesAfter"):
+                total[count] += piece[count]
+            total["problems"] = list(dict.fromkeys([*total["problems"], *piece["problems"]]))
+            total |= {"ok": not total["problems"], "left": piece["left"]}
+            if not piece["left"] or not piece["compressed"]:
+                break
+            progress.tell(total["compressed"], total["compressed"] + piece["left"])
+    return total
+
+
 def _show_archive(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
     before, after = answer.get("bytesBefore", 0), answer.get("bytesAfter", 0)
     yield f"{answer.get('compressed')} transcripts compressed, {before} bytes are now {after}."
@@ -500,8 +531,7 @@ _ACTIONS = {
         params=_query,
         show=_show_found,
         painted=True,
-        timeout_ms=SLOW_MS,
-        doing="Searching everything that was said",
+        call=_search_all,
         example='openclaw sessions search "green shed" --role assistant',
     ),
     "export": Action(
@@ -512,7 +542,7 @@ _ACTIONS = {
             Flag("--session ID", "an earlier session of that key"),
             Flag("--raw", "the transcript's own lines instead of plain messages"),
             Flag("--output FILE", "a new file to write to (default: the terminal)"),
-            *GATEWAY,
+            *CLIENT,
         ),
         example="openclaw sessions export main --output main.jsonl",
     ),
@@ -534,8 +564,7 @@ _ACTIONS = {
         (Flag("--after-days N", "those not written to for N days", param="afterDays", type=int),),
         show=_show_archive,
         failed=lambda answer, args: not answer.get("ok"),
-        timeout_ms=SLOW_MS,
-        doing="Compressing old transcripts",
+        call=_archive_all,
         example="openclaw sessions archive --after-days 30",
     ),
 }

@@ -99,6 +99,30 @@ def working(what: str, after_s: float = 1.0) -> Generator[None, None, None]:
             show_progress("")
 
 
+class CountedWork:
+    """Progress on the terminal, n of m, of work that takes more than a moment. Use it in a ``with``."""
+
+    def __init__(self, what: str, after_s: float = 1.0) -> None:
+        import time
+
+        self._what = what
+        self._shown = False
+        self._now = time.monotonic
+        self._from = self._now() + after_s
+
+    def tell(self, done: int, total: int) -> None:
+        if sys.stderr.isatty() and self._now() >= self._from:
+            show_progress(f"{self._what}: {done} of {total} ({100 * done // max(total, 1)}%)")
+            self._shown = True
+
+    def __enter__(self) -> CountedWork:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            show_progress("")
+
+
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     import json
 

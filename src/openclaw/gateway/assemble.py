@@ -9,8 +9,9 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from openclaw import __version__
 from openclaw.agent.abort import Deadlines
 from openclaw.agent.compaction.compaction import CompactionsUnderWay
 from openclaw.agent.compaction.memory_flush import watch_compactions
@@ -26,6 +27,7 @@ from openclaw.agent.window.tokens import TokenMeasures
 from openclaw.channels.base import NativeCommand
 from openclaw.channels.kind import BUILT_IN, ChannelKinds
 from openclaw.clock import Clock
+from openclaw.cluster.claims import SESSION, Claims, SoleClaims, session_name
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore, Derived
@@ -36,6 +38,7 @@ from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
 from openclaw.gateway.auth.sign_in import SignInTickets
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
+from openclaw.gateway.cluster import ClusterService
 from openclaw.gateway.event_loop import LoopFairness, LoopLag
 from openclaw.gateway.extension_doors import SentMessages, extension_method, extension_route
 from openclaw.gateway.gateway import Gateway
@@ -120,13 +123,16 @@ from openclaw.sessions.search import SearchIndex, TranscriptSearch
 from openclaw.storage.base import (
     END_STATES,
     BlobStore,
+    Fenced,
     Ledger,
     SessionStore,
     StorageRefused,
     TranscriptLines,
     TranscriptStore,
 )
+from openclaw.storage.documents import DocumentStore
 from openclaw.storage.files.disk import FileBlobStore
+from openclaw.storage.files.documents import FileDocuments
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
@@ -143,6 +149,10 @@ from openclaw.tools.process_registry import ProcessRegistry
 from openclaw.tools.sandbox.rules import PLACES
 from openclaw.tools.web import WebFetchTool
 from openclaw.tools.web_search import WebSearchTool
+
+if TYPE_CHECKING:
+    from openclaw.cluster.postgres_claims import PostgresClaims
+    from openclaw.storage.postgres.ledger import PostgresLedger
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -242,7 +252,7 @@ async def open_runtime(
     stores = await open_stores(state_dir, current, clock, environ, repairs, only_reads=only_reads)
     found = await _models_here(current, environ, state_dir)
     catalogue = CurrentCatalogue(config, environ, found, state_dir)
-    questions = ApprovalJournal(state_dir)
+    questions = ApprovalJournal(stores.documents)
     await questions.load()
     derived = Derived()
     return Runtime(
@@ -253,17 +263,19 @@ async def open_runtime(
         transcripts=stores.transcripts,
         ledger=stores.ledger,
         blobs=stores.blobs,
+        documents=stores.documents,
         close_stores=stores.close,
         on_files=stores.lines is None,
+        claims=stores.claims,
         catalogue=catalogue,
         look_for_models=catalogue.look_again,
         processes=ProcessRegistry(),
-        notes=SessionNotes(clock, lambda: user_zone(config.current), Path(state_dir)),
+        notes=SessionNotes(clock, lambda: user_zone(config.current), stores.documents),
         call_model=model_calls.call,
         failover=Failover(model_calls.keys, lambda: config.current, catalogue, derived),
         snapshots=WorkspaceSnapshots(state_dir, clock),
         approvals=Approvals(clock, questions),
-        approval_rules=ApprovalRules(state_dir, clock),
+        approval_rules=ApprovalRules(stores.documents, clock),
         wake=None,
         memories=memories,
         hooks=CompactionHooks(),
@@ -284,7 +296,9 @@ class OpenStores(NamedTuple):
     transcripts: TranscriptStore
     ledger: Ledger
     blobs: BlobStore
+    documents: DocumentStore
     close: Callable[[], Awaitable[None]]
+    claims: Claims
     lines: TranscriptLines | None = None
     """Reads the transcripts if they are not files."""
 
@@ -317,13 +331,17 @@ async def open_stores(
         await sessions.close()
         await ledger.close()
 
-    return OpenStores(sessions, transcripts, ledger, FileBlobStore(state_dir), close)
+    blobs, documents = FileBlobStore(state_dir), FileDocuments(state_dir)
+    return OpenStores(sessions, transcripts, ledger, blobs, documents, close, SoleClaims())
 
 
 async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock, *, only_reads: bool) -> OpenStores:
     try:
+        from openclaw.cluster.membership import Membership
+        from openclaw.cluster.postgres_claims import PostgresClaims
         from openclaw.storage.postgres.blobs import PostgresBlobStore
         from openclaw.storage.postgres.database import PostgresDatabase
+        from openclaw.storage.postgres.documents import PostgresDocuments
         from openclaw.storage.postgres.ledger import PostgresLedger
         from openclaw.storage.postgres.session_store import PostgresSessionStore
         from openclaw.storage.postgres.transcript import PostgresTranscriptStore
@@ -333,25 +351,45 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
             "Install it with: pip install 'openclaw[postgres]'"
         ) from None
     settings = config.storage
-    database = await PostgresDatabase.open(url, schema=settings.schema, pool_size=settings.pool_size)
+    # A command that only looks is no node.
+    node = "" if only_reads else Membership.new_id()
+    database = await PostgresDatabase.open(url, schema=settings.schema, pool_size=settings.pool_size, node=node)
+    membership = Membership(database, lease_s=config.cluster.lease_seconds, version=__version__)
+    claims = PostgresClaims(database, membership)
+
+    def epoch_of(agent_id: str, key: str) -> int:
+        return claims.epoch(session_name(agent_id, key))
+
     try:
         if not only_reads:
-            await database.claim()
-        sessions = await PostgresSessionStore.open(database)
-        transcripts = PostgresTranscriptStore(database, state_dir, clock=clock)
-        ledger = await PostgresLedger.open(database, clock=clock, only_reads=only_reads)
+            await membership.join()
+        sessions = await PostgresSessionStore.open(database, epoch_of)
+        transcripts = PostgresTranscriptStore(database, state_dir, clock=clock, epoch_of=sessions.transcript_epoch)
+        shared = only_reads or bool(membership.peers)
+        ledger = await PostgresLedger.open(database, clock=clock, only_reads=shared)
     except BaseException:
+        await membership.leave()
         await database.close()
         raise
 
+    documents = PostgresDocuments(database)
+
+    async def settle(name: str) -> None:
+        agent_id, _, key = name.removeprefix(SESSION).partition(":")
+        await sessions.settle(agent_id, key)
+
     async def close() -> None:
-        await transcripts.close()
-        with contextlib.suppress(OSError):  # A change that waited for its message was not acknowledged.
-            await sessions.close()
+        await documents.close()
+        if not membership.fenced:
+            await transcripts.close()
+            with contextlib.suppress(OSError, Fenced):  # A change that waited for its message was not acknowledged.
+                await sessions.close()
+        await membership.leave()
         await database.close()
 
+    claims.on_lost(SESSION, settle)
     blobs = PostgresBlobStore(database, state_dir)
-    return OpenStores(sessions, transcripts, ledger, blobs, close, lines=transcripts)
+    return OpenStores(sessions, transcripts, ledger, blobs, documents, close, claims, lines=transcripts)
 
 
 def build_gateway(
@@ -359,7 +397,7 @@ def build_gateway(
 ) -> Gateway:
     """The parts that serve clients and channels, without runs."""
     clock, state_dir = runtime.clock, str(runtime.state_dir)
-    broadcaster, disk, known_devices = Broadcaster(), DiskCheck(state_dir, clock), Devices(state_dir, clock)
+    broadcaster, disk, known_devices = Broadcaster(), DiskCheck(state_dir, clock), Devices(runtime.documents, clock)
 
     def publish_health(health: dict[str, Any]) -> None:
         broadcaster.publish("health", health, state_version=gateway.state_version())
@@ -372,8 +410,8 @@ def build_gateway(
         broadcaster=broadcaster,
         presence=Presence(clock),
         devices=known_devices,
-        nodes=Nodes(state_dir, clock, known_devices, broadcaster, lambda: runtime.config.current.gateway.nodes),
-        pairing=PairingStore(state_dir, clock),
+        nodes=Nodes(runtime.documents, clock, known_devices, broadcaster, lambda: runtime.config.current.gateway.nodes),
+        pairing=PairingStore(runtime.documents, clock),
         health=Health(clock, disk, lambda: build_health(gateway), publish_health),
         disk=disk,
         auth_limiter=FailedAuthLimiter(clock, lambda: runtime.config.current.gateway.auth.rate_limit),
@@ -448,6 +486,10 @@ def add_message_flow(gateway: Gateway) -> None:
         stop_subagents=lambda key: gateway.team.subagents.stop_all(key),
     )
     gateway.dispatcher, gateway.notices = dispatcher, notices
+    if not runtime.claims.alone:
+        # Only the stores in PostgreSQL have such claims.
+        claims, ledger = cast("PostgresClaims", runtime.claims), cast("PostgresLedger", runtime.ledger)
+        gateway.cluster = ClusterService(gateway, claims, ledger)
     transcriber = Transcriber(lambda: runtime.config.current, runtime.blobs, gateway.model_calls.keys, gateway.environ)
     gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn, transcriber)
 
@@ -519,7 +561,8 @@ def add_scheduler(gateway: Gateway) -> None:
     )
     gateway.heartbeats = Heartbeats(turns, partial(publish, "heartbeat"))
     off = gateway.environ.get("OPENCLAW_SKIP_CRON") == "1"
-    gateway.cron = Cron(turns, gateway.heartbeats, partial(publish, "cron"), switched_off=off)
+    documents = gateway.runtime.documents
+    gateway.cron = Cron(turns, gateway.heartbeats, partial(publish, "cron"), documents, switched_off=off)
     gateway.hook_runs = HookRuns(turns, gateway.heartbeats)
 
 

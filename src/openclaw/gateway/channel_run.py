@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from openclaw.config.agents import agent_config
@@ -18,6 +18,7 @@ from openclaw.outbound.blocks import BlockChunker, block_settings
 from openclaw.outbound.drafts import DRAFT_CHUNK, DraftStream
 from openclaw.outbound.prefix import Speaker
 from openclaw.outbound.reply import OutgoingMessage, ReplyShape, SendFailed, reply_shape
+from openclaw.outbound.reply_files import Files
 from openclaw.outbound.stream import ReplyStream
 from openclaw.outbound.tool_text import run_notice
 from openclaw.runs.queue import RunRecord
@@ -62,6 +63,7 @@ class ChannelRun:
             shape=self._shape,
             blocks=self._blocks,
             notice=lambda event: run_notice(event, self._verbose()),
+            files=self._reply_files,
             wake=services.delivery.wake,
         )
         self._channel, self._account_id = str(route["channel"]), route.get("accountId")
@@ -139,6 +141,10 @@ class ChannelRun:
         record = self._record
         speaker = Speaker(agent_id=record.agent_id, model=record.model, thinking=record.thinking)
         return reply_shape(self._config, record.row.route, speaker)
+
+    async def _reply_files(self, addresses: Sequence[str], voice: bool) -> Files:
+        find = self._record.reply_files
+        return Files() if find is None else await find(addresses, voice)
 
     def _verbose(self) -> str:
         """How much the chat is told of the tools. Groups are told nothing."""

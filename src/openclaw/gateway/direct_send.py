@@ -20,6 +20,7 @@ from openclaw.file_types import content_type
 from openclaw.inbound.message import Inbound, Sender
 from openclaw.inbound.notices import injected_message
 from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed
+from openclaw.outbound.reply_files import SizeLimit, Unsendable, size_limit, within
 from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
 from openclaw.routing import resolve_route
 from openclaw.runs.why_text import delivery_text
@@ -90,7 +91,9 @@ def session_for(gateway: Gateway, running: RunningAccount, to: str) -> SessionRe
     return SessionRef(resolved.agent_id, resolved.session_key)
 
 
-async def fetched_media(gateway: Gateway, addresses: Sequence[str]) -> list[MediaRef]:
+async def fetched_media(gateway: Gateway, addresses: Sequence[str], running: RunningAccount) -> list[MediaRef]:
+    """The files at these addresses, stored for an account that sends them. Raises ``SendRefused``."""
+    limit = size_limit(gateway.runtime.config.current, running.kind.id, running.account.id)
     addresses = list(dict.fromkeys(addresses))
     if len(addresses) > MAX_MEDIA:
         raise SendRefused(f"too many files: {len(addresses)}; at most {MAX_MEDIA}")
@@ -100,13 +103,19 @@ async def fetched_media(gateway: Gateway, addresses: Sequence[str]) -> list[Medi
             data = await fetch(address, FetchLimits(max_bytes=MAX_MEDIA_BYTES, timeout_s=30))
         except FetchRefused as refused:
             raise SendRefused(f"mediaUrl {address[:200]} was not fetched: {refused}") from None
-        media.append(await stored_media(gateway, data, urlsplit(address).path.rpartition("/")[2] or None))
+        name = urlsplit(address).path.rpartition("/")[2] or None
+        try:
+            media.append(await stored_media(gateway, data, name, limit))
+        except Unsendable as problem:
+            raise SendRefused(f"mediaUrl {address[:200]} was not sent: {problem}") from None
     return media
 
 
-async def stored_media(gateway: Gateway, data: bytes, name: str | None, mime: str = "") -> MediaRef:
+async def stored_media(gateway: Gateway, data: bytes, name: str | None, limit: SizeLimit, mime: str = "") -> MediaRef:
+    """A file to send, stored. Raises ``Unsendable`` if it is too large for the channel."""
     mime = content_type(data, mime or mimetypes.guess_type(name or "")[0] or "")
-    return MediaRef(blob=await gateway.runtime.blobs.put(data), mime_type=mime, file_name=name)
+    data, mime, name = await within(data, mime, name or "", limit)
+    return MediaRef(blob=await gateway.runtime.blobs.put(data), mime_type=mime, file_name=name or None)
 
 
 async def post(gateway: Gateway, letter: Letter) -> tuple[LedgerRow, bool]:

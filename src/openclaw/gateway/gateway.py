@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
     from openclaw.gateway.auth.sign_in import SignInTickets
     from openclaw.gateway.channel_services import ChannelServices
+    from openclaw.gateway.cluster import ClusterService
     from openclaw.gateway.event_loop import LoopFairness, LoopLag
     from openclaw.gateway.health import DiskCheck, Health
     from openclaw.gateway.methods.transcripts import FolderImport
@@ -115,6 +116,8 @@ class Gateway:
     """The runs under way."""
     notices: Notices = field(init=False)
     """What the Gateway itself says in chats."""
+    cluster: ClusterService | None = None
+    """This Gateway among the nodes that share its database. None with files."""
     pipeline: Pipeline = field(init=False)
     """The one way in for messages."""
     team: Team = field(init=False)
@@ -350,8 +353,8 @@ class Gateway:
     async def _update_search(self) -> None:
         await self.search.update(self.transcript_folders())
 
-    async def compress_old(self, after_days: int | None = None) -> Compressed:
-        """Compresses a bounded number of old transcripts. The next call goes on with the rest.
+    async def compress_old(self, after_days: int | None = None, most: int = 200) -> Compressed:
+        """Compresses at most that many old transcripts. The next call goes on with the rest.
 
         ``after_days`` None takes the configured age; 0 or less compresses nothing.
         """
@@ -359,7 +362,7 @@ class Gateway:
         if days <= 0:
             return Compressed()
         before = self.runtime.clock.now_ms() - days * DAY_MS
-        return await self.runtime.transcripts.compress(self.agent_ids(), before)
+        return await self.runtime.transcripts.compress(self.agent_ids(), before, most=most)
 
     async def _prune_ledger(self) -> None:
         before = self.runtime.clock.now_ms() - LEDGER_DAYS * DAY_MS

@@ -201,9 +201,11 @@ async def serving(
         raise CannotStart(str(refused)) from None
     gateway.given_secret = secret
     try:
-        unfinished = await gateway.dispatcher.find_unfinished(
-            after_orderly_stop=lock is not None and lock.after_orderly_stop
-        )
+        unfinished = 0
+        if gateway.cluster is None:
+            unfinished = await gateway.dispatcher.find_unfinished(
+                after_orderly_stop=lock is not None and lock.after_orderly_stop
+            )
         gateway.tls = await asyncio.to_thread(_open_tls, config.current, state, clock)
         server = await _listen(gateway, host, port)
         if lock is not None:
@@ -212,6 +214,8 @@ async def serving(
         if unfinished:
             log.info("taking up %d unfinished messages", unfinished)
         gateway.dispatcher.start_unfinished()
+        if gateway.cluster is not None:
+            await gateway.cluster.start(server.url(host), gateway.tls.fingerprint if gateway.tls else "")
         await tell_lost(gateway)
         await gateway.pipeline.recover()
         await gateway.team.start()

@@ -18,7 +18,7 @@ from openclaw.gateway import direct_send
 from openclaw.gateway.direct_send import Letter, SendRefused
 from openclaw.inbound.message import Route
 from openclaw.outbound.reply import Act, Button, MediaRef, OutgoingMessage, SendFailed, is_delivered
-from openclaw.outbound.reply_files import MB, reply_files, size_limit
+from openclaw.outbound.reply_files import Unsendable, reply_files, size_limit
 from openclaw.outbound.visible import CURRENT, speech_of, visible_text
 from openclaw.sessions.keys import SessionRef, is_subagent, parse_agent_key, rest_of, shown_key
 from openclaw.sessions.send_policy import is_blocked
@@ -127,15 +127,18 @@ class ChannelMessenger:
     ) -> list[MediaRef]:
         """The files that the call names or holds, stored. Raises ``MessageRefused`` if one of them cannot be sent."""
         runtime = self._gateway.runtime
-        limit_mb, key = size_limit(runtime.config.current, there.channel, there.account_id)
-        files = await reply_files(named, runtime.blobs, opener_for(context), limit_mb, key)
+        limit = size_limit(runtime.config.current, there.channel, there.account_id)
+        files = await reply_files(named, runtime.blobs, opener_for(context), limit)
         if files.notes:
             raise MessageRefused(" ".join(files.notes))
         if attachment is None:
             return list(files.media)
-        if len(attachment.data) > limit_mb * MB:
-            raise MessageRefused(f"the file is larger than {limit_mb:g} MB ({key})")
-        made = await direct_send.stored_media(self._gateway, attachment.data, attachment.name, attachment.mime_type)
+        try:
+            made = await direct_send.stored_media(
+                self._gateway, attachment.data, attachment.name, limit, attachment.mime_type
+            )
+        except Unsendable as problem:
+            raise MessageRefused(f"the file was not sent: {problem}") from None
         return [*files.media, made]
 
     async def _here(self, context: ToolContext) -> Place | None:

@@ -18,7 +18,16 @@ from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import RunRecord
 from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.reset import MARKER_TYPE, MessageFacts, Rotation, ensure_fresh, home_of, transcript_ref
-from openclaw.storage.base import Accept, LedgerRow, MessageBody, MessageState, OutboxPart, Reason, ReasonCode
+from openclaw.storage.base import (
+    Accept,
+    LedgerRow,
+    MessageBody,
+    MessageState,
+    OutboxPart,
+    Reason,
+    ReasonCode,
+    SessionName,
+)
 from openclaw.storage.disk_errors import until_written
 from openclaw.text import shortened
 
@@ -92,9 +101,9 @@ class Notices:
             self._open_commands.add(row.id)
         return row, new
 
-    async def end_interrupted(self) -> None:
-        """Ends the commands that an earlier process began, and says so in their chats."""
-        for row in await self._runtime.ledger.unfinished():
+    async def end_interrupted(self, session: SessionName | None = None) -> None:
+        """Ends the commands that an earlier process began, in one session or in all, and says so in their chats."""
+        for row in await self._runtime.ledger.unfinished(session):
             if row.body.command and row.id not in self._open_commands:
                 text = INTERRUPTED.format(command=shortened(row.body.prompt or "", LONGEST_COMMAND))
                 await self.end(row, text, ReasonCode.COMMAND_INTERRUPTED, state="failed")

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from openclaw.agent.runtime import Runtime
+from openclaw.cluster.claims import OwnedElsewhere, session_name
 from openclaw.config.agents import user_zone
 from openclaw.config.channels import message_prefix, normalize_account_id
 from openclaw.extensions.api import MessageReceived
@@ -160,14 +161,18 @@ class Pipeline:
                 return False
             case _:
                 pass
-        slow = (self._transcriber is not None and self._transcriber.wants(inbound)) or self._debouncer.is_behind(
-            inbound
+        slow = (
+            (self._transcriber is not None and self._transcriber.wants(inbound))
+            or (inbound.told_once and not self._debouncer.may_wait(inbound))
+            or self._debouncer.is_behind(inbound)
         )
         if slow or self._window(inbound) > 0:
             # It may wait for more words, so it is written down first. After a restart, ``recover`` hands it on.
             await self.held.keep(inbound)
         if slow:
-            self._debouncer.hand_on(inbound)
+            handing_on = self._debouncer.hand_on(inbound)
+            if self._debouncer.is_full:
+                await asyncio.wait([handing_on])
             return True
         handing_on = self._debouncer.add(inbound)
         if handing_on is not None:
@@ -413,7 +418,10 @@ class Pipeline:
 
     async def process(self, message: Incoming) -> Result:
         """Commands → send policy → reset → accept. The messages of a session pass in the order in which they came."""
-        admission, key = self._dispatcher.admission, message.facts.session.key
+        admission, session = self._dispatcher.admission, message.facts.session
+        key, claims = session.key, self._runtime.claims
+        if not claims.alone and not (owner := await claims.claim(name := session_name(session.agent_id, key))).mine:
+            raise OwnedElsewhere(name, owner)
         if message.reads_commands and is_abort(message.text, message.facts.listening):
             await admission.wait_for_earlier(key)
             return await self._process(message, None)

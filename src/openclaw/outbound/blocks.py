@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -104,23 +105,50 @@ class BlockRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     """Identifies these characters."""
     head: str = ""
     """Goes before the rest: the reopened fence of a block of code."""
+    files: int = 0
+    """The files of the answer that have been sent by then, each address counted once."""
 
 
-def digest_of(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+class Rest(msgspec.Struct, frozen=True):
+    """What of an answer has not been sent in blocks."""
+
+    text: str
+    files: int = 0
+    """How many of its files have been sent, each address counted once."""
 
 
-def rest_of(text: str, refs: list[BlockRef]) -> str:
-    """What of an answer has not been sent in blocks. It takes the references of the answer out of ``refs``."""
-    fitting = [ref for ref in refs if ref.end <= len(text) and digest_of(text[: ref.end]) == ref.digest]
+def digest_of(text: str, files: Sequence[str] = ()) -> str:
+    hashed = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
+    return file_digest(hashed, files)
+
+
+def file_digest(of_text: Any, files: Sequence[str]) -> str:
+    """The digest of a text that is hashed already, together with files, by their addresses."""
+    if files:
+        of_text.update("\0".join(("", *files)).encode("utf-8", "surrogatepass"))
+    return of_text.hexdigest()[:32]
+
+
+def rest_of(text: str, files: Sequence[str], refs: list[BlockRef]) -> Rest:
+    """What of an answer has not been sent in blocks. It takes the references of the answer out of ``refs``.
+
+    ``files`` are the addresses of the answer's files, each once.
+    """
+    fitting = [
+        ref
+        for ref in refs
+        if ref.end <= len(text)
+        and ref.files <= len(files)
+        and digest_of(text[: ref.end], files[: ref.files]) == ref.digest
+    ]
     if not fitting:
-        return text
+        return Rest(text)
     first = min(refs.index(ref) for ref in fitting)
     same = [ref for ref in fitting if ref.answer == refs[first].answer]
-    last = max(same, key=lambda ref: ref.end)
+    last = max(same, key=lambda ref: (ref.end, ref.files))
     refs[:] = [ref for ref in refs if ref.answer != last.answer]
     rest = text[last.end :]
-    return last.head + rest if rest.strip() else ""
+    return Rest(last.head + rest if rest.strip() else "", last.files)
 
 
 class ReplyBlock(msgspec.Struct, frozen=True):

@@ -86,6 +86,9 @@ class MediaLines:
     def __init__(self) -> None:
         self.media: list[str] = []
         """All that was named so far."""
+        self.places: list[int] = []
+        """For each of them, how much text had been released where it stood."""
+        self._released = 0
         self._held = ""
         """The beginning of a line of which nothing was released."""
         self._lead: str | None = None
@@ -119,10 +122,11 @@ class MediaLines:
                 if end < 0 and not last and _may_become(line):
                     break
                 if (found := read_line(line)) is not None:
-                    self.media += found.media
                     self._held, self._after_line = "" if end < 0 else self._held[end + 1 :], True
                     if found.words:
                         said.append(self._release(found.words + ("" if end < 0 else "\n")))
+                    self.media += found.media
+                    self.places += [self._released] * len(found.media)
                     continue
                 if self._after_line and end >= 0 and not line.strip() and self._tail == "\n\n":
                     self._held = self._held[end + 1 :]
@@ -134,6 +138,7 @@ class MediaLines:
 
     def _release(self, piece: str) -> str:
         """Notes a piece of one line, or a whole line."""
+        self._released += len(piece)
         lead = self._lead or ""
         self._lead = lead if len(lead) >= _LEAD else lead + piece[: _LEAD - len(lead)]
         self._tail = (self._tail + piece)[-2:]

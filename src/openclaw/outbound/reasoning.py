@@ -32,7 +32,9 @@ class AnswerText(msgspec.Struct, frozen=True):
     reply_to: str = ""
     """The message that the answer quotes, as far as it has said so."""
     media: tuple[str, ...] = ()
-    """Files that the answer names here. The text may be empty then."""
+    """Files that the answer names behind this text, which may be empty."""
+    voice: bool = False
+    """The answer wants its sound files as voice messages, as far as it has said so."""
 
 
 class ReasoningText(msgspec.Struct, frozen=True):

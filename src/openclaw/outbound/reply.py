@@ -39,6 +39,8 @@ class MediaRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     file_name: str | None = None
     url: str | None = None
     """Where it was fetched. A channel that carries no files shows this instead."""
+    voice: bool = False
+    """A sound file that is a voice message, where the platform has them. Elsewhere it is a file."""
 
 
 class Button(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -9,17 +9,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import mimetypes
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from openclaw.clock import Clock, wait_within
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta, ToolStarted
-from openclaw.outbound.blocks import JOINERS, BlockChunker, BlockRef, BlockSettings, Coalescer, ReplyBlock
-from openclaw.outbound.reply import ReplyShape, parts_for
+from openclaw.outbound.blocks import JOINERS, BlockChunker, BlockRef, BlockSettings, Coalescer, ReplyBlock, file_digest
+from openclaw.outbound.media_lines import closed_up, is_web
+from openclaw.outbound.reply import MediaRef, ReplyShape, parts_for
+from openclaw.outbound.reply_files import MOST_FILES, FilesOf
 from openclaw.storage.base import Ledger, LedgerRow, OutboxPart, OutboxRow
 from openclaw.storage.disk_errors import until_written
 
@@ -52,12 +56,13 @@ class ReplyStream:
         shape: Callable[[], ReplyShape],
         blocks: BlockSettings | None,
         notice: Callable[[Event], str],
+        files: FilesOf,
         wake: Callable[[], None],
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._row, self._ledger, self._clock = row, ledger, clock
         self._shape, self._settings, self._notice, self._wake = shape, blocks, notice, wake
-        self._chance = chance
+        self._files, self._chance = files, chance
         settings = blocks or BlockSettings()
         self._chunker = BlockChunker(
             settings.min_chars, settings.max_chars, settings.preference, by_paragraph=settings.by_paragraph
@@ -72,6 +77,11 @@ class ReplyStream:
         """Blocks of an attempt that did not end. An answer that begins with the same words goes on behind them."""
         self._sent = 0
         self._reply_to = ""
+        self._voice = False
+        self._later: list[AnswerSection] = []
+        """What the answer said that the chunker does not have yet."""
+        self._held: list[str] = []
+        """Files that wait for the end of the answer."""
         self._events: deque[Event] = deque()
         self._woken = asyncio.Event()
         self._settling = False
@@ -126,15 +136,23 @@ class ReplyStream:
                 self._answers += 1
                 self._answer = _Answer(self._row.attempts * ANSWERS_PER_ATTEMPT + self._answers)
                 self._chunker.start()
-            case TextDelta(delta, reply_to) if self._settings is not None:
+                self._later, self._held, self._voice = [], [], False
+            case TextDelta(delta, reply_to, media, voice) if self._settings is not None:
                 self._reply_to = reply_to or self._reply_to
-                self._chunker.feed(self._answer.fresh(delta, self._unclaimed, self._chunker))
+                self._voice = self._voice or voice
+                self._later += self._answer.fresh(delta, media, self._unclaimed, self._chunker)
                 if not self._settings.at_message_end and not self._answer.waits:
+                    await self._sections()
                     await self._blocks(force=False)
             case AssistantEnded(message, continues=continues) if self._settings is not None:
                 if not continues and message.stop_reason not in ("error", "aborted"):
-                    self._chunker.feed(self._answer.fresh("", self._unclaimed, self._chunker, complete=True))
+                    self._later += self._answer.fresh("", (), self._unclaimed, self._chunker, complete=True)
+                    await self._sections()
                     await self._blocks(force=True)
+                    if held := self._held:
+                        await self._send(self._coalescer.flush())
+                        self._held = []
+                        await self._send_files("", held)
                     self._answer.refs = []
             case _:
                 if isinstance(event, ToolStarted):
@@ -142,23 +160,58 @@ class ReplyStream:
                 if text := self._notice(event):
                     await self._store(parts_for(self._row.route, [text], self._shape()))
 
+    async def _sections(self) -> None:
+        """Takes in what was said. Files are sent where they stand, with the words before them."""
+        sections, self._later = self._later, []
+        for section in sections:
+            self._chunker.feed(section.text)
+            if section.files:
+                blocks = self._chunker.drain(force=True)
+                for block in blocks[:-1]:
+                    await self._send(self._coalescer.add(block))
+                await self._send(self._coalescer.flush())
+                await self._files_of(section.files, blocks[-1] if blocks else None)
+
+    async def _files_of(self, addresses: Sequence[str], block: ReplyBlock | None) -> None:
+        """Sends files with the block before them.
+
+        Sound waits for the end of the answer, which may still say that it is a voice message, and so do the files
+        behind it.
+        """
+        sound = not self._voice and any(_may_be_sound(address) for address in addresses)
+        if self._held or sound:
+            self._held += addresses
+            await self._send([block] if block is not None else [])
+            return
+        if block is not None:
+            self._answer.passed(block.end)
+        await self._send_files(block.text if block is not None else "", addresses)
+
+    async def _send_files(self, text: str, addresses: Sequence[str]) -> None:
+        files = await until_written(lambda: self._files(addresses, self._voice), self._clock.sleep)
+        self._answer.files += len(addresses)
+        await self._deliver(files.under(closed_up(text)), files.media, "")
+
     async def _blocks(self, *, force: bool) -> None:
         for block in self._chunker.drain(force=force):
             await self._send(self._coalescer.add(block))
 
     async def _send(self, blocks: Sequence[ReplyBlock]) -> None:
         for block in blocks:
-            shape = self._shape()
-            parts = parts_for(self._row.route, [block.text], shape, reply_to=self._reply_to, first=self._sent)
-            if not parts:
-                continue
-            low, high = self._settings.pause_ms if self._settings is not None else (0, 0)
-            pause = low + int(self._chance() * (high - low + 1)) if high and self._sent else 0
-            ref = self._answer.reference(block)
-            parts[0].payload |= {"pauseMs": pause} if pause else {}
-            parts[-1].payload["block"] = msgspec.to_builtins(ref)
-            if await self._store(parts):
-                self._answer.refs.append(ref)
+            self._answer.passed(block.end)
+            await self._deliver(block.text, (), block.head)
+
+    async def _deliver(self, text: str, media: Sequence[MediaRef], head: str) -> None:
+        parts = parts_for(self._row.route, [text], self._shape(), media, self._reply_to, first=self._sent)
+        if not parts:
+            return
+        low, high = self._settings.pause_ms if self._settings is not None else (0, 0)
+        pause = low + int(self._chance() * (high - low + 1)) if high and self._sent else 0
+        ref = self._answer.reference(head)
+        parts[0].payload |= {"pauseMs": pause} if pause else {}
+        parts[-1].payload["block"] = msgspec.to_builtins(ref)
+        if await self._store(parts):
+            self._answer.refs.append(ref)
 
     async def _store(self, parts: list[OutboxPart]) -> bool:
         stored = await until_written(lambda: self._ledger.outbox_add(self._row.id, parts), self._clock.sleep)
@@ -166,6 +219,18 @@ class ReplyStream:
             self._sent += len(parts)
             self._wake()
         return stored
+
+
+def _may_be_sound(address: str) -> bool:
+    guessed = mimetypes.guess_type(urlsplit(address).path if is_web(address) else address)[0] or ""
+    return guessed.startswith("audio/")
+
+
+class AnswerSection(msgspec.Struct, frozen=True):
+    """A piece of an answer, and the files that stand behind it, by address."""
+
+    text: str
+    files: tuple[str, ...] = ()
 
 
 class _Answer:
@@ -176,41 +241,79 @@ class _Answer:
         self.refs: list[BlockRef] = []
         self.waits = False
         """The text may still turn out to be one that was sent in part before."""
+        self.files = 0
+        """How many of its files were sent."""
+        self._named: dict[str, int] = {}
+        """The addresses of its files, and where in the text each stands."""
         self._read = ""
         """The text behind the last reference."""
         self._hashed: Any = hashlib.sha256()
         self._end = 0
+        self._given = 0
+        """How far the text was given out by ``fresh``."""
+        self._files_given = 0
         self._decided = False
 
-    def fresh(self, delta: str, unclaimed: list[BlockRef], chunker: BlockChunker, *, complete: bool = False) -> str:
-        """The text that is to be sent, without what blocks of an earlier attempt have said."""
+    def fresh(
+        self,
+        delta: str,
+        media: Sequence[str],
+        unclaimed: list[BlockRef],
+        chunker: BlockChunker,
+        *,
+        complete: bool = False,
+    ) -> list[AnswerSection]:
+        """What is to be sent, without what blocks of an earlier attempt have said."""
         self._read += delta
-        if self._decided:
-            return delta
-        while unclaimed:
+        for address in media:
+            self._named.setdefault(address, self._end + len(self._read))
+        while not self._decided and unclaimed:
             first = unclaimed[0]
-            ahead = first.end - self._end
-            if ahead > len(self._read) and not complete:
+            ahead, behind = first.end - self._end, len(self._named) < first.files
+            if not complete and (ahead > len(self._read) or (behind and ahead == len(self._read))):
                 self.waits = True
-                return ""
-            if ahead <= 0 or ahead > len(self._read) or self._digest(self._read[:ahead]) != first.digest:
+                return []
+            known = ahead < 0 or (ahead == 0 and first.files <= self.files)
+            if known or behind or ahead > len(self._read):
                 break
-            self._pass(ahead)
-            self.number = first.answer
+            if self._digest(self._read[:ahead], first.files) != first.digest:
+                break
+            self.passed(first.end)
+            self.number, self.files = first.answer, first.files
+            self._given, self._files_given = first.end, first.files
             self.refs.append(unclaimed.pop(0))
             chunker.start(first.end, first.head)
         self._decided, self.waits = True, False
-        return self._read
+        return self._sections()
 
-    def reference(self, block: ReplyBlock) -> BlockRef:
-        self._pass(block.end - self._end)
-        return BlockRef(answer=self.number, end=self._end, digest=self._hashed.hexdigest()[:32], head=block.head)
+    def _sections(self) -> list[AnswerSection]:
+        sections: list[AnswerSection] = []
+        # The end of the run says how many more files there are than are sent.
+        for address, place in list(self._named.items())[self._files_given : MOST_FILES]:
+            place = max(place, self._given)
+            if sections and place == self._given:
+                sections[-1] = AnswerSection(sections[-1].text, (*sections[-1].files, address))
+            else:
+                sections.append(AnswerSection(self._read[self._given - self._end : place - self._end], (address,)))
+            self._given = place
+            self._files_given += 1
+        if text := self._read[self._given - self._end :]:
+            sections.append(AnswerSection(text))
+            self._given += len(text)
+        return sections
 
-    def _digest(self, more: str) -> str:
+    def reference(self, head: str) -> BlockRef:
+        """Says how far the answer was sent."""
+        digest = self._digest("", self.files)
+        return BlockRef(answer=self.number, end=self._end, digest=digest, head=head, files=self.files)
+
+    def passed(self, end: int) -> None:
+        """The text up to here was sent."""
+        size = end - self._end
+        self._hashed.update(self._read[:size].encode("utf-8", "surrogatepass"))
+        self._read, self._end = self._read[size:], end
+
+    def _digest(self, more: str, files: int) -> str:
         hashed = self._hashed.copy()
         hashed.update(more.encode("utf-8", "surrogatepass"))
-        return hashed.hexdigest()[:32]
-
-    def _pass(self, size: int) -> None:
-        self._hashed.update(self._read[:size].encode("utf-8", "surrogatepass"))
-        self._read, self._end = self._read[size:], self._end + size
+        return file_digest(hashed, list(self._named)[:files])

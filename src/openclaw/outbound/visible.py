@@ -1,8 +1,8 @@
 """Decides what people see of a model's text while it arrives: the same for every channel, event and view.
 
 ``SpeechStream`` separates reasoning, takes out reply tags and ``MEDIA:`` lines, and holds back silence tokens. The
-reply tags are ``[[reply_to_current]]``, the message that started the turn, and ``[[reply_to:<id>]]``, another message
-of the chat.
+reply tags are ``[[reply_to_current]]``, the message that started the turn, ``[[reply_to:<id>]]``, another message of
+the chat, and ``[[audio_as_voice]]``: the sound files of the answer are voice messages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONGEST = 200
 _NAMES = ("[[reply_to_current]]", "[[audio_as_voice]]", "[[reply_to:")
 _TAG = re.compile(
     r"\[\[[ \t]{0,8}"
-    r"(?:(reply_to_current)|audio_as_voice|reply_to[ \t]{0,8}:[ \t]{0,8}([^\]\s][^\]\n]{0,150}?))[ \t]{0,8}\]\]",
+    r"(?:(reply_to_current)|(audio_as_voice)|reply_to[ \t]{0,8}:[ \t]{0,8}([^\]\s][^\]\n]{0,150}?))[ \t]{0,8}\]\]",
     re.IGNORECASE,
 )
 _BLANKS = re.compile(r"[ \t]+")
@@ -38,6 +38,8 @@ class SpeechStream:
         self._reply_tags = ReplyTags()
         self._media_lines = MediaLines()
         self._media_shown = 0
+        self._read = 0
+        """How much text without such lines there was so far."""
         self._gate = SilenceGate(ack_max_chars=ack_max_chars)
         self._said: list[str] = []
 
@@ -48,9 +50,8 @@ class SpeechStream:
         """Returns the rest. ``complete`` is False for a text that was cut off."""
         pieces = self._through(self._tags.close(complete=complete))
         rest = self._media_lines.feed(self._reply_tags.close(complete=complete))
-        text = self._gate.feed(rest + self._media_lines.close(complete=complete))
-        text += self._gate.close(complete=complete)
-        if text or self._media_shown < len(self._media_lines.media):
+        pieces += self._answer(rest + self._media_lines.close(complete=complete))
+        if text := self._gate.close(complete=complete):
             pieces.append(self._say(text))
         return pieces
 
@@ -84,7 +85,7 @@ class SpeechStream:
         if self._gate.silent is not None and not media:
             return Silent(self._gate.silent)
         text = self.said.strip()
-        return Spoken(text, self._reply_tags.reply_to, media) if text or media else Unsaid()
+        return Spoken(text, self._reply_tags.reply_to, media, self._reply_tags.voice) if text or media else Unsaid()
 
     def _through(self, pieces: list[Piece]) -> list[Piece]:
         shown: list[Piece] = []
@@ -92,16 +93,27 @@ class SpeechStream:
             if isinstance(piece, ReasoningText):
                 shown.append(piece)
                 continue
-            text = self._gate.feed(self._media_lines.feed(self._reply_tags.feed(piece.text)))
-            if text or self._media_shown < len(self._media_lines.media):
-                shown.append(self._say(text))
+            shown += self._answer(self._media_lines.feed(self._reply_tags.feed(piece.text)))
         return shown
 
-    def _say(self, text: str) -> AnswerText:
+    def _answer(self, text: str) -> list[Piece]:
+        """What can be shown of a text without its ``MEDIA:`` lines, divided where files stood."""
+        lines, shown = self._media_lines, list[Piece]()
+        named, places = lines.media[self._media_shown :], lines.places[self._media_shown :]
+        self._media_shown += len(named)
+        for place in sorted(set(places)):
+            before, text = text[: place - self._read], text[place - self._read :]
+            self._read = place
+            media = tuple(one for one, stood in zip(named, places, strict=True) if stood == place)
+            shown.append(self._say(self._gate.feed(before), media))
+        self._read += len(text)
+        if said := self._gate.feed(text):
+            shown.append(self._say(said))
+        return shown
+
+    def _say(self, text: str, media: tuple[str, ...] = ()) -> AnswerText:
         self._said.append(text)
-        media = tuple(self._media_lines.media[self._media_shown :])
-        self._media_shown += len(media)
-        return AnswerText(text, self._reply_tags.reply_to, media)
+        return AnswerText(text, self._reply_tags.reply_to, media, self._reply_tags.voice)
 
 
 def speech_of(text: str, *, complete: bool = True) -> Speech:
@@ -163,6 +175,7 @@ class ReplyTags:
         """True after a tag was taken out. The blanks on both sides of it become one."""
         self._id = ""
         self._current = False
+        self.voice = False
 
     @property
     def reply_to(self) -> str:
@@ -201,7 +214,8 @@ class ReplyTags:
 
     def _note(self, tag: re.Match[str]) -> None:
         self._current = self._current or tag[1] is not None
-        self._id = (tag[2] or "").strip() or self._id
+        self.voice = self.voice or tag[2] is not None
+        self._id = (tag[3] or "").strip() or self._id
         self._held, self._gap = self._held[tag.end() :], True
 
     def _pass(self, size: int) -> str:

@@ -17,14 +17,14 @@ from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
 from openclaw.agent.runtime import Runtime
 from openclaw.config.schema import Config
-from openclaw.events import Event, SteeringInjected
+from openclaw.events import Event, MessageWaits, SteeringInjected
 from openclaw.messages import INTERNAL, TextBlock, UserMessage
 from openclaw.outbound.prefix import Speaker
 from openclaw.outbound.reply import is_delivered, reply_shape
 from openclaw.outbound.reply_files import Files
 from openclaw.redact import redact
 from openclaw.runs.compactions import Compactions
-from openclaw.runs.endings import ANNOUNCED_SOURCES, Ending, abort_reason, ending_of, reply_parts
+from openclaw.runs.endings import ANNOUNCED_SOURCES, Ending, abort_reason, ending_of, reply_parts, unsent
 from openclaw.runs.queue import (
     BACKLOG,
     Admission,
@@ -65,6 +65,7 @@ from openclaw.storage.base import (
     OutboxRow,
     Reason,
     ReasonCode,
+    SessionName,
     Transcript,
     Writing,
 )
@@ -244,7 +245,12 @@ class Dispatcher:
             self._drop_oldest(lane, settings)
         if queued:
             record.noted_step = None
+            self._tell(record, MessageWaits())
         return queued
+
+    def _tell(self, record: RunRecord, event: Event) -> None:
+        for observer in self.observers(record.run_id):
+            observer.event(event)
 
     async def _perform(self, lane: Lane, batch: list[RunRecord]) -> None:
         """Runs the newest message of the batch. The run answers the others too. The lane calls this."""
@@ -352,6 +358,7 @@ class Dispatcher:
                 disk=record.disk,
                 on_model_call=record.release_ticket,
             )
+            record.reply_files = run.files_of
             result = await (run.execute() if choice == "run" else run.give_up(reason_text(refusal), outcome))
         finally:
             for left in reversed(record.inbox.close()):
@@ -402,20 +409,28 @@ class Dispatcher:
         announced = record.row.source in ANNOUNCED_SOURCES
         if not (is_delivered(record.row.route) or announced) or ending_of(result).state == "superseded":
             return []
-        return await self._until_written(lambda: run.reply_files(result), record.disk)
+        if not any(one.media for one in result.said):
+            return []
+        sent = [rest.files for rest in unsent(result, await self._stored(record))]
+        return await self._until_written(lambda: run.reply_files(result, sent), record.disk)
+
+    async def _stored(self, record: RunRecord) -> list[OutboxRow]:
+        """What the channel got while the reply was being written. After this it gets no more of it."""
+        if record.settle_reply is not None:
+            await record.settle_reply()
+        if record.settle_reply is None and not record.row.attempts:
+            return []
+        ledger, row_id = self._runtime.ledger, record.row.id
+        return await self._until_written(lambda: ledger.outbox_of(row_id), record.disk)
 
     async def _parts(
         self, record: RunRecord, ending: Ending, result: RunResult, files: Sequence[Files]
     ) -> list[OutboxPart]:
         """What the channel delivers now, besides what it got while the reply was being written."""
-        row, ledger = record.row, self._runtime.ledger
+        row = record.row
         if not is_delivered(row.route):
             return []
-        stored: list[OutboxRow] = []
-        if record.settle_reply is not None:
-            await record.settle_reply()
-        if record.settle_reply is not None or row.attempts:
-            stored = await self._until_written(lambda: ledger.outbox_of(row.id), record.disk)
+        stored = await self._stored(record)
         speaker = Speaker(agent_id=row.agent_id, model=record.model, thinking=record.thinking)
         shape = reply_shape(self._runtime.config.current, row.route, speaker)
         make = partial(reply_parts, row.route, ending, result, shape, stored, files)
@@ -442,6 +457,7 @@ class Dispatcher:
                 for key in [key for key, lane in self._lanes.items() if lane.unused]:
                     del self._lanes[key]
             lane = self._lanes[session_key] = Lane(session_key, self._runtime.clock, self._perform)
+        if self._unfinished:
             for record in self._unfinished.pop(session_key, ()):
                 lane.add(record, record.queue)
         return lane
@@ -580,13 +596,16 @@ class Dispatcher:
 
     # Recovery after a restart
 
-    async def find_unfinished(self, *, after_orderly_stop: bool = False) -> int:
+    async def find_unfinished(self, *, after_orderly_stop: bool = False, session: SessionName | None = None) -> int:
         """Finds the messages that an earlier process left without an end. Returns their number.
 
         Call it before anyone can send a message, so that these come first in their sessions. ``after_orderly_stop``
-        says that the earlier process was told to stop: then no message brought it down.
+        says that the earlier process was told to stop: then no message brought it down. ``session`` is the only one
+        that is looked at, because this node has just become its owner.
         """
-        records = await unfinished_records(self._runtime)
+        found = await unfinished_records(self._runtime, session)
+        known = map(self._index.get, [record.run_id for record in found])
+        records = [record for record, here in zip(found, known, strict=True) if here is None or here.ended]
         for record in records:
             stopped = record.row.reason.code in STOP_CODES
             record.stop_unnoted = after_orderly_stop and record.row.state == "running" and not stopped
@@ -597,10 +616,11 @@ class Dispatcher:
                 self._in_background(self._runtime.ledger.advance(record.row.id, "queued", restarted))
         return len(records)
 
-    def start_unfinished(self) -> None:
-        """Starts what ``find_unfinished`` found. Call it once the Gateway listens."""
-        for session_key in list(self._unfinished):
-            self._lane(session_key)
+    def start_unfinished(self, session_key: str | None = None) -> None:
+        """Starts what ``find_unfinished`` found, in one session or in all. Call it once the Gateway listens."""
+        for key in list(self._unfinished) if session_key is None else [session_key]:
+            if key in self._unfinished:
+                self._lane(key)
 
     # Looking
 
@@ -626,6 +646,11 @@ class Dispatcher:
         lane = self._lanes.get(session_key)
         return lane is not None and (lane.active is not None or lane.depth > 0)
 
+    def in_use(self, session_key: str) -> bool:
+        """Tells whether anything happens in the session, housekeeping and messages on their way in included."""
+        lane = self._lanes.get(session_key)
+        return (lane is not None and not lane.unused) or self.admission.in_use(session_key)
+
     def waiting(self, session_key: str) -> list[RunRecord]:
         lane = self._lanes.get(session_key)
         return lane.waiting if lane is not None else []
@@ -638,6 +663,7 @@ class Dispatcher:
         # The words count from here on, also when its run begins before they are written down.
         body = record.row.body = change(record.row.body)
         await self._until_written(lambda: self._runtime.ledger.absorb(record.row.id, {}, body=body), record.disk)
+        self._tell(record, MessageWaits(reworded=True))
         return True
 
     def observers(self, run_id: str) -> Sequence[Observer]:
@@ -698,6 +724,13 @@ class Dispatcher:
         except TimeoutError:
             return False
         return True
+
+    def drop(self) -> None:
+        """Ends every run in this process at once. Nothing is written and nobody is told: others go on with them."""
+        for lane in self._lanes.values():
+            lane.drop()
+        for task in self._background:
+            task.cancel()
 
     async def stop(self) -> None:
         """Stops every run in this process. The messages stay open in the ledger, and the next start takes them up."""

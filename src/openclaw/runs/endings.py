@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.recorder import RunResult
-from openclaw.outbound.blocks import rest_of
+from openclaw.outbound.blocks import Rest, rest_of
 from openclaw.outbound.media_lines import closed_up
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.outbound.reply import MediaRef, ReplyShape, failure_notice, is_delivered, parts_for
@@ -71,6 +71,12 @@ def abort_reason(stopped_by: str) -> Reason:
             return Reason(ReasonCode.OTHER, stopped_by)
 
 
+def unsent(result: RunResult, stored: Sequence[OutboxRow]) -> list[Rest]:
+    """For each answer what its channel has not got yet. ``stored`` is what the outbox holds of the reply."""
+    refs = stored_refs(stored)
+    return [rest_of(one.text, list(dict.fromkeys(one.media)), refs) for one in result.said]
+
+
 def reply_parts(
     route: dict[str, Any],
     ending: Ending,
@@ -88,10 +94,9 @@ def reply_parts(
         return []
     notice = result.notice if ending.state == "answered" else failure_notice(reason_text(ending.reason))
     reasoning = reasoning_message(result.reasoning)
-    refs = stored_refs(stored)
     said: list[tuple[str, tuple[MediaRef, ...]]] = [(reasoning, ())] if reasoning else []
-    for place, answer in enumerate(result.said):
-        text = rest_of(answer.text, refs) if refs and answer.text else answer.text
+    for place, (answer, rest) in enumerate(zip(result.said, unsent(result, stored), strict=True)):
+        text = rest.text
         own = files[place] if place < len(files) else Files()
         text = closed_up(text) if answer.media else text
         text = own.under(text)

@@ -16,6 +16,7 @@ from openclaw.clock import Clock, wait_within
 from openclaw.config.schema.messages import Queue, QueueDrop, QueueMode
 from openclaw.events import Event, ModelSwitched, RunStarted
 from openclaw.messages import UserMessage
+from openclaw.outbound.reply_files import FilesOf
 from openclaw.storage.base import FirstStep, LedgerRow, MessageBody, Reason, ReasonCode
 from openclaw.storage.disk_errors import DiskWait
 
@@ -237,6 +238,10 @@ class Admission:
             raise
         return Ticket(self._release, lambda: self._let_next_in(session_key, done), arrived_at)
 
+    def in_use(self, session_key: str) -> bool:
+        """Tells whether a message of the session is on its way in."""
+        return session_key in self._newest
+
     async def wait_for_earlier(self, session_key: str) -> None:
         """Waits, without taking a place, until the session's earlier messages are done, at most ``PATIENCE_S``."""
         before = self._newest.get(session_key)
@@ -349,6 +354,8 @@ class RunRecord:
         self.thinking = ""
         self.settle_reply: Callable[[], Awaitable[None]] | None = None
         """Ends the sending of a reply that is still being written. Awaited before the message is ended."""
+        self.reply_files: FilesOf | None = None
+        """Stores files that the answer names. None: the run has not begun."""
         self.ticket: Ticket | None = None
         """The message's place in the admission."""
         self._ended = asyncio.Event()
@@ -621,11 +628,15 @@ class Lane:
             self._waiting.popleft()
         return [head, *together]
 
-    async def stop(self) -> None:
+    def drop(self) -> None:
         self._waiting.clear()
         self._jobs = 0
         if self._task is not None:
             self._task.cancel()
+
+    async def stop(self) -> None:
+        self.drop()
+        if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from openclaw.agent.runtime import Runtime
 from openclaw.runs.queue import QueueSettings, RunRecord, queue_settings
-from openclaw.storage.base import NO_REASON, Ledger, LedgerRow, Reason, ReasonCode
+from openclaw.storage.base import NO_REASON, Ledger, LedgerRow, Reason, ReasonCode, SessionName
 
 MAX_ATTEMPTS = 3
 """A message is given up when the Gateway has crashed this often while it worked on it."""
@@ -24,13 +24,13 @@ STOP_CODES = frozenset({ReasonCode.STOPPED, ReasonCode.REMOVED_FROM_QUEUE, Reaso
 Choice: TypeAlias = Literal["run", "stop", "give up", "close"]
 
 
-async def unfinished_records(runtime: Runtime) -> list[RunRecord]:
-    """Finds the messages without an end, in the order in which they go on.
+async def unfinished_records(runtime: Runtime, session: SessionName | None = None) -> list[RunRecord]:
+    """Finds the messages without an end, of one session or of all, in the order in which they go on.
 
     Messages that had begun come first, because their words are in the transcript already. A message that had begun,
     is expired or is damaged runs alone; the others may still be collected.
     """
-    rows = [row for row in await runtime.ledger.unfinished() if not row.body.command]
+    rows = [row for row in await runtime.ledger.unfinished(session) if not row.body.command]
     rows.sort(key=lambda row: (row.attempts == 0, row.id))
     now, config = runtime.clock.now_ms(), runtime.config.current.messages.queue
     records: list[RunRecord] = []

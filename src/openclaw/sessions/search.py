@@ -54,10 +54,19 @@ class TranscriptHit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     snippet: str
 
 
-class SearchResults(msgspec.Struct, frozen=True, kw_only=True):
-    results: list[TranscriptHit]
+class Reading(msgspec.Struct, frozen=True):
+    """How far the transcripts are indexed."""
+
     complete: bool
     """False while older transcripts are still being read for the first time."""
+    read: int
+    """The number of transcripts that are indexed to their end."""
+    transcripts: int
+
+
+class SearchResults(msgspec.Struct, frozen=True, kw_only=True):
+    results: list[TranscriptHit]
+    reading: Reading
 
 
 class SearchIndex:
@@ -78,10 +87,11 @@ class SearchIndex:
         limit: int = 20,
         role: str | None = None,
         session_id: str | None = None,
+        most_bytes: int = PER_QUESTION,
     ) -> SearchResults:
         """Finds entries that contain all words of the query; text in quotes must occur as a phrase.
 
-        ``folders`` are the transcript folders of each agent.
+        ``folders`` are the transcript folders of each agent. ``most_bytes`` of what is not indexed yet are read first.
         """
         agents = list(folders)
         conditions, values = [f"files.agent IN ({','.join('?' * len(agents))})"], [*agents]
@@ -95,9 +105,9 @@ class SearchIndex:
             snippet, order = "snippet(found, 0, '', '', '…', 40)", "rank, at DESC"
 
         def find(db: sqlite3.Connection) -> SearchResults:
-            complete = _read_on(db, folders, PER_QUESTION, self._shown)
+            reading = _read_on(db, folders, most_bytes, self._shown)
             if words is None:
-                return SearchResults(results=[], complete=complete)
+                return SearchResults(results=[], reading=reading)
             rows = db.execute(
                 f"SELECT files.agent, files.session, entry, role, tool, at, {snippet} FROM found"
                 " JOIN entries ON entries.id = found.rowid JOIN files ON files.path = entries.path"
@@ -105,12 +115,12 @@ class SearchIndex:
                 [*words[1], *values, min(limit, MOST_RESULTS)],
             )
             hits = [TranscriptHit(**dict(zip(TranscriptHit.__struct_fields__, row, strict=True))) for row in rows]
-            return SearchResults(results=hits, complete=complete)
+            return SearchResults(results=hits, reading=reading)
 
         return self._file.use(find)
 
-    def update(self, folders: Mapping[str, Sequence[Path]], most_bytes: int = PER_PASS) -> bool:
-        """Indexes the next piece of the transcripts. Returns True when everything is indexed."""
+    def update(self, folders: Mapping[str, Sequence[Path]], most_bytes: int = PER_PASS) -> Reading:
+        """Indexes the next piece of the transcripts."""
         return self._file.use(lambda db: _read_on(db, folders, most_bytes, self._shown))
 
     def taken(self) -> dict[str, int]:
@@ -151,15 +161,16 @@ class TranscriptSearch:
         limit: int = 20,
         role: str | None = None,
         session_id: str | None = None,
+        most_bytes: int = PER_QUESTION,
     ) -> SearchResults:
         """Finds entries as ``SearchIndex.search`` does."""
-        complete = True
+        reading = None
         if self._lines is not None:
-            complete = await self._read_on(self._lines, folders, PER_QUESTION)
+            reading = await self._read_on(self._lines, folders, most_bytes)
             folders = {agent: [] for agent in folders}
-        find = partial(self._index.search, limit=limit, role=role, session_id=session_id)
+        find = partial(self._index.search, limit=limit, role=role, session_id=session_id, most_bytes=most_bytes)
         found = await asyncio.to_thread(find, query, folders)
-        return found if complete else SearchResults(results=found.results, complete=False)
+        return found if reading is None else SearchResults(results=found.results, reading=reading)
 
     async def update(self, folders: Mapping[str, Sequence[Path]]) -> None:
         """Indexes the next piece of the transcripts."""
@@ -168,7 +179,9 @@ class TranscriptSearch:
         else:
             await self._read_on(self._lines, folders, PER_PASS)
 
-    async def _read_on(self, source: TranscriptLines, folders: Mapping[str, Sequence[Path]], most_bytes: int) -> bool:
+    async def _read_on(
+        self, source: TranscriptLines, folders: Mapping[str, Sequence[Path]], most_bytes: int
+    ) -> Reading:
         async with self._reading:
             places = [place for places in folders.values() for place in places]
             taken = await asyncio.to_thread(self._index.taken)
@@ -177,7 +190,7 @@ class TranscriptSearch:
             for path in taken.keys() - {stored.path for stored in there}:
                 if path.startswith(roots):
                     await asyncio.to_thread(self._index.drop, path)
-            for stored in there:
+            for count, stored in enumerate(there):
                 number = taken.get(stored.path, 0)
                 if number > stored.last_line:
                     await asyncio.to_thread(self._index.drop, stored.path)
@@ -187,8 +200,8 @@ class TranscriptSearch:
                     number = lines[-1][0]
                     most_bytes -= sum(len(line) for _, line in lines)
                     if most_bytes <= 0:
-                        return False
-            return True
+                        return Reading(complete=False, read=count, transcripts=len(there))
+            return Reading(complete=True, read=len(there), transcripts=len(there))
 
 
 def _condition(query: str) -> tuple[str, list[Any]] | None:
@@ -208,29 +221,33 @@ def _condition(query: str) -> tuple[str, list[Any]] | None:
 
 def _read_on(
     db: sqlite3.Connection, folders: Mapping[str, Sequence[Path]], most_bytes: int, shown: Callable[[str], str]
-) -> bool:
+) -> Reading:
     known = dict(db.execute("SELECT path, taken FROM files"))
     there: set[str] = set()
+    read = 0
     for agent, place in ((agent, place) for agent, places in folders.items() for place in places):
         for file in _transcripts(place):
             plain = str(plain_name(file))
             if plain in there:
                 continue
             there.add(plain)
+            if most_bytes <= 0:
+                continue
             size, taken = _size(file), known.get(plain, 0)
             if size < taken:
                 _drop(db, plain)
                 taken = 0
-            if size > taken and most_bytes > 0:
+            if size > taken:
                 most_bytes -= _take(db, agent, file, plain, taken, most_bytes, shown)
-            if most_bytes <= 0:
-                return False
+            read += most_bytes > 0
+    if most_bytes <= 0:
+        return Reading(complete=False, read=read, transcripts=len(there))
     with db:
         roots = [str(place) + os.sep for places in folders.values() for place in places]
         for path in known.keys() - there:
             if path.startswith(tuple(roots)):
                 _drop(db, path)
-    return True
+    return Reading(complete=True, read=read, transcripts=len(there))
 
 
 def _transcripts(folder: Path) -> list[Path]:

@@ -150,8 +150,12 @@ class Transcript(Protocol):
         """
         ...
 
-    async def append_all(self, entries: Mapping[str, dict[str, Any]]) -> None:
-        """Adds several entries by their ids, each as the child of the one before. All are written, or none."""
+    async def append_all(self, entries: Mapping[str, dict[str, Any]], *, soon: bool = False) -> None:
+        """Adds several entries by their ids, each as the child of the one before. All are written, or none.
+
+        They are written when this returns. With ``soon`` they may be written a moment later, which is for a caller who
+        can make them again or waits for a later write.
+        """
         ...
 
     async def sync(self) -> None:
@@ -201,6 +205,8 @@ class Compressed(msgspec.Struct, kw_only=True):
     files: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
+    left: int = 0
+    """How many more are old enough. The next call goes on with them."""
     problems: list[str] = []
 
 
@@ -298,6 +304,10 @@ class TranscriptLines(Protocol):
     async def lines_after(self, transcript_id: int, number: int) -> list[tuple[int, bytes]]:
         """Returns the next lines with their numbers. Empty when there are no more."""
         ...
+
+
+class Fenced(Exception):
+    """Another node has taken over what this one held, because it gave no sign of life. Nothing was written."""
 
 
 class StorageRefused(Exception):
@@ -659,6 +669,10 @@ FirstStep: TypeAlias = Literal["running", "queued"]
 """The step after ``accepted``."""
 
 
+SessionName: TypeAlias = tuple[str, str]
+"""The agent and the session key."""
+
+
 class Ledger(Protocol):
     """The life of every message: its acceptance, its steps, its tool calls, its end and the delivery of its parts.
 
@@ -742,8 +756,8 @@ class Ledger(Protocol):
         """Returns every state the message was in, oldest first."""
         ...
 
-    async def unfinished(self) -> list[LedgerRow]:
-        """Returns the messages without an end, oldest first."""
+    async def unfinished(self, session: SessionName | None = None) -> list[LedgerRow]:
+        """Returns the messages without an end, of one session or of all, oldest first."""
         ...
 
     async def recent(

@@ -2,46 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import io
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from openclaw.messages import ImageBlock
+from openclaw.pictures import (
+    MAX_SOURCE_BYTES,
+    ImageProblem,
+    encoded,
+    flattened,
+    off_loop,
+    opened_picture,
+    scaled,
+    upright_size,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+__all__ = ["MAX_BASE64_BYTES", "MAX_SIDE", "MAX_SOURCE_BYTES", "FittedImage", "ImageProblem", "fit_image", "off_loop"]
+
 MAX_SIDE = 2000
 MAX_BASE64_BYTES = int(4.5 * 1024 * 1024)
 """Providers refuse 5 MB of base64 text."""
-MAX_SOURCE_BYTES = 64 * 1024 * 1024
-MAX_DECODED_BYTES = 140_000_000
-"""The memory for one picture: 35 million plain pixels, or half as many with transparency. 90 KB can need more."""
-MAX_JPEG_PIXELS = 89_000_000
-"""The most pixels of a JPEG that can be decoded at a fraction of its size, as cameras make them."""
-_SMALL_PIXELS = 4_000_000
-_one_large = threading.Lock()
-"""Held while a large picture is decoded, so that many need no more memory than one."""
-_threads = ThreadPoolExecutor(2, "pictures")
-_WEBP_BYTES = 16
-"""The bytes that the library needs for each pixel of a WebP picture."""
-_ORIENTATION = 0x0112
-_LYING = (5, 6, 7, 8)
-"""The orientations whose width is the height of the upright picture."""
-_Result = TypeVar("_Result")
 _SCALES = (1.0, 0.75, 0.5, 0.35, 0.25)
 _QUALITIES = (85, 70, 55, 40)
-
-
-class ImageProblem(Exception):
-    """The picture cannot be shown. The message tells the model why."""
 
 
 class FittedImage(msgspec.Struct, frozen=True):
@@ -50,82 +37,22 @@ class FittedImage(msgspec.Struct, frozen=True):
     """Says how the picture differs from the file. Empty if it does not."""
 
 
-async def off_loop(work: Callable[[], _Result]) -> _Result:
-    """Does slow work on pictures in threads of its own, so that many pictures keep no other work waiting."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, work)
-
-
 def fit_image(data: bytes, mime_type: str, max_side: int = MAX_SIDE) -> FittedImage:
     """Fits the picture into ``max_side`` and ``MAX_BASE64_BYTES``. Blocks, and is slow for large pictures.
 
     The size is read from the header, and a picture that would need too much memory is never decoded.
     """
-    from PIL import Image, UnidentifiedImageError
-
-    if len(data) > MAX_SOURCE_BYTES:
-        raise ImageProblem(f"the file has {len(data)} bytes, more than the {MAX_SOURCE_BYTES} an image may have")
-    if mime_type == "image/webp":
-        # The library allocates memory when it opens such a file.
-        _check_pixels(*_webp_size(data), MAX_DECODED_BYTES // _WEBP_BYTES)
-    try:
-        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "GIF", "WEBP")) as opened:
-            width, height = opened.size
-            _check_pixels(width, height, _most_pixels(opened))
-            with _one_large if width * height > _SMALL_PIXELS else nullcontext():
-                if max(width, height) <= max_side and _base64_length(len(data)) <= MAX_BASE64_BYTES:
-                    # The picture is decoded to its end, because providers refuse a request with a truncated picture.
-                    opened.load()
-                    return FittedImage(_block(data, mime_type))
-                return _shrink(opened, max_side)
-    except UnidentifiedImageError:
-        # Its own message contains a memory address, which would change the prompt from start to start.
-        raise ImageProblem("the picture cannot be decoded (it is not an image of a known kind)") from None
-    except (
-        Image.DecompressionBombError,
-        Image.DecompressionBombWarning,
-        MemoryError,
-        OSError,
-        ValueError,
-        SyntaxError,
-    ) as error:
-        raise ImageProblem(f"the picture cannot be decoded ({error})") from None
-
-
-def _check_pixels(width: int, height: int, most: int) -> None:
-    if width * height > most:
-        raise ImageProblem(f"{width}x{height} is more than {most} pixels")
-
-
-def _most_pixels(image: Image) -> int:
-    """How many pixels a picture of this kind may have."""
-    if image.format == "JPEG" and not image.info.get("progressive"):
-        return MAX_JPEG_PIXELS  # It is decoded at a fraction of its size, without memory for the whole.
-    if image.format == "WEBP":
-        return MAX_DECODED_BYTES // _WEBP_BYTES
-    plain = image.mode in ("RGB", "L", "1") and "transparency" not in image.info
-    return MAX_DECODED_BYTES // (4 if plain else 8)
-
-
-def _webp_size(data: bytes) -> tuple[int, int]:
-    kind = data[12:16]
-    if kind == b"VP8X":
-        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
-    if kind == b"VP8L":
-        bits = int.from_bytes(data[21:25], "little")
-        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-    return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
+    with opened_picture(data, mime_type) as opened:
+        if max(opened.size) <= max_side and _base64_length(len(data)) <= MAX_BASE64_BYTES:
+            # The picture is decoded to its end, because providers refuse a request with a truncated picture.
+            opened.load()
+            return FittedImage(_block(data, mime_type))
+        return _shrink(opened, max_side)
 
 
 def _shrink(image: Image, max_side: int) -> FittedImage:
-    orientation = image.getexif().get(_ORIENTATION, 1)
-    width, height = image.size
-    fit = min(1.0, max_side / max(width, height))
-    largest = max(1, round(width * fit)), max(1, round(height * fit))
-    image.draft("RGB", largest)  # A JPEG is decoded at the smallest size that is large enough.
-    mode = "RGBA" if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info else "RGB"
-    # It is made small before it is turned, so that only one copy has its full size.
-    fitted = _upright((image if image.mode == mode else image.convert(mode)).resize(largest), orientation)
-    original = (height, width) if orientation in _LYING else (width, height)
+    original = upright_size(image)
+    fitted = scaled(image, max_side)
     for scale in _SCALES:
         size = max(1, round(fitted.width * scale)), max(1, round(fitted.height * scale))
         small = fitted if size == fitted.size else fitted.resize(size)
@@ -135,44 +62,15 @@ def _shrink(image: Image, max_side: int) -> FittedImage:
     raise ImageProblem("the picture stays too large however far it is reduced")
 
 
-def _upright(image: Image, orientation: int) -> Image:
-    from PIL.Image import Transpose
-
-    turn = {
-        2: Transpose.FLIP_LEFT_RIGHT,
-        3: Transpose.ROTATE_180,
-        4: Transpose.FLIP_TOP_BOTTOM,
-        5: Transpose.TRANSPOSE,
-        6: Transpose.ROTATE_270,
-        7: Transpose.TRANSVERSE,
-        8: Transpose.ROTATE_90,
-    }.get(orientation)
-    return image if turn is None else image.transpose(turn)
-
-
 def _encodings(image: Image) -> list[tuple[bytes, str]]:
     """The smaller of PNG and good JPEG first. If both are too large, JPEGs of lower and lower quality."""
-    png = _encoded(image, "PNG"), "image/png"
-    flat = image
-    if image.mode == "RGBA":
-        from PIL import Image as images
-
-        flat = images.new("RGB", image.size, "white")
-        flat.paste(image, mask=image.getchannel("A"))
-    jpeg = _encoded(flat, "JPEG", _QUALITIES[0]), "image/jpeg"
+    png = encoded(image, "PNG"), "image/png"
+    flat = flattened(image)
+    jpeg = encoded(flat, "JPEG", _QUALITIES[0]), "image/jpeg"
     best: list[tuple[bytes, str]] = sorted([png, jpeg], key=lambda encoding: len(encoding[0]))
     if _base64_length(len(best[0][0])) <= MAX_BASE64_BYTES:
         return best
-    return [(_encoded(flat, "JPEG", quality), "image/jpeg") for quality in _QUALITIES[1:]]
-
-
-def _encoded(image: Image, kind: str, quality: int | None = None) -> bytes:
-    buffer = io.BytesIO()
-    if quality is None:
-        image.save(buffer, kind)
-    else:
-        image.save(buffer, kind, quality=quality)
-    return buffer.getvalue()
+    return [(encoded(flat, "JPEG", quality), "image/jpeg") for quality in _QUALITIES[1:]]
 
 
 def _note(original: tuple[int, int], shown: tuple[int, int]) -> str:

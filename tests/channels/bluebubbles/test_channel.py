@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from openclaw.channels.bluebubbles.kind import BlueBubblesKind, chat_guid
@@ -116,6 +117,8 @@ async def test_texts_replies_files_and_changes_go_out(tmp_path: Path) -> None:
         file = MediaRef(blob=await setup.blobs.put(b"notes"), mime_type="text/plain", file_name="../b notes.txt")
         sent = await setup.send(OutgoingMessage(text="**bold**", reply_to_id="GUID-9"), f"imessage:{ANN}", key="run:1")
         await setup.send(OutgoingMessage(text="with a file", media=(file,)), GROUP, key="run:2")
+        voice = msgspec.structs.replace(file, mime_type="audio/mp4", file_name="v.m4a", voice=True)
+        await setup.send(OutgoingMessage(media=(voice,)), GROUP, key="run:3")
         await setup.send(OutgoingMessage(act="react", target_id="GUID-9", emoji="❤️"), TO)
         await setup.send(OutgoingMessage(act="react", target_id="GUID-9", emoji="👍", remove=True), TO)
         await setup.send(OutgoingMessage(act="edit", target_id=sent, text="better"), TO)
@@ -130,7 +133,10 @@ async def test_texts_replies_files_and_changes_go_out(tmp_path: Path) -> None:
         "chatGuid": DIRECT, "tempGuid": "run:1", "message": "bold", "method": "private-api",
         "selectedMessageGuid": "GUID-9", "partIndex": 0,
     }  # fmt: skip
-    assert server.of("message/attachment") == [{"name": "b notes.txt", "data": b"notes"}]
+    assert server.of("message/attachment") == [
+        {"name": "b notes.txt", "data": b"notes"},
+        {"name": "v.m4a", "data": b"notes", "voice": "true"},
+    ]
     assert [body["reaction"] for body in server.of("message/react")] == ["love", "-like"]
     assert server.of("message/edit")[0]["editedMessage"] == "better"
     assert server.of("message/unsend")[0]["guid"] == sent

@@ -211,6 +211,20 @@ async def test_replies_files_buttons_and_mentions(tmp_path: Path, discord: Disco
     assert discord.texts(DM) == ["to a person"]
 
 
+async def test_a_voice_message_has_its_length_and_other_sound_is_a_file(tmp_path: Path, discord: DiscordServer) -> None:
+    head = b"OggS" + bytes(24) + b"OpusHead\x01\x01" + (312).to_bytes(2, "little") + bytes(20)
+    opus = head + b"OggS\x00\x04" + (48_000 * 3 + 312).to_bytes(8, "little") + bytes(40)
+    async with bot(tmp_path, discord) as account:
+        spoken = MediaRef(blob=await account.blobs.put(opus), mime_type="audio/ogg", file_name="v.ogg", voice=True)
+        other = MediaRef(blob=await account.blobs.put(b"ID3"), mime_type="audio/mpeg", file_name="s.mp3", voice=True)
+        await account.send(OutgoingMessage(media=(spoken,)), THERE, key="run:1")
+        await account.send(OutgoingMessage(media=(other,)), THERE, key="run:2")
+    first, second = discord.of(POST)
+    assert first["flags"] == 8192 and "flags" not in second
+    (facts,) = first["attachments"]
+    assert (facts["filename"], facts["duration_secs"]) == ("v.ogg", 3.0) and facts["waveform"]
+
+
 async def test_earlier_messages_are_changed_deleted_and_reacted_to(tmp_path: Path, discord: DiscordServer) -> None:
     async with bot(tmp_path, discord) as account:
         sent = await account.send("first", THERE)

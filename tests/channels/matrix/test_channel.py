@@ -230,6 +230,10 @@ async def test_files_go_both_ways_within_the_limit_and_with_their_real_type(tmp_
         assert text["content"]["body"] == "here"
         assert (picture["content"]["msgtype"], picture["content"]["body"]) == ("m.image", "chart.png")
         assert await ann.download(picture["content"]["url"]) == PICTURE
+        voice = MediaRef(blob=blob, mime_type="audio/ogg", file_name="v.ogg", voice=True)
+        await stage.send(OutgoingMessage(media=(voice,)), key="run:voice")
+        spoken = (await ann.saw(room, stage.bot.user_id, 3))[2]["content"]
+        assert (spoken["msgtype"], spoken["org.matrix.msc3245.voice"]) == ("m.audio", {})
         big = await stage.matrix.blobs.put(b"y" * 20_000)
         with pytest.raises(SendFailed, match="mediaMaxMb") as failed:
             await stage.send(OutgoingMessage(media=(MediaRef(blob=big, mime_type="text/plain"),)))

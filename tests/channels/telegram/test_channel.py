@@ -210,15 +210,35 @@ async def test_files_go_out_by_their_kind_and_a_long_text_follows_them(
         await account.send(OutgoingMessage(text="*look*", media=(picture,)), TO_ANN)
         await account.send(OutgoingMessage(text="w" * 1025, media=(picture,), reply_to_id="7"), TO_ANN, key="run:1")
         await account.send(OutgoingMessage(text="both", media=(picture, picture)), TO_ANN, key="run:2")
-        voice = MediaRef(blob=blob, mime_type="audio/ogg")
-        await account.send(OutgoingMessage(media=(voice,)), TO_ANN, key="run:3")
+        sound = MediaRef(blob=blob, mime_type="audio/ogg")
+        await account.send(OutgoingMessage(media=(sound,)), TO_ANN, key="run:3")
     first, second = telegram.of("sendPhoto")
     assert (first["photo"]["name"], first["photo"]["file"], first["caption"]) == ("a_b.png", PNG, "<i>look</i>")
     assert "caption" not in second and second["reply_parameters"]["message_id"] == 7
     assert [one["text"] for one in telegram.of("sendMessage")] == ["w" * 1025]
     (album,) = telegram.of("sendMediaGroup")
     assert [one.get("caption") for one in album["media"]] == ["both", None]
-    assert len(telegram.of("sendVoice")) == 1
+    assert len(telegram.of("sendAudio")) == 1
+
+
+async def test_a_voice_message_is_announced_and_sent_as_one_where_it_may_be(
+    tmp_path: Path, telegram: TelegramServer
+) -> None:
+    async with bot(tmp_path, telegram) as account:
+        blob = await account.blobs.put(b"OggS sound")
+
+        async def say(mime: str, key: str) -> None:
+            media = (MediaRef(blob=blob, mime_type=mime, voice=True),)
+            await account.send(OutgoingMessage(media=media), TO_ANN, key=key)
+
+        await say("audio/ogg", "run:1")
+        await say("audio/mpeg", "run:2")
+        await say("audio/flac", "run:3")
+        telegram.fail_next("sendVoice", 400, "Bad Request: VOICE_MESSAGES_FORBIDDEN")
+        await say("audio/ogg", "run:4")
+    assert len(telegram.of("sendVoice")) == 2
+    assert len(telegram.of("sendDocument")) == 2
+    assert [one["action"] for one in telegram.of("sendChatAction")] == ["record_voice"] * 3
 
 
 async def test_a_retry_goes_on_behind_what_arrived(tmp_path: Path, telegram: TelegramServer) -> None:

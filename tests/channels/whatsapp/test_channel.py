@@ -163,6 +163,14 @@ async def test_texts_quotes_reactions_and_files_go_out(tmp_path: Path) -> None:
     assert [name for name, _ in server.uploads.values()][1] == "b notes.txt"
 
 
+async def test_a_voice_message_is_one_in_the_format_that_the_platform_has_for_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as (server, setup):
+        for number, (mime, voice) in enumerate([("audio/ogg", True), ("audio/ogg", False), ("audio/mpeg", True)]):
+            media = MediaRef(blob=await setup.blobs.put(b"sound"), mime_type=mime, voice=voice)
+            await setup.send(OutgoingMessage(media=(media,)), f"+{ANN}", key=f"run:{number}")
+    assert [message["audio"].get("voice") for message in server.delivered] == [True, None, None]
+
+
 async def test_what_arrived_is_not_sent_again_with_the_rest(tmp_path: Path) -> None:
     async with running(tmp_path) as (server, setup):
         one, two = [

@@ -55,6 +55,17 @@ async def test_an_old_transcript_is_compressed_and_its_end_is_still_read(tmp_pat
     await store.close()
 
 
+async def test_what_is_left_is_counted_and_compressed_by_the_next_call(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    folder = Path(store.folder("main"))
+    folder.mkdir(parents=True)
+    for number in range(5):
+        (folder / f"{number}.jsonl").write_text("{}\n")
+        os.utime(folder / f"{number}.jsonl", (LONG_AGO, LONG_AGO))
+    pieces = [await store.compress(["main"], SOON, most=2) for _ in range(3)]
+    assert [(piece.files, piece.left) for piece in pieces] == [(2, 3), (2, 1), (1, 0)]
+
+
 async def test_a_compressed_transcript_goes_on_where_it_ended(tmp_path: Path) -> None:
     path, content = await old_transcript(tmp_path)
     store = store_at(tmp_path)
@@ -150,5 +161,4 @@ def test_only_transcripts_and_what_was_set_aside_of_them_are_compressed(tmp_path
         (tmp_path / name).write_text("x")
         os.utime(tmp_path / name, (LONG_AGO, LONG_AGO))
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "sessions.json")
-    assert sorted(path.name for path in compressed.old_files(tmp_path, SOON, 10)) == names[:2]
-    assert len(compressed.old_files(tmp_path, SOON, 1)) == 1
+    assert sorted(path.name for path in compressed.old_files(tmp_path, SOON)) == names[:2]

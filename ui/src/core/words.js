@@ -324,7 +324,8 @@ const SPANISH = {
   "By channel": "Por canal",
   "By session": "Por sesión",
   "Nothing was used in this time.": "No se usó nada en este tiempo.",
-  "most in a day: {n}": "máximo en un día: {n}",
+  "Day": "Día",
+  "As a table": "En una tabla",
   // Config
   "Config": "Configuración",
   "View": "Vista",

@@ -4,6 +4,7 @@ import { count, money, short } from "../core/format.js";
 import { address, go, route } from "../core/router.js";
 import { t } from "../core/words.js";
 import { Empty, PageHead, pending, useCall } from "../parts/basics.js";
+import { Chart } from "../parts/chart.js";
 
 const RANGES = [7, 30, 90];
 
@@ -48,27 +49,26 @@ function Report({ data, unit, days }) {
     </div>`;
 }
 
-const HUES = ["#b5482f", "#3f86b5", "#7c9a3e", "#9a5aa8", "#d08a3c", "#5a63b8", "#8c8c8c"];
-
 function Days({ rows, unit, days }) {
-  const models = [...new Set(rows.map((one) => one.model))];
-  const byDay = new Map();
-  for (const one of rows) {
-    if (!byDay.has(one.date)) byDay.set(one.date, []);
-    byDay.get(one.date).push(one);
-  }
-  const dates = Array.from({ length: days }, (_, index) => new Date(Date.now() - (days - 1 - index) * 86_400_000).toISOString().slice(0, 10));
-  const sum = (date) => (byDay.get(date) || []).reduce((all, one) => all + one[unit], 0);
-  const most = Math.max(...dates.map(sum), unit === "cost" ? 0.01 : 1);
   const said = (value) => (unit === "cost" ? money(value) : short(value));
   if (!rows.length) return html`<${Empty}>${t("Nothing was used in this time.")}<//>`;
-  return html`<div class="bars" role="img" aria-label=${dates.filter(sum).map((date) => `${date}: ${said(sum(date))}`).join(", ")}>
-      ${dates.map((date) => html`<div key=${date} title=${`${date}: ${said(sum(date))}`}>
-        ${(byDay.get(date) || []).map((one) => html`<i key=${one.model} style=${{ height: `${(100 * one[unit]) / most}%`, background: HUES[models.indexOf(one.model) % HUES.length] }}></i>`)}
-      </div>`)}
+  const dates = Array.from({ length: days }, (_, index) => new Date(Date.now() - (days - 1 - index) * 86_400_000).toISOString().slice(0, 10));
+  const models = [...new Set(rows.map((one) => one.model))];
+  const used = new Map(models.map((model) => [model, dates.map(() => 0)]));
+  for (const one of rows) {
+    const day = dates.indexOf(one.date);
+    if (day >= 0) used.get(one.model)[day] += one[unit];
+  }
+  const sum = (day) => models.reduce((all, model) => all + used.get(model)[day], 0);
+  const busy = dates.map((date, day) => [date, day]).filter(([, day]) => sum(day) > 0);
+  // A picture says nothing to a screen reader, so the same figures are there as words and as a table.
+  return html`<div role="img" aria-label=${busy.map(([date, day]) => `${date}: ${said(sum(day))}`).join(", ")}>
+      <${Chart} dates=${dates} series=${[...used]} said=${said} />
     </div>
-    <p class="bars-foot"><small>${dates[0]}</small><small>${t("most in a day: {n}", { n: said(most) })}</small><small>${dates[dates.length - 1]}</small></p>
-    <ul class="legend">${models.slice(0, HUES.length).map((one, index) => html`<li key=${one}><i style=${{ background: HUES[index] }}></i>${one}</li>`)}</ul>`;
+    <details><summary>${t("As a table")}</summary><div class="table-frame" tabindex="0"><table>
+      <thead><tr><th>${t("Day")}</th>${models.map((model) => html`<th key=${model}>${model}</th>`)}</tr></thead>
+      <tbody>${busy.reverse().map(([date, day]) => html`<tr key=${date}><td>${date}</td>${models.map((model) => html`<td key=${model}>${said(used.get(model)[day])}</td>`)}</tr>`)}</tbody>
+    </table></div></details>`;
 }
 
 function Ranking({ title, rows, unit, link }) {

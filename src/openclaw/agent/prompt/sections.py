@@ -218,6 +218,7 @@ def messaging(names: frozenset[str]) -> str:
         "## Messaging",
         "Your reply in this session goes back to where the message came from, by itself.",
         "To send a file with it, write MEDIA: and its http(s) address or ./path in the workspace on a line of its own.",
+        "With [[audio_as_voice]] in the reply its sound files are voice messages where the channel has them.",
     ]
     if "sessions_send" in names:
         lines.append("To reach another session use sessions_send(sessionKey, message).")

@@ -30,7 +30,6 @@ from openclaw.channels.bluebubbles.incoming import (
     interpret,
 )
 from openclaw.channels.bluebubbles.kind import chat_guid
-from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.credentials import secret_of
 from openclaw.channels.media import (
     MB,
@@ -83,7 +82,7 @@ class BlueBubblesChannel:
         self._password = ""
         self._private_api = False
         self._http: aiohttp.ClientSession | None = None
-        self._bookmark = Bookmark(context.state_dir / "last-message", context.clock)
+        self._bookmark = context.bookmark("last-message")
         self._turns = ConversationOrder()
         self._taken: Remembered[bool] = Remembered()
         """Messages that are on disk."""
@@ -293,6 +292,8 @@ class BlueBubblesChannel:
         form = aiohttp.FormData(quote_fields=False)
         for field, value in (("chatGuid", chat), ("tempGuid", key), ("name", name), ("method", self._method())):
             form.add_field(field, value)
+        if media.voice:
+            form.add_field("isAudioMessage", "true")
         form.add_field("attachment", data, filename=name, content_type=media.mime_type)
         return self._sent(key, await self._call("POST", "message/attachment", form=form, timeout_s=SEND_TIMEOUT_S))
 

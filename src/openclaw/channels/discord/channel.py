@@ -8,6 +8,7 @@ came while no session could be resumed are fetched from the channels that were i
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import random
 import re
@@ -20,7 +21,6 @@ import msgspec
 
 from openclaw import redact
 from openclaw.channels.base import ChannelContext, NotConfigured
-from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.credentials import secret_of
 from openclaw.channels.discord.connection import (
     DiscordConnection,
@@ -44,7 +44,7 @@ from openclaw.channels.discord.incoming import (
     interpret,
 )
 from openclaw.channels.discord.kind import DiscordKind, parse_address
-from openclaw.channels.media import kept_file, of_admitted
+from openclaw.channels.media import kept_file, of_admitted, opus_seconds
 from openclaw.channels.offer import offer
 from openclaw.config.schema.channels.discord import DiscordAccount
 from openclaw.inbound.message import Inbound, Media, Route
@@ -66,6 +66,9 @@ INTERACTION_S = 14 * 60.0
 FETCH_S = 60.0
 CATCH_UP = 100
 BOOKMARK_CHARS = 16_384
+VOICE_MESSAGE = 1 << 13
+_WAVE = base64.b64encode(bytes([96] * 64)).decode()
+"""What is drawn for a voice message. The recording is not decoded, so it has the same height everywhere."""
 _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _COMMAND = re.compile(r"[-_a-z0-9]{1,32}")
 
@@ -82,7 +85,7 @@ class DiscordChannel:
     def __init__(self, context: ChannelContext) -> None:
         self._context = context
         self._settings: DiscordAccount = context.account.settings
-        self._bookmark = Bookmark(context.state_dir / "session", context.clock, BOOKMARK_CHARS)
+        self._bookmark = context.bookmark("session", BOOKMARK_CHARS)
         self._connection: DiscordConnection | None = None
         self._files: aiohttp.ClientSession | None = None
         self._own = OwnUser("")
@@ -404,6 +407,8 @@ class DiscordChannel:
             if not files and not message.text.strip():
                 raise SendFailed("there is nothing to send", permanent=True)
             first, sent = self._body(message), ""
+            if len(files) == 1 and files[0].seconds is not None and not message.text.strip():
+                first |= voice_body(files[0])
             for number in range(0, max(len(files), 1), MOST_FILES):
                 body = first if number == 0 else {}
                 group = tuple(files[number : number + MOST_FILES])
@@ -467,7 +472,7 @@ class DiscordChannel:
         if len(data) > limit * 1024 * 1024:
             too_large = f"the file {name} is larger than {limit:g} MB (channels.discord.mediaMaxMb)"
             raise SendFailed(too_large, permanent=True)
-        return Upload(name, data, media.mime_type)
+        return Upload(name, data, media.mime_type, opus_seconds(data) if media.voice else None)
 
     async def _change(self, connection: DiscordConnection, channel: str, message: OutgoingMessage) -> SendReceipt:
         target = message.target_id
@@ -526,6 +531,12 @@ class DiscordChannel:
 def nonce(key: str, number: int = 0) -> str:
     """The platform drops a second message with the same one within some minutes. It takes 25 characters."""
     return hashlib.sha256(f"{key}:{number}".encode()).hexdigest()[:25]
+
+
+def voice_body(file: Upload) -> dict[str, Any]:
+    """What makes a message a voice message, which has one recording and nothing else."""
+    facts = {"id": "0", "filename": file.name, "duration_secs": file.seconds, "waveform": _WAVE}
+    return {"flags": VOICE_MESSAGE, "attachments": [facts]}
 
 
 def _button(button: Button) -> dict[str, Any]:

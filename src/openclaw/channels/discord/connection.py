@@ -72,6 +72,8 @@ class Upload(NamedTuple):
     name: str
     data: bytes
     mime_type: str
+    seconds: float | None = None
+    """The length of a voice message. None: it is a file."""
 
 
 _CLOSE_CODES = {

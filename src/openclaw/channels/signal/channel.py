@@ -16,7 +16,6 @@ import aiohttp
 import msgspec
 
 from openclaw.channels.base import ChannelContext
-from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.media import files_to_send, of_admitted
 from openclaw.channels.offer import offer
 from openclaw.channels.signal.connection import (
@@ -58,7 +57,7 @@ class SignalChannel:
         self._context = context
         self._settings: SignalAccount = context.account.settings
         self._own = OwnIdentity(normalize_number(self._settings.account or ""))
-        self._bookmark = Bookmark(context.state_dir / "last-event", context.clock)
+        self._bookmark = context.bookmark("last-event")
         self._rpc: SignalRpc | None = None
 
     # Receiving
@@ -178,6 +177,9 @@ class SignalChannel:
         params: dict[str, Any] = {**self._styled(message), **self._account(), **recipient_params(route.to or "")}
         if message.media:
             params["attachments"] = await self._outgoing_media(message)
+            if all(media.voice for media in message.media):
+                # Daemons before 0.14.2 do not know this and send a file.
+                params["voiceNote"] = True
         elif not message.text:
             raise SendFailed("there is nothing to send", permanent=True)
         return sent_of(await self._ask("send", {**params, **quote_params(route, message)}, SEND_TIMEOUT_S))

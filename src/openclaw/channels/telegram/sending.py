@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mimetypes
 import re
 from collections import OrderedDict
@@ -36,6 +37,9 @@ DRAFT_PAUSE_S = 0.3
 PREVIEW_PAUSE_S = 1.0
 GROUP_PREVIEW_PAUSE_S = 3.0
 """The API lets a bot write about once a second in a chat, and 20 times a minute in a group."""
+
+VOICE_TYPES = frozenset({"audio/ogg", "audio/opus", "audio/mpeg", "audio/mp3", "audio/mp4", "audio/m4a", "audio/x-m4a"})
+"""What the platform plays as a voice message."""
 
 _METHODS = {
     "photo": "sendPhoto",
@@ -153,7 +157,8 @@ class TelegramSender:
         if len(data) > limit * 1024 * 1024:
             too_large = f"the file {name} is larger than {limit:g} MB (channels.telegram.mediaMaxMb)"
             raise SendFailed(too_large, permanent=True)
-        return File(kind=_kind(media.mime_type, len(data)), name=name, data=data)
+        kind = "voice" if media.voice and media.mime_type in VOICE_TYPES else _kind(media.mime_type, len(data))
+        return File(kind=kind, name=name, data=data)
 
     def _rendered(self, text: str) -> Rendered:
         return render(text, "telegram", tables=self._settings.markdown.tables)
@@ -163,6 +168,8 @@ class TelegramSender:
         plain = as_document = False
         for _ in range(6):
             method, params = self._call_for(step, plain=plain, as_document=as_document)
+            if method == "sendVoice":
+                await self._recording(chat, more)
             try:
                 result = await self._api.call(method, {"chat_id": chat, **params, **more})
             except BotApiFailed as failure:
@@ -185,6 +192,12 @@ class TelegramSender:
                 continue
             return self._note_sent(chat, result)
         raise SendFailed("Telegram refused every form of the message", permanent=True)
+
+    async def _recording(self, chat: int | str, more: dict[str, Any]) -> None:
+        """Shows that a voice message is on its way, which takes longer than words."""
+        thread = {name: value for name, value in more.items() if name == "message_thread_id"}
+        with contextlib.suppress(BotApiFailed):
+            await self._api.call("sendChatAction", {"chat_id": chat, "action": "record_voice", **thread})
 
     def _call_for(self, step: Step, *, plain: bool, as_document: bool) -> tuple[str, dict[str, Any]]:
         words = {} if step.text is None else _words(step, plain=plain)
@@ -397,9 +410,7 @@ def _kind(mime_type: str, size: int) -> str:
             return "photo"
         case "video/mp4" | "video/quicktime":
             return "video"
-        case "audio/ogg" | "audio/opus":
-            return "voice"
-        case "audio/mpeg" | "audio/mp4" | "audio/x-m4a" | "audio/m4a" | "audio/mp3":
+        case "audio/ogg" | "audio/opus" | "audio/mpeg" | "audio/mp4" | "audio/x-m4a" | "audio/m4a" | "audio/mp3":
             return "audio"
         case _:
             return "document"

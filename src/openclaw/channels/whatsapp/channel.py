@@ -342,11 +342,13 @@ class WhatsAppChannel:
         except SendFailed as failure:
             failure.maybe_sent = False
             raise
-        shown: dict[str, str] = {"id": str(answer.get("id") or "")}
+        shown: dict[str, Any] = {"id": str(answer.get("id") or "")}
         if caption:
             shown["caption"] = caption
         if kind == "document":
             shown["filename"] = name
+        if kind == "audio" and media.voice and media.mime_type == "audio/ogg":
+            shown["voice"] = True  # The platform has voice messages in this format only.
         return {"type": kind, kind: shown}
 
     async def _react(self, target: dict[str, str], message: OutgoingMessage) -> SendReceipt:

@@ -66,6 +66,8 @@ class Config(Record):
     """Conversations."""
     storage: system.StorageConfig = system.StorageConfig()
     """Where sessions, transcripts, messages and files of messages are kept."""
+    cluster: system.ClusterConfig = system.ClusterConfig()
+    """Several Gateways on one database."""
     cron: system.CronConfig = system.CronConfig()
     """Scheduled jobs."""
     hooks: system.Hooks = system.Hooks()

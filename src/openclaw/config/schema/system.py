@@ -27,9 +27,18 @@ class StorageConfig(Record):
     url: Sensitive | None = None
     """PostgreSQL database that holds the sessions, as postgresql://user:password@host/database; unset means files."""
     schema: Name = "openclaw"
-    """Schema of the database. Each Gateway has one of its own."""
+    """Schema of the database. Gateways with the same one are nodes of one cluster."""
     pool_size: Positive = 8
     """Most connections at the same time."""
+
+
+class ClusterConfig(Record):
+    advertise_url: str | None = None
+    """Address at which the other nodes reach this one, as ws://host:port; unset means where it listens."""
+    lease_seconds: Positive = 5
+    """How long a node that gives no sign of life keeps its sessions."""
+    idle_seconds: Positive = 300
+    """After how long without a message a session may be answered by another node."""
 
 
 class Commands(Record):

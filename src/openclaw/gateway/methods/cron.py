@@ -57,13 +57,18 @@ def _job_id(call: MethodCall) -> str:
 @methods.add("cron.list", ListParams)
 async def list_jobs(call: MethodCall) -> Any:
     """The scheduled jobs."""
-    return {"jobs": await call.gateway.cron.jobs(disabled=call.params.include_disabled)}
+    return {"jobs": await call.gateway.cron.jobs(disabled=call.params.include_disabled), "timezone": _zone(call)}
+
+
+def _zone(call: MethodCall) -> str | None:
+    """The time zone in which people read times. None is that of their own machine."""
+    return call.gateway.runtime.config.current.agents.defaults.user_timezone
 
 
 @methods.add("cron.status", NoParams)
 async def status(call: MethodCall) -> Any:
     """Whether jobs run, how many there are, and when the next is due."""
-    return await call.gateway.cron.status()
+    return {**await call.gateway.cron.status(), "timezone": _zone(call)}
 
 
 @methods.add("cron.add", dict[str, Any])
@@ -106,7 +111,8 @@ async def run(call: MethodCall) -> Any:
 @methods.add("cron.runs", RunsParams)
 async def runs(call: MethodCall) -> Any:
     """How the last runs of a job went."""
-    return {"entries": await call.gateway.cron.history.entries(_job_id(call), call.params.limit)}
+    entries = await call.gateway.cron.history.entries(_job_id(call), call.params.limit)
+    return {"entries": entries, "timezone": _zone(call)}
 
 
 @methods.add("wake", WakeParams)

@@ -63,7 +63,7 @@ async def _letter(call: MethodCall) -> Letter:
         target = target_of(gateway, params.session_key)
     check_send_policy(gateway, target, await entry_of(gateway, target), channel=running.kind.id)
     addresses = [*([params.media_url] if params.media_url else []), *(params.media_urls or [])]
-    media = await direct_send.fetched_media(gateway, addresses)
+    media = await direct_send.fetched_media(gateway, addresses, running)
     if not params.message.strip() and not media:
         raise MethodError("message or mediaUrl required")
     return Letter(

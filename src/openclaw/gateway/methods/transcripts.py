@@ -25,7 +25,7 @@ from openclaw.sessions.export import (
 )
 from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.reset import home_of, previous_sessions
-from openclaw.sessions.search import MOST_RESULTS
+from openclaw.sessions.search import MOST_RESULTS, PER_QUESTION
 from openclaw.storage.base import TranscriptRef
 from openclaw.storage.files.import_sessions import ImportedSession, import_sessions
 from openclaw.storage.files.newer_state import Unreadable
@@ -49,6 +49,8 @@ class SessionsSearch(Params):
     session_id: NonEmpty | None = None
     role: Literal["user", "assistant", "toolResult", "summary"] | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_RESULTS)] = 20
+    read_bytes: Annotated[int, msgspec.Meta(ge=1, le=PER_QUESTION)] = PER_QUESTION
+    """At most so much of what was never searched is read first. Less of it answers sooner, and ``indexed`` grows."""
 
 
 @methods.add("sessions.search", SessionsSearch)
@@ -69,7 +71,12 @@ async def search(call: MethodCall) -> Any:
         require_agent(gateway, params.agent_id)
         folders = {params.agent_id: folders[params.agent_id]}
     answer = await gateway.search.search(
-        params.query, folders, limit=params.limit, role=params.role, session_id=session_id
+        params.query,
+        folders,
+        limit=params.limit,
+        role=params.role,
+        session_id=session_id,
+        most_bytes=params.read_bytes,
     )
     # The session key of each current and earlier session id.
     keys: dict[str, str] = {}
@@ -82,7 +89,14 @@ async def search(call: MethodCall) -> Any:
     for found in answer.results:
         fields = {name: value for name, value in msgspec.to_builtins(found).items() if value != ""}
         results.append({"sessionKey": keys.get(found.session_id), **fields})
-    return {"ts": gateway.runtime.clock.now_ms(), "results": results, "complete": answer.complete}
+    reading = answer.reading
+    indexed = {"done": reading.read, "total": reading.transcripts}
+    return {
+        "ts": gateway.runtime.clock.now_ms(),
+        "results": results,
+        "complete": reading.complete,
+        "indexed": indexed,
+    }
 
 
 class SessionsExport(Params):
@@ -230,11 +244,13 @@ async def import_folder(call: MethodCall) -> Any:
 class SessionsArchive(Params):
     after_days: Positive | None = None
     """The age in days. Without it ``session.archive.afterDays`` counts."""
+    most: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 200
+    """At most so many are compressed. ``left`` of the answer says how many more there are."""
 
 
 @methods.add("sessions.archive", SessionsArchive)
 async def archive(call: MethodCall) -> Any:
     """Compresses old transcripts now rather than in the next hour."""
-    done = await call.gateway.compress_old(call.params.after_days)
+    done = await call.gateway.compress_old(call.params.after_days, call.params.most)
     answer: dict[str, Any] = {"ok": not done.problems, "compressed": done.files, "problems": done.problems[:50]}
-    return {**answer, "bytesBefore": done.bytes_before, "bytesAfter": done.bytes_after}
+    return {**answer, "left": done.left, "bytesBefore": done.bytes_before, "bytesAfter": done.bytes_after}

@@ -22,6 +22,7 @@ from openclaw.events import (
     CompactionStarted,
     DemoModelAnswers,
     Event,
+    MessageWaits,
     ModelSwitched,
     RetryScheduled,
     Spoken,
@@ -395,6 +396,8 @@ class RunStream:
                 }
                 self._tools.pop(message.tool_call_id, None)
                 self._tool(data, ("result", lambda: result_view(message.content, message.details)))
+            case MessageWaits(reworded):
+                self._agent("queue", {"phase": "reworded" if reworded else "waiting"})
             case RetryScheduled(attempt, delay_ms, error):
                 self._flush()
                 self._agent("lifecycle", {"phase": "retry", "attempt": attempt, "delayMs": delay_ms, "error": error})

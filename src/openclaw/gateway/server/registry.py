@@ -200,6 +200,8 @@ async def answer(gateway: Gateway, client: Client, id: str, name: str, raw: msgs
     """Runs the call and makes its answer, also when the handler fails."""
     try:
         found, call = open_call(gateway, client, id, name, raw)
+        if gateway.cluster is not None and (elsewhere := await gateway.cluster.answer_elsewhere(call, raw)) is not None:
+            return elsewhere
         payload = await found.handler(call)
         client.note_answer(payload)
         return Answer(encode_response(id, payload), True)

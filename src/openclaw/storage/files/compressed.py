@@ -112,7 +112,7 @@ def unpacked_size(packed: Path) -> int | None:
     return size if size >= 0 else None
 
 
-def old_files(folder: Path, before_ms: int, most: int) -> list[Path]:
+def old_files(folder: Path, before_ms: int) -> list[Path]:
     """Finds plain transcripts in ``folder`` that were last written before that time, the oldest first."""
     found: list[tuple[float, Path]] = []
     try:
@@ -124,7 +124,7 @@ def old_files(folder: Path, before_ms: int, most: int) -> list[Path]:
                         found.append((status.st_mtime, Path(item.path)))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [path for _, path in sorted(found)[:most]]
+    return [path for _, path in sorted(found)]
 
 
 def whole_lines(file: Path, start: int = 0) -> Iterator[bytes]:

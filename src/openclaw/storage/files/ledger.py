@@ -35,6 +35,7 @@ from openclaw.storage.base import (
     PartState,
     Reason,
     ReasonCode,
+    SessionName,
     StateChange,
     ToolCallRow,
     Transcript,
@@ -538,8 +539,11 @@ class FileLedger:
         )
         return [StateChange(at=at, state=state, reason=reason_of(code, detail)) for at, state, code, detail in rows]
 
-    async def unfinished(self) -> list[LedgerRow]:
-        return await self._messages("WHERE ended_at IS NULL ORDER BY id")
+    async def unfinished(self, session: SessionName | None = None) -> list[LedgerRow]:
+        if session is None:
+            return await self._messages("WHERE ended_at IS NULL ORDER BY id")
+        of_session = "WHERE ended_at IS NULL AND agent_id = ? AND session_key = ? ORDER BY id"
+        return await self._messages(of_session, *session)
 
     async def recent(
         self, *, session_key: str | None = None, state: MessageState | None = None, limit: int = 50

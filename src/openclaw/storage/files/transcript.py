@@ -68,7 +68,7 @@ class FileTranscript(IndexedTranscript):
             await self._file.sync()
         return own
 
-    async def append_all(self, entries: Mapping[str, dict[str, Any]]) -> None:
+    async def append_all(self, entries: Mapping[str, dict[str, Any]], *, soon: bool = False) -> None:
         """Writes one line per entry. They are safe from a power cut after ``sync`` (``AppendFile`` in ``disk.py``)."""
         self._add(entries)
 
@@ -487,9 +487,11 @@ class FileTranscriptStore:
     async def compress(self, agent_ids: Iterable[str], before_ms: int, *, most: int = 200) -> Compressed:
         done = Compressed()
         for folder in [folder for agent_id in agent_ids for folder in self._locations.folders(agent_id)]:
-            if done.files < most:
-                for path in await asyncio.to_thread(old_files, folder, before_ms, most - done.files):
+            for path in await asyncio.to_thread(old_files, folder, before_ms):
+                if done.files < most:
                     await self._pack(path, done)
+                else:
+                    done.left += 1
         if done.files:
             log.info("%d old transcripts compressed: %d bytes, now %d", done.files, done.bytes_before, done.bytes_after)
         for problem in done.problems:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
 
 from openclaw.storage import faults
-from openclaw.storage.base import StorageRefused
+from openclaw.storage.base import Fenced, StorageRefused
 from openclaw.storage.postgres.migrations import migrate
 
 if TYPE_CHECKING:
@@ -28,7 +28,10 @@ DEFAULT_SCHEMA = "openclaw"
 DEFAULT_POOL = 8
 CONNECT_S = 10
 STATEMENT_S = 60
-CLAIM_S, CLAIM_PAUSE_S = 5, 0.1
+IDLE_TRANSACTION_S = 5
+LOCK_S, LOCK_PAUSE_S = 5, 0.1
+FENCED = "OC001"
+"""The error code of the function ``fence`` in ``migrations.py``."""
 OLDEST_SERVER = 15
 _UNREACHABLE = (
     OSError,
@@ -39,6 +42,7 @@ _UNREACHABLE = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
 )
 _FULL = (asyncpg.DiskFullError,)
 
@@ -72,22 +76,42 @@ def shown_url(url: str, schema: str) -> str:
     return f"postgresql://{place}{parts.path}#{schema}"
 
 
-class PostgresDatabase:
-    """A pool of connections to one schema. One Gateway has one."""
+def connection_settings(schema: str, node: str) -> dict[str, str]:
+    """What every connection says of itself. The fence in the database reads ``openclaw.node``.
 
-    def __init__(self, pool: asyncpg.Pool, url: str, schema: str) -> None:
+    The server ends a transaction whose client stops in the middle, because others may wait for its locks.
+    """
+    return {
+        "search_path": '"' + schema.replace('"', '""') + '"',
+        "application_name": f"openclaw {node}".strip(),
+        "openclaw.node": node,
+        "idle_in_transaction_session_timeout": f"{IDLE_TRANSACTION_S}s",
+    }
+
+
+class PostgresDatabase:
+    """A pool of connections to one schema. One Gateway has one.
+
+    ``node`` is the id of the node that writes here. Its writes fail with ``Fenced`` once the cluster has given it up,
+    and ``on_fenced`` is called. Tools that are no node have an empty one, and are not fenced.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, url: str, schema: str, node: str = "") -> None:
         self._pool = pool
-        self._url = url
-        self._claim: asyncpg.Connection | None = None
-        """The connection that holds the lock of the schema."""
-        self._claiming = asyncio.Lock()
+        self.url = url
+        self._alone: asyncpg.Connection | None = None
+        """The connection that keeps Gateways away."""
         self.schema = schema
+        self.node = node
         self.shown = shown_url(url, schema)
+        self.on_fenced: Callable[[], None] = lambda: None
 
     @classmethod
-    async def open(cls, url: str, *, schema: str = DEFAULT_SCHEMA, pool_size: int = DEFAULT_POOL) -> PostgresDatabase:
+    async def open(
+        cls, url: str, *, schema: str = DEFAULT_SCHEMA, pool_size: int = DEFAULT_POOL, node: str = ""
+    ) -> PostgresDatabase:
         """Connects, and makes or migrates the tables."""
-        settings = {"search_path": '"' + schema.replace('"', '""') + '"', "application_name": "openclaw"}
+        settings = connection_settings(schema, node)
         try:
             first = await asyncpg.connect(url, timeout=CONNECT_S)
             try:
@@ -104,6 +128,7 @@ class PostgresDatabase:
                 timeout=CONNECT_S,
                 command_timeout=STATEMENT_S,
                 server_settings=settings,
+                reset=_no_reset,
             )
         except _UNREACHABLE as error:
             raise StorageUnreachable(error) from error
@@ -111,43 +136,32 @@ class PostgresDatabase:
             raise StorageRefused(f"{shown_url(url, schema)}: {error}") from error
         if ran:
             log.info("%s: %d migrations ran", shown_url(url, schema), ran)
-        return cls(pool, url, schema)
+        return cls(pool, url, schema, node)
 
-    async def claim(self) -> None:
-        """Makes this process the only Gateway of the schema, until it closes the database or ends.
-
-        Raises ``StorageRefused`` when there is another one. If the server restarts, the claim is made again before
-        anything else is done.
-        """
+    async def connect(self) -> asyncpg.Connection:
+        """Opens a connection beside the pool. Whoever asks for it closes it."""
         try:
-            connection = await asyncpg.connect(self._url, timeout=CONNECT_S)
+            return await asyncpg.connect(
+                self.url,
+                timeout=CONNECT_S,
+                command_timeout=CONNECT_S,
+                server_settings=connection_settings(self.schema, self.node),
+            )
         except _UNREACHABLE as error:
             raise StorageUnreachable(error) from error
-        lock = "SELECT pg_try_advisory_lock(hashtextextended('openclaw-gateway/' || $1, 0))"
-        for _ in range(round(CLAIM_S / CLAIM_PAUSE_S)):
-            if await connection.fetchval(lock, self.schema):
-                break
-            # The server may not have noticed yet that the Gateway before this one has died.
-            await asyncio.sleep(CLAIM_PAUSE_S)
-        else:
-            await connection.close()
-            raise StorageRefused(
-                f"another Gateway uses {self.shown}. Stop it, or give this one a schema of its own (storage.schema)"
-            )
-        self._claim = connection
 
-    async def _claimed(self) -> None:
-        if self._claim is not None and self._claim.is_closed():
-            async with self._claiming:
-                if self._claim.is_closed():
-                    try:
-                        await self.claim()
-                    except StorageRefused as refused:
-                        raise StorageUnreachable(refused) from refused
+    async def keep_gateways_away(self) -> None:
+        """Makes this process, which is no Gateway, the only user of the schema until it closes the database.
+
+        Raises ``StorageRefused`` when a Gateway uses it.
+        """
+        self._alone = await self.connect()
+        if not await use_schema(self._alone, self.schema, alone=True):
+            raise StorageRefused(f"a Gateway uses {self.shown}. Stop it first, or choose another schema")
 
     async def close(self) -> None:
-        if self._claim is not None:
-            self._claim.terminate()
+        if self._alone is not None:
+            self._alone.terminate()
         try:
             await asyncio.wait_for(self._pool.close(), CONNECT_S)
         except (TimeoutError, *_UNREACHABLE):
@@ -171,6 +185,43 @@ class PostgresDatabase:
         """Does one statement with each of the values, in one transaction."""
         await self._use(lambda connection: connection.executemany(statement, values))
 
+    async def once(self, work: Callable[[Connection, Statement], Awaitable[T]], after: Pending | None = None) -> T:
+        """Does work whose writes are one statement, together with what must be written before them.
+
+        That is one transaction and one round trip. It is on disk when this returns.
+        """
+        if after is None:
+            return await self._once(work, Statement())
+        async with after.lock:
+            statement = Statement()
+            if after.add_to(statement):
+                try:
+                    done = await self._once(work, statement)
+                except NotWritten:
+                    await after.finish_write(None)
+                else:
+                    await after.finish_write(statement.written)
+                    return done
+            return await self._once(work, Statement())
+
+    async def write_pending(self, pending: Pending) -> None:
+        """Writes what waits, alone."""
+
+        async def alone(connection: Connection, statement: Statement) -> None:
+            if statement.follows:
+                await statement.run(connection, "1")
+
+        await self.once(alone, pending)
+
+    async def _once(self, work: Callable[[Connection, Statement], Awaitable[T]], statement: Statement) -> T:
+        async def alone(connection: Connection) -> T:
+            faults.point("commit.before")
+            done = await work(connection, statement)
+            faults.point("commit.after")
+            return done
+
+        return await self._use(alone)
+
     async def transact(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Does the work in one transaction. It is on disk when this returns."""
 
@@ -184,21 +235,122 @@ class PostgresDatabase:
         return await self._use(inside)
 
     async def _use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        await self._claimed()
         async with self._connection() as connection:
             return await work(connection)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncGenerator[Connection]:
         try:
-            async with self._pool.acquire(timeout=CONNECT_S) as connection:
-                yield connection
-        except _FULL as error:
+            with storage_errors():
+                async with self._pool.acquire(timeout=CONNECT_S) as connection:
+                    yield connection
+        except Fenced:
+            self.on_fenced()
+            raise
+
+
+@contextmanager
+def storage_errors() -> Generator[None]:
+    """Raises errors of the server as what they mean to those who write."""
+    try:
+        yield
+    except asyncpg.PostgresError as error:
+        if getattr(error, "sqlstate", "") == FENCED:
+            raise Fenced(str(error)) from error
+        if isinstance(error, _FULL):
             raise OSError(errno.ENOSPC, f"the database has no space left: {error}") from error
-        except _UNREACHABLE as error:
-            if isinstance(error, StorageUnreachable | ValueError):
-                raise  # asyncpg counts wrong values among the errors of its interface.
+        if isinstance(error, _UNREACHABLE):
             raise StorageUnreachable(error) from error
+        raise
+    except _UNREACHABLE as error:
+        if isinstance(error, StorageUnreachable | ValueError):
+            raise  # asyncpg counts wrong values among the errors of its interface.
+        raise StorageUnreachable(error) from error
+
+
+async def use_schema(connection: asyncpg.Connection, schema: str, *, alone: bool = False) -> bool:
+    """Tells everybody that the schema is used, as long as the connection is open. Gateways use it together.
+
+    Returns False when somebody uses it alone, or, with ``alone``, when anybody uses it.
+    """
+    how = "" if alone else "_shared"
+    lock = f"SELECT pg_try_advisory_lock{how}(hashtextextended('openclaw-gateway/' || $1, 0))"
+    for _ in range(round(LOCK_S / LOCK_PAUSE_S)):
+        if await connection.fetchval(lock, schema):
+            return True
+        # The server may not have noticed yet that a process has died.
+        await asyncio.sleep(LOCK_PAUSE_S)
+    return False
+
+
+async def _no_reset(_connection: Connection) -> None:
+    """Nothing is set on a connection of the pool that the next user must not find, so it needs no round trip."""
+
+
+class NotWritten(Exception):
+    """The first write of a statement was not possible, so nothing was written."""
+
+
+class Statement:
+    """Several writes as one statement: one transaction and one round trip to the server.
+
+    Each write has a name, by which later ones refer to what it returned. Otherwise no write sees what another one does.
+    The others depend on a write called ``written``: they have the condition ``where`` or ``also``.
+    """
+
+    def __init__(self) -> None:
+        self._writes: list[str] = []
+        self._values: list[Any] = []
+        self.follows = False
+        """Whether there is a write called ``written``."""
+        self.written: int | None = None
+        """The id that it returned."""
+
+    @property
+    def where(self) -> str:
+        return " WHERE EXISTS (SELECT FROM written)" if self.follows else ""
+
+    @property
+    def also(self) -> str:
+        return " AND EXISTS (SELECT FROM written)" if self.follows else ""
+
+    def add(self, name: str, text: str, *values: Any) -> None:
+        """Adds a write. Each ``?`` in it stands for the next of the values."""
+        head, *rest = text.split("?")
+        first = len(self._values) + 1
+        numbered = [f"${number}{part}" for number, part in enumerate(rest, start=first)]
+        self._values += values
+        self.follows = self.follows or name == "written"
+        self._writes.append(f"{name} AS ({''.join([head, *numbered])})")
+
+    async def run(self, connection: Connection, result: str) -> asyncpg.Record:
+        """Does the writes and returns one row: the result is a list of expressions.
+
+        Raises ``NotWritten`` when the write called ``written`` returned nothing.
+        """
+        asked = f"{result}, (SELECT id FROM written) AS written" if self.follows else result
+        row = await connection.fetchrow(f"WITH {', '.join(self._writes)} SELECT {asked}", *self._values)
+        assert row is not None
+        if self.follows:
+            self.written = row["written"]
+            if self.written is None:
+                raise NotWritten
+        return row
+
+
+class Pending(Protocol):
+    """Something that waits to be written, alone or with what depends on it."""
+
+    lock: asyncio.Lock
+    """Held by whoever writes it, until that has ended."""
+
+    def add_to(self, statement: Statement) -> bool:
+        """Adds a write called ``written``, which returns an id if it was done. False when there is nothing to write."""
+        ...
+
+    async def finish_write(self, written: int | None) -> None:
+        """Is told the id. None: it was not done; this writes it in another way, or raises ``StaleWriter``."""
+        ...
 
 
 def changed(status: str) -> int:

@@ -176,6 +176,67 @@ CREATE TABLE blobs (
   data bytea NOT NULL
 );
 """,
+    """
+CREATE TABLE nodes (
+  id text COLLATE "C" PRIMARY KEY,
+  url text NOT NULL,
+  fingerprint text NOT NULL DEFAULT '',
+  host text NOT NULL,
+  pid integer NOT NULL,
+  version text NOT NULL,
+  state text COLLATE "C" NOT NULL,
+  started_at timestamptz NOT NULL DEFAULT now(),
+  lease_until timestamptz NOT NULL,
+  ended_at timestamptz,
+  load bytea NOT NULL DEFAULT '{}'
+) WITH (fillfactor = 50);
+CREATE SEQUENCE claim_epochs;
+CREATE TABLE claims (
+  name text COLLATE "C" PRIMARY KEY,
+  node text COLLATE "C" NOT NULL,
+  epoch bigint NOT NULL DEFAULT nextval('claim_epochs')
+);
+CREATE INDEX claims_node ON claims (node);
+CREATE TABLE documents (
+  name text COLLATE "C" PRIMARY KEY,
+  version bigint NOT NULL DEFAULT 1,
+  data bytea NOT NULL,
+  updated_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE secrets (
+  name text COLLATE "C" PRIMARY KEY,
+  value text NOT NULL
+);
+INSERT INTO secrets VALUES
+  ('links', replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''));
+DROP INDEX messages_unfinished;
+CREATE INDEX messages_open ON messages (session_key, id) WHERE ended_at IS NULL;
+CREATE FUNCTION fence() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  writer text := current_setting('openclaw.node', true);
+BEGIN
+  IF writer <> '' THEN
+    -- The takeover of the node takes this lock alone. So either it waits for this transaction, or this one sees it.
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('openclaw-write/' || writer, 0));
+    PERFORM 1 FROM nodes WHERE id = writer AND state IN ('alive', 'draining');
+    IF NOT FOUND THEN
+      RAISE EXCEPTION 'the node % no longer counts', writer USING ERRCODE = 'OC001';
+    END IF;
+  END IF;
+  RETURN NULL;
+END $$;
+DO $$
+DECLARE
+  written text;
+BEGIN
+  FOREACH written IN ARRAY ARRAY['sessions', 'transcripts', 'entries', 'messages', 'story', 'tool_calls', 'outbox',
+    'seen', 'held', 'turned_away', 'jobs', 'blobs', 'claims', 'documents']
+  LOOP
+    EXECUTE format('CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON %I FOR EACH STATEMENT '
+      'EXECUTE FUNCTION fence()', written);
+  END LOOP;
+END $$;
+""",
 )
 """A step is never changed once it was released. ``schema_version`` holds how many have run."""
 

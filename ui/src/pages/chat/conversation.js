@@ -188,6 +188,10 @@ export class Conversation {
       this.soon();
       return;
     }
+    if (stream === "queue") {
+      this.soon(); // Somebody, perhaps in another tab, sent or changed a message that waits.
+      return;
+    }
     if (stream === "compaction") {
       this.compacting.value = data.phase === "start";
       if (data.phase === "end") this.soon();

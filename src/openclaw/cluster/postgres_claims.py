@@ -1,0 +1,159 @@
+"""``Claims`` in PostgreSQL: one row for each name that is owned."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from openclaw.cluster.claims import ClaimHearers, ClaimOwner
+from openclaw.cluster.membership import Membership
+from openclaw.storage.postgres.database import PostgresDatabase, without_nul
+
+MOST_TRIES = 50
+"""How often a claim is tried again because its owner went away in between."""
+_CLAIM = """
+WITH made AS (INSERT INTO claims (name, node) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING node, epoch)
+SELECT node, epoch FROM made UNION ALL SELECT node, epoch FROM claims WHERE name = $1 LIMIT 1"""
+
+
+class HeldClaim(msgspec.Struct):
+    epoch: int
+    used_at: float
+    """When it was last asked for, by the clock of ``time.monotonic``."""
+
+
+class PostgresClaims(ClaimHearers):
+    """The claims of one node. The names that it owns are in memory too."""
+
+    alone = False
+
+    def __init__(self, database: PostgresDatabase, membership: Membership) -> None:
+        super().__init__()
+        self._database = database
+        self.membership = membership
+        self.node = membership.node
+        self._held: dict[str, HeldClaim] = {}
+        self._asking: dict[str, asyncio.Task[ClaimOwner]] = {}
+        self._changing: dict[str, asyncio.Event] = {}
+        """Names that are being gained or let go. Whoever asks for one waits until those who hear of it are told."""
+        self._wanted: dict[str, None] = {}
+
+    async def claim(self, name: str) -> ClaimOwner:
+        if (held := self._held.get(name)) is not None and name not in self._changing:
+            held.used_at = time.monotonic()
+            return ClaimOwner(self.node, True)
+        # Callers that ask together share one question, and go on in their order.
+        task = self._asking.get(name)
+        if task is None:
+            task = self._asking[name] = asyncio.create_task(self._claim(name))
+            task.add_done_callback(lambda _: self._asking.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _claim(self, name: str) -> ClaimOwner:
+        for _ in range(MOST_TRIES):
+            if (changed := self._changing.get(name)) is not None:
+                await changed.wait()
+            if name in self._held:
+                return ClaimOwner(self.node, True)
+            if self.membership.state != "alive" and (other := self._another(await self.owner(name))) is not None:
+                return ClaimOwner(other, False)
+            row = await self._database.row(_CLAIM, without_nul(name), self.node)
+            if row is None:
+                continue  # The owner let it go between the two halves of the statement.
+            if row["node"] != self.node:
+                return ClaimOwner(row["node"], False)
+            await self._now_held({name: row["epoch"]})
+            return ClaimOwner(self.node, True)
+        raise TimeoutError(f"{name} changes its owner too often")
+
+    def _another(self, owner: str | None) -> str | None:
+        """The node that a leaving node leaves the name to."""
+        living = [node.id for node in self.membership.peers.values() if node.state == "alive"]
+        return owner if owner is not None and owner != self.node else next(iter(sorted(living)), None)
+
+    async def claim_free(self, names: Sequence[str]) -> list[str]:
+        """Claims those of the names that nobody owns, and returns them."""
+        if self.membership.state != "alive" or not names:
+            return []
+        rows = await self._database.rows(
+            "INSERT INTO claims (name, node) SELECT name, $2 FROM unnest($1::text[]) AS name"
+            " ON CONFLICT DO NOTHING RETURNING name, epoch",
+            *([without_nul(name) for name in names], self.node),
+        )
+        await self._now_held({row[0]: row[1] for row in rows})
+        return [name for name, _ in rows]
+
+    async def _now_held(self, epochs: dict[str, int]) -> None:
+        told = asyncio.Event()
+        self._changing |= dict.fromkeys(epochs, told)
+        self._held |= {name: HeldClaim(epoch, time.monotonic()) for name, epoch in epochs.items()}
+        try:
+            await asyncio.gather(*map(self.tell_gained, epochs))
+        except BaseException:
+            # The row stays: the next who asks is told again that it was gained.
+            for name in epochs:
+                self._held.pop(name, None)
+            raise
+        finally:
+            for name in epochs:
+                self._changing.pop(name, None)
+            told.set()
+
+    async def owner(self, name: str) -> str | None:
+        if name in self._held:
+            return self.node
+        return await self._database.value("SELECT node FROM claims WHERE name = $1", without_nul(name))
+
+    def owns(self, name: str) -> bool:
+        return name in self._held
+
+    def epoch(self, name: str) -> int:
+        held = self._held.get(name)
+        return held.epoch if held is not None else 0
+
+    def owned(self, prefix: str = "") -> list[str]:
+        return [name for name in self._held if name.startswith(prefix)]
+
+    def idle(self, prefix: str, seconds: float, most: int) -> list[str]:
+        """Returns names that were not asked for in this time."""
+        before = time.monotonic() - seconds
+        found = (name for name, held in self._held.items() if held.used_at < before and name.startswith(prefix))
+        return [name for _, name in zip(range(most), found, strict=False)]
+
+    async def release(self, name: str) -> None:
+        await self.release_all([name])
+
+    async def release_all(self, names: Sequence[str]) -> None:
+        """Lets names go, in one statement. Those who want one of them meanwhile wait, and claim it again."""
+        going = [name for name in names if name in self._held and name not in self._changing]
+        if not going:
+            return
+        told = asyncio.Event()
+        self._changing |= dict.fromkeys(going, told)
+        try:
+            for name in going:
+                await self.tell_lost(name)
+            for name in going:
+                self._held.pop(name, None)
+            await self._database.write(
+                "DELETE FROM claims WHERE node = $1 AND name = ANY ($2)", self.node, [without_nul(one) for one in going]
+            )
+        finally:
+            for name in going:
+                self._changing.pop(name, None)
+            told.set()
+
+    async def want(self, name: str) -> None:
+        self._wanted[name] = None
+        await self.try_wanted()
+
+    async def unwant(self, name: str) -> None:
+        self._wanted.pop(name, None)
+        await self.release(name)
+
+    async def try_wanted(self) -> None:
+        """Claims what is wanted and free. The node does this whenever another one has gone, and every second."""
+        await self.claim_free([name for name in self._wanted if name not in self._held])

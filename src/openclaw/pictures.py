@@ -1,0 +1,182 @@
+"""Pictures that others made: opened within bounds of memory, turned upright, and made small enough to be sent."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MAX_SOURCE_BYTES = 64 * 1024 * 1024
+MAX_DECODED_BYTES = 140_000_000
+"""The memory for one picture: 35 million plain pixels, or half as many with transparency. 90 KB can need more."""
+MAX_JPEG_PIXELS = 89_000_000
+"""The most pixels of a JPEG that can be decoded at a fraction of its size, as cameras make them."""
+_SMALL_PIXELS = 4_000_000
+_one_large = threading.Lock()
+"""Held while a large picture is decoded, so that many need no more memory than one."""
+_threads = ThreadPoolExecutor(2, "pictures")
+_WEBP_BYTES = 16
+"""The bytes that the library needs for each pixel of a WebP picture."""
+_ORIENTATION = 0x0112
+_LYING = (5, 6, 7, 8)
+"""The orientations whose width is the height of the upright picture."""
+_Result = TypeVar("_Result")
+SHRINKABLE = frozenset({"image/jpeg", "image/png", "image/webp"})
+"""What is encoded anew when it is too large. An animation would lose its movement."""
+_SIDES = (2048, 1536, 1280, 1024, 800)
+_QUALITIES = (80, 70, 60, 50, 40)
+
+
+class ImageProblem(Exception):
+    """The picture cannot be shown. The message tells the model why."""
+
+
+async def off_loop(work: Callable[[], _Result]) -> _Result:
+    """Does slow work on pictures in threads of its own, so that many pictures keep no other work waiting."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, work)
+
+
+@contextmanager
+def opened_picture(data: bytes, mime_type: str) -> Generator[Image]:
+    """Opens a picture without decoding it. Raises ``ImageProblem``, also for what goes wrong while it is used.
+
+    The size is read from the header, and a picture that would need too much memory is never decoded.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    if len(data) > MAX_SOURCE_BYTES:
+        raise ImageProblem(f"the file has {len(data)} bytes, more than the {MAX_SOURCE_BYTES} an image may have")
+    if mime_type == "image/webp":
+        # The library allocates memory when it opens such a file.
+        _check_pixels(*_webp_size(data), MAX_DECODED_BYTES // _WEBP_BYTES)
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "GIF", "WEBP")) as opened:
+            width, height = opened.size
+            _check_pixels(width, height, _most_pixels(opened))
+            with _one_large if width * height > _SMALL_PIXELS else nullcontext():
+                yield opened
+    except UnidentifiedImageError:
+        # Its own message contains a memory address, which would change the prompt from start to start.
+        raise ImageProblem("the picture cannot be decoded (it is not an image of a known kind)") from None
+    except (
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+        MemoryError,
+        OSError,
+        ValueError,
+        SyntaxError,
+    ) as error:
+        raise ImageProblem(f"the picture cannot be decoded ({error})") from None
+
+
+def smaller_picture(data: bytes, mime_type: str, limit: int) -> tuple[bytes, str]:
+    """The picture encoded anew with at most ``limit`` bytes, and its type. Blocks, and is slow for large pictures.
+
+    A picture that one can see through stays PNG if that is small enough. Raises ``ImageProblem``.
+    """
+    if mime_type not in SHRINKABLE:
+        raise ImageProblem("a picture of this kind is not made smaller")
+    with opened_picture(data, mime_type) as opened:
+        whole = scaled(opened, _SIDES[0])
+    clear = whole.mode == "RGBA" and whole.getchannel("A").getextrema() != (255, 255)
+    if clear:
+        for side in _SIDES:
+            if len(made := encoded(_within(whole, side), "PNG")) <= limit:
+                return made, "image/png"
+    whole = flattened(whole)
+    for side in _SIDES:
+        small = _within(whole, side)
+        for quality in _QUALITIES:
+            if len(made := encoded(small, "JPEG", quality)) <= limit:
+                return made, "image/jpeg"
+    raise ImageProblem("the picture stays too large however far it is reduced")
+
+
+def _within(image: Image, side: int) -> Image:
+    small = image.copy()
+    small.thumbnail((side, side))
+    return small
+
+
+def scaled(image: Image, side: int) -> Image:
+    """A copy that is upright, with no side longer than ``side``, as RGB or, if one can see through it, RGBA."""
+    orientation = image.getexif().get(_ORIENTATION, 1)
+    width, height = image.size
+    fit = min(1.0, side / max(width, height))
+    largest = max(1, round(width * fit)), max(1, round(height * fit))
+    image.draft("RGB", largest)  # A JPEG is decoded at the smallest size that is large enough.
+    mode = "RGBA" if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info else "RGB"
+    # It is made small before it is turned, so that only one copy has its full size.
+    return _upright((image if image.mode == mode else image.convert(mode)).resize(largest), orientation)
+
+
+def upright_size(image: Image) -> tuple[int, int]:
+    width, height = image.size
+    return (height, width) if image.getexif().get(_ORIENTATION, 1) in _LYING else (width, height)
+
+
+def flattened(image: Image) -> Image:
+    """The picture on white, without transparency."""
+    if image.mode != "RGBA":
+        return image
+    from PIL import Image as images
+
+    flat = images.new("RGB", image.size, "white")
+    flat.paste(image, mask=image.getchannel("A"))
+    return flat
+
+
+def _check_pixels(width: int, height: int, most: int) -> None:
+    if width * height > most:
+        raise ImageProblem(f"{width}x{height} is more than {most} pixels")
+
+
+def _most_pixels(image: Image) -> int:
+    """How many pixels a picture of this kind may have."""
+    if image.format == "JPEG" and not image.info.get("progressive"):
+        return MAX_JPEG_PIXELS  # It is decoded at a fraction of its size, without memory for the whole.
+    if image.format == "WEBP":
+        return MAX_DECODED_BYTES // _WEBP_BYTES
+    plain = image.mode in ("RGB", "L", "1") and "transparency" not in image.info
+    return MAX_DECODED_BYTES // (4 if plain else 8)
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if kind == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
+
+
+def _upright(image: Image, orientation: int) -> Image:
+    from PIL.Image import Transpose
+
+    turn = {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }.get(orientation)
+    return image if turn is None else image.transpose(turn)
+
+
+def encoded(image: Image, kind: str, quality: int | None = None) -> bytes:
+    buffer = io.BytesIO()
+    if quality is None:
+        image.save(buffer, kind)
+    else:
+        image.save(buffer, kind, quality=quality)
+    return buffer.getvalue()

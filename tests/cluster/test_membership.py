@@ -1,0 +1,195 @@
+"""Nodes of one cluster: every name has one owner, and a node that was given up writes nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from openclaw.cluster.claims import SCHEDULER, ClaimOwner, SoleClaims, session_name
+from openclaw.cluster.membership import Membership
+from openclaw.cluster.postgres_claims import PostgresClaims
+from openclaw.storage.base import Fenced, StorageRefused
+from openclaw.storage.postgres import database
+from openclaw.storage.postgres.database import PostgresDatabase
+from tests.support.postgres import empty, new_schema, postgres_server
+
+MAIN = session_name("main", "agent:main:main")
+
+
+class OneNode:
+    """A node without a Gateway."""
+
+    def __init__(self, opened: PostgresDatabase, lease_s: float) -> None:
+        self.database = opened
+        self.membership = Membership(opened, lease_s=lease_s)
+        self.claims = PostgresClaims(opened, self.membership)
+        self.membership.hearers.append(self.claims.try_wanted)
+        self.gained: list[str] = []
+        self.lost: list[str] = []
+
+        async def gain(name: str) -> None:
+            self.gained.append(name)
+
+        async def lose(name: str) -> None:
+            self.lost.append(name)
+
+        self.claims.on_gained("", gain)
+        self.claims.on_lost("", lose)
+
+    @property
+    def id(self) -> str:
+        return self.membership.node
+
+    def die(self) -> None:
+        """What the server sees of a kill -9."""
+        assert self.membership._watching is not None and self.membership._connection is not None
+        self.membership._watching.cancel()
+        self.membership._connection.terminate()
+
+    def pause(self) -> None:
+        """What the server sees of a process that stands still: its connections stay."""
+        assert self.membership._watching is not None
+        self.membership._watching.cancel()
+
+
+MakeNode = Callable[..., Awaitable[OneNode]]
+
+
+@pytest.fixture(scope="module")
+def schema() -> str:
+    return new_schema()
+
+
+@pytest.fixture
+async def node(schema: str) -> AsyncIterator[MakeNode]:
+    made: list[OneNode] = []
+    first = await PostgresDatabase.open(postgres_server().url, schema=schema, pool_size=2)
+    secret = await first.value("SELECT value FROM secrets")
+    await empty(first)
+    await first.write("INSERT INTO secrets VALUES ('links', $1)", secret)
+    await first.close()
+
+    async def make(lease_s: float = 60.0) -> OneNode:
+        opened = await PostgresDatabase.open(
+            postgres_server().url, schema=schema, pool_size=2, node=Membership.new_id()
+        )
+        one = OneNode(opened, lease_s)
+        made.append(one)
+        await one.membership.join()
+        one.membership.start()
+        return one
+
+    yield make
+    for one in made:
+        await one.membership.leave()
+        await one.database.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_name_has_one_owner_and_others_learn_who_it_is(node: MakeNode) -> None:
+    a, b = await node(), await node()
+    owners = await asyncio.gather(*(one.claims.claim(MAIN) for one in (a, b, a, b)))
+    (owner,) = {one.node for one in owners}
+    assert owner in (a.id, b.id) and [one.mine for one in owners] == [owner == a.id, owner == b.id] * 2
+    mine, other = (a, b) if owner == a.id else (b, a)
+    assert mine.claims.owns(MAIN) and not other.claims.owns(MAIN)
+    assert mine.gained == [MAIN] and other.gained == []
+    before = mine.claims.epoch(MAIN)
+    assert before > 0 and other.claims.epoch(MAIN) == 0
+    await mine.claims.release(MAIN)
+    assert mine.lost == [MAIN] and await other.claims.owner(MAIN) is None
+    assert await other.claims.claim(MAIN) == ClaimOwner(other.id, True)
+    assert other.claims.epoch(MAIN) > before
+
+
+async def test_a_node_that_dies_is_taken_over_and_cannot_write_any_more(node: MakeNode) -> None:
+    a, b = await node(), await node()
+    await a.claims.claim(MAIN)
+    await a.claims.want(SCHEDULER)
+    await b.claims.want(SCHEDULER)
+    assert a.claims.owns(SCHEDULER) and not b.claims.owns(SCHEDULER)
+    a.die()
+    await until(lambda: b.claims.owns(SCHEDULER))
+    assert await b.claims.claim(MAIN) == ClaimOwner(b.id, True)
+    with pytest.raises(Fenced):
+        await a.database.write("INSERT INTO documents (name, data) VALUES ('note', '')")
+    assert a.membership.fenced
+    assert await b.database.value("SELECT count(*) FROM documents") == 0
+    await b.database.write("INSERT INTO documents (name, data) VALUES ('note', '')")
+
+
+async def test_a_node_that_stands_still_keeps_its_sessions_until_its_lease_is_over(node: MakeNode) -> None:
+    a, b = await node(lease_s=1.0), await node(lease_s=1.0)
+    await a.claims.claim(MAIN)
+    # An open transaction of the node that stands still must not delay the others.
+    connection = await a.database.connect()
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("INSERT INTO documents (name, data) VALUES ('half', '')")
+    a.pause()
+    await until(lambda: a.id not in b.membership.peers)
+    assert await b.claims.claim(MAIN) == ClaimOwner(b.id, True)
+    assert await b.database.value("SELECT count(*) FROM documents") == 0
+    with pytest.raises(Fenced):
+        await a.database.write("UPDATE sessions SET version = version")
+    connection.terminate()
+
+
+async def test_every_table_that_nodes_write_is_fenced(node: MakeNode) -> None:
+    a = await node()
+    rows = await a.database.rows("SELECT tablename FROM pg_tables WHERE schemaname = $1", a.database.schema)
+    await a.database.write("UPDATE nodes SET state = 'dead', ended_at = now() WHERE id = $1", a.id)
+    open_tables: set[str] = set()
+    for (table,) in rows:
+        try:
+            await a.database.write(f"DELETE FROM {table} WHERE false")
+            open_tables.add(table)
+        except Fenced:
+            pass
+    assert open_tables == {"nodes", "secrets", "schema_version"}
+
+
+async def test_a_node_that_leaves_hands_everything_on(node: MakeNode) -> None:
+    a, b = await node(), await node()
+    await until(lambda: b.id in a.membership.peers)
+    await a.claims.want(SCHEDULER)
+    await b.claims.want(SCHEDULER)
+    await a.membership.drain()
+    assert await a.claims.claim(MAIN) == ClaimOwner(b.id, False), "a node that leaves names another one"
+    await a.claims.unwant(SCHEDULER)
+    assert a.lost == [SCHEDULER]
+    await until(lambda: b.claims.owns(SCHEDULER))
+    await a.membership.leave()
+    await until(lambda: not b.membership.peers)
+
+
+async def test_a_tool_that_copies_everything_keeps_gateways_away(
+    node: MakeNode, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "LOCK_S", 0.2)
+    tool = await PostgresDatabase.open(postgres_server().url, schema=schema)
+    a = await node()
+    with pytest.raises(StorageRefused, match="a Gateway uses"):
+        await tool.keep_gateways_away()
+    await tool.write("INSERT INTO documents (name, data) VALUES ('by a tool', '')")
+    await a.membership.leave()
+    await tool.close()
+
+
+async def test_with_files_the_only_node_owns_everything() -> None:
+    claims, heard = SoleClaims(), list[str]()
+
+    async def hear(name: str) -> None:
+        heard.append(name)
+
+    claims.on_gained(SCHEDULER, hear)
+    await claims.want(SCHEDULER)
+    await claims.want(SCHEDULER)
+    assert heard == [SCHEDULER] and claims.alone and claims.owns(MAIN) and (await claims.claim(MAIN)).mine
