@@ -263,13 +263,15 @@ class Links:
         self._unsent: dict[str, deque[bytes]] = {}
         """Events for nodes whose connection is broken or not open yet."""
         self._unsent_bytes: dict[str, int] = {}
+        self._known: set[str] = set()
+        """The nodes that lived when ``follow`` last looked."""
         self.opened = 0
         """How many links were opened. After each, the other node knows nothing of what was sent before."""
 
     @property
     def any(self) -> bool:
-        """Whether there is another node."""
-        return bool(self._membership.peers)
+        """Whether there is another node. It may be connected before the next poll finds it."""
+        return bool(self._membership.peers or self._links)
 
     @property
     def node(self) -> str:
@@ -300,7 +302,7 @@ class Links:
     def tell_all(self, kind: str, data: bytes, *, may_be_lost: bool = False) -> bool:
         """Sends an event to every other node. False when one of them did not get it."""
         packed, whole = _encode(LinkEvent(kind, data)), True
-        for node in self._membership.peers:
+        for node in {**self._membership.peers, **self._links}:
             link = self.open_to(node)
             if link is not None:
                 whole &= link.send_packed(packed, may_be_lost=may_be_lost)
@@ -324,13 +326,14 @@ class Links:
         for node, row in peers.items():
             if self.node < node and row.url and node not in self._dialing:
                 self._dialing[node] = asyncio.create_task(self._dial(node), name=f"link to {node}")
-        for node in [node for node in self._dialing if node not in peers]:
-            self._dialing.pop(node).cancel()
-        for node in [node for node in self._links if node not in peers]:
-            self._links.pop(node).close()
-        for node in [node for node in self._unsent if node not in peers]:
+        for node in self._known - set(peers):
+            if (dialing := self._dialing.pop(node, None)) is not None:
+                dialing.cancel()
+            if (link := self._links.pop(node, None)) is not None:
+                link.close()
             self._unsent.pop(node, None)
             self._unsent_bytes.pop(node, None)
+        self._known = set(peers)
 
     async def close(self) -> None:
         for task in self._dialing.values():
