@@ -79,7 +79,7 @@ class Summaries:
 def make_runtime(state_dir: Path, clock: HeldClock, config: dict[str, Any] | None = None, **parts: Any) -> Runtime:
     """A ``Runtime`` with its own real parts; whatever else a test needs it gives as ``parts``."""
     outside = ("sessions", "transcripts", "ledger", "blobs", "catalogue", "call_model", "processes", "memories")
-    asked = ("approvals", "approval_rules", "notes", "wake", "close_stores", "search")
+    asked = ("approvals", "approval_rules", "notes", "wake", "close_stores", "search", "documents")
     fields: dict[str, Any] = {
         **dict.fromkeys((*outside, *asked)),
         "state_dir": state_dir,

@@ -19,6 +19,7 @@ from openclaw.outbound.deliver import Delivery
 from openclaw.outbound.reply import OutgoingMessage, SendFailed
 from openclaw.storage.base import Accept, MessageBody, OutboxPart
 from openclaw.storage.files.disk import FileBlobStore
+from openclaw.storage.files.documents import FileDocuments
 from openclaw.storage.files.ledger import FileLedger
 from tests.support.clock import HeldClock
 from tests.support.loopback_channel import Loopback, everybody
@@ -61,6 +62,7 @@ class Stage:
             config=lambda: self.config,
             clock=self.clock,
             state_dir=str(state),
+            documents=FileDocuments(state),
             blobs=FileBlobStore(str(state)),
             receive=self.receive,
             admits=everybody,

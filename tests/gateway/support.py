@@ -26,6 +26,7 @@ from openclaw.gateway.server.server import Server, serve
 from openclaw.models.catalogue import CurrentCatalogue
 from openclaw.rights import Right
 from openclaw.sessions.notes import SessionNotes
+from openclaw.storage.files.documents import FileDocuments
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
 
@@ -181,6 +182,7 @@ async def running_gateway(
         transcripts=FileTranscriptStore(str(state), clock=clock, store_path=sessions.path),
         ledger=unused,
         blobs=unused,
+        documents=FileDocuments(state),
         close_stores=unused,
         search=unused,
         catalogue=CurrentCatalogue(store, environ, [], str(state)),

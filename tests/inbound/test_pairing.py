@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from openclaw.inbound.pairing import CODE_LETTERS, PairingStore, pairing_reply
+from openclaw.storage.files.documents import FileDocuments
 from tests.storage.still_clock import StillClock
 
 HOUR = 3_600_000
@@ -22,7 +23,7 @@ def clock() -> StillClock:
 
 @pytest.fixture
 def store(tmp_path: Path, clock: StillClock) -> PairingStore:
-    return PairingStore(str(tmp_path), clock)
+    return PairingStore(FileDocuments(tmp_path), clock)
 
 
 async def code_of(store: PairingStore, sender: str, channel: str = "signal") -> str:

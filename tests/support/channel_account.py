@@ -17,6 +17,7 @@ from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import OutgoingMessage
 from openclaw.storage.files.disk import FileBlobStore
+from openclaw.storage.files.documents import FileDocuments
 from tests.support.loopback_channel import everybody
 
 PATIENCE_S = 60
@@ -133,6 +134,7 @@ async def running_channel(
         config=lambda: config,
         clock=clock or QuickClock(),
         state_dir=str(state),
+        documents=FileDocuments(state),
         blobs=blobs,
         receive=receiver.receive,
         admits=everybody,

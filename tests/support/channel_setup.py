@@ -17,6 +17,7 @@ from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import OutgoingMessage
 from openclaw.storage.files.disk import FileBlobStore
+from openclaw.storage.files.documents import FileDocuments
 from tests.support.loopback_channel import everybody
 
 
@@ -45,6 +46,7 @@ class ChannelSetup:
             config=lambda: loaded.config,
             clock=ShortWaits(),
             state_dir=str(state),
+            documents=FileDocuments(state),
             blobs=self.blobs,
             receive=self._receive,
             admits=everybody,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from openclaw.sessions.notes import SessionNotes
     from openclaw.sessions.search import TranscriptSearch
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
+    from openclaw.storage.documents import DocumentStore
     from openclaw.tools.base import Tool
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.node_calls import NodeCalls
@@ -67,6 +68,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     transcripts: TranscriptStore
     ledger: Ledger
     blobs: BlobStore
+    documents: DocumentStore
     close_stores: Callable[[], Awaitable[None]]
     on_files: bool = True
     """Whether the stores are files of the state folder. Otherwise they are in a database."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from openclaw.channels.bookmark import MAX_EVENT_ID, Bookmark, BookmarkDocument, BookmarkFile
 from openclaw.clock import Clock
 from openclaw.config.agents import default_agent_id
 from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
@@ -21,6 +22,7 @@ from openclaw.inbound.message import Inbound, Peer, Route
 from openclaw.outbound.reply import OutgoingMessage, SendReceipt
 from openclaw.paths import normalize_agent_id
 from openclaw.storage.base import BlobStore
+from openclaw.storage.documents import DocumentStore
 
 Receive: TypeAlias = Callable[[Inbound], Awaitable[bool | None]]
 """Takes in a message. It returns when the message is on disk, or False when it was refused. If it raises, try again."""
@@ -102,7 +104,9 @@ class ChannelContext(msgspec.Struct, frozen=True, kw_only=True):
     account: Account
     clock: Clock
     state_dir: Path
-    """A folder for this account alone. The channel makes it before use."""
+    """A folder of this machine for this account alone. The channel makes it before use."""
+    documents: DocumentStore
+    """What is small and must go along when another Gateway connects the account. See ``document``."""
     blobs: BlobStore
     receive: Receive
     """``Pipeline.receive`` in ``inbound/pipeline.py``. Returns when the message is on disk or refused."""
@@ -131,6 +135,16 @@ class ChannelContext(msgspec.Struct, frozen=True, kw_only=True):
     disconnected: Callable[[str], None]
     """Reports why the connection was lost. The channel reconnects by itself."""
     log: logging.Logger
+
+    def document(self, name: str) -> str:
+        """The name of a document of this account."""
+        return f"channels/{self.channel}/{self.account.id}/{name}"
+
+    def bookmark(self, name: str, most: int = MAX_EVENT_ID) -> Bookmark:
+        """How far this account has read. ``most`` is the length of an id at most."""
+        documents = self.documents
+        place = BookmarkDocument(documents, self.document(name)) if documents.shared else None
+        return Bookmark(place or BookmarkFile(self.state_dir / name), self.clock, most)
 
 
 class Channel(Protocol):

@@ -7,10 +7,12 @@ import contextlib
 import logging
 import os
 from pathlib import Path
+from typing import Protocol
 
 from openclaw.clock import Clock
 from openclaw.paths import make_private_dir
 from openclaw.storage import faults
+from openclaw.storage.documents import DocumentChanged, DocumentStore, Version
 
 log = logging.getLogger("openclaw.channels")
 
@@ -25,19 +27,21 @@ class Bookmark:
     platform repeat events, and dedupe drops them.
     """
 
-    def __init__(self, path: Path, clock: Clock, most: int = MAX_EVENT_ID) -> None:
+    def __init__(self, place: BookmarkPlace, clock: Clock, most: int = MAX_EVENT_ID) -> None:
         """``most`` is the length of an id at most."""
-        self._path = path
+        self._place = place
         self._most = most
-        self._copy = path.with_name(f"{path.name}.bak")
         self._clock = clock
         self._writer: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[None] | None = None
         self._written = ""
         self.last_id = ""
+        self.moved_at_ms: int | None = None
+        """When it was moved last, as it was loaded."""
 
     async def load(self) -> None:
-        self.last_id = self._written = await asyncio.to_thread(self._read)
+        self.last_id, self.moved_at_ms = await self._place.read(self._most)
+        self._written = self.last_id
 
     def move_to(self, event_id: str) -> None:
         """Sets the bookmark. An empty id is ignored."""
@@ -64,21 +68,49 @@ class Bookmark:
     async def _put(self, event_id: str) -> None:
         self._written = event_id
         try:
-            self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, event_id))
+            self._writing = asyncio.ensure_future(self._place.write(event_id))
             await asyncio.shield(self._writing)
         except OSError as error:
-            log.warning("%s stays where it was: %s", self._path, error)
+            log.warning("%s stays where it was: %s", self._place, error)
 
-    def _read(self) -> str:
+
+class BookmarkPlace(Protocol):
+    """Where a bookmark is kept."""
+
+    async def read(self, most: int) -> tuple[str, int | None]:
+        """Returns the id, of ``most`` characters at most, and when it was written."""
+        ...
+
+    async def write(self, event_id: str) -> None: ...
+
+
+class BookmarkFile:
+    """A bookmark in a file with a second name, which is there if the first one is lost."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._copy = path.with_name(f"{path.name}.bak")
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    async def read(self, most: int) -> tuple[str, int | None]:
+        return await asyncio.to_thread(self._read, most)
+
+    async def write(self, event_id: str) -> None:
+        await asyncio.to_thread(self._write, event_id)
+
+    def _read(self, most: int) -> tuple[str, int | None]:
         """Reads the bookmark, or its copy if the bookmark is gone or empty."""
         for path in (self._path, self._copy):
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                if event_id := file.read(self._most).decode("ascii", "ignore").strip():
+                if event_id := file.read(most).decode("ascii", "ignore").strip():
+                    at_ms = int(os.fstat(file.fileno()).st_mtime * 1000)
                     if path is self._copy:
                         log.error("%s was gone. It was restored from %s.", self._path, path.name)
                         self._write(event_id)
-                    return event_id
-        return ""
+                    return event_id, at_ms
+        return "", None
 
     def _write(self, event_id: str) -> None:
         faults.write(self._path)
@@ -90,3 +122,32 @@ class Bookmark:
             self._copy.unlink(missing_ok=True)
             os.link(beside, self._copy)
         beside.replace(self._path)
+
+
+class BookmarkDocument:
+    """A bookmark that the Gateway finds which connects the account next, wherever it runs."""
+
+    def __init__(self, documents: DocumentStore, name: str) -> None:
+        self._documents = documents
+        self._name = name
+        self._version: Version | None = None
+
+    def __str__(self) -> str:
+        return self._documents.place(self._name)
+
+    async def read(self, most: int) -> tuple[str, int | None]:
+        found = await self._documents.get(self._name)
+        if found is None:
+            return "", None
+        self._version = found.version
+        return found.data[:most].decode("ascii", "ignore").strip(), found.at_ms
+
+    async def write(self, event_id: str) -> None:
+        data = event_id.encode("ascii", "ignore")
+        try:
+            self._version = await self._documents.put(self._name, data, self._version)
+        except DocumentChanged:
+            # Another Gateway had the account meanwhile. It is ours now, and so is the bookmark.
+            self._version = await self._documents.version(self._name)
+            with contextlib.suppress(DocumentChanged):
+                self._version = await self._documents.put(self._name, data, self._version)

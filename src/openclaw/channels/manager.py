@@ -36,6 +36,7 @@ from openclaw.inbound.message import Inbound, MovedChat, Route
 from openclaw.outbound.backoff import Backoff, Chance
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage.base import BlobStore
+from openclaw.storage.documents import DocumentStore
 
 Report: TypeAlias = Callable[[Inbound], Awaitable[None]]
 RESTART = Backoff(initial_s=1.0, max_s=300.0)
@@ -67,6 +68,7 @@ class ChannelManager:
         clock: Clock,
         state_dir: str,
         blobs: BlobStore,
+        documents: DocumentStore,
         receive: Receive,
         admits: Receive,
         notice: Report | None = None,
@@ -88,6 +90,7 @@ class ChannelManager:
         self._clock = clock
         self._state_dir = Path(state_dir) / "channels"
         self._blobs = blobs
+        self._documents = documents
         self._receive = receive
         self._admits = admits
         self._notice, self._edited, self._deleted = notice, edited, deleted
@@ -202,6 +205,7 @@ class ChannelManager:
             clock=self._clock,
             state_dir=self._state_dir / channel / account.id,
             blobs=self._blobs,
+            documents=self._documents,
             receive=receive,
             admits=self._admits,
             notice=self._notice or nothing,

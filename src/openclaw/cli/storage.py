@@ -44,7 +44,7 @@ def migrate(args: argparse.Namespace) -> int:
                 show_progress("")
     lines = [
         f"Copied to {place}: {done.transcripts} transcripts with {done.lines} lines, {done.sessions} sessions, "
-        f"{done.messages} messages, {done.blobs} blobs. {done.present} were there already.",
+        f"{done.messages} messages, {done.blobs} blobs, {done.documents} documents. {done.present} were there already.",
         *(f"Left alone: {conflict}." for conflict in done.conflicts[:MOST_CONFLICTS]),
     ]
     if not done.conflicts:
@@ -83,7 +83,7 @@ async def _copy(args: argparse.Namespace) -> tuple[Copied, str]:
             show_progress(f"Copying {what}: {count}")
 
     database = await PostgresDatabase.open(url, schema=args.schema or config.storage.schema)
-    settings: tuple[Any, ...] = (agent_ids(config), config.session.store, SystemClock(), tell)
+    settings: tuple[Any, ...] = (agent_ids(config), config.session.store, SystemClock(), tell, config.cron.store)
     try:
         await database.keep_gateways_away()
         if args.to == "files":
@@ -95,7 +95,7 @@ async def _copy(args: argparse.Namespace) -> tuple[Copied, str]:
 
 _ACTIONS = {
     "migrate": Action(
-        "Copy sessions, transcripts, messages and blobs to a PostgreSQL database, or back to files; the source stays",
+        "Copy sessions, messages, blobs, pairings and jobs to a PostgreSQL database, or back; the source stays",
         migrate,
         (
             Flag("--to WHERE", "postgresql://user@host/database, or files", required=True),

@@ -21,6 +21,7 @@ from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.sandbox import comes_from_group
+from openclaw.agent.spend.billed_calls import BilledSpeech
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.history_cleaner import Hygiene
 from openclaw.agent.window.tokens import TokenMeasures
@@ -130,7 +131,9 @@ from openclaw.storage.base import (
     TranscriptLines,
     TranscriptStore,
 )
+from openclaw.storage.documents import DocumentStore
 from openclaw.storage.files.disk import FileBlobStore
+from openclaw.storage.files.documents import FileDocuments
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
@@ -151,6 +154,7 @@ from openclaw.tools.web_search import WebSearchTool
 if TYPE_CHECKING:
     from openclaw.cluster.postgres_claims import PostgresClaims
     from openclaw.storage.postgres.ledger import PostgresLedger
+    from openclaw.storage.postgres.session_store import PostgresSessionStore
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -250,7 +254,7 @@ async def open_runtime(
     stores = await open_stores(state_dir, current, clock, environ, repairs, only_reads=only_reads)
     found = await _models_here(current, environ, state_dir)
     catalogue = CurrentCatalogue(config, environ, found, state_dir)
-    questions = ApprovalJournal(state_dir)
+    questions = ApprovalJournal(stores.documents)
     await questions.load()
     derived = Derived()
     return Runtime(
@@ -261,18 +265,19 @@ async def open_runtime(
         transcripts=stores.transcripts,
         ledger=stores.ledger,
         blobs=stores.blobs,
+        documents=stores.documents,
         close_stores=stores.close,
         on_files=stores.lines is None,
         claims=stores.claims,
         catalogue=catalogue,
         look_for_models=catalogue.look_again,
         processes=ProcessRegistry(),
-        notes=SessionNotes(clock, lambda: user_zone(config.current), Path(state_dir)),
+        notes=SessionNotes(clock, lambda: user_zone(config.current), stores.documents),
         call_model=model_calls.call,
         failover=Failover(model_calls.keys, lambda: config.current, catalogue, derived),
         snapshots=WorkspaceSnapshots(state_dir, clock),
         approvals=Approvals(clock, questions),
-        approval_rules=ApprovalRules(state_dir, clock),
+        approval_rules=ApprovalRules(stores.documents, clock),
         wake=None,
         memories=memories,
         hooks=CompactionHooks(),
@@ -293,6 +298,7 @@ class OpenStores(NamedTuple):
     transcripts: TranscriptStore
     ledger: Ledger
     blobs: BlobStore
+    documents: DocumentStore
     close: Callable[[], Awaitable[None]]
     claims: Claims
     lines: TranscriptLines | None = None
@@ -327,7 +333,8 @@ async def open_stores(
         await sessions.close()
         await ledger.close()
 
-    return OpenStores(sessions, transcripts, ledger, FileBlobStore(state_dir), close, SoleClaims())
+    blobs, documents = FileBlobStore(state_dir), FileDocuments(state_dir)
+    return OpenStores(sessions, transcripts, ledger, blobs, documents, close, SoleClaims())
 
 
 async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock, *, only_reads: bool) -> OpenStores:
@@ -336,6 +343,7 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
         from openclaw.cluster.postgres_claims import PostgresClaims
         from openclaw.storage.postgres.blobs import PostgresBlobStore
         from openclaw.storage.postgres.database import PostgresDatabase
+        from openclaw.storage.postgres.documents import PostgresDocuments
         from openclaw.storage.postgres.ledger import PostgresLedger
         from openclaw.storage.postgres.session_store import PostgresSessionStore
         from openclaw.storage.postgres.transcript import PostgresTranscriptStore
@@ -366,11 +374,14 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
         await database.close()
         raise
 
+    documents = PostgresDocuments(database)
+
     async def settle(name: str) -> None:
         agent_id, _, key = name.removeprefix(SESSION).partition(":")
         await sessions.settle(agent_id, key)
 
     async def close() -> None:
+        await documents.close()
         if not membership.fenced:
             await transcripts.close()
             with contextlib.suppress(OSError, Fenced):  # A change that waited for its message was not acknowledged.
@@ -380,7 +391,7 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
 
     claims.on_lost(SESSION, settle)
     blobs = PostgresBlobStore(database, state_dir)
-    return OpenStores(sessions, transcripts, ledger, blobs, close, claims, lines=transcripts)
+    return OpenStores(sessions, transcripts, ledger, blobs, documents, close, claims, lines=transcripts)
 
 
 def build_gateway(
@@ -388,7 +399,7 @@ def build_gateway(
 ) -> Gateway:
     """The parts that serve clients and channels, without runs."""
     clock, state_dir = runtime.clock, str(runtime.state_dir)
-    broadcaster, disk, known_devices = Broadcaster(), DiskCheck(state_dir, clock), Devices(state_dir, clock)
+    broadcaster, disk, known_devices = Broadcaster(), DiskCheck(state_dir, clock), Devices(runtime.documents, clock)
 
     def publish_health(health: dict[str, Any]) -> None:
         broadcaster.publish("health", health, state_version=gateway.state_version())
@@ -401,8 +412,8 @@ def build_gateway(
         broadcaster=broadcaster,
         presence=Presence(clock),
         devices=known_devices,
-        nodes=Nodes(state_dir, clock, known_devices, broadcaster, lambda: runtime.config.current.gateway.nodes),
-        pairing=PairingStore(state_dir, clock),
+        nodes=Nodes(runtime.documents, clock, known_devices, broadcaster, lambda: runtime.config.current.gateway.nodes),
+        pairing=PairingStore(runtime.documents, clock),
         health=Health(clock, disk, lambda: build_health(gateway), publish_health),
         disk=disk,
         auth_limiter=FailedAuthLimiter(clock, lambda: runtime.config.current.gateway.auth.rate_limit),
@@ -477,12 +488,21 @@ def add_message_flow(gateway: Gateway) -> None:
         stop_subagents=lambda key: gateway.team.subagents.stop_all(key),
     )
     gateway.dispatcher, gateway.notices = dispatcher, notices
-    if not runtime.claims.alone:
-        # Only the stores in PostgreSQL have such claims.
-        claims, ledger = cast("PostgresClaims", runtime.claims), cast("PostgresLedger", runtime.ledger)
-        gateway.cluster = ClusterService(gateway, claims, ledger)
-    transcriber = Transcriber(lambda: runtime.config.current, runtime.blobs, gateway.model_calls.keys, gateway.environ)
+    if not runtime.claims.alone and runtime.claims.node:
+        # Only the stores in PostgreSQL have such claims, and a command that looks at them is no node.
+        stores = cast("PostgresSessionStore", runtime.sessions), cast("PostgresLedger", runtime.ledger)
+        gateway.cluster = ClusterService(gateway, cast("PostgresClaims", runtime.claims), stores)
+    transcriber = Transcriber(
+        lambda: runtime.config.current,
+        runtime.blobs,
+        gateway.model_calls.keys,
+        gateway.environ,
+        BilledSpeech(runtime),
+    )
     gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn, transcriber)
+
+    if gateway.cluster is not None:
+        gateway.cluster.attach()
 
     async def status_card(session: SessionRef) -> str:
         return await status(commands, client_facts(session, OWNER), "")
@@ -552,7 +572,8 @@ def add_scheduler(gateway: Gateway) -> None:
     )
     gateway.heartbeats = Heartbeats(turns, partial(publish, "heartbeat"))
     off = gateway.environ.get("OPENCLAW_SKIP_CRON") == "1"
-    gateway.cron = Cron(turns, gateway.heartbeats, partial(publish, "cron"), switched_off=off)
+    documents = gateway.runtime.documents
+    gateway.cron = Cron(turns, gateway.heartbeats, partial(publish, "cron"), documents, switched_off=off)
     gateway.hook_runs = HookRuns(turns, gateway.heartbeats)
 
 
@@ -632,6 +653,8 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.team.close()
     await gateway.dispatcher.stop()
     await gateway.channel_services.stop()
+    if gateway.cluster is not None:
+        await gateway.cluster.close()
     await gateway.stop()
     await gateway.runtime.approvals.close()
     await gateway.mcp.close()

@@ -45,6 +45,7 @@ class ChannelServices:
             clock=runtime.clock,
             state_dir=str(runtime.state_dir),
             blobs=runtime.blobs,
+            documents=runtime.documents,
             receive=receive,
             admits=admits,
             notice=notice,

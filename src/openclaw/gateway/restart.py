@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw.clock import Clock
-from openclaw.gateway.auth.devices import write_private_json
+from openclaw.config.store import write_private
 
 DEFAULT_DELAY_MS = 2000
 MAX_DELAY_MS = 60_000
@@ -54,7 +54,8 @@ class Restart:
         self.requested.set()
 
     async def leave_note(self, payload: dict[str, Any]) -> None:
-        await asyncio.to_thread(write_private_json, self._path, {"version": 1, "payload": payload})
+        text = json.dumps({"version": 1, "payload": payload}, indent=2, ensure_ascii=False) + "\n"
+        await asyncio.to_thread(write_private, str(self._path), text)
 
     async def take_note(self) -> dict[str, Any] | None:
         """The note of the process before this one. It is removed when it is read."""

@@ -6,24 +6,21 @@ Each request has a code that is valid for an hour. Requests are kept per channel
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
-from threading import Lock
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 from urllib.parse import unquote
 
 import msgspec
 
 from openclaw.clock import Clock, iso_utc
-from openclaw.config.store import exclusive, write_private
 from openclaw.inbound.access import normal_id
 from openclaw.sessions.keys import safe_file_name
+from openclaw.storage.documents import DocumentStore, SharedDocument
 
 log = logging.getLogger("openclaw.inbound.pairing")
 
@@ -32,8 +29,8 @@ CODE_LENGTH = 8
 TTL_MS = 3_600_000
 MOST_PENDING = 3
 """The most requests per channel. A further stranger gets no answer until a place is free."""
+FOLDER = "credentials"
 _MOST_META = 200
-_Mark: TypeAlias = tuple[int, int, int] | None
 
 
 class PairingRequest(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
@@ -56,101 +53,117 @@ class Approved(msgspec.Struct, frozen=True):
 
 
 class PairingStore:
-    def __init__(self, state_dir: str, clock: Clock) -> None:
-        self._folder = Path(state_dir) / "credentials"
+    def __init__(self, documents: DocumentStore, clock: Clock) -> None:
+        self._documents = documents
         self._clock = clock
-        self._allowed: dict[str, tuple[_Mark, frozenset[str]]] = {}
-        self._changing = Lock()
-        """Held while a file is read and written anew. ``exclusive`` keeps other processes out, but not everywhere."""
+        self._requests: dict[str, SharedDocument[list[PairingRequest]]] = {}
+        self._lists: dict[str, SharedDocument[set[str]]] = {}
 
     async def ask(self, channel: str, sender_id: str, meta: Mapping[str, str | None] | None = None) -> Asked | None:
         """Returns the sender's code, or None when too many requests are waiting."""
-        return await asyncio.to_thread(self._ask, channel, sender_id, meta or {})
+        now = iso_utc(self._clock.now_ms())
 
-    async def pending(self, channel: str | None = None) -> list[tuple[str, PairingRequest]]:
-        """Returns the valid requests of one channel or of all, each with its channel, oldest first."""
-        return await asyncio.to_thread(self._pending, channel)
-
-    async def approve(self, code: str, channel: str | None = None) -> Approved | None:
-        """Lets the sender of a code in for good. Returns None when the code is unknown or has expired."""
-        return await asyncio.to_thread(self._approve, code.strip().upper(), channel)
-
-    async def allowed(self, channel: str) -> frozenset[str]:
-        """Returns the ids that were let in. The file is read again only when it has changed."""
-        path = self._path(channel, "allowFrom")
-        known = self._allowed.get(path.name)
-        if known is None or known[0] != _mark(path):
-            try:
-                known = await asyncio.to_thread(_read_allowed, path, channel)
-            except OSError as error:
-                log.error("%s cannot be read (%s); nobody on it is let in until it can", path, error)
-                return frozenset()
-            self._allowed[path.name] = known
-        return known[1]
-
-    # These methods run in a thread
-
-    def _ask(self, channel: str, sender_id: str, meta: Mapping[str, str | None]) -> Asked | None:
-        path, now = self._path(channel, "pairing"), iso_utc(self._clock.now_ms())
-        with self._changing, exclusive(str(path)):
-            requests = self._alive(path)
+        def note(requests: list[PairingRequest]) -> Asked | None:
+            requests[:] = self._alive(requests)
             known = next((request for request in requests if request.id == sender_id), None)
             if known is None and len(requests) >= MOST_PENDING:
                 return None
+            taken = {request.code for request in requests}
             request = known or PairingRequest(
-                id=sender_id,
-                code=_new_code({request.code for request in requests}),
-                created_at=now,
-                last_seen_at=now,
+                id=sender_id, code=_new_code(taken), created_at=now, last_seen_at=now, meta={}
             )
             request.last_seen_at = now
-            request.meta |= {key: value.strip()[:_MOST_META] for key, value in meta.items() if value and value.strip()}
-            _write_requests(path, requests if known else [*requests, request])
+            told = {key: value.strip()[:_MOST_META] for key, value in (meta or {}).items() if value and value.strip()}
+            request.meta = {**request.meta, **told}
+            if known is None:
+                requests.append(request)
             return Asked(request.code, known is None)
 
-    def _pending(self, channel: str | None) -> list[tuple[str, PairingRequest]]:
-        channels = [channel.strip().lower()] if channel else self._channels()
-        return [(name, request) for name in channels for request in self._alive(self._path(name, "pairing"))]
+        return await self._waiting(channel).change(note)
 
-    def _approve(self, code: str, channel: str | None) -> Approved | None:
-        for name in [channel.strip().lower()] if channel else self._channels():
-            path = self._path(name, "pairing")
-            with self._changing, exclusive(str(path)):
-                requests = self._alive(path)
-                found = next((request for request in requests if request.code == code), None)
-                if found is None:
-                    continue
-                # The list is written first, so that a crash between the two writes loses nobody.
-                self._let_in(name, found.id)
-                _write_requests(path, [request for request in requests if request is not found])
-                return Approved(name, found.id)
+    async def pending(self, channel: str | None = None) -> list[tuple[str, PairingRequest]]:
+        """Returns the valid requests of one channel or of all, each with its channel, oldest first."""
+        found: list[tuple[str, PairingRequest]] = []
+        for name in await self._named(channel):
+            found += [(name, request) for request in self._alive(await self._waiting(name).current())]
+        return found
+
+    async def approve(self, code: str, channel: str | None = None) -> Approved | None:
+        """Lets the sender of a code in for good. Returns None when the code is unknown or has expired."""
+        code = code.strip().upper()
+        for name in await self._named(channel):
+            requests = self._alive(await self._waiting(name).current())
+            found = next((request for request in requests if request.code == code), None)
+            if found is None:
+                continue
+            # The list is written first, so that a crash between the two writes loses nobody.
+            await self._let_in(name, found.id)
+
+            def forget(waiting: list[PairingRequest]) -> None:
+                waiting[:] = [request for request in self._alive(waiting) if request.code != code]
+
+            await self._waiting(name).change(forget)
+            return Approved(name, found.id)
         return None
 
-    def _let_in(self, channel: str, sender_id: str) -> None:
-        path, known = self._path(channel, "allowFrom"), normal_id(channel, sender_id)
-        _, already = _read_allowed(path, channel)
-        if known and known != "*" and known not in already:
-            write_private(
-                str(path), json.dumps({"version": 1, "allowFrom": [*sorted(already), known]}, indent=2) + "\n"
-            )
+    async def allowed(self, channel: str) -> frozenset[str]:
+        """Returns the ids that were let in. The list is read again only when it has changed."""
+        known = self._allowed(channel)
+        try:
+            return frozenset(await known.current())
+        except OSError as error:
+            if self._documents.shared:
+                # Nobody is turned away because a database cannot be asked. Who writes is told to wait, or is known.
+                if known.known:
+                    return frozenset(known.value)
+                raise
+            log.error("%s cannot be read (%s); nobody on it is let in until it can", known.place, error)
+            return frozenset()
 
-    def _alive(self, path: Path) -> list[PairingRequest]:
+    async def _let_in(self, channel: str, sender_id: str) -> None:
+        known = normal_id(channel, sender_id)
+
+        def add(ids: set[str]) -> None:
+            if known and known != "*":
+                ids.add(known)
+
+        await self._allowed(channel).change(add)
+
+    def _alive(self, requests: list[PairingRequest]) -> list[PairingRequest]:
         oldest = self._clock.now_ms() - TTL_MS
-        items = _read_list(path, "requests")
-        requests = [request for item in items if (request := _request(item)) is not None]
         return [request for request in requests if (_at(request.created_at) or 0) > oldest]
 
-    def _channels(self) -> list[str]:
-        found = sorted(self._folder.glob("*-pairing.json"))
-        return [unquote(path.name.removesuffix("-pairing.json")) for path in found]
+    async def _named(self, channel: str | None) -> list[str]:
+        """The channel, or all that have requests."""
+        if channel:
+            return [channel.strip().lower()]
+        names = await self._documents.list(f"{FOLDER}/")
+        found = [name.removeprefix(f"{FOLDER}/") for name in names if name.endswith("-pairing.json")]
+        return [unquote(name.removesuffix("-pairing.json")) for name in found if "/" not in name]
 
-    def _path(self, channel: str, kind: str) -> Path:
-        return _file_in(self._folder, channel, kind)
+    def _waiting(self, channel: str) -> SharedDocument[list[PairingRequest]]:
+        name = _name(channel, "pairing")
+        if name not in self._requests:
+            self._requests[name] = SharedDocument(
+                self._documents, name, list, _decode_requests, _encode_requests, damaged="aside"
+            )
+        return self._requests[name]
+
+    def _allowed(self, channel: str) -> SharedDocument[set[str]]:
+        name = _name(channel, "allowFrom")
+        if name not in self._lists:
+
+            def decode(data: bytes) -> set[str]:
+                ids = (normal_id(channel, item) for item in _decode_list(data, "allowFrom") if isinstance(item, str))
+                return {known for known in ids if known not in ("", "*")}
+
+            self._lists[name] = SharedDocument(self._documents, name, set, decode, _encode_allowed, damaged="aside")
+        return self._lists[name]
 
 
 @lru_cache(maxsize=64)
-def _file_in(folder: Path, channel: str, kind: str) -> Path:
-    return folder / f"{safe_file_name(channel.strip().lower())}-{kind}.json"
+def _name(channel: str, kind: str) -> str:
+    return f"{FOLDER}/{safe_file_name(channel.strip().lower())}-{kind}.json"
 
 
 def pairing_reply(channel: str, sender_id: str, code: str) -> str:
@@ -187,35 +200,21 @@ def _request(item: Any) -> PairingRequest | None:
         return None
 
 
-def _mark(path: Path) -> _Mark:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+def _decode_requests(data: bytes) -> list[PairingRequest]:
+    items = _decode_list(data, "requests")
+    return [request for item in items if (request := _request(item)) is not None]
 
 
-def _read_allowed(path: Path, channel: str) -> tuple[_Mark, frozenset[str]]:
-    mark = _mark(path)
-    ids = (normal_id(channel, item) for item in _read_list(path, "allowFrom") if isinstance(item, str))
-    return mark, frozenset(known for known in ids if known not in ("", "*"))
-
-
-def _write_requests(path: Path, requests: list[PairingRequest]) -> None:
+def _encode_requests(requests: list[PairingRequest]) -> bytes:
     content = {"version": 1, "requests": msgspec.to_builtins(requests)}
-    write_private(str(path), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _read_list(path: Path, key: str) -> list[Any]:
-    """Reads the list under ``key``. A damaged file counts as empty and is kept beside for repair."""
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return []
-    except ValueError as error:
-        aside = path.with_name(f"{path.name}.corrupt")
-        log.warning("%s cannot be read (%s); it is kept as %s", path, error, aside.name)
-        path.replace(aside)
-        return []
+def _encode_allowed(ids: set[str]) -> bytes:
+    return (json.dumps({"version": 1, "allowFrom": sorted(ids)}, indent=2) + "\n").encode()
+
+
+def _decode_list(data: bytes, key: str) -> list[Any]:
+    content = json.loads(data)
     values = cast("dict[str, Any]", content).get(key) if isinstance(content, dict) else None
     return cast("list[Any]", values) if isinstance(values, list) else []

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from openclaw.clock import Clock
+from openclaw.storage.files.documents import FileDocuments
 from openclaw.text import clipped
 from openclaw.tools.base import ToolError
 from openclaw.tools.exec.allowlist import AllowRule
@@ -77,7 +78,7 @@ class NodeCommands:
 
     def __init__(self, state_dir: str, settings: ExecSettings, clock: Clock, environ: Mapping[str, str]) -> None:
         self._settings = msgspec.structs.replace(settings, host="gateway", max_output_chars=MAX_OUTPUT_CHARS)
-        self._rules = ApprovalRules(state_dir, clock)
+        self._rules = ApprovalRules(FileDocuments(state_dir), clock)
         self._processes = ProcessRegistry(clock=clock)
         self._environ = environ
         self._asked: dict[str, tuple[str, NeedsApproval]] = {}

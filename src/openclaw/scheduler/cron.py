@@ -12,7 +12,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -37,6 +37,8 @@ from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, Status, Turn
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import until_written
+from openclaw.storage.documents import DocumentStore
+from openclaw.storage.files.documents import FileDocuments
 
 log = logging.getLogger("openclaw.cron")
 
@@ -45,8 +47,6 @@ LONGEST_SLEEP_S = 60.0
 """The clock is looked at this often, because it may be set or the machine may have slept."""
 JUMP_MS = 60_000
 """A clock that goes back by more than this was set."""
-STALE_MS = 2 * 3_600_000
-"""A note of a run under way that is older, and whose run nobody knows, is taken off."""
 RUN_LIMIT_S = 600
 RETENTION = "24h"
 SILENT_NOTE = (
@@ -54,6 +54,7 @@ SILENT_NOTE = (
     "When there is nothing to tell, answer HEARTBEAT_OK."
 )
 Publish = Callable[[dict[str, Any]], None]
+R = TypeVar("R")
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +73,7 @@ class Cron:
         turns: ScheduledTurns,
         heartbeats: Heartbeats,
         publish: Publish,
+        documents: DocumentStore,
         *,
         switched_off: bool = False,
     ) -> None:
@@ -81,11 +83,12 @@ class Cron:
         self._publish = publish
         self._runtime = turns.runtime
         self._switched_off = switched_off
-        path = self._config.cron.store
-        self._store = JobStore(
-            Path(path).expanduser() if path else self._runtime.state_dir / "cron" / "jobs.json",
-        )
-        self._history = History(self._store.path.parent / "runs")
+        name, folder = "cron/jobs.json", "cron/runs/"
+        if self._config.cron.store and not documents.shared:
+            path = Path(self._config.cron.store).expanduser()
+            documents, name, folder = FileDocuments(path.parent), path.name, "runs/"
+        self._store = JobStore(documents, name, self._now)
+        self._history = History(documents, folder)
         self._active: dict[str, asyncio.Task[Finished]] = {}
         """The jobs under way, by id."""
         self.resumed: set[str] = set()
@@ -135,30 +138,19 @@ class Cron:
             log.error("scheduled jobs are not read: %s", problem)
 
     async def _refresh(self) -> None:
-        """Reads jobs that somebody wrote into the file, and works out when they are due.
+        """Reads jobs that somebody wrote into the list, and works out when they are due.
 
-        Raises ``JobError`` or ``OSError`` when the file cannot be read, so that it is not written over.
+        Raises ``JobError`` or ``OSError`` when it cannot be read, so that it is not written over.
         """
-        if not await self._store.refresh():
-            return
-        for job_id, job in self._store.jobs.items():
-            if job.get("enabled", True) and "nextRunAtMs" not in job["state"] and job_id not in self._active:
-                try:
-                    self._store.jobs[job_id] = with_next_run(job, self._now())
-                except (ValueError, KeyError, TypeError) as problem:
-                    log.warning("job %s has no usable schedule: %s", job_id, problem)
+        await self._store.refresh()
 
     def _resume(self) -> None:
         for job_id, job in list(self._store.jobs.items()):
             state = job["state"]
-            if "runningAtMs" not in state:
-                continue
-            if isinstance(run_id := state.get("runId"), str):
+            if isinstance(run_id := state.get("runId"), str) and "runningAtMs" in state:
                 due = int(state.get("dueAtMs") or state["runningAtMs"])
                 self.resumed.add(run_id)
                 self._begin(job_id, due, run_id, began=int(state["runningAtMs"]))
-            else:
-                state.pop("runningAtMs")  # Another program left it, and its run is over.
 
     async def _keep_looking(self) -> None:
         while True:
@@ -186,27 +178,25 @@ class Cron:
         await self._look()
         now = self._now()
         if now < self._last_look - JUMP_MS:
-            self._recompute(now)
+            log.warning("the clock went back; the next runs of scheduled jobs are worked out anew")
+            last_look = self._last_look
+            await self._store.change(lambda jobs: self._recompute(jobs, now, last_look))
         self._last_look = now
         for job_id, job in list(self._store.jobs.items()):
-            state = job["state"]
-            if job_id not in self._active and now - int(state.get("runningAtMs", now)) > STALE_MS:
-                state.pop("runningAtMs")
             due = self._due_at(job)
             if due is not None and due <= now:
                 self._begin(job_id, due, run_id_of(job_id, str(due)))
 
-    def _recompute(self, now: int) -> None:
+    def _recompute(self, jobs: dict[str, Job], now: int, last_look: int) -> None:
         """The clock was set back, so the next moments of repeated jobs may be far off."""
-        log.warning("the clock went back; the next runs of scheduled jobs are worked out anew")
-        for job_id, job in list(self._store.jobs.items()):
+        for job_id, job in list(jobs.items()):
             if not _is_whole(job) or job["schedule"].get("kind") == "at" or job_id in self._active:
                 continue
             schedule = job["schedule"]
-            if schedule.get("kind") == "every" and now < schedule.get("anchorMs", 0) <= self._last_look:
+            if schedule.get("kind") == "every" and now < schedule.get("anchorMs", 0) <= last_look:
                 job = {**job, "schedule": {**schedule, "anchorMs": now}}
             with contextlib.suppress(ValueError, TypeError):
-                self._store.jobs[job_id] = with_next_run(job, now)
+                jobs[job_id] = with_next_run(job, now)
 
     # One run
 
@@ -367,14 +357,19 @@ class Cron:
             line = {**entry, "runId": run_id}
             await until_written(lambda: self._history.add(job_id, line), self._runtime.clock.sleep)
         faults.point("cron.logged")
-        # Somebody may have changed the job while the history was written.
-        if (current := self._store.jobs.get(job_id)) is not None:
-            after = _after_run(current, due, began, now, finished)
-            if after is None:
-                del self._store.jobs[job_id]
+
+        def settle(jobs: dict[str, Job]) -> Job | None:
+            # Somebody may have changed the job while the history was written.
+            if (current := jobs.get(job_id)) is None:
+                return None
+            if (settled := _after_run(current, due, began, now, finished)) is None:
+                del jobs[job_id]
             else:
-                self._store.jobs[job_id] = after
-            await self._save()
+                jobs[job_id] = settled
+            return settled
+
+        if job_id in self._store.jobs:
+            after = await self._changed_jobs(settle)
         faults.point("cron.settled")
         self._publish({**{name: value for name, value in entry.items() if name != "ts"}})
         if job is not None and after is None:
@@ -382,13 +377,16 @@ class Cron:
         await self._drop_old_sessions(job_id)
 
     async def _note(self, job_id: str, **facts: Any) -> None:
-        job = self._store.jobs[job_id]
-        state = {name: value for name, value in {**job["state"], **facts}.items() if value is not None}
-        self._store.jobs[job_id] = {**job, "state": state}
-        await self._save()
+        def note(jobs: dict[str, Job]) -> None:
+            if (job := jobs.get(job_id)) is not None:
+                state = {name: value for name, value in {**job["state"], **facts}.items() if value is not None}
+                jobs[job_id] = {**job, "state": state}
 
-    async def _save(self) -> None:
-        await until_written(self._store.save, self._runtime.clock.sleep)
+        await self._changed_jobs(note)
+
+    async def _changed_jobs(self, edit: Callable[[dict[str, Job]], R]) -> R:
+        """Changes the jobs, and waits while the disk does not take it."""
+        return await until_written(lambda: self._store.change(edit), self._runtime.clock.sleep)
 
     async def _drop_old_sessions(self, job_id: str) -> None:
         """Takes the sessions of runs of long ago off the list of sessions. Their transcripts stay."""
@@ -419,7 +417,7 @@ class Cron:
         dues = [due for job in self._store.jobs.values() if (due := self._due_at(job)) is not None]
         return {
             "enabled": self.enabled,
-            "storePath": str(self._store.path),
+            "storePath": self._store.place,
             "jobs": len(self._store.jobs),
             "nextWakeAtMs": min(dues, default=None) if self.enabled else None,
         }
@@ -430,45 +428,34 @@ class Cron:
 
     async def add(self, given: dict[str, Any], scheduled_by: str = "") -> Job:
         """``scheduled_by`` is a session in which others than the owner speak. Its jobs run with its rights."""
-        await self._refresh()
-        if len(self._store.jobs) >= MOST_JOBS:
-            raise JobError(f"there are {MOST_JOBS} jobs already; remove some first")
         job = new_job(given, self._now()) | ({SCHEDULED_BY: scheduled_by} if scheduled_by else {})
-        self._store.jobs[job["id"]] = job
-        try:
-            await self._store.save()
-        except OSError:
-            del self._store.jobs[job["id"]]
-            raise
+
+        def put(jobs: dict[str, Job]) -> None:
+            if len(jobs) >= MOST_JOBS:
+                raise JobError(f"there are {MOST_JOBS} jobs already; remove some first")
+            jobs[job["id"]] = job
+
+        await self._store.change(put)
         self._changed.set()
         self._tell(job, "added")
         return shown(job)
 
     async def update(self, job_id: str, patch: dict[str, Any]) -> Job:
-        await self._refresh()
-        if (job := self._store.jobs.get(job_id)) is None:
-            raise JobError(f"unknown cron job id: {job_id[:80]}")
-        changed = patched_job(job, patch, self._now())
-        self._store.jobs[job_id] = changed
-        try:
-            await self._store.save()
-        except OSError:
-            self._store.jobs[job_id] = job
-            raise
+        def change(jobs: dict[str, Job]) -> Job:
+            if (job := jobs.get(job_id)) is None:
+                raise JobError(f"unknown cron job id: {job_id[:80]}")
+            jobs[job_id] = patched_job(job, patch, self._now())
+            return jobs[job_id]
+
+        changed = await self._store.change(change)
         self._changed.set()
         self._tell(changed, "updated")
         return shown(changed)
 
     async def remove(self, job_id: str) -> bool:
         """Removes a job. A run of it that is under way goes on. False: there is no such job."""
-        await self._refresh()
-        if (job := self._store.jobs.pop(job_id, None)) is None:
+        if await self._store.change(lambda jobs: jobs.pop(job_id, None)) is None:
             return False
-        try:
-            await self._store.save()
-        except OSError:
-            self._store.jobs[job_id] = job
-            raise
         self._changed.set()
         self._publish({"jobId": job_id, "action": "removed"})
         return True
@@ -479,7 +466,7 @@ class Cron:
         if (job := self._store.jobs.get(job_id)) is None:
             raise JobError(f"unknown cron job id: {job_id[:80]}")
         if not _is_whole(job):
-            raise JobError(f"job {job_id[:80]} has no schedule or no payload; mend it in {self._store.path}")
+            raise JobError(f"job {job_id[:80]} has no schedule or no payload; mend it in {self._store.place}")
         if job_id in self._active:
             return {"ok": True, "ran": False, "reason": "already-running"}
         due, now = self._due_at(job), self._now()

@@ -31,12 +31,12 @@ from openclaw.config.channels import heartbeat_visibility
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ActiveHours, Heartbeat
 from openclaw.config.schema.channels.base import HeartbeatVisibility
-from openclaw.config.store import write_private
 from openclaw.scheduler.turns import AnnounceTarget, ScheduledTurn, ScheduledTurns, TurnOutcome, said_nothing
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, canonical_key
 from openclaw.storage import faults
 from openclaw.storage.base import ReasonCode
+from openclaw.storage.documents import SharedDocument
 from openclaw.text import clipped
 
 log = logging.getLogger("openclaw.heartbeat")
@@ -61,6 +61,7 @@ LONGEST_SLEEP_S = 60.0
 DAY_MS = 86_400_000
 LONGEST_PREVIEW = 200
 MAX_FILE = 1_000_000
+MOST_UNSAVED = 100
 _EMPTY_LINE = re.compile(r"(?:#+(?:\s.*)?|[-*+](?:\s*\[[ xX]?\])?|<!--.*-->)?")
 
 
@@ -93,9 +94,19 @@ class Heartbeats:
         self._turns = turns
         self._publish = publish
         self._runtime = turns.runtime
-        self._path = self._runtime.state_dir / FILE_NAME
-        self._state = _State()
-        self._lock = asyncio.Lock()
+        self._document: SharedDocument[_State] = SharedDocument(
+            self._runtime.documents,
+            FILE_NAME,
+            _State,
+            lambda data: msgspec.json.decode(data, type=_State),
+            msgspec.json.encode,
+            damaged="drop",
+            consequence="heartbeats begin anew",
+        )
+        self._unsaved: list[Callable[[_State], object]] = []
+        """Changes that the disk did not take. They are made again with the next one."""
+        self._set_back: dict[str, int] = {}
+        """When the clock was set back to before the last heartbeat of an agent."""
         self._requested: dict[str, str] = {}
         """Agents that are to be woken soon, each with the reason."""
         self._beating: set[str] = set()
@@ -108,13 +119,12 @@ class Heartbeats:
 
     # Its life
 
+    @property
+    def _state(self) -> _State:
+        return self._document.value
+
     async def load(self) -> None:
-        try:
-            self._state = msgspec.json.decode(await asyncio.to_thread(self._path.read_bytes), type=_State)
-        except FileNotFoundError:
-            pass
-        except (OSError, msgspec.MsgspecError) as problem:
-            log.warning("%s cannot be read, so heartbeats begin anew: %s", self._path, problem)
+        await self._document.current()
 
     async def start(self) -> None:
         await self.load()
@@ -191,7 +201,7 @@ class Heartbeats:
             return LONGEST_SLEEP_S
         last = self._state.last_at.get(agent_id, self._started_at)
         if last > now:  # The clock was set back.
-            last = self._state.last_at[agent_id] = now
+            last = self._set_back[agent_id] = min(now, self._set_back.get(agent_id, now))
         return (last + every - now) / 1000
 
     # What the configuration says
@@ -226,8 +236,10 @@ class Heartbeats:
         return self._state.last
 
     async def enable(self, enabled: bool) -> None:
-        self._state.enabled = enabled
-        await self._save()
+        def switch(state: _State) -> None:
+            state.enabled = enabled
+
+        await self._change(switch)
         self._woken.set()
 
     def request(self, agent_id: str, reason: str) -> None:
@@ -264,8 +276,8 @@ class Heartbeats:
         """Runs a heartbeat now, unless something speaks against it."""
         skipped = await self._skip_reason(agent_id, reason)
         if reason == "interval" and skipped != "requests-in-flight":
-            self._state.last_at[agent_id] = self._runtime.clock.now_ms()
-            await self._save()
+            at = self._runtime.clock.now_ms()
+            await self._change(lambda state: state.last_at.update({agent_id: at}))
         if skipped:
             if skipped not in ("requests-in-flight", "disabled"):
                 await self._tell("skipped", reason=skipped)
@@ -273,8 +285,7 @@ class Heartbeats:
         settings, session = self.settings(agent_id), self.session(agent_id)
         now = self._runtime.clock.now_ms()
         beat = HeartbeatUnderWay(run_id=run_id or str(uuid.uuid4()), agent_id=agent_id, reason=reason, started_at=now)
-        self._state.under_way[beat.run_id] = beat
-        await self._save()
+        await self._change(lambda state: state.under_way.update({beat.run_id: beat}))
         faults.point("heartbeat.marked")
         prompt = settings.prompt or PROMPT
         if reason != "interval" and self._runtime.notes.peek(session.key):
@@ -401,21 +412,31 @@ class Heartbeats:
     async def _tell(self, status: str, **facts: Any) -> None:
         event = {"ts": self._runtime.clock.now_ms(), "status": status}
         event |= {name: value for name, value in facts.items() if value is not None and value != ""}
-        self._state.last = event
-        await self._save()
+
+        def note(state: _State) -> None:
+            state.last = event
+
+        await self._change(note)
         self._publish(event)
 
     async def _forget(self, beat: HeartbeatUnderWay) -> None:
-        self._state.under_way.pop(beat.run_id, None)
-        await self._save()
+        await self._change(lambda state: state.under_way.pop(beat.run_id, None))
 
-    async def _save(self) -> None:
-        async with self._lock:
-            text = msgspec.json.encode(self._state).decode()
-            try:
-                await asyncio.to_thread(write_private, str(self._path), text)
-            except OSError as problem:
-                log.error("%s cannot be written: %s", self._path, problem)
+    async def _change(self, edit: Callable[[_State], object]) -> None:
+        """Changes the state. If the disk does not take it, it is kept in memory until the next change."""
+        edits = [*self._unsaved, edit][-MOST_UNSAVED:]
+
+        def apply(state: _State) -> None:
+            for one in edits:
+                one(state)
+
+        try:
+            await self._document.change(apply)
+            self._unsaved = []
+        except OSError as problem:
+            log.error("%s cannot be written: %s", self._document.place, problem)
+            self._unsaved = edits
+            edit(self._document.value)
 
 
 def within_hours(hours: ActiveHours, config: Config, now_ms: int) -> bool:

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
+from collections.abc import Awaitable
 
 import msgspec
 
 from openclaw.clock import iso_utc
-from openclaw.config.store import write_private
 from openclaw.foreign_text import disarmed
 from openclaw.models.thinking import parse_level
 from openclaw.scheduler.heartbeat import Heartbeats
@@ -21,6 +22,7 @@ from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, TurnOutcome,
 from openclaw.sessions.keys import SessionRef, canonical_key, kind_of
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import until_written
+from openclaw.storage.documents import SharedDocument
 
 log = logging.getLogger("openclaw.hooks")
 
@@ -49,21 +51,20 @@ class HookRuns:
         self._turns = turns
         self._heartbeats = heartbeats
         self._runtime = turns.runtime
-        self._path = self._runtime.state_dir / FILE_NAME
-        self._under_way: dict[str, HookUnderWay] = {}
-        self._saving = asyncio.Lock()
+        self._under_way: SharedDocument[dict[str, HookUnderWay]] = SharedDocument(
+            self._runtime.documents,
+            FILE_NAME,
+            dict,
+            lambda data: msgspec.json.decode(data, type=dict[str, HookUnderWay]),
+            msgspec.json.encode,
+            damaged="drop",
+            consequence="results of webhooks may not be told",
+        )
         self._accepting = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        try:
-            content = await asyncio.to_thread(self._path.read_bytes)
-            self._under_way = msgspec.json.decode(content, type=dict[str, HookUnderWay])
-        except FileNotFoundError:
-            return
-        except (OSError, msgspec.MsgspecError) as problem:
-            log.warning("%s cannot be read, so results of webhooks may not be told: %s", self._path, problem)
-        for run_id in list(self._under_way):
+        for run_id in list(await self._under_way.current()):
             self._follow(run_id)
 
     async def stop(self) -> None:
@@ -90,10 +91,8 @@ class HookRuns:
             for known in run_ids:
                 if await self._runtime.ledger.by_run(known) is not None:
                     return known
-            if len(self._under_way) >= MOST_UNDER_WAY:
-                raise TooManyRuns
             run_id, session = run_ids[0], self._session(run, run_ids[0])
-            self._under_way[run_id] = HookUnderWay(
+            under_way = HookUnderWay(
                 name=disarmed(run.name),
                 agent_id=session.agent_id,
                 session_key=session.key,
@@ -102,12 +101,20 @@ class HookRuns:
                 to=run.to,
                 wake_mode=run.wake_mode,
             )
+
+            def note(runs: dict[str, HookUnderWay]) -> None:
+                if len(runs) >= MOST_UNDER_WAY:
+                    raise TooManyRuns
+                runs[run_id] = under_way
+
+            await self._under_way.change(note)
+            faults.point("hook.marked")
             try:
-                await self._save()
-                faults.point("hook.marked")
                 refused = await self._turns.begin(self._turn(run, run_id, session))
             except Exception:
-                del self._under_way[run_id]
+                # The sender is told that it failed. A note that stays is taken off at the next start.
+                with contextlib.suppress(OSError):
+                    await self._under_way.change(lambda runs: runs.pop(run_id, None))
                 raise
         if refused is not None:
             await self._told(run_id, refused)
@@ -149,7 +156,7 @@ class HookRuns:
 
     async def _told(self, run_id: str, outcome: TurnOutcome) -> None:
         """Delivers the answer, and tells the agent's main session in one line."""
-        run = self._under_way.get(run_id)
+        run = (await until_written(self._under_way.current, self._runtime.clock.sleep)).get(run_id)
         if run is None:
             return
         faults.point("hook.ended")
@@ -175,10 +182,7 @@ class HookRuns:
         await self._forget(run_id)
 
     async def _forget(self, run_id: str) -> None:
-        self._under_way.pop(run_id, None)
-        await until_written(self._save, self._runtime.clock.sleep)
+        def forget() -> Awaitable[object]:
+            return self._under_way.change(lambda runs: runs.pop(run_id, None))
 
-    async def _save(self) -> None:
-        async with self._saving:
-            text = msgspec.json.encode(self._under_way).decode()
-            await asyncio.to_thread(write_private, str(self._path), text)
+        await until_written(forget, self._runtime.clock.sleep)

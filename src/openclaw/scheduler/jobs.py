@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
+import logging
 import uuid
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from openclaw.clock import iso_utc
-from openclaw.config.store import write_private
-from openclaw.paths import make_private_dir, normalize_agent_id
+from openclaw.paths import normalize_agent_id
 from openclaw.scheduler.schedule import at_ms, check_new, next_run
 from openclaw.sessions.keys import safe_file_name
+from openclaw.storage.documents import DocumentStore, SharedDocument
 from openclaw.text import shortened
 
+log = logging.getLogger("openclaw.cron")
+
 Job: TypeAlias = dict[str, Any]
+R = TypeVar("R")
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 
 MOST_JOBS = 1000
@@ -270,83 +272,128 @@ def shown(job: Job) -> Job:
     return {**job, "state": state}
 
 
-# The file
+# What is kept
+
+
+class JobList(msgspec.Struct):
+    """The list of jobs as it is kept, with the fields of the document that we do not know."""
+
+    jobs: dict[str, Job] = {}
+    extra: dict[str, Any] = msgspec.field(default_factory=lambda: {"version": 1})
 
 
 class JobStore:
-    """``cron/jobs.json``. It is read again when somebody else has changed it."""
+    """``cron/jobs.json``. People may edit it, and other Gateways change it where several share it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, documents: DocumentStore, name: str, now_ms: Callable[[], int]) -> None:
+        self._document: SharedDocument[JobList] = SharedDocument(
+            documents, name, JobList, _decode_jobs, _encode_jobs, damaged="refuse", backup=True
+        )
+        self._now_ms = now_ms
+        self._seen: bytes | None = None
         self.jobs: dict[str, Job] = {}
-        self._extra: dict[str, Any] = {"version": 1}
-        self._seen: tuple[int, int] | None = None
-        self._lock = asyncio.Lock()
+        """The jobs by their ids, as they count here: with a due moment, and without what other programs left."""
+
+    @property
+    def place(self) -> str:
+        return self._document.place
+
+    @property
+    def name(self) -> str:
+        return self._document.name
 
     async def refresh(self) -> bool:
-        """Reads the file if it has changed. Returns whether it was read. Raises ``OSError`` or ``JobError``."""
-        async with self._lock:
-            return await asyncio.to_thread(self._read)
-
-    def _read(self) -> bool:
+        """Reads the list if it has changed. Returns whether it was read. Raises ``OSError`` or ``JobError``."""
         try:
-            found = self.path.stat()
-        except FileNotFoundError:
+            await self._document.current()
+        except _BadList as problem:
+            raise self._unreadable(problem) from None
+        if self._document.data == self._seen:
             return False
-        mark = (found.st_mtime_ns, found.st_size)
-        if mark == self._seen:
-            return False
-        try:
-            content: Any = json.loads(self.path.read_bytes() or b"{}")
-        except (ValueError, RecursionError) as problem:
-            raise JobError(
-                f"{self.path} cannot be read: {problem}; mend it, or put {self.path}.bak in its place"
-            ) from None
-        listed: list[Any] = content.get("jobs") or [] if isinstance(content, dict) else []
-        jobs = [cast("Job", job) for job in listed if isinstance(job, dict)]
-        self._extra = {name: value for name, value in content.items() if name != "jobs"} if listed else self._extra
-        self.jobs = {str(job.get("id") or job.get("jobId") or uuid.uuid4()): job for job in jobs}
-        for job_id, job in self.jobs.items():
-            job.setdefault("id", job_id)
-            job.setdefault("state", {})
-        self._seen = mark
+        self._adopt()
         return True
 
-    async def save(self) -> None:
-        """Writes the file whole, and keeps the one before as ``.bak``."""
-        async with self._lock:
-            content = {**self._extra, "jobs": list(self.jobs.values())}
-            await asyncio.to_thread(self._write, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-    def _write(self, text: str) -> None:
-        make_private_dir(str(self.path.parent))
-        backup = self.path.with_name(f"{self.path.name}.bak")
-        temporary = backup.with_name(f".{backup.name}.tmp")
+    async def change(self, edit: Callable[[dict[str, Job]], R]) -> R:
+        """Changes the jobs and writes the list. Raises ``OSError`` or ``JobError``, and then nothing has changed."""
         try:
-            temporary.unlink(missing_ok=True)
-            os.link(self.path, temporary)
-            temporary.replace(backup)
-        except OSError:
-            pass  # There is no file yet, or the file system has no hard links. The new file is what counts.
-        write_private(str(self.path), text)
-        found = self.path.stat()
-        self._seen = (found.st_mtime_ns, found.st_size)
+            result = await self._document.change(lambda known: edit(known.jobs))
+        except _BadList as problem:
+            raise self._unreadable(problem) from None
+        self._adopt()
+        return result
+
+    def _unreadable(self, problem: Exception) -> JobError:
+        return JobError(f"{self.place} cannot be read: {problem}; mend it, or put {self.place}.bak in its place")
+
+    def _adopt(self) -> None:
+        self._seen = self._document.data
+        before, self.jobs = self.jobs, {}
+        for job_id, job in self._document.value.jobs.items():
+            self.jobs[job_id] = self._planned(job, before.get(job_id))
+
+    def _planned(self, job: Job, before: Job | None) -> Job:
+        if "runningAtMs" in job["state"] and "runId" not in job["state"]:
+            # Another program left it, and its run is over.
+            left = {name: value for name, value in job["state"].items() if name != "runningAtMs"}
+            job = {**job, "state": left}
+        state = job["state"]
+        if not job.get("enabled", True) or "nextRunAtMs" in state or "runId" in state:
+            return job
+        if before is not None and "nextRunAtMs" in before["state"]:
+            due = before["state"]["nextRunAtMs"]
+            if before == {**job, "state": {**state, "nextRunAtMs": due}}:
+                return before
+        try:
+            return with_next_run(job, self._now_ms())
+        except (ValueError, KeyError, TypeError) as problem:
+            log.warning("job %s has no usable schedule: %s", job["id"], problem)
+            return job
+
+
+class _BadList(ValueError):
+    """The list is no JSON."""
+
+
+def _decode_jobs(data: bytes) -> JobList:
+    try:
+        content: Any = json.loads(data or b"{}")
+    except (ValueError, RecursionError) as problem:
+        raise _BadList(str(problem)) from None
+    if not isinstance(content, dict):
+        return JobList()
+    found = cast("dict[str, Any]", content)
+    listed: Any = found.get("jobs")
+    known = JobList(extra={name: value for name, value in found.items() if name != "jobs"} or {"version": 1})
+    for job in listed if isinstance(listed, list) else []:
+        if isinstance(job, dict):
+            made = cast("Job", job)
+            text = json.dumps(made, sort_keys=True)
+            job_id = str(made.get("id") or made.get("jobId") or uuid.uuid5(uuid.NAMESPACE_OID, text))
+            made.setdefault("id", job_id)
+            made.setdefault("state", {})
+            known.jobs[job_id] = made
+    return known
+
+
+def _encode_jobs(known: JobList) -> bytes:
+    content = {**known.extra, "jobs": list(known.jobs.values())}
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 class History:
     """``cron/runs/<jobId>.jsonl``: one line for each run of a job that has ended."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, documents: DocumentStore, folder: str) -> None:
+        """``folder`` is the beginning of the names of its documents."""
+        self._documents = documents
         self._folder = folder
         self._lock = asyncio.Lock()
-
-    def path(self, job_id: str) -> Path:
-        return self._folder / f"{safe_file_name(job_id)}.jsonl"
 
     async def entries(self, job_id: str, limit: int = HISTORY_LINES) -> list[dict[str, Any]]:
         """The last runs of a job, oldest first. Lines that cannot be read are left out."""
         async with self._lock:
-            return await asyncio.to_thread(_read_lines, self.path(job_id), limit)
+            found = await self._documents.get(self._name(job_id))
+        return _lines(found.data, limit) if found is not None else []
 
     async def of_run(self, job_id: str, run_id: str) -> dict[str, Any] | None:
         """The entry of one run, if it is in the history."""
@@ -354,35 +401,20 @@ class History:
 
     async def add(self, job_id: str, entry: dict[str, Any]) -> None:
         async with self._lock:
-            await asyncio.to_thread(self._append, self.path(job_id), entry)
+            await self._documents.append(
+                self._name(job_id), msgspec.json.encode(entry), most_bytes=HISTORY_BYTES, most_lines=HISTORY_LINES
+            )
 
-    def _append(self, path: Path, entry: dict[str, Any]) -> None:
-        make_private_dir(str(path.parent))
-        line = msgspec.json.encode(entry) + b"\n"
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "r+b", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            if size:
-                file.seek(size - 1)
-                if file.read(1) != b"\n":  # A crash cut the last line.
-                    line = b"\n" + line
-            file.write(line)
-            os.fsync(file.fileno())
-        if size + len(line) > HISTORY_BYTES:
-            kept = path.read_bytes().splitlines()[-HISTORY_LINES:]
-            write_private(str(path), b"\n".join([*kept, b""]).decode("utf-8", "replace"))
+    def _name(self, job_id: str) -> str:
+        return f"{self._folder}{safe_file_name(job_id)}.jsonl"
 
 
-def _read_lines(path: Path, limit: int) -> list[dict[str, Any]]:
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
+def _lines(data: bytes, limit: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for line in lines[-limit:] if limit > 0 else []:
+    for line in data.splitlines()[-limit:] if limit > 0 else []:
         try:
             entry = msgspec.json.decode(line)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             continue
         if isinstance(entry, dict) and cast("Job", entry).get("action") == "finished":
             found.append(cast("Job", entry))

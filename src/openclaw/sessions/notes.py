@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import tzinfo
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from openclaw.clock import Clock
-from openclaw.config.store import write_private
 from openclaw.foreign_text import disarmed
 from openclaw.sessions.prompt_prefix import system_line
+from openclaw.storage.documents import DocumentStore, SharedDocument
 
 log = logging.getLogger("openclaw.sessions")
 
+R = TypeVar("R")
 MAX_PER_SESSION = 20
 MAX_SESSIONS = 1000
 MAX_TEXT = 4000
@@ -43,46 +42,87 @@ class Note(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """The run that has it in its prompt, or is about to."""
 
 
-class _File(msgspec.Struct, kw_only=True, omit_defaults=False):
+class NoteBook(msgspec.Struct, kw_only=True):
+    """What is kept: the notes of every session, and the ids of the last ones that were taken."""
+
     version: int = 1
     events: list[Note] = []
     done: list[str] = []
 
+    def of(self, session_key: str) -> list[Note]:
+        return [note for note in self.events if note.session_key == session_key]
+
+    def put(self, note: Note) -> bool:
+        """Adds a note and returns whether it is new."""
+        waiting = [known for known in self.of(note.session_key) if not known.taken_by]
+        if (note.id and self.knows(note.id)) or (not note.id and waiting and waiting[-1].text == note.text):
+            return False
+        self.events.append(note)
+        for old in waiting[: max(0, len(waiting) + 1 - MAX_PER_SESSION)]:
+            self.events.remove(old)
+        sessions = dict.fromkeys(known.session_key for known in self.events)
+        for key in list(sessions)[: max(0, len(sessions) - MAX_SESSIONS)]:
+            self.events = [known for known in self.events if known.session_key != key]
+        return True
+
+    def knows(self, id: str) -> bool:
+        return id in self.done or any(note.id == id for note in self.events)
+
+    def take(self, session_key: str, run_id: str) -> list[Note]:
+        """Hands the waiting notes of a session to a run. The same run gets them again."""
+        taken: list[Note] = []
+        for note in self.of(session_key):
+            if note.taken_by in ("", run_id):
+                note.taken_by = run_id
+                taken.append(note)
+            else:
+                # A session has one run at a time, so the run that took it has ended.
+                self.forget(note)
+        return taken
+
+    def forget(self, note: Note) -> None:
+        self.events.remove(note)
+        if note.id:
+            self.done = [*self.done, note.id][-MAX_REMEMBERED:]
+
+    def forget_taken(self, run_ids: Collection[str]) -> None:
+        for note in [note for note in self.events if note.taken_by in run_ids]:
+            self.forget(note)
+
 
 class SessionNotes:
-    """The waiting notes of every session. Without ``folder`` they live in memory only."""
+    """The waiting notes of every session. Without ``documents`` they live in memory only.
+
+    A change is made in memory at once and saved together with the ones after it. Where several Gateways share the
+    notes, it is made anew in the newest of them when it is saved.
+    """
 
     def __init__(
-        self, clock: Clock, zone: Callable[[], tzinfo | None] = lambda: None, folder: Path | None = None
+        self, clock: Clock, zone: Callable[[], tzinfo | None] = lambda: None, documents: DocumentStore | None = None
     ) -> None:
         self._clock = clock
         self._zone = zone
-        self._path = folder / FILE_NAME if folder is not None else None
-        self._notes: dict[str, deque[Note]] = {}
-        self._done: deque[str] = deque(maxlen=MAX_REMEMBERED)
-        self._version = 0
-        """Counts the changes."""
-        self._saved = 0
-        """The change up to which everything is on disk."""
+        self._shared = documents is not None and documents.shared
+        self._document = _document(documents) if documents is not None else None
+        self._book = NoteBook()
+        """What is kept, with the changes that are not saved yet."""
+        self._seen: bytes | None = None
+        self._changes: list[Callable[[NoteBook], object]] = []
+        """What is not saved yet."""
         self._saving: asyncio.Task[None] | None = None
 
     async def load(self, has_ended: Callable[[str], Awaitable[bool]]) -> None:
         """Reads what an earlier process left. Notes of runs that have ended are over."""
-        if self._path is None:
-            return
-        try:
-            file = msgspec.json.decode(await asyncio.to_thread(self._path.read_bytes), type=_File)
-        except FileNotFoundError:
-            return
-        except (OSError, msgspec.MsgspecError) as problem:
-            log.warning("%s cannot be read, so waiting system events are lost: %s", self._path, problem)
-            return
-        self._done.extend(file.done)
-        for note in file.events:
-            if note.taken_by and await has_ended(note.taken_by):
-                self._forget(note)
-            else:
-                self._notes.setdefault(note.session_key, deque()).append(note)
+        await self.refresh()
+        runs = {note.taken_by for note in self._book.events if note.taken_by}
+        if ended := [run_id for run_id in runs if await has_ended(run_id)]:
+            self._change(lambda book: book.forget_taken(ended))
+
+    async def refresh(self) -> None:
+        """Reads what other Gateways have changed."""
+        if self._document is not None and (self._shared or not self._document.known):
+            await self._document.current()
+            self._adopt()
 
     def add(self, session_key: str, text: str) -> None:
         """Queues a note that nobody waits for."""
@@ -94,79 +134,92 @@ class SessionNotes:
         A note equal to the one before it is ignored; a full queue loses its oldest note.
         """
         text = disarmed(" ".join(text.split())[:MAX_TEXT])
-        waiting = [note for note in self._notes.get(session_key, ()) if not note.taken_by]
-        if not text or (id and self.knows(id)) or (not id and waiting and waiting[-1].text == text):
+        if not text:
             return False
-        queue = self._notes.setdefault(session_key, deque())
-        queue.append(Note(session_key=session_key, at=self._clock.now_ms(), text=text, id=id, wake=wake))
-        for note in waiting[: max(0, len(waiting) + 1 - MAX_PER_SESSION)]:
-            queue.remove(note)
-        while len(self._notes) > MAX_SESSIONS:
-            del self._notes[next(iter(self._notes))]
-        self._changed()
-        return True
+        note = Note(session_key=session_key, at=self._clock.now_ms(), text=text, id=id, wake=wake)
+        return self._change(lambda book: book.put(msgspec.structs.replace(note)))
 
     def knows(self, id: str) -> bool:
         """Whether a note with this id waits, or was taken not long ago."""
-        return id in self._done or any(note.id == id for queue in self._notes.values() for note in queue)
+        return self._book.knows(id)
 
     def peek(self, session_key: str) -> list[str]:
         """Returns the waiting notes of a session and keeps them."""
-        return [note.text for note in self._notes.get(session_key, ()) if not note.taken_by]
+        return [note.text for note in self._book.events if note.session_key == session_key and not note.taken_by]
 
     def waking(self, besides: Collection[str] = ()) -> list[str]:
         """The sessions whose agent should hear of a waiting note soon. ``besides``: ids of notes that do not count."""
-        return [key for key, queue in self._notes.items() if any(_wakes(note, besides) for note in queue)]
+        return list(dict.fromkeys(note.session_key for note in self._book.events if _wakes(note, besides)))
 
     async def take(self, session_key: str, run_id: str) -> list[str]:
         """Hands the waiting notes of a session to a run, as lines for its prompt. The same run gets them again."""
-        queue = self._notes.get(session_key)
-        if queue is None:
+        if self._shared:
+            await self.refresh()
+        if not self._book.of(session_key):
             return []
         taken: list[Note] = []
-        for note in list(queue):
-            if note.taken_by in ("", run_id):
-                note.taken_by = run_id
-                taken.append(note)
-            else:
-                # A session has one run at a time, so the run that took it has ended.
-                queue.remove(note)
-                self._forget(note)
-        if not queue:
-            del self._notes[session_key]
-        self._changed()
-        if taken:
+
+        def take(book: NoteBook) -> list[Note]:
+            taken[:] = book.take(session_key, run_id)
+            return taken
+
+        if self._change(take):
             await self.synced()
         return [system_line(note.text, note.at, self._zone()) for note in taken]
 
     async def synced(self) -> None:
         """Returns when every change so far is on disk. Raises ``OSError`` when the disk does not take it."""
-        wanted = self._version
-        while self._path is not None and self._saved < wanted:
-            if self._saving is None or self._saving.done():
-                self._saving = asyncio.create_task(self._save())
-            await asyncio.shield(self._saving)
+        # One save that is under way does not hold the last changes, the next one does.
+        for _ in range(2):
+            if self._document is not None and (self._changes or (self._saving is not None and not self._saving.done())):
+                if self._saving is None or self._saving.done():
+                    self._saving = asyncio.create_task(self._save())
+                await asyncio.shield(self._saving)
 
-    def _forget(self, note: Note) -> None:
-        if note.id:
-            self._done.append(note.id)
-
-    def _changed(self) -> None:
-        self._version += 1
-        if self._path is not None and (self._saving is None or self._saving.done()):
+    def _change(self, change: Callable[[NoteBook], R]) -> R:
+        result = change(self._book)
+        if self._document is None:
+            return result
+        self._changes.append(change)
+        if self._saving is None or self._saving.done():
             try:
                 self._saving = asyncio.get_running_loop().create_task(self._save())
             except RuntimeError:
-                return  # Nobody waits; the next change is saved together with this one.
+                return result  # Nobody waits; the next change is saved together with this one.
             self._saving.add_done_callback(_log_failure)
+        return result
 
     async def _save(self) -> None:
-        assert self._path is not None
-        while self._saved < (version := self._version):
-            events = [note for queue in self._notes.values() for note in queue]
-            text = msgspec.json.encode(_File(events=events, done=list(self._done))).decode()
-            await asyncio.to_thread(write_private, str(self._path), text)
-            self._saved = version
+        assert self._document is not None
+        while changes := self._changes[:]:
+
+            def apply(book: NoteBook, changes: Sequence[Callable[[NoteBook], object]] = changes) -> None:
+                for change in changes:
+                    change(book)
+
+            await self._document.change(apply)
+            del self._changes[: len(changes)]
+            self._adopt()
+
+    def _adopt(self) -> None:
+        """Begins anew with what is kept, and makes the changes that are not saved yet."""
+        assert self._document is not None
+        if self._document.data != self._seen:
+            self._seen = self._document.data
+            self._book = _decode(self._seen) if self._seen is not None else NoteBook()
+            for change in self._changes:
+                change(self._book)
+
+
+def _document(documents: DocumentStore) -> SharedDocument[NoteBook]:
+    lost = "waiting system events are lost"
+    return SharedDocument(
+        documents, FILE_NAME, NoteBook, _decode, msgspec.json.encode, damaged="drop", consequence=lost
+    )
+
+
+def _decode(data: bytes) -> NoteBook:
+    return msgspec.json.decode(data, type=NoteBook)
 
 
 def _wakes(note: Note, besides: Collection[str]) -> bool:

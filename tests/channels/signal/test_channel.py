@@ -25,6 +25,7 @@ from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from openclaw.storage.files.disk import FileBlobStore
+from openclaw.storage.files.documents import FileDocuments
 from tests.support.loopback_channel import everybody
 from tests.support.signal_daemon import SignalDaemon
 
@@ -99,6 +100,7 @@ def manager(state: Path, wanted: Any, receiver: Receiver, clock: Any = None, **m
         config=lambda: wanted,
         clock=clock or QuickClock(),
         state_dir=str(state),
+        documents=FileDocuments(state),
         blobs=FileBlobStore(str(state)),
         receive=receiver.receive,
         admits=everybody,

@@ -14,6 +14,7 @@ from openclaw import device_keys
 from openclaw.clock import SystemClock
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.shared_auth import SharedSecret
+from openclaw.storage.files.documents import FileDocuments
 from tests.gateway.support import TOKEN, Running, Socket, connect_params, running_gateway
 from tests.support.clock import HeldClock
 
@@ -422,7 +423,7 @@ async def test_pairing_events_go_only_to_those_who_may_pair(running: Running) ->
 
 async def test_requests_expire_after_five_minutes(tmp_path: Path) -> None:
     clock = HeldClock()
-    devices = Devices(str(tmp_path), clock)
+    devices = Devices(FileDocuments(tmp_path), clock)
     facts = {"role": "operator", "roles": ["operator"], "scopes": [], "silent": False}
     request, created = await devices.request_pairing("d", "k", facts)
     assert created

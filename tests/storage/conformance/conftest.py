@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
+from openclaw.storage.documents import DocumentStore
 from tests.storage.conformance.stores import FileStores, PostgresStores, Stores
 from tests.storage.still_clock import StillClock
 from tests.support.postgres import postgres_server, shared_schema
@@ -46,3 +47,8 @@ def ledger(stores: Stores) -> Ledger:
 @pytest.fixture
 def blobs(stores: Stores) -> BlobStore:
     return stores.blobs
+
+
+@pytest.fixture
+def documents(stores: Stores) -> DocumentStore:
+    return stores.documents

@@ -6,12 +6,15 @@ import abc
 from pathlib import Path
 
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
+from openclaw.storage.documents import DocumentStore
 from openclaw.storage.files.disk import FileBlobStore
+from openclaw.storage.files.documents import FileDocuments
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
 from openclaw.storage.postgres.blobs import PostgresBlobStore
 from openclaw.storage.postgres.database import PostgresDatabase
+from openclaw.storage.postgres.documents import PostgresDocuments
 from openclaw.storage.postgres.ledger import PostgresLedger
 from openclaw.storage.postgres.session_store import PostgresSessionStore
 from openclaw.storage.postgres.transcript import PostgresTranscriptStore
@@ -26,6 +29,7 @@ class Stores(abc.ABC):
     transcripts: TranscriptStore
     ledger: Ledger
     blobs: BlobStore
+    documents: DocumentStore
 
     def __init__(self, clock: StillClock) -> None:
         self.clock = clock
@@ -36,6 +40,11 @@ class Stores(abc.ABC):
     @abc.abstractmethod
     def another_reader(self) -> TranscriptStore:
         """Transcripts as somebody finds them who has nothing of them in memory."""
+        ...
+
+    @abc.abstractmethod
+    def other_documents(self) -> DocumentStore:
+        """The documents as another Gateway has them."""
         ...
 
     async def close(self) -> None:
@@ -58,6 +67,10 @@ class FileStores(Stores):
         self.transcripts = FileTranscriptStore(self._state, clock=self.clock, store_path=sessions.path)
         self.ledger = await FileLedger.open(self._state, clock=self.clock)
         self.blobs = FileBlobStore(self._state)
+        self.documents = FileDocuments(self._state)
+
+    def other_documents(self) -> DocumentStore:
+        return FileDocuments(self._state)
 
     def another_reader(self) -> TranscriptStore:
         return FileTranscriptStore(self._state, clock=self.clock)
@@ -82,10 +95,18 @@ class PostgresStores(Stores):
         self.transcripts = PostgresTranscriptStore(database, self._state, clock=self.clock)
         self.ledger = await PostgresLedger.open(database, clock=self.clock)
         self.blobs = PostgresBlobStore(database, self._state)
+        self._documents = [PostgresDocuments(database)]
+        self.documents = self._documents[0]
 
     async def close(self) -> None:
+        for documents in self._documents:
+            await documents.close()
         await super().close()
         await self.database.close()
+
+    def other_documents(self) -> DocumentStore:
+        self._documents.append(PostgresDocuments(self.database))
+        return self._documents[-1]
 
     def another_reader(self) -> TranscriptStore:
         return PostgresTranscriptStore(self.database, self._state, clock=self.clock)

@@ -20,6 +20,15 @@ from tests.support.postgres import new_schema, postgres_server
 MAIN = "agent:main:main"
 REF = TranscriptRef(agent_id="main", session_id="s")
 OLD = TranscriptRef(agent_id="main", session_id="old")
+KEPT = {
+    "credentials/signal-allowFrom.json": b'{"version": 1, "allowFrom": ["+1"]}\n',
+    "devices/paired.json": b"{}\n",
+    "cron/jobs.json": b'{"version": 1, "jobs": []}\n',
+    "cron/runs/j.jsonl": b'{"action":"finished"}\n',
+    "exec-approvals.json": b"{\n}\n",
+    "system-events.json": b"{}",
+    "channels/signal/default/last-event": b"17",
+}
 
 
 async def fill(stores: Stores) -> None:
@@ -45,6 +54,8 @@ async def fill(stores: Stores) -> None:
     job = JobRow(id="j", kind="k", owner_key=MAIN, run_id="r", trace="t", state={"n": 1}, created_at=5)
     await stores.ledger.job_put(job)
     await stores.blobs.put(b"\x00blob")
+    for name, data in KEPT.items():
+        await stores.documents.put(name, data, None)
 
 
 async def everything(stores: Stores) -> dict[str, Any]:
@@ -61,6 +72,7 @@ async def everything(stores: Stores) -> dict[str, Any]:
         "held": await ledger.held(),
         "turned away": await ledger.turned_away(["7"]),
         "jobs": await ledger.jobs(),
+        "documents": {name: (await stores.documents.get(name) or (b"gone",))[0] for name in KEPT},
     }
 
 
@@ -90,9 +102,9 @@ async def test_everything_is_copied_to_the_database_and_back(tmp_path: Path) -> 
     assert (report["ok"], report["transcripts"], report["lines"], report["sessions"], report["messages"]) == (
         *(True, 2, 6, 2, 2),
     )
-    assert contents(state) == untouched
+    assert contents(state) == untouched and report["documents"] == len(KEPT)
     again = migrate(state, url, schema)
-    assert again["ok"] and again["transcripts"] == again["sessions"] == again["messages"] == 0
+    assert again["ok"] and again["transcripts"] == again["sessions"] == again["messages"] == again["documents"] == 0
 
     database = PostgresStores(StillClock(), tmp_path / "other", url, schema)
     await database.open()
@@ -126,5 +138,6 @@ async def test_what_differs_is_named_and_left_alone(tmp_path: Path) -> None:
     migrate(state, url, schema)
     with (state / "agents" / "main" / "sessions" / "s.jsonl").open("ab") as file:
         file.write(b'{"type":"custom","id":"x","parentId":null}\n')
+    (state / "cron" / "jobs.json").write_bytes(b"{}")
     report = migrate(state, url, schema)
-    assert not report["ok"] and "s.jsonl" in report["conflicts"][0]
+    assert not report["ok"] and "s.jsonl" in report["conflicts"][0] and "cron/jobs.json" in report["conflicts"][1]

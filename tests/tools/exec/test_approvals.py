@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from openclaw.clock import SystemClock
+from openclaw.storage.files.documents import FileDocuments
 from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.exec.approvals import (
     ApprovalJournal,
@@ -35,7 +36,7 @@ class Asked:
 
     def __init__(self, tmp_path: Path, processes: ProcessRegistry, context: ToolContext) -> None:
         self.approvals = Approvals(SystemClock())
-        self.rules = ApprovalRules(str(tmp_path / "state"), SystemClock())
+        self.rules = ApprovalRules(FileDocuments(tmp_path / "state"), SystemClock())
         self.file = tmp_path / "state" / "exec-approvals.json"
         self.processes = processes
         self.notes: asyncio.Queue[str] = asyncio.Queue()
@@ -227,7 +228,7 @@ def test_the_terms_of_a_command(
 
 async def test_a_question_does_not_depend_on_a_disk_that_takes_nothing(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file where the directory should be")
-    approvals = Approvals(SystemClock(), ApprovalJournal(str(tmp_path / "state")))
+    approvals = Approvals(SystemClock(), ApprovalJournal(FileDocuments(tmp_path / "state")))
     approval = approvals.ask(ApprovalRequest(command="true"))
     await approvals.keep(approval)
     approvals.resolve(approval.id, "allow-once")

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from openclaw.clock import SystemClock
+from openclaw.storage.files.documents import FileDocuments
 from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.exec.approvals import ApprovalRules, Approvals
 from openclaw.tools.exec.binding import Changed, bind, held
@@ -29,7 +30,7 @@ GOOD, BAD = "echo good $0 $1\n", "touch ran\n"
 class Asking:
     def __init__(self, tmp_path: Path, processes: ProcessRegistry, context: ToolContext) -> None:
         self.approvals = Approvals(SystemClock())
-        self.rules = ApprovalRules(str(tmp_path / "state"), SystemClock())
+        self.rules = ApprovalRules(FileDocuments(tmp_path / "state"), SystemClock())
         self.told: asyncio.Queue[str] = asyncio.Queue()
         self.workspace = context.workspace
         self.context = msgspec.structs.replace(context, notify=self.told.put_nowait, wake=self.told.put_nowait)

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from openclaw.clock import SystemClock
+from openclaw.storage.files.documents import FileDocuments
 from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.exec.allowlist import FREE_ARGUMENTS, SAFE_USES, AllowRule, rule_for
 from openclaw.tools.exec.approvals import ApprovalRules, Approvals
@@ -142,7 +143,7 @@ async def test_no_form_runs_where_its_program_would_have_to_be_asked_about(
     mode: str, seeded: Path, tmp_path: Path, context: ToolContext, processes: ProcessRegistry, approvals: Approvals
 ) -> None:
     settings, wish = MODES[mode]
-    rules = ApprovalRules(str(tmp_path / "state"), SystemClock())
+    rules = ApprovalRules(FileDocuments(tmp_path / "state"), SystemClock())
     tool = ExecTool(settings, processes, rules, approvals)
     for form in SMUGGLED:
         outcome = await attempt(tool, form, context, wish)

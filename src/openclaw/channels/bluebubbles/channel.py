@@ -30,7 +30,6 @@ from openclaw.channels.bluebubbles.incoming import (
     interpret,
 )
 from openclaw.channels.bluebubbles.kind import chat_guid
-from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.credentials import secret_of
 from openclaw.channels.media import (
     MB,
@@ -83,7 +82,7 @@ class BlueBubblesChannel:
         self._password = ""
         self._private_api = False
         self._http: aiohttp.ClientSession | None = None
-        self._bookmark = Bookmark(context.state_dir / "last-message", context.clock)
+        self._bookmark = context.bookmark("last-message")
         self._turns = ConversationOrder()
         self._taken: Remembered[bool] = Remembered()
         """Messages that are on disk."""

@@ -21,7 +21,6 @@ import msgspec
 
 from openclaw import redact
 from openclaw.channels.base import ChannelContext, NotConfigured
-from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.credentials import secret_of
 from openclaw.channels.discord.connection import (
     DiscordConnection,
@@ -86,7 +85,7 @@ class DiscordChannel:
     def __init__(self, context: ChannelContext) -> None:
         self._context = context
         self._settings: DiscordAccount = context.account.settings
-        self._bookmark = Bookmark(context.state_dir / "session", context.clock, BOOKMARK_CHARS)
+        self._bookmark = context.bookmark("session", BOOKMARK_CHARS)
         self._connection: DiscordConnection | None = None
         self._files: aiohttp.ClientSession | None = None
         self._own = OwnUser("")

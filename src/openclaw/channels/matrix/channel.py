@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from openclaw.channels.base import ChannelContext, NotConfigured
-from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.matrix.client import (
     UNKNOWN_TOKEN,
     LoggedIn,
@@ -52,7 +51,8 @@ from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.redact import know
-from openclaw.storage.files.disk import atomic_replace
+from openclaw.storage.documents import DocumentStore
+from openclaw.storage.files.documents import FileDocuments
 
 RECONNECT = Backoff(initial_s=1.0, max_s=60.0)
 JOIN_TRIES = 3
@@ -71,8 +71,11 @@ class MatrixChannel:
         account = context.account.id
         self._where = "channels.matrix" if account == DEFAULT_ACCOUNT else f"channels.matrix.accounts.{account}"
         self._homeserver = homeserver_of(account, self._settings, context.environ)
-        self._bookmark = Bookmark(context.state_dir / "sync-token", context.clock)
-        self._login_file = context.state_dir / "login.json"
+        self._bookmark = context.bookmark("sync-token")
+        # The keys of an encrypted account are files of this machine, and so its log-in stays here, too.
+        here = self._settings.encryption and context.documents.shared
+        self._logins: DocumentStore = FileDocuments(context.state_dir) if here else context.documents
+        self._login_name = "login.json" if here else context.document("login.json")
         self._client: MatrixClient | None = None
         self._is_connected = False
         self._token_refused = False
@@ -167,7 +170,7 @@ class MatrixChannel:
         if token:
             await client.use(token, client.user_id, settings.device_id or "")
             return
-        stored = await asyncio.to_thread(self._stored_login)
+        stored = await self._stored_login()
         if stored is not None and stored.homeserver == self._homeserver and stored.user_id == client.user_id:
             know([stored.access_token])
             try:
@@ -187,15 +190,15 @@ class MatrixChannel:
                 ) from None
             raise
         know([identity.access_token])
-        await asyncio.to_thread(atomic_replace, self._login_file, msgspec.json.encode(identity))
+        name, logins = self._login_name, self._logins
+        await logins.put(name, msgspec.json.encode(identity), await logins.version(name))
 
-    def _stored_login(self) -> LoggedIn | None:
+    async def _stored_login(self) -> LoggedIn | None:
         try:
-            return msgspec.json.decode(self._login_file.read_bytes(), type=LoggedIn)
-        except FileNotFoundError:
-            return None
+            found = await self._logins.get(self._login_name)
+            return msgspec.json.decode(found.data, type=LoggedIn) if found is not None else None
         except (OSError, msgspec.MsgspecError) as error:
-            self._context.log.warning("%s cannot be read: %s", self._login_file, error)
+            self._context.log.warning("%s cannot be read: %s", self._logins.place(self._login_name), error)
             return None
 
     async def _can_log_in(self) -> bool:

@@ -16,7 +16,6 @@ import aiohttp
 import msgspec
 
 from openclaw.channels.base import ChannelContext
-from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.media import files_to_send, of_admitted
 from openclaw.channels.offer import offer
 from openclaw.channels.signal.connection import (
@@ -58,7 +57,7 @@ class SignalChannel:
         self._context = context
         self._settings: SignalAccount = context.account.settings
         self._own = OwnIdentity(normalize_number(self._settings.account or ""))
-        self._bookmark = Bookmark(context.state_dir / "last-event", context.clock)
+        self._bookmark = context.bookmark("last-event")
         self._rpc: SignalRpc | None = None
 
     # Receiving

@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest
-from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.credentials import secret_of
 from openclaw.channels.media import kept_file, of_admitted
 from openclaw.channels.offer import offer
@@ -73,8 +72,8 @@ class TelegramChannel:
     def __init__(self, context: ChannelContext) -> None:
         self._context = context
         self._settings: TelegramAccount = context.account.settings
-        self._bookmark = Bookmark(context.state_dir / BOOKMARK, context.clock)
-        self._drafts = Bookmark(context.state_dir / "drafts", context.clock, 4096)
+        self._bookmark = context.bookmark(BOOKMARK)
+        self._drafts = context.bookmark("drafts", 4096)
         self._api: BotApi | None = None
         self._sender: TelegramSender | None = None
         self._own = OwnBot(id=0)
@@ -157,7 +156,7 @@ class TelegramChannel:
 
     async def _poll(self, api: BotApi) -> None:
         attempt, connected = 0, False
-        offset, moved_at = await asyncio.to_thread(self._first_offset), self._context.clock.monotonic()
+        offset, moved_at = self._first_offset(), self._context.clock.monotonic()
         while True:
             if self._context.clock.monotonic() - moved_at > KEPT_S:
                 offset = None
@@ -182,10 +181,8 @@ class TelegramChannel:
     def _first_offset(self) -> int | None:
         """Where to go on after a restart. None: an offset of another bot, or one that is too old."""
         bot, _, last = self._bookmark.last_id.partition(":")
-        try:
-            age_s = self._context.clock.now_ms() / 1000 - (self._context.state_dir / BOOKMARK).stat().st_mtime
-        except OSError:
-            age_s = 0.0
+        now = self._context.clock.now_ms()
+        age_s = (now - (self._bookmark.moved_at_ms or now)) / 1000
         return int(last) + 1 if bot == str(self._own.id) and last.isdigit() and age_s < KEPT_S else None
 
     async def _with_all_parts(self, api: BotApi, offset: int | None, updates: list[Any]) -> list[Any]:

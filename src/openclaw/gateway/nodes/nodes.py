@@ -15,6 +15,7 @@ from openclaw.gateway.auth.devices import Devices, Record
 from openclaw.gateway.auth.node_pairing import NodePairing
 from openclaw.gateway.nodes.connected import ConnectedNodes, NodeConnection
 from openclaw.gateway.nodes.runs import NodeRuns
+from openclaw.storage.documents import DocumentStore
 from openclaw.text import clipped, shortened
 from openclaw.tools.node_calls import NodeFacts, UnknownNode
 
@@ -35,7 +36,7 @@ class Nodes:
 
     def __init__(
         self,
-        state_dir: str,
+        documents: DocumentStore,
         clock: Clock,
         devices: Devices,
         broadcaster: Broadcaster,
@@ -44,8 +45,8 @@ class Nodes:
         self._clock = clock
         self._broadcaster = broadcaster
         self.connected = ConnectedNodes(clock, settings)
-        self.pairing = NodePairing(state_dir, clock)
-        self.runs = NodeRuns(state_dir, clock)
+        self.pairing = NodePairing(documents, clock)
+        self.runs = NodeRuns(documents, clock)
         self._devices = devices
         self.begin, self.end, self.leave = self.runs.begin, self.runs.end, self.runs.leave
 

@@ -12,7 +12,7 @@ import hashlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -20,10 +20,12 @@ from openclaw.clock import Clock
 from openclaw.paths import make_private_dir, normalize_agent_id
 from openclaw.storage.files.compressed import SUFFIX, plain_name, whole_lines
 from openclaw.storage.files.disk import FileBlobStore, put_in_place, write_beside
+from openclaw.storage.files.documents import FileDocuments
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.session_store import FileSessionStore, sessions_folders
 from openclaw.storage.postgres.blobs import PostgresBlobStore
 from openclaw.storage.postgres.database import PostgresDatabase, without_nul
+from openclaw.storage.postgres.documents import PostgresDocuments
 from openclaw.storage.postgres.session_store import PostgresSessionStore
 from openclaw.storage.postgres.transcript import PER_READ, LineParser, TranscriptRow, insert_lines, make_row
 from openclaw.storage.session_query import SessionQuery, in_pages
@@ -31,6 +33,7 @@ from openclaw.storage.session_query import SessionQuery, in_pages
 if TYPE_CHECKING:
     from openclaw.sessions.entry import SessionEntry
     from openclaw.storage.base import SessionStore
+    from openclaw.storage.documents import DocumentStore
     from openclaw.storage.postgres.database import Connection
 
 Tell: TypeAlias = Callable[[str, int], None]
@@ -57,6 +60,14 @@ TABLES: dict[str, tuple[str, ...]] = {
 _NUMBERED = {"messages": "id", "outbox": "id", "seen": "step", "held": "step", "turned_away": "step"}
 _BYTES = frozenset({"route", "body", "result", "payload", "message"})
 _ROWS_AT_ONCE = 500
+DOCUMENTS = (
+    *("credentials/*-pairing.json", "credentials/*-allowFrom.json", "devices/paired.json", "devices/pending.json"),
+    *("nodes/paired.json", "nodes/pending.json", "nodes/names.json", "nodes/runs.json", "exec-approvals.json"),
+    *("exec-pending.json", "cron/jobs.json", "cron/runs/*.jsonl", "system-events.json", "heartbeat.json"),
+    *("hook-runs.json", "channels/*/*/last-event", "channels/*/*/last-update", "channels/*/*/last-message"),
+    *("channels/*/*/session", "channels/*/*/sync-token", "channels/*/*/drafts", "channels/*/*/login.json"),
+)
+"""The files of a state folder that are documents. ``storage/documents.py`` says what that is."""
 
 
 class Copied(msgspec.Struct, kw_only=True):
@@ -67,6 +78,8 @@ class Copied(msgspec.Struct, kw_only=True):
     sessions: int = 0
     messages: int = 0
     blobs: int = 0
+    documents: int = 0
+    """Pairings, devices, scheduled jobs, rules and the like."""
     present: int = 0
     """What was there already and is equal."""
     conflicts: list[str] = []
@@ -79,7 +92,13 @@ class FolderTranscript(msgspec.Struct, frozen=True):
 
 
 async def copy_to_postgres(
-    state: Path, database: PostgresDatabase, agents: Sequence[str], template: str | None, clock: Clock, tell: Tell
+    state: Path,
+    database: PostgresDatabase,
+    agents: Sequence[str],
+    template: str | None,
+    clock: Clock,
+    tell: Tell,
+    cron_store: str | None = None,
 ) -> Copied:
     """Copies a state folder into an empty schema, or goes on with an earlier copy. No Gateway may run on either."""
     done = Copied()
@@ -91,7 +110,9 @@ async def copy_to_postgres(
         for found in await asyncio.to_thread(list, _transcripts(state, known, template)):
             await _transcript_to_postgres(database, found, clock, done)
             tell("transcripts", done.transcripts + done.present)
-        await _copy_sessions(sessions, await PostgresSessionStore.open(database), done, tell)
+        rows = await PostgresSessionStore.open(database)
+        await _copy_sessions(sessions, rows, done, tell)
+        await rows.close()  # The last rows are written now.
         done.messages = await _ledger_to_postgres(database, state / "ledger.db", done)
         blobs, copies = PostgresBlobStore(database, str(state)), FileBlobStore(str(state))
         for digest in await asyncio.to_thread(_blob_names, state):
@@ -99,13 +120,22 @@ async def copy_to_postgres(
                 await blobs.put(data)
                 done.blobs += 1
                 tell("blobs", done.blobs)
+        files = folder_documents(state, cron_store)
+        named = {name: found for name, found in files.items() if await found.store.version(found.name) is not None}
+        await _copy_documents(named, lambda name: PlacedDocument(PostgresDocuments(database), name), done, tell)
     finally:
         await sessions.close()
     return done
 
 
 async def copy_to_files(
-    database: PostgresDatabase, state: Path, agents: Sequence[str], template: str | None, clock: Clock, tell: Tell
+    database: PostgresDatabase,
+    state: Path,
+    agents: Sequence[str],
+    template: str | None,
+    clock: Clock,
+    tell: Tell,
+    cron_store: str | None = None,
 ) -> Copied:
     """Copies a schema into a state folder that holds nothing else, or goes on with an earlier copy."""
     done = Copied()
@@ -129,7 +159,55 @@ async def copy_to_files(
         await copies.put(await database.value("SELECT data FROM blobs WHERE digest = $1", digest))
         done.blobs += 1
         tell("blobs", done.blobs)
+    rows = PostgresDocuments(database)
+    named = {name: PlacedDocument(rows, name) for name in await rows.list("")}
+    await _copy_documents(named, lambda name: _place_of(state, name, cron_store), done, tell)
     return done
+
+
+# Documents
+
+
+class PlacedDocument(NamedTuple):
+    store: DocumentStore
+    name: str
+
+
+def folder_documents(state: Path, cron_store: str | None) -> dict[str, PlacedDocument]:
+    """The documents of a state folder by the names that they have in a database."""
+    names = {path.relative_to(state).as_posix() for pattern in DOCUMENTS for path in state.glob(pattern)}
+    if cron_store:
+        path = Path(cron_store).expanduser()
+        names = {name for name in names if not name.startswith("cron/")} | {"cron/jobs.json"}
+        names |= {f"cron/runs/{found.name}" for found in path.parent.glob("runs/*.jsonl")}
+    return {name: _place_of(state, name, cron_store) for name in sorted(names)}
+
+
+def _place_of(state: Path, name: str, cron_store: str | None) -> PlacedDocument:
+    if cron_store and name.startswith("cron/"):
+        path = Path(cron_store).expanduser()
+        own = path.name if name == "cron/jobs.json" else name.removeprefix("cron/")
+        return PlacedDocument(FileDocuments(path.parent), own)
+    return PlacedDocument(FileDocuments(state), name)
+
+
+async def _copy_documents(
+    source: dict[str, PlacedDocument], target_of: Callable[[str], PlacedDocument], done: Copied, tell: Tell
+) -> None:
+    for name, (store, own) in source.items():
+        target, there = target_of(name)
+        found, known = await store.get(own), await target.get(there)
+        if found is None:
+            continue
+        if known is None:
+            await target.put(there, found.data, None)
+            done.documents += 1
+            tell("documents", done.documents)
+            known = await target.get(there)
+        else:
+            done.present += 1
+        if known is None or known.data != found.data:
+            done.conflicts.append(f"{name} differs")
 
 
 # Transcripts

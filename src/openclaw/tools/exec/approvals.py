@@ -13,14 +13,12 @@ import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from openclaw.clock import Clock, wait_within
-from openclaw.paths import make_private_dir
-from openclaw.storage.files.disk import atomic_replace
+from openclaw.storage.documents import DocumentStore, SharedDocument
 from openclaw.tools.base import ToolError, ToolResult, text_result
 from openclaw.tools.exec.allowlist import AllowRule
 from openclaw.tools.exec.binding import BoundFile
@@ -269,49 +267,65 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
 
 class ApprovalJournal:
-    """The open requests on disk. Each change replaces the whole file, since requests are few and change rarely."""
+    """The open requests on disk. Each Gateway has a document of its own, since nobody else changes its requests."""
 
-    def __init__(self, state_dir: str) -> None:
-        self._path = Path(state_dir) / JOURNAL_FILE
-        self._pending: dict[str, PendingApproval] = {}
+    def __init__(self, documents: DocumentStore, node: str = "") -> None:
+        """``node`` is the id of this Gateway among several that share the documents."""
+        self._documents = documents
+        self._node = node
+        self._name = journal_name(node)
+        self._kept = _journal(documents, self._name)
         self.left_over: list[PendingApproval] = []
-        """Requests that were open at the last stop and whose session has not been told yet."""
-        self._writing = asyncio.Lock()
+        """Requests that were open at a stop and whose session has not been told yet."""
 
     async def load(self) -> None:
-        """Reads the file. Call it before the first request. A damaged file counts as empty."""
-        found = await asyncio.to_thread(self._read)
-        self._pending = {one.id: one for one in found}
-        self.left_over = [one for one in found if one.state != "lost"]
+        """Reads what this Gateway left at its last stop. Call it before the first request."""
+        self.left_over += [one for one in (await self._kept.current()).values() if one.state != "lost"]
+
+    async def inherit(self, node: str) -> None:
+        """Takes over what a Gateway left that has died. Exactly one of the others does so."""
+        name = journal_name(node)
+        if name == self._name:
+            return
+        found = (await _journal(self._documents, name).current()).values()
+        if found:
+            await self._kept.change(lambda kept: kept.update({one.id: one for one in found}))
+            self.left_over += [one for one in found if one.state != "lost"]
+        await self._documents.remove(name)
 
     async def note(self, pending: PendingApproval) -> None:
-        self._pending[pending.id] = pending
-        lost = [id for id, one in self._pending.items() if one.state == "lost"]
-        for id in lost[:-MAX_LOST]:
-            del self._pending[id]
-        await self._write()
+        def put(kept: dict[str, PendingApproval]) -> None:
+            kept[pending.id] = pending
+            lost = [id for id, one in kept.items() if one.state == "lost"]
+            for id in lost[:-MAX_LOST]:
+                del kept[id]
+
+        await self._kept.change(put)
 
     async def forget(self, id: str) -> None:
-        if self._pending.pop(id, None) is not None:
-            await self._write()
+        await self._kept.change(lambda kept: kept.pop(id, None))
 
     def is_lost(self, ref: str) -> bool:
         """Whether an id, or the beginning of one, names a request that a restart closed."""
-        named = (one for id, one in self._pending.items() if id == ref or (len(ref) >= 4 and id.startswith(ref)))
+        kept = self._kept.value
+        named = (one for id, one in kept.items() if id == ref or (len(ref) >= 4 and id.startswith(ref)))
         return any(one.state == "lost" or one in self.left_over for one in named)
 
-    async def _write(self) -> None:
-        async with self._writing:
-            await asyncio.to_thread(_replace, self._path, msgspec.json.encode(list(self._pending.values())))
 
-    def _read(self) -> list[PendingApproval]:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=list[PendingApproval])
-        except FileNotFoundError:
-            return []
-        except (msgspec.DecodeError, OSError) as error:
-            log.warning("%s cannot be read (%s): questions that were open are not told as closed", self._path, error)
-            return []
+def journal_name(node: str) -> str:
+    return f"exec-pending/{node}.json" if node else JOURNAL_FILE
+
+
+def _journal(documents: DocumentStore, name: str) -> SharedDocument[dict[str, PendingApproval]]:
+    return SharedDocument(
+        documents,
+        name,
+        dict,
+        lambda data: {one.id: one for one in msgspec.json.decode(data, type=list[PendingApproval])},
+        lambda kept: msgspec.json.encode(list(kept.values())),
+        damaged="drop",
+        consequence="questions that were open are not told as closed",
+    )
 
 
 class Pattern(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
@@ -364,15 +378,26 @@ class ApprovalRules:
     A file that cannot be understood forbids every command, because that may be what it says.
     """
 
-    def __init__(self, state_dir: str, clock: Clock) -> None:
-        self._path = Path(state_dir) / RULES_FILE
+    def __init__(self, documents: DocumentStore, clock: Clock) -> None:
+        self._document: SharedDocument[RulesFile] = SharedDocument(
+            documents, RULES_FILE, RulesFile, _decode_rules, _encode_rules, damaged="refuse"
+        )
         self._clock = clock
-        self._known: tuple[tuple[int, int, int], RulesSnapshot] | None = None
-        self._writing = asyncio.Lock()
 
     async def snapshot(self) -> RulesSnapshot:
-        """Raises ``BadRules``."""
-        return await asyncio.to_thread(self._read)
+        """The rules of this moment. The record is the caller's own. Raises ``BadRules``."""
+        try:
+            file = await self._document.current()
+        except _BadDocument as bad:
+            raise BadRules(f"{self._document.place} {bad}; mend it or remove it") from None
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise BadRules(f"{self._document.place} cannot be read ({why}); mend it or remove it") from None
+        return self._snapshot(_copy(file))
+
+    def _snapshot(self, file: RulesFile) -> RulesSnapshot:
+        document = self._document
+        return RulesSnapshot(path=document.place, exists=document.exists, hash=_hash(document.data or b""), file=file)
 
     async def rules_for(self, agent_id: str) -> HostRules:
         """The rules of the agent, then those of ``*``, then the defaults. Raises ``ToolError`` for a damaged file."""
@@ -397,66 +422,60 @@ class ApprovalRules:
     async def allow_always(self, agent_id: str, rule: AllowRule, command: str) -> None:
         """Adds the rule to the agent's allowlist. One for the same command takes the place of an older one."""
         now = self._clock.now_ms()
-        async with self._writing:
-            file = (await self.snapshot()).file
+        entry = Pattern(
+            pattern=rule.pattern,
+            cwd=rule.cwd,
+            files=list(rule.files),
+            id=str(uuid.uuid4()),
+            last_used_at=now,
+            last_used_command=command[:500],
+            last_resolved_path=rule.files[0].path if rule.files else None,
+        )
+
+        def add(file: RulesFile) -> None:
             rules = file.agents.setdefault(agent_id, Rules())
-            entry = Pattern(
-                pattern=rule.pattern,
-                cwd=rule.cwd,
-                files=list(rule.files),
-                id=str(uuid.uuid4()),
-                last_used_at=now,
-                last_used_command=command[:500],
-                last_resolved_path=rule.files[0].path if rule.files else None,
-            )
             others = [one for one in rules.allowlist if (one.pattern, one.cwd) != (rule.pattern, rule.cwd)]
             rules.allowlist = [*others, entry][-MAX_PATTERNS:]
-            await self._write(file)
+
+        await self.snapshot()
+        await self._document.change(add)
 
     async def replace(self, file: Any, base_hash: str | None) -> RulesSnapshot:
         """Replaces the whole file if ``base_hash`` is that of the present one. Raises ``BadRules``."""
-        async with self._writing:
-            before = await self.snapshot()
-            if before.exists and not base_hash:
-                raise BadRules("exec approvals base hash required; re-run exec.approvals.get and retry")
-            if before.exists and base_hash != before.hash:
+        before = await self.snapshot()
+        if before.exists and not base_hash:
+            raise BadRules("exec approvals base hash required; re-run exec.approvals.get and retry")
+        new = _decoded(file)
+
+        def put(present: RulesFile) -> None:
+            known = self._snapshot(present)
+            if known.exists and base_hash != known.hash:
                 raise BadRules("exec approvals changed since last load; re-run exec.approvals.get and retry")
-            new = _decoded(file)
-            if new.socket is msgspec.UNSET or "token" not in new.socket:
-                new.socket = before.file.socket
-            await self._write(new)
-            return await self.snapshot()
+            socket = new.socket
+            if socket is msgspec.UNSET or "token" not in socket:
+                socket = present.socket
+            present.version, present.socket = new.version, socket
+            present.defaults, present.agents = new.defaults, new.agents
 
-    def _read(self) -> RulesSnapshot:
-        try:
-            facts = self._path.stat()
-            mark = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
-            if self._known is not None and self._known[0] == mark:
-                return msgspec.structs.replace(self._known[1], file=_copy(self._known[1].file))
-            with self._path.open("rb") as stored:
-                data = stored.read(MAX_RULES_BYTES + 1)
-        except FileNotFoundError:
-            return RulesSnapshot(path=str(self._path), exists=False, hash=_hash(b""), file=RulesFile())
-        except OSError as error:
-            raise BadRules(f"{self._path} cannot be read ({error.strerror}); mend it or remove it") from None
-        if len(data) > MAX_RULES_BYTES:
-            raise BadRules(f"{self._path} is larger than {MAX_RULES_BYTES} bytes; mend it or remove it")
-        try:
-            file = _decoded(msgspec.json.decode(data))
-        except msgspec.MsgspecError as error:
-            raise BadRules(f"{self._path} is no valid JSON ({error}); mend it or remove it") from None
-        snapshot = RulesSnapshot(path=str(self._path), exists=True, hash=_hash(data), file=file)
-        self._known = (mark, snapshot)
-        return msgspec.structs.replace(snapshot, file=_copy(file))
-
-    async def _write(self, file: RulesFile) -> None:
-        data = msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n"
-        await asyncio.to_thread(_replace, self._path, data)
+        await self._document.change(put)
+        return await self.snapshot()
 
 
-def _replace(path: Path, data: bytes) -> None:
-    make_private_dir(str(path.parent))
-    atomic_replace(path, data)
+class _BadDocument(ValueError):
+    """The rules cannot be read. The text says why."""
+
+
+def _decode_rules(data: bytes) -> RulesFile:
+    if len(data) > MAX_RULES_BYTES:
+        raise _BadDocument(f"is larger than {MAX_RULES_BYTES} bytes")
+    try:
+        return _decoded(msgspec.json.decode(data))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _BadDocument(f"is no valid JSON ({error})") from None
+
+
+def _encode_rules(file: RulesFile) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n"
 
 
 def _copy(file: RulesFile) -> RulesFile:
