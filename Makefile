@@ -2,14 +2,16 @@
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= auto
+# A test waits half of its time for a process, a timer or the disk.
+WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 SCHEDULES ?= 1000
 
-.PHONY: help setup setup-dev run test faults check format docs ui pictures bench lock clean
+.PHONY: help setup setup-dev run test test-postgres faults check format docs ui pictures bench lock clean
 
 help:
 	@echo "make run      set up, start the Gateway and open a chat (without a terminal: serve and print the URL)"
 	@echo "make test     set up and run every test"
+	@echo "make test-postgres  run tests/flows with sessions in PostgreSQL"
 	@echo "make faults   kill the Gateway on SCHEDULES (1000) random schedules and check that nothing is lost or repeated"
 	@echo "make check    formatting, lint and types"
 	@echo "make docs     write the reference pages of docs/ from the code"
@@ -35,7 +37,11 @@ run: setup
 	@scripts/run
 
 test: setup-dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/python -m compileall -q -j 0 src
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+test-postgres: setup-dev
+	OPENCLAW_TEST_STORAGE=postgres $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/flows $(PYTEST_ARGS)
 
 faults: setup-dev
 	$(BIN)/python -m tests.faults.kill_schedules $(SCHEDULES)

@@ -30,6 +30,7 @@ from bench import (
     parts,
     recovery,
     replies,
+    scale,
     soak,
     startup,
     store,
@@ -56,6 +57,7 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Row]]]] = {
     "fanout": fanout.measure,
     "recovery": recovery.measure,
     "replies": replies.measure,
+    "scale": scale.measure,
     "soak": soak.measure,
 }
 

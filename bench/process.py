@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -18,6 +19,17 @@ def cpu_s(pid: int) -> float:
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rsplit(")", 1)[1].split()
     return sum(int(field) for field in fields[11:15]) / _TICKS
+
+
+def tree_cpu_s(pid: int) -> float:
+    """The same of a process and its children that run now."""
+    total = cpu_s(pid)
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        children = file.read().split()
+    for child in children:
+        with contextlib.suppress(OSError):
+            total += cpu_s(int(child))
+    return total
 
 
 def rss_mb(pid: int) -> float:

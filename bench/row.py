@@ -35,7 +35,8 @@ class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
     low: float | None = None
     """The smallest of the runs."""
     bar: float
-    """In the same unit; ``measured`` may be at most this."""
+    """In the same unit; ``measured`` may be at most this, or must be at least this with ``at_least``."""
+    at_least: bool = False
     reference: str = ""
     reference_value: float | None = None
     """The floor, measured in the same run, in the same unit."""
@@ -52,9 +53,10 @@ class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def verdict(self) -> str:
         """``ok*``: over the bar in absolute terms, within it for the speed this machine had in the same minute."""
-        if self.measured <= self.bar:
+        measured, bar = (self.bar, self.measured) if self.at_least else (self.measured, self.bar)
+        if measured <= bar:
             return "ok"
-        if self.kind != "size" and self.measured <= self.bar * self.slowness:
+        if self.kind != "size" and measured <= bar * self.slowness:
             return "ok*"
         return "short"
 
@@ -90,7 +92,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"({_number(row.low)})" if row.low is not None else "",
         reference,
         f"{_number(row.ratio)}x" if row.ratio is not None else "",
-        f"≤ {_number(row.bar)} {row.unit}",
+        f"{'≥' if row.at_least else '≤'} {_number(row.bar)} {row.unit}" if row.bar or not row.at_least else "",
         f"{row.verdict}{'  ' + row.note if row.note else ''}",
     )
 

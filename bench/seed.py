@@ -54,7 +54,7 @@ def long_transcript(path: Path, session_id: str, messages: int, size: int, *, ke
     parent: str | None = None
     for number in range(messages):
         own = f"{number:08x}"
-        message = _user(text) if number % 2 == 0 else _assistant(text)
+        message = user(text) if number % 2 == 0 else assistant(text)
         entry = {"type": "message", "id": own, "parentId": parent, "timestamp": STAMP, "message": message}
         lines.append(json.dumps(entry))
         parent = own
@@ -71,11 +71,11 @@ def long_transcript(path: Path, session_id: str, messages: int, size: int, *, ke
     path.write_text("\n".join(lines) + "\n")
 
 
-def _user(text: str) -> dict[str, Any]:
+def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "text", "text": text}], "timestamp": STAMP_MS}
 
 
-def _assistant(text: str) -> dict[str, Any]:
+def assistant(text: str) -> dict[str, Any]:
     cost = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "total": 0}
     usage = {"input": 100, "output": 20, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 120, "cost": cost}
     return {

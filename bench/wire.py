@@ -33,6 +33,8 @@ class Wire:
         self.first_delta: bytes | None = None
         """The first frame with text of the assistant, and when it came; set to None to wait for another."""
         self.first_delta_ns = 0
+        self.stamped_ms: list[float] | None = None
+        """How long each delta took that names the time when the model wrote it. None: nobody asks."""
 
     async def connect(self, caps: tuple[str, ...]) -> None:
         await self._socket.receive()  # the challenge
@@ -81,6 +83,10 @@ class Wire:
             self.frames += 1
             if data.startswith(b'{"type":"res"'):
                 self._answered(msgspec.json.decode(data))
+            elif self.stamped_ms is not None and b'"delta":"' in data:
+                stamp = data.partition(b'"delta":"')[2].partition(b'"')[0]
+                if stamp.isdigit():
+                    self.stamped_ms.append((time.monotonic_ns() - int(stamp)) / 1e6)
             elif self.first_delta is None and b'"delta"' in data:
                 self.first_delta_ns = time.monotonic_ns()
                 self.first_delta = data

@@ -71,22 +71,22 @@ class Reads:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.found: set[tuple[str, str]] = set()
-        trees = [ast.parse(path.read_text("utf-8")) for path in _sources()]
         self._returns: dict[str, Types] = defaultdict(frozenset)
         self._attributes: dict[str, Types] = defaultdict(frozenset)
-        for tree in trees:
-            self._declarations(tree)
-        for tree in trees:
-            for node in ast.walk(tree):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    self._function(node)
+        functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+        for path in _sources():
+            functions += self._declarations(ast.parse(path.read_text("utf-8")))
+        for function in functions:
+            self._function(function)
 
     def __contains__(self, key: Key) -> bool:
         return self.found.issuperset(key.fields)
 
-    def _declarations(self, tree: ast.Module) -> None:
+    def _declarations(self, tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Keeps the types that are declared in a file. Yields its functions."""
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node
                 self._returns[node.name] |= self._named(node.returns)
                 if any(isinstance(mark, ast.Name) and mark.id == "property" for mark in node.decorator_list):
                     self._attributes[node.name] |= self._named(node.returns)
@@ -111,13 +111,17 @@ class Reads:
         arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
         names = {argument.arg: self._named(argument.annotation) for argument in arguments}
         nodes = list(ast.walk(function))
+        bindings = [
+            (name.id, value)
+            for node in nodes
+            if isinstance(node, _BINDING)
+            for target, value in _bindings(node)
+            for name in ast.walk(target)
+            if isinstance(name, ast.Name)
+        ]
         # Twice, because a name may be bound after the place where the walk first meets it.
-        for _ in range(2):
-            for node in nodes:
-                for target, value in _bindings(node):
-                    for name in ast.walk(target):
-                        if isinstance(name, ast.Name):
-                            names[name.id] = names.get(name.id, frozenset()) | self._types(value, names)
+        for name, value in (*bindings, *bindings):
+            names[name] = names.get(name, frozenset()) | self._types(value, names)
         for node in nodes:
             if isinstance(node, ast.Attribute):
                 for record in self._types(node.value, names):
@@ -158,6 +162,9 @@ def _sources() -> Iterator[Path]:
             continue  # The audit judges settings. Nothing follows from that.
         if inside[0] != "config" or (inside[-1] in READERS_IN_CONFIG and len(inside) == 2):
             yield path
+
+
+_BINDING = (ast.Assign, ast.NamedExpr, ast.For, ast.AsyncFor, ast.comprehension)
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:

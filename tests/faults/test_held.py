@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import WireClient, model_config
+from tests.support.ircv3_server import Ircv3Server
 from tests.support.model_server import ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
 
@@ -159,3 +160,34 @@ async def test_a_voice_message_is_transcribed_after_a_kill_and_answered_once(
         calls = await signal.called("send")
     assert [call["message"] for call in calls] == ["Heard."]
     assert len(models.requests) == 1 and b"what I said" in models.requests[0].raw
+
+
+async def test_lines_of_irc_are_on_disk_while_earlier_ones_cannot_be_worked_off(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    """IRC tells nothing twice, so a kill while ten lines wait must lose none of them."""
+    full = tmp_path / "full"
+    async with Ircv3Server() as irc:
+        section = {"host": "127.0.0.1", "port": irc.port, "tls": False, "nick": "claw", "channels": ["#room"]}
+        config = model_config(
+            models.base_url, models.api_key, channels={"irc": {**section, "allowFrom": ["ann!u@h", "bob!u@h"]}}
+        )
+        gateway = ForkedGateway(tmp_path / "irc", config)
+        plan(gateway, {"at": "write", "path": "*/sessions.journal", "do": "ENOSPC", "while": str(full)})
+        async with gateway:
+            await irc.joined()
+            full.touch()
+            for number in range(10):
+                who = "ann" if number % 2 else "bob"
+                irc.tell(f"@msgid=in-{number} :{who}!u@h PRIVMSG claw :line {number}")
+            async with gateway.client() as client, asyncio.timeout(60):
+                while len(await held(client)) < 10:
+                    await asyncio.sleep(0.02)
+            gateway.kill()
+            irc.disconnect()
+            full.unlink()
+            await gateway.start()
+            async with gateway.client() as client, asyncio.timeout(60):
+                while len(rows := (await client.call("messages.list", {}))["messages"]) < 10 or await held(client):
+                    await asyncio.sleep(0.02)
+    assert sorted(row["text"].rpartition("line ")[2] for row in rows) == [str(number) for number in range(10)]

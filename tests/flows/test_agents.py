@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import stored
 from tests.support.gateway import RequestFailed
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
@@ -34,8 +35,11 @@ async def test_an_agent_is_added_talks_from_its_own_workspace_and_is_deleted(
         gone = await client.call("agents.delete", {"agentId": "work-horse"})
         assert gone["removedBindings"] == 1
         assert not Path(made["workspace"]).exists()
-        assert list((gateway.state_dir / "trash").rglob("*.jsonl"))
-        assert "agent:work-horse:main" in next((gateway.state_dir / "trash").rglob("sessions.json")).read_text()
+        if gateway.storage is None:
+            assert list((gateway.state_dir / "trash").rglob("*.jsonl"))
+            assert "agent:work-horse:main" in next((gateway.state_dir / "trash").rglob("sessions.json")).read_text()
+        else:
+            assert [".jsonl.deleted." in name for name in stored.transcripts(gateway, "work-horse")] == [True]
         listed = await client.call("sessions.list", {})
         assert [row["key"] for row in listed["sessions"]] == ["agent:main:main"]
         await client.chat("still here", "main")

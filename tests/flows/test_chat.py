@@ -6,10 +6,10 @@ import asyncio
 import base64
 import json
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
+from tests.support import stored
 from tests.support.gateway import RequestFailed, WireClient, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
@@ -23,8 +23,8 @@ async def test_a_message_is_answered_and_both_are_on_disk_in_the_documented_form
     async with gateway.client() as client:
         final = await client.chat("hello [[reply:Hi there.]]", run_id="run-1")
     assert text_of(final) == "Hi there."
-    store = json.loads((await _folded(gateway)).read_text())
-    entry = store["agent:main:main"]
+    await gateway.stop()  # The rows of sessions are at most a second behind; a stop writes them at once.
+    entry = stored.sessions(gateway)["agent:main:main"]
     lines = gateway.transcript(entry["sessionId"])
     header, *entries = lines
     assert (header["type"], header["version"], header["id"]) == ("session", 3, entry["sessionId"])
@@ -36,12 +36,6 @@ async def test_a_message_is_answered_and_both_are_on_disk_in_the_documented_form
     assert assistant["content"] == [{"type": "text", "text": "Hi there."}]
     assert (assistant["provider"], assistant["model"], assistant["stopReason"]) == ("mock", "mock-1", "stop")
     assert entry["totalTokens"] == assistant["usage"]["input"] > 0
-
-
-async def _folded(gateway: InProcessGateway) -> Path:
-    """sessions.json is at most a second behind; stopping the Gateway folds it at once."""
-    await gateway.stop()
-    return gateway.sessions_dir() / "sessions.json"
 
 
 async def test_the_user_message_is_in_the_transcript_before_the_model_is_asked(
@@ -75,7 +69,7 @@ async def test_the_model_sees_the_whole_conversation_and_the_prompt_is_never_sto
     assert [message["role"] for message in second["messages"]] == ["user", "assistant", "user"]
     assert second["messages"][1]["content"][0]["text"] == "first"
     assert "pirate" not in json.dumps(history)
-    assert "pirate" not in (gateway.sessions_dir() / f"{history['sessionId']}.jsonl").read_text()
+    assert "pirate" not in json.dumps(gateway.transcript(history["sessionId"]))
 
 
 async def test_the_cached_part_of_the_prompt_is_the_same_bytes_from_turn_to_turn(

@@ -11,14 +11,14 @@ import json
 import os
 import random
 import re
-import sqlite3
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import stored
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import model_config
 from tests.support.model_server import Call, ModelServer, Recorded, Reply, last_user_text
@@ -192,30 +192,32 @@ async def settled(gateway: ForkedGateway, numbers: int) -> list[Row]:
     """All messages in the order they were accepted, once every one has an end and all answers have gone out."""
     async with asyncio.timeout(60):
         while True:
-            rows, pending = await asyncio.to_thread(read_ledger, gateway.state_dir / "ledger.db")
+            rows, pending = await asyncio.to_thread(read_ledger, gateway)
             if not pending and all(row.state in ENDS for row in rows) and set(owners(rows)) >= set(range(numbers)):
                 return rows
             await asyncio.sleep(0.1)
 
 
-def read_ledger(path: Path) -> tuple[list[Row], int]:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-        found = database.execute("SELECT id, run_id, state, code, body, result FROM messages ORDER BY id").fetchall()
-        waiting = database.execute("SELECT COUNT(*) FROM outbox WHERE state = 'pending'").fetchone()[0]
+def read_ledger(gateway: ForkedGateway) -> tuple[list[Row], int]:
+    found = stored.ledger(gateway, "SELECT id, run_id, state, code, body, result FROM messages ORDER BY id")
+    [waiting] = stored.ledger(gateway, "SELECT COUNT(*) AS count FROM outbox WHERE state = 'pending'")
     return [
-        Row(id, run_id, state, code, json.loads(body)["prompt"], json.loads(result or b"{}").get("answeredBy"))
-        for id, run_id, state, code, body, result in found
-    ], waiting
+        Row(
+            *(row["id"], row["run_id"], row["state"], row["code"], json.loads(row["body"])["prompt"]),
+            json.loads(row["result"] or b"{}").get("answeredBy"),
+        )
+        for row in found
+    ], waiting["count"]
 
 
 def user_texts(gateway: ForkedGateway) -> dict[str, list[str]]:
     """What people said, by session file."""
     found: dict[str, list[str]] = {}
-    for path in sorted(gateway.sessions_dir().glob("*.jsonl")):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for name, data in stored.live_transcripts(gateway).items():
+        lines = [json.loads(line) for line in data.splitlines()]
         ids = [line["id"] for line in lines]
         assert len(ids) == len(set(ids))
-        found[path.name] = [
+        found[name] = [
             json.dumps(line["message"]["content"])
             for line in lines
             if line["type"] == "message" and line["message"]["role"] == "user"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import uuid
 from pathlib import Path
 
+from tests.support import stored
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
@@ -108,9 +108,8 @@ async def test_after_a_power_cut_between_two_parts_the_answer_is_finished(tmp_pa
         await client.call("agent.wait", {"runId": run_id, "timeoutMs": 15_000})
         history = (await client.call("chat.history", {"sessionKey": "main"}))["messages"]
         assert [m["content"][0]["text"] for m in history if m["role"] == "assistant"] == ["one two three"]
-    with sqlite3.connect(tmp_path / "state" / "ledger.db") as ledger:
-        (result,) = ledger.execute("select result from messages").fetchone()
-        assert json.loads(result)["text"] == "one two three"
+    [row] = stored.ledger(again, "SELECT result FROM messages")
+    assert json.loads(row["result"])["text"] == "one two three"
 
 
 async def test_reasoning_cut_by_the_limit_stays_hidden_in_both_parts(

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support import stored
 from tests.support.gateway import FEW_TOOLS, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
@@ -55,8 +56,7 @@ def note(text: str, path: str = "memory/note.md") -> list[Reply]:
 
 
 def entry(gateway: InProcessGateway) -> dict[str, Any]:
-    stored = msgspec.json.decode((gateway.sessions_dir() / "sessions.json").read_bytes())
-    return stored["agent:main:main"]
+    return stored.sessions(gateway)["agent:main:main"]
 
 
 async def test_near_the_threshold_the_agent_writes_notes_before_it_answers_and_nobody_sees_it(

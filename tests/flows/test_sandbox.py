@@ -35,13 +35,16 @@ def config_of(models: ModelServer, sandbox: dict[str, Any], **sections: Any) -> 
 
 
 def tool_results(models: ModelServer) -> list[str]:
-    """The tool results that the model saw last."""
+    """The tool results of the last request that had some. A sub-agent's request may have come after it."""
     found: list[str] = []
-    for message in models.requests[-1].body["messages"]:
-        for block in message["content"] if isinstance(message["content"], list) else ():
-            if block["type"] == "tool_result":
-                content = block["content"]
-                found.append(content if isinstance(content, str) else "".join(one.get("text", "") for one in content))
+    for request in reversed(models.requests):
+        for message in request.body["messages"]:
+            for block in message["content"] if isinstance(message["content"], list) else ():
+                if block["type"] == "tool_result":
+                    told = block["content"]
+                    found.append(told if isinstance(told, str) else "".join(one.get("text", "") for one in told))
+        if found:
+            break
     return found
 
 

@@ -40,6 +40,7 @@ async def test_everything_said_is_found_with_where_and_who(gateway: InProcessGat
         assert "agent:main:main" in shown.stdout and "toolResult" in shown.stdout, shown
 
 
+@pytest.mark.files_only("files are compressed; PostgreSQL compresses long values itself")
 async def test_a_compressed_session_lists_searches_shows_and_goes_on(
     gateway: InProcessGateway, models: ModelServer
 ) -> None:
@@ -110,6 +111,7 @@ async def test_notes_are_found_by_the_agent_and_from_the_command_line(
         assert "Search: on, by keyword" in told or "Search: on, by hybrid" in told
 
 
+@pytest.mark.files_only("files are compressed; PostgreSQL compresses long values itself")
 async def test_old_transcripts_are_compressed_without_being_asked_for(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("an old story")

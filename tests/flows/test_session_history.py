@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import stored
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import RequestFailed, WireClient
 from tests.support.gateway_in_process import InProcessGateway
@@ -123,7 +124,7 @@ async def test_deleting_a_chat_takes_its_earlier_sessions_along(gateway: InProce
         await client.chat("two", KEY)
         answer = await client.call("sessions.delete", {"key": KEY})
     assert len(answer["archived"]) == 2
-    assert list(gateway.sessions_dir().glob("*.jsonl")) == []
+    assert stored.live_transcripts(gateway) == {}
 
 
 async def test_the_command_line_lists_and_resumes(gateway: InProcessGateway) -> None:

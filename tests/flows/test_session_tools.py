@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.support import stored
 from tests.support.gateway import TOKEN, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
@@ -45,7 +46,8 @@ async def test_a_model_lists_the_sessions_and_reads_one(gateway: InProcessGatewa
         assert rows["main"]["kind"] == "main" and rows["agent:main:shopping"]["kind"] == "other"
         row = rows["agent:main:shopping"]
         assert [message["role"] for message in row["messages"]] == ["user", "assistant"]
-        assert Path(row["transcriptPath"]).name == f"{row['sessionId']}.jsonl" and Path(row["transcriptPath"]).exists()
+        assert Path(row["transcriptPath"]).name == f"{row['sessionId']}.jsonl"
+        assert f"{row['sessionId']}.jsonl" in stored.transcripts(gateway)
         assert (row["channel"], row["systemSent"], row["totalTokens"] > 0) == ("webchat", True, True)
 
 

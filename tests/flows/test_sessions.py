@@ -11,11 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.support import stored
 from tests.support.gateway import TOKEN, RequestFailed, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
 KEY = "agent:main:work"
+OLD = {"agent:main:main": {"sessionId": "old", "updatedAt": 1_700_000_000_000, "chatType": "direct"}}
 
 
 async def listed(client: WireClient, **params: Any) -> list[str]:
@@ -25,14 +27,12 @@ async def listed(client: WireClient, **params: Any) -> list[str]:
 async def test_a_client_that_asks_for_pages_gets_them_and_one_that_does_not_gets_everything(
     tmp_path: Path, models: ModelServer
 ) -> None:
-    folder = tmp_path / "state" / "agents" / "main" / "sessions"
-    folder.mkdir(parents=True)
     entries = {
         f"agent:main:s{number}": {"sessionId": f"i{number}", "updatedAt": 9_000 - number} for number in range(230)
     }
-    (folder / "sessions.json").write_text(json.dumps({**entries, "unknown": {"sessionId": "u", "updatedAt": 1}}))
-    config = model_config(models.base_url, models.api_key)
-    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+    gateway = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
+    stored.put_sessions(gateway, {**entries, "unknown": {"sessionId": "u", "updatedAt": 1}})
+    async with gateway, gateway.client() as client:
         everything = await client.call("sessions.list", {})
         assert everything["count"] == 230 and "nextOffset" not in everything
         offset, keys, told = 0, [], []
@@ -235,8 +235,8 @@ async def test_keeping_the_last_lines_damages_nothing(gateway: InProcessGateway)
         "3 [[reply:answer 3]]",
         "answer 3",
     ]
-    with open(answer["archived"]) as archived:
-        assert [json.loads(line) for line in archived] == whole
+    archived = stored.transcripts(gateway)[Path(answer["archived"]).name]
+    assert [json.loads(line) for line in archived.splitlines()] == whole
 
 
 async def test_previews_are_short_and_say_what_is_missing(gateway: InProcessGateway) -> None:
@@ -250,6 +250,7 @@ async def test_previews_are_short_and_say_what_is_missing(gateway: InProcessGate
     ]
 
 
+@pytest.mark.files_only("sessions.json is edited by hand")
 async def test_an_edit_of_sessions_json_by_hand_is_taken_over(gateway: InProcessGateway) -> None:
     path = gateway.sessions_dir() / "sessions.json"
     async with gateway.client() as client:
@@ -319,7 +320,7 @@ async def test_agents_keep_separate_histories(gateway: InProcessGateway, models:
         await client.chat("secret of main", "agent:main:main")
         await client.chat("hello beta", "agent:beta:main")
     assert "secret of main" not in json.dumps(models.requests[-1].body["messages"])
-    assert list(gateway.sessions_dir("beta").glob("*.jsonl"))
+    assert stored.live_transcripts(gateway, "beta")
 
 
 async def test_a_message_by_any_door_begins_a_new_session_after_the_daily_reset(
@@ -329,12 +330,9 @@ async def test_a_message_by_any_door_begins_a_new_session_after_the_daily_reset(
     config = model_config(models.base_url, models.api_key)
     config["gateway"] |= endpoints
     for door in ("agent", "openai"):
-        state = tmp_path / door / "state"
-        folder = state / "agents" / "main" / "sessions"
-        folder.mkdir(parents=True)
-        old = {"agent:main:main": {"sessionId": "old", "updatedAt": 1_700_000_000_000, "chatType": "direct"}}
-        (folder / "sessions.json").write_text(json.dumps(old))
-        async with InProcessGateway(state, config) as gateway, gateway.client() as client:
+        gateway = InProcessGateway(tmp_path / door / "state", config)
+        stored.put_sessions(gateway, OLD)
+        async with gateway, gateway.client() as client:
             if door == "agent":
                 sent = await client.send("agent", {"message": "hi", "sessionKey": "main", "idempotencyKey": "1"})
                 await client.answer(sent)
@@ -356,14 +354,9 @@ async def test_a_message_by_any_door_begins_a_new_session_after_the_daily_reset(
 async def test_a_setting_after_the_daily_reset_is_for_the_session_that_begins(
     tmp_path: Path, models: ModelServer, setting: str, field: str, value: str
 ) -> None:
-    folder = tmp_path / "state" / "agents" / "main" / "sessions"
-    folder.mkdir(parents=True)
-    old = {"agent:main:main": {"sessionId": "old", "updatedAt": 1_700_000_000_000, "chatType": "direct"}}
-    (folder / "sessions.json").write_text(json.dumps(old))
-    async with (
-        InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key)) as gateway,
-        gateway.client() as client,
-    ):
+    gateway = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
+    stored.put_sessions(gateway, OLD)
+    async with gateway, gateway.client() as client:
         await client.call("sessions.patch", {"key": "main", "label": "A name is no use"})
         await client.chat(setting)
         [row] = (await client.call("sessions.list", {}))["sessions"]

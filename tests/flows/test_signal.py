@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import stored
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import WireClient, model_config
 from tests.support.gateway_in_process import InProcessGateway
@@ -244,7 +245,7 @@ async def test_words_that_waited_for_more_survive_a_power_cut(
     ) as gateway:
         await signal.say("I was about to add [[reply:go on]]", sender=ANN)
         async with asyncio.timeout(60):
-            while b"about to add" not in (gateway.state_dir / "ledger.db-wal").read_bytes():
+            while "about to add" not in await asyncio.to_thread(stored.everything_in_ledger, gateway):
                 await asyncio.sleep(0.01)
         gateway.kill()
         signal.disconnect()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import uuid
 
+from tests.support import stored
 from tests.support.gateway import WireClient, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
@@ -43,8 +43,7 @@ async def test_the_ledger_knows_silence_from_an_answer(gateway: InProcessGateway
     models.reply("NO_REPLY")
     async with gateway.client() as client:
         await client.chat("psst")
-    with sqlite3.connect(gateway.state_dir / "ledger.db") as ledger:
-        assert "silent" in [row[0] for row in ledger.execute("select state from messages")]
+    assert "silent" in [row["state"] for row in stored.ledger(gateway, "SELECT state FROM messages")]
 
 
 async def test_reasoning_in_tags_is_kept_and_never_shown(gateway: InProcessGateway, models: ModelServer) -> None:

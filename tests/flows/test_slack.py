@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
+import aiohttp
 import pytest
 
 from tests.support.forked_gateway import ForkedGateway
@@ -397,3 +402,58 @@ async def test_a_file_of_the_workspace_goes_with_the_words(
         await slack.say("send")
         (sent,) = await slack.wrote()
     assert (sent["text"], sent["files"]) == ("Here *it* is.", [("a.txt", b"words")])
+
+
+# Requests instead of a WebSocket
+
+SIGNING = "signing-canary-0123456789abcdef"
+
+
+def signed(body: bytes, *, secret: str = SIGNING, stamp: int | None = None) -> dict[str, str]:
+    at = str(int(time.time()) if stamp is None else stamp)
+    mark = hmac.new(secret.encode(), f"v0:{at}:".encode() + body, hashlib.sha256).hexdigest()
+    return {"X-Slack-Request-Timestamp": at, "X-Slack-Signature": f"v0={mark}"}
+
+
+async def test_with_the_mode_http_signed_requests_are_heard_and_kept_before_they_are_answered(
+    tmp_path: Path, models: ModelServer, slack: SlackServer
+) -> None:
+    section = {"mode": "http", "signingSecret": SIGNING, "slashCommand": {"enabled": True}}
+    config = configuration(models, slack, None, section)
+    del config["channels"]["slack"]["appToken"]
+    async with (
+        InProcessGateway(tmp_path / "state", config) as gateway,
+        gateway.client() as client,
+        aiohttp.ClientSession() as http,
+    ):
+        async with asyncio.timeout(60):
+            while not (await client.call("channels.status", {}))["channelAccounts"]["slack"][0]["connected"]:
+                await asyncio.sleep(0.01)
+
+        async def post(body: bytes, headers: dict[str, str], kind: str = "application/json") -> tuple[int, str]:
+            asked = {"Content-Type": kind, **headers}
+            async with http.post(f"{gateway.url}/slack/events", data=body, headers=asked) as answer:
+                return answer.status, await answer.text()
+
+        challenge = json.dumps({"type": "url_verification", "challenge": "c42"}).encode()
+        assert await post(challenge, signed(challenge)) == (200, "c42")
+        event = slack.message("hello [[reply:Hi **Ann**]]")
+        body = json.dumps({"type": "event_callback", "team_id": "T0TEAM", "event": event}).encode()
+        old = int(time.time()) - 600
+        for headers in (signed(body, secret="wrong"), signed(body, stamp=old), {}):
+            assert (await post(body, headers))[0] == 401
+        for _ in range(2):  # Slack sends it again when it has seen no answer.
+            assert await post(body, signed(body)) == (200, "")
+        assert (await client.call("messages.list", {}))["messages"], "it was on disk before the answer"
+        (reply,) = await slack.wrote()
+        fields = {"command": "/openclaw", "text": "status", "user_id": ANN, "channel_id": "D0ANN", "trigger_id": "1.2"}
+        form = urlencode(fields).encode()
+        assert await post(form, signed(form), "application/x-www-form-urlencoded") == (200, "")
+        status = (await slack.wrote(2))[1]
+        for junk in (b"[" * 100_000, b"{", b'{"type": "event_callback", "event": 7}'):
+            assert await post(junk, signed(junk)) == (200, "")
+        shown = json.dumps([await client.call("channels.status", {"probe": True}), await client.call("config.get", {})])
+        shown += gateway.errors_path.read_text()
+    assert (reply["channel"], reply["text"]) == ("D0ANN", "Hi *Ann*")
+    assert "mock/mock-1" in status["text"] and slack.opened == 0
+    assert len(models.requests) == 1 and SIGNING not in shown

@@ -8,8 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from openclaw.storage.files.newer_state import ARCHIVE
 from tests.storage.files.newer_state import add_session, conversation, database
+from tests.support import stored
 from tests.support.gateway import model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
@@ -30,10 +33,9 @@ def transcript_lines(session_id: str, question: str, answer: str) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def made_elsewhere(state: Path, now: int) -> Path:
-    folder = state / "agents" / "main" / "sessions"
-    folder.mkdir(parents=True)
-    (folder / "t-topic-42.jsonl").write_text(transcript_lines("t", "asked in the topic", "said in the topic"))
+def made_elsewhere(gateway: InProcessGateway, now: int) -> None:
+    lines = transcript_lines("t", "asked in the topic", "said in the topic")
+    stored.put_transcript(gateway, "t-topic-42.jsonl", lines.encode())
     entries: dict[str, Any] = {
         "agent:main:main": {"sessionId": "m", "updatedAt": now, "lastChannel": "telegram", "lastTo": "telegram:1"},
         TOPIC: {"sessionId": "t", "updatedAt": now - 1, "chatType": "group", "provider": "telegram", "room": "#r"},
@@ -43,8 +45,7 @@ def made_elsewhere(state: Path, now: int) -> Path:
         "global": {"sessionId": "g", "updatedAt": now},
         "unknown": {"sessionId": "u", "updatedAt": now},
     }
-    (folder / "sessions.json").write_text(json.dumps(entries))
-    return folder
+    stored.put_sessions(gateway, entries)
 
 
 async def run_cli(gateway: InProcessGateway, *args: str) -> str:
@@ -56,9 +57,9 @@ async def run_cli(gateway: InProcessGateway, *args: str) -> str:
 async def test_sessions_made_elsewhere_are_listed_with_their_channel_and_reserved_keys_never(
     tmp_path: Path, models: ModelServer
 ) -> None:
-    made_elsewhere(tmp_path / "state", int(time.time() * 1000))
-    config = model_config(models.base_url, models.api_key)
-    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+    gateway = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
+    made_elsewhere(gateway, int(time.time() * 1000))
+    async with gateway, gateway.client() as client:
         rows = (await client.call("sessions.list", {}))["sessions"]
         channels = {row["key"]: row["channel"] for row in rows}
         assert channels == {
@@ -77,24 +78,26 @@ async def test_sessions_made_elsewhere_are_listed_with_their_channel_and_reserve
 
 
 async def test_topic_goes_on_in_the_file_that_has_its_number(tmp_path: Path, models: ModelServer) -> None:
-    folder = made_elsewhere(tmp_path / "state", int(time.time() * 1000))
-    config = model_config(models.base_url, models.api_key)
-    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+    gateway = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
+    made_elsewhere(gateway, int(time.time() * 1000))
+    async with gateway, gateway.client() as client:
         assert len((await client.call("chat.history", {"sessionKey": TOPIC}))["messages"]) == 2
         await client.chat("go on", TOPIC)
         assert "said in the topic" in json.dumps(models.requests[-1].body["messages"])
-        assert len((folder / "t-topic-42.jsonl").read_text().splitlines()) > 3
+        assert len(stored.transcripts(gateway)["t-topic-42.jsonl"].splitlines()) > 3
         fresh = (await client.call("sessions.reset", {"key": TOPIC}))["entry"]
         await client.chat("anew", TOPIC)
-        assert (folder / f"{fresh['sessionId']}-topic-42.jsonl").is_file()
+        # In a database the topic is in the session's row alone.
+        topic = "-topic-42" if gateway.storage is None else ""
+        assert f"{fresh['sessionId']}{topic}.jsonl" in stored.transcripts(gateway)
 
 
 async def test_message_from_the_web_leaves_the_route_of_the_last_channel_alone(
     tmp_path: Path, models: ModelServer
 ) -> None:
-    made_elsewhere(tmp_path / "state", int(time.time() * 1000))
-    config = model_config(models.base_url, models.api_key)
-    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+    gateway = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
+    made_elsewhere(gateway, int(time.time() * 1000))
+    async with gateway, gateway.client() as client:
         await client.chat("from the web")
         row = (await client.call("sessions.list", {}))["sessions"][0]
         assert row["deliveryContext"] == {"channel": "telegram", "to": "telegram:1"}
@@ -120,6 +123,7 @@ async def test_one_session_for_everything_goes_by_the_name_main(tmp_path: Path, 
         assert all(frame["payload"].get("sessionKey") != "global" for frame in client.events)
 
 
+@pytest.mark.files_only("sessions.json is edited by hand")
 async def test_store_has_a_turn_soon_after_its_end_and_an_edit_is_seen_at_once(
     gateway: InProcessGateway, models: ModelServer
 ) -> None:
@@ -186,6 +190,7 @@ async def test_answer_cut_by_the_limit_is_one_message_for_others(
     assert answer["messages"][1]["content"] == [{"type": "text", "text": "part one and part two."}]
 
 
+@pytest.mark.files_only("the import of a folder writes files, and is refused with PostgreSQL")
 async def test_sessions_of_a_newer_folder_come_in_through_a_running_gateway_and_go_on(
     tmp_path: Path, gateway: InProcessGateway, models: ModelServer
 ) -> None:
@@ -206,6 +211,7 @@ async def test_sessions_of_a_newer_folder_come_in_through_a_running_gateway_and_
     assert refused.returncode == 1 and "no state folder" in refused.stderr
 
 
+@pytest.mark.files_only("the files of the sessions were moved away")
 async def test_a_store_that_was_moved_away_makes_the_gateway_unwell(tmp_path: Path, gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("hello")

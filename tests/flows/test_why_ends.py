@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from openclaw.runs.recovery import EXPIRY_MS
 from tests.flows.test_why import story, why
+from tests.support import stored
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import RequestFailed, WireClient, model_config
 from tests.support.gateway_in_process import InProcessGateway
@@ -163,7 +163,7 @@ async def test_a_message_that_was_turned_away_is_found_by_its_id_on_the_channel_
         assert told["kind"] == "turnedAway" and told["turnedAway"][0]["code"] == "access_denied"
         assert "It was not taken in: its sender may not write to the agent here" in "\n".join(told["story"])
         assert "secret" not in json.dumps(told)
-        assert b"secret" not in (gateway.state_dir / "ledger.db").read_bytes()
+        assert "secret" not in stored.everything_in_ledger(gateway)
         await signal.repeat_all()
         async with asyncio.timeout(60):
             while (await why(client, ref))["turnedAway"][0]["count"] < 2:
@@ -257,9 +257,7 @@ async def test_too_old_when_the_gateway_came_back(start_process: StartProcess, m
         await models.wait_for_requests(1)
         await send(client, "b")
         gateway.kill()
-        with contextlib.closing(sqlite3.connect(gateway.state_dir / "ledger.db")) as database:
-            database.execute("UPDATE messages SET accepted_at = accepted_at - ?", (EXPIRY_MS,))
-            database.commit()
+        stored.ledger(gateway, f"UPDATE messages SET accepted_at = accepted_at - {EXPIRY_MS}")
         await gateway.start()
         async with gateway.client() as again:
             for key in ("a", "b"):
@@ -303,6 +301,7 @@ async def test_a_restart_before_it_began(start_process: StartProcess, models: Mo
     [("ENOSPC", "No space left on device"), ("EIO", "Input/output error"), ("EROFS", "Read-only file system")],
 )
 @pytest.mark.parametrize("path", ["*.jsonl", "*/ledger.db"])
+@pytest.mark.files_only("the disk of the Gateway refuses the files of sessions")
 async def test_a_disk_that_takes_nothing(
     start: Start, models: ModelServer, tmp_path: Path, error: str, words: str, path: str
 ) -> None:

@@ -526,11 +526,13 @@ PROMPT_MAKERS = {
 def test_every_place_that_makes_a_prompt_is_known() -> None:
     found: dict[str, set[str]] = {name: set() for name in PROMPT_MAKERS}
     for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                called = ast.unparse(node.func)
-                for name in found:
-                    if called == name or called.endswith(f".{name}"):
+        text = path.read_text()
+        named = [name for name in found if all(part in text for part in name.split("."))]
+        for node in ast.walk(ast.parse(text)) if named else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                last = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+                for name in named:
+                    if name.endswith(last) and f".{ast.unparse(node.func)}".endswith(f".{name}"):
                         found[name].add(path.relative_to(SOURCE).as_posix())
     assert found == PROMPT_MAKERS
 

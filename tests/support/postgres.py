@@ -41,9 +41,12 @@ def needs_postgres() -> Path:
 
 
 class PostgresServer:
-    """A server on a unix socket in a folder of its own. It is stopped when the tests end."""
+    """A server on a unix socket in a folder of its own. It is stopped when the tests end.
 
-    def __init__(self, programs: Path) -> None:
+    Without ``durable`` it does not wait for the disk, which a killed server survives and a power cut would not.
+    """
+
+    def __init__(self, programs: Path, *, durable: bool = False) -> None:
         self._programs = programs
         self.folder = Path(tempfile.mkdtemp(prefix="openclaw-pg-"))
         self.folder.chmod(0o755)
@@ -54,7 +57,8 @@ class PostgresServer:
         self._data = self.folder / "data"
         self._run("initdb", "-D", str(self._data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C")
         settings = ["listen_addresses = ''", f"unix_socket_directories = '{self.folder}'", "max_connections = 200"]
-        settings += ["fsync = off", "shared_buffers = 32MB", "full_page_writes = off"]
+        settings += ["shared_buffers = 256MB"] if durable else ["fsync = off", "shared_buffers = 32MB"]
+        settings += [] if durable else ["full_page_writes = off"]
         with (self._data / "postgresql.auto.conf").open("a") as file:
             file.write("\n".join([*settings, ""]))
         self.start()
@@ -62,6 +66,11 @@ class PostgresServer:
     @property
     def url(self) -> str:
         return f"postgresql://{USER}@/postgres?host={self.folder}"
+
+    @property
+    def pid(self) -> int:
+        """The process that starts all others of the server."""
+        return int((self._data / "postmaster.pid").read_text().split()[0])
 
     def start(self) -> None:
         self._run("pg_ctl", "-D", str(self._data), "-l", str(self.folder / "log"), "-w", "-t", "60", "start")
@@ -71,7 +80,7 @@ class PostgresServer:
 
     def remove(self) -> None:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            pid = int((self._data / "postmaster.pid").read_text().split()[0])
+            pid = self.pid
             os.kill(pid, signal.SIGQUIT)
             for _ in range(200):
                 os.kill(pid, 0)  # It raises when the server is gone, and has written its last file.

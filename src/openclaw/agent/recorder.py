@@ -208,7 +208,8 @@ class Recorder:
             message = UserMessage(content=blocks, timestamp=now, provenance=source, written=written)
             message = await with_pictures(message, prepared, row.source)
             faults.point("user.before")
-            await self.append(message, first=entries)
+            # The ledger has its words.
+            await self.append(message, first=entries, soon=True)
             faults.point("user.after")
         elif entries:
             await self._add(entries)
@@ -383,7 +384,8 @@ class Recorder:
         self.add_spent(message.usage)
         self._prepared.window.learn(message)
         faults.point("answer.before")
-        await self.append(message)
+        # What follows it waits for it: the note of a tool call, a request to go on, or the end of the message.
+        await self.append(message, soon=True)
         faults.point("answer.after")
         if self.log.is_full:
             await self.log.pack(self._runtime.reports, self._runtime.blobs)
@@ -430,28 +432,34 @@ class Recorder:
     # Writing
 
     async def append(
-        self, message: Message, own_id: str | None = None, *, first: Mapping[str, dict[str, Any]] | None = None
+        self,
+        message: Message,
+        own_id: str | None = None,
+        *,
+        first: Mapping[str, dict[str, Any]] | None = None,
+        soon: bool = False,
     ) -> None:
         """Appends a message. The entries ``first`` are written before it, in the same write.
 
+        ``soon``: the store may write it a moment later.
         ``own_id``: the run id under which a steered message was accepted. Its entry gets an id of that run.
         """
         name = entry_id(self._row.run_id, self.step) if own_id is None else entry_id(own_id, 0)
         entry: dict[str, Any] = {"type": "message", "message": message}
         if isinstance(message, UserMessage) and message.internal:
             entry = _hidden("internal", message)
-        await self._add({**(first or {}), name: entry})
+        await self._add({**(first or {}), name: entry}, soon=soon)
         self.log.name(message, name)
         if own_id is None:
             self.step += 1
         else:
             faults.point("steer.after")
 
-    async def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
+    async def _add(self, entries: Mapping[str, dict[str, Any]], *, soon: bool = False) -> None:
         try:
-            await self.transcript.append_all(entries)
+            await self.transcript.append_all(entries, soon=soon)
         except OSError:
-            await self.kept(lambda: self.transcript.append_all(entries))
+            await self.kept(lambda: self.transcript.append_all(entries, soon=soon))
 
     async def kept(self, write: Callable[[], Awaitable[T]]) -> T:
         """Repeats a write that the disk refuses. The run pauses until the write succeeds, or until it is stopped."""

@@ -51,7 +51,6 @@ _PER_WHATSAPP_ACCOUNT = {
 _PER_SLACK_ACCOUNT = {
     "userToken": "everything is done with the bot's token",
     "userTokenReadOnly": "everything is done with the bot's token",
-    "signingSecret": "events arrive in Socket Mode only",
     "slashCommand.sessionPrefix": "a slash command speaks to the session of the conversation it was given in",
     "thread.historyScope": "a thread has its own history",
     "thread.inheritParent": "a thread begins with its first message only",

@@ -13,6 +13,7 @@ import os
 import queue
 import re
 import sys
+import threading
 import time
 from datetime import datetime
 from itertools import islice
@@ -226,14 +227,19 @@ class GatheringListener(logging.handlers.QueueListener):
     def __init__(self, lines: queue.Queue[Any], *outputs: logging.Handler) -> None:
         super().__init__(lines, *outputs, respect_handler_level=True)
         self._lines = lines
+        self._stopping = threading.Event()
 
     def dequeue(self, block: bool) -> logging.LogRecord:
         first = self._lines.empty()
         record = self._lines.get(block)
         # What ends the thread is no record.
         if first and isinstance(record, logging.LogRecord) and record.levelno < logging.WARNING:
-            time.sleep(GATHER_S)
+            self._stopping.wait(GATHER_S)
         return record
+
+    def stop(self) -> None:
+        self._stopping.set()
+        super().stop()
 
 
 class Logs:

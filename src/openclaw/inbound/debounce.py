@@ -118,6 +118,11 @@ class Debouncer:
         task.add_done_callback(self._slow.discard)
         return task
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so many messages are being handed on that later ones have to wait."""
+        return len(self._slow) >= MOST_WAITING
+
     def is_behind(self, item: Inbound) -> bool:
         """Whether an earlier message of the sender is kept and takes long."""
         key = conversation_of(item) if self._slow else None
@@ -129,8 +134,7 @@ class Debouncer:
         The task raises what ``deliver`` raises. For a message that waits, the error is logged.
         """
         key = conversation_of(item)
-        window = 0 if self._closed else self._window_ms(item)
-        if key is None or window <= 0 or not self._may_wait(item):
+        if key is None or not self.may_wait(item):
             if key in self._waiting:
                 self._flush(key)
             return self._start(key, [item])
@@ -140,8 +144,14 @@ class Debouncer:
         if waiting is not None and _does_not_fit(waiting, item):
             self._flush(key)
             waiting = None
-        self._hold(key, waiting, item, window / 1000)
+        self._hold(key, waiting, item, self._window_ms(item) / 1000)
         return None
+
+    def may_wait(self, item: Inbound) -> bool:
+        """Whether the item may wait for more words of its sender."""
+        if self._closed or conversation_of(item) is None or self._window_ms(item) <= 0:
+            return False
+        return self._may_be_joined(item)
 
     async def close(self) -> None:
         """Hands on everything that waits and returns once it has arrived. Later messages do not wait."""
@@ -151,7 +161,7 @@ class Debouncer:
         while self._under_way:
             await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    def _may_wait(self, item: Inbound) -> bool:
+    def _may_be_joined(self, item: Inbound) -> bool:
         """Whether the item may be joined with others. A forwarded text keeps its own heading, so it may not."""
         if item.native_command or item.forwarded_from:
             return False

@@ -92,6 +92,8 @@ class Inbound(msgspec.Struct, kw_only=True):
     conversation_label: str | None = None
     native_command: bool = False
     """The message is a slash command of the platform, not text."""
+    told_once: bool = False
+    """The platform does not deliver it again, so it is written down before it waits for anything."""
     untrusted: tuple[str, ...] = ()
     """Metadata from outside. The model sees it as information, not as instructions."""
 

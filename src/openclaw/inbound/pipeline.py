@@ -161,14 +161,18 @@ class Pipeline:
                 return False
             case _:
                 pass
-        slow = (self._transcriber is not None and self._transcriber.wants(inbound)) or self._debouncer.is_behind(
-            inbound
+        slow = (
+            (self._transcriber is not None and self._transcriber.wants(inbound))
+            or (inbound.told_once and not self._debouncer.may_wait(inbound))
+            or self._debouncer.is_behind(inbound)
         )
         if slow or self._window(inbound) > 0:
             # It may wait for more words, so it is written down first. After a restart, ``recover`` hands it on.
             await self.held.keep(inbound)
         if slow:
-            self._debouncer.hand_on(inbound)
+            handing_on = self._debouncer.hand_on(inbound)
+            if self._debouncer.is_full:
+                await asyncio.wait([handing_on])
             return True
         handing_on = self._debouncer.add(inbound)
         if handing_on is not None:
@@ -194,7 +198,7 @@ class Pipeline:
             if new:
                 inbound, config, written = merged([item for item, _ in new]), self._runtime.config.current, False
                 if self._transcriber is not None:
-                    inbound = await self._transcriber.heard(inbound)
+                    inbound = await self._transcriber.heard(inbound, resolve_route(config, inbound).agent_id)
                 for resolved in broadcast_routes(config, inbound) or [resolve_route(config, inbound)]:
                     message = await self._addressed(inbound, resolved, keys)
                     written |= message is not None and await self._finish(message, await self.process(message))

@@ -150,8 +150,12 @@ class Transcript(Protocol):
         """
         ...
 
-    async def append_all(self, entries: Mapping[str, dict[str, Any]]) -> None:
-        """Adds several entries by their ids, each as the child of the one before. All are written, or none."""
+    async def append_all(self, entries: Mapping[str, dict[str, Any]], *, soon: bool = False) -> None:
+        """Adds several entries by their ids, each as the child of the one before. All are written, or none.
+
+        They are written when this returns. With ``soon`` they may be written a moment later, which is for a caller who
+        can make them again or waits for a later write.
+        """
         ...
 
     async def sync(self) -> None:

@@ -153,7 +153,9 @@ def test_a_reaction_says_who_did_what() -> None:
         ({}, {"SLACK_BOT_TOKEN": "xoxb-1", "SLACK_APP_TOKEN": "xapp-1"}, ""),
         ({"appToken": "xapp-1"}, {}, "set channels.slack.botToken to the bot's token (xoxb-…)"),
         ({"botToken": {"env": "MINE"}}, {}, "set channels.slack.appToken to the app's token (xapp-…)"),
-        ({"mode": "http"}, {}, 'channels.slack.mode "http" does not exist here; set it to "socket" and give'),
+        ({"mode": "http", "botToken": "xoxb-1", "signingSecret": "s"}, {}, ""),
+        ({"mode": "http", "signingSecret": "s"}, {}, "set channels.slack.botToken"),
+        ({"mode": "http", "botToken": "xoxb-1", "appToken": "xapp-1"}, {}, "set channels.slack.signingSecret"),
         (
             {"accounts": {"work": {}}},
             {"SLACK_BOT_TOKEN": "xoxb-1", "SLACK_APP_TOKEN": "xapp-1"},

@@ -101,43 +101,45 @@ async def test_a_session_that_another_gateway_changed_is_changed_from_what_it_is
     assert await stores.sessions.get("main", MAIN) == {"sessionId": "s1", "n": 2, "m": 2}
 
 
+def lose_confirmations(stores: PostgresStores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection breaks after each commit, before the server can say that it was done."""
+    real = stores.database._once
+
+    async def lost(*given: Any) -> Any:
+        await real(*given)
+        raise StorageUnreachable(ConnectionResetError("gone"))
+
+    monkeypatch.setattr(stores.database, "_once", lost)
+
+
 async def test_lines_whose_commit_was_not_confirmed_are_not_written_twice(
     stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transcript = await stores.transcripts.open(REF)
     assert transcript is not None
-    await transcript.append(user("one"), durable=True)
-    real = stores.database.transact
-
-    async def lost(work: Any) -> Any:
-        await real(work)
-        raise StorageUnreachable(ConnectionResetError("gone"))
-
-    monkeypatch.setattr(stores.database, "transact", lost)
-    with pytest.raises(StorageUnreachable):
-        await transcript.append(user("two"), durable=True)
-    monkeypatch.undo()
-    await transcript.append(user("three"), durable=True)
+    for number in range(2):
+        lose_confirmations(stores, monkeypatch)
+        with pytest.raises(StorageUnreachable):
+            await transcript.append(user(f"unconfirmed {number}"), durable=True)
+        monkeypatch.undo()
+        await transcript.append(user(f"after {number}"), durable=True)
     again = await stores.another_reader().open(REF)
     assert again is not None
     assert [entry.id for entry in await again.path_entries()] == [entry.id for entry in await transcript.path_entries()]
-    assert len(again) == 3
+    assert len(again) == 4
 
 
 async def test_a_message_whose_commit_was_not_confirmed_is_new_when_it_comes_again(
     stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = stores.database.transact
-
-    async def lost(work: Any) -> Any:
-        await real(work)
-        raise StorageUnreachable(ConnectionResetError("gone"))
-
-    monkeypatch.setattr(stores.database, "transact", lost)
+    _, writing = await stores.sessions.write("main", MAIN, lambda _: {"sessionId": "s1"})
+    lose_confirmations(stores, monkeypatch)
     with pytest.raises(StorageUnreachable):
-        await stores.ledger.accept(message())
+        await stores.ledger.accept(message(), after=writing)
     monkeypatch.undo()
-    assert [(await stores.ledger.accept(message()))[1] for _ in range(2)] == [True, False]
+    assert [(await stores.ledger.accept(message(), after=writing))[1] for _ in range(2)] == [True, False]
+    entry = await stores.sessions.update("main", MAIN, lambda entry: {**(entry or {}), "n": 1})
+    assert entry == {"sessionId": "s1", "n": 1}
 
 
 async def test_a_server_that_stops_is_reported_and_everything_goes_on_when_it_is_back(tmp_path: Path) -> None:
@@ -152,7 +154,8 @@ async def test_a_server_that_stops_is_reported_and_everything_goes_on_when_it_is
         with pytest.raises(StorageUnreachable) as refused:
             await stores.ledger.accept(message())
         assert is_disk_trouble(refused.value) and "database" in in_words(refused.value)
-        await transcript.append(user("two"))
+        with pytest.raises(StorageUnreachable):
+            await transcript.append(user("two"))
         with pytest.raises(StorageUnreachable):
             await transcript.sync()
         await asyncio.to_thread(server.start)

@@ -1,7 +1,9 @@
 """One IRC account: stays on its server and in its channels, takes in what people write, and sends lines.
 
 A message goes ``_listen`` → ``_handle`` → the queue → ``_take_in``, which hands it to the Gateway. The queue is between
-them so that the server's pings are answered while the disk is slow.
+them so that the server's pings are answered while the disk is slow. IRC knows no acknowledgement, so what is in the
+queue, or on its way to us, is lost when the process is killed. ``told_once`` keeps it short: a message waits for the
+disk only, and for nothing else.
 """
 
 from __future__ import annotations
@@ -73,6 +75,8 @@ class IrcChannel:
         self._service_password = ""
         self._service_answered = asyncio.Event()
         self._waiting: asyncio.Queue[Inbound] = asyncio.Queue(MOST_WAITING)
+        self._unkept = 0
+        """Messages that were read and are not on disk."""
         self._joined: dict[str, float] = {}
         """The channels that we are in, and since when."""
         self._join_tries: dict[str, int] = {}
@@ -96,6 +100,8 @@ class IrcChannel:
                     await self._waiting.join()
             taking.cancel()
             await asyncio.gather(taking, return_exceptions=True)
+            if self._unkept:
+                self._context.log.error("%d lines of IRC could not be written down and are lost", self._unkept)
 
     async def _stay_connected(self, login: Login) -> None:
         attempt, clock = 0, self._context.clock
@@ -209,8 +215,10 @@ class IrcChannel:
         if inbound is None:
             return
         inbound.message_id = inbound.message_id or self._made_id(line)
+        inbound.told_once = True
         if inbound.quoted is not None and inbound.quoted.id in self._own_ids:
             inbound.quoted = msgspec.structs.replace(inbound.quoted, from_us=True)
+        self._unkept += 1
         await self._waiting.put(inbound)
 
     def _made_id(self, line: Line) -> str:
@@ -228,6 +236,7 @@ class IrcChannel:
             inbound = await self._waiting.get()
             try:
                 await offer(self._context, inbound)
+                self._unkept -= 1
             finally:
                 self._waiting.task_done()
 

@@ -1,19 +1,21 @@
-"""One Slack account: receives through Socket Mode and sends through the Web API.
+"""One Slack account: receives through Socket Mode or the Events API, and sends through the Web API.
 
-A received event goes ``run`` → ``_listen`` → ``_take`` → ``_handle``, which acknowledges it once it is on disk.
+A received event goes ``run`` → ``_listen`` → ``_take`` → ``_handle``, which acknowledges it once it is on disk. With
+``mode: "http"`` it is ``_serve`` → ``_answer`` → ``_told``, and the answer to Slack's request waits for the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext
+from openclaw.channels.base import ChannelContext, WebhookAnswer, WebhookRequest
 from openclaw.channels.credentials import secret_of
 from openclaw.channels.media import (
     MB,
@@ -38,6 +40,7 @@ from openclaw.channels.slack.connection import (
     raise_if_refused,
 )
 from openclaw.channels.slack.emoji import emoji_name
+from openclaw.channels.slack.events_api import Challenge, is_signed, read_request
 from openclaw.channels.slack.incoming import (
     STAMP,
     Bot,
@@ -53,6 +56,7 @@ from openclaw.channels.slack.incoming import (
     is_for_us,
 )
 from openclaw.channels.slack.kind import SlackTarget, target_of
+from openclaw.channels.webhook import ConversationOrder, answered
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.channels.slack import SlackAccount
 from openclaw.inbound.message import Media, Route
@@ -61,6 +65,7 @@ from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
 
 RECONNECT = Backoff(initial_s=1.0, max_s=30.0)
+CHECK_S = 300.0
 FETCH_S = 60.0
 MAX_REDIRECTS = 3
 SEARCHED = 100
@@ -93,6 +98,7 @@ class SlackChannel:
         """Messages that are on disk. Slack tells of the same post as ``message`` and as ``app_mention``."""
         self._direct: Remembered[str] = Remembered()
         """User → the direct conversation with them."""
+        self._turns = ConversationOrder()
         self._shows_status = True
 
     # Receiving
@@ -101,16 +107,23 @@ class SlackChannel:
         self._token = await secret_of(
             self._context, self._settings.bot_token, f"{self._where}.botToken", "SLACK_BOT_TOKEN"
         )
-        app_token = await secret_of(
-            self._context, self._settings.app_token, f"{self._where}.appToken", "SLACK_APP_TOKEN"
-        )
+        socket_mode = self._settings.mode == "socket"
+        if socket_mode:
+            credential, where, variable = self._settings.app_token, f"{self._where}.appToken", "SLACK_APP_TOKEN"
+        else:
+            credential, where = self._settings.signing_secret, f"{self._where}.signingSecret"
+            variable = "SLACK_SIGNING_SECRET"
+        secret = await secret_of(self._context, credential, where, variable)
         lanes = Lanes(self._context.log)
         async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
             self._http = http
             self._api_or_none = SlackApi(http, self._token, self._settings.api_root)
             self._directory = Directory(self._api_or_none, self._context.log)
             try:
-                await self._listen(http, self._api_or_none, app_token, lanes)
+                if socket_mode:
+                    await self._listen(http, self._api_or_none, secret, lanes)
+                else:
+                    await self._serve(self._api_or_none, secret)
             finally:
                 await lanes.close()
                 self._api_or_none = self._http = None
@@ -150,6 +163,50 @@ class SlackChannel:
                 task.cancel()
             await asyncio.gather(*reading, return_exceptions=True)
 
+    async def _serve(self, api: SlackApi, secret: str) -> None:
+        """Takes Slack's requests, and tries the token from time to time."""
+        attempt, end = 0, None
+        try:
+            while True:
+                try:
+                    self._bot = await self._who_am_i(api)
+                except SocketLost as lost:
+                    attempt += 1
+                    self._context.disconnected(str(lost))
+                    await self._context.clock.sleep(RECONNECT.delay_s(attempt, random.random))
+                    continue
+                attempt = 0
+                # Before we know who we are, our own messages could not be told from those of others.
+                end = end or self._context.serve(
+                    self._settings.webhook_path, lambda request: self._answer(request, secret)
+                )
+                self._context.connected()
+                await self._context.clock.sleep(CHECK_S)
+        finally:
+            if end is not None:
+                end()
+
+    async def _answer(self, request: WebhookRequest, secret: str) -> WebhookAnswer:
+        if request.method != "POST":
+            return WebhookAnswer(status=405)
+        if not is_signed(request, secret, self._context.clock.now_ms() / 1000):
+            self._context.log.warning("a request without the signature of %s.signingSecret was refused", self._where)
+            return WebhookAnswer(status=401, text="the signature is wrong")
+        try:
+            told = read_request(request)
+        except ValueError as error:
+            self._context.log.warning("a request of Slack was not understood and is passed over: %s", error)
+            return WebhookAnswer()
+        if told is None or isinstance(told, Challenge):
+            return WebhookAnswer(text="" if told is None else told.challenge[:200])
+        answer = await answered(partial(self._told, told), self._context.log)
+        # Slack shows the person who gave a command what the answer says.
+        return WebhookAnswer(status=answer.status) if answer.status == 200 else answer
+
+    async def _told(self, what: SlackEvent | SlashCommand) -> None:
+        async with self._turns.of(what.channel_id if isinstance(what, SlashCommand) else what.room):
+            await self._take_in(what)
+
     async def _who_am_i(self, api: SlackApi) -> Bot:
         try:
             answer = await api.ask(api.client.auth_test())
@@ -187,11 +244,14 @@ class SlackChannel:
             await socket.acknowledge(envelope)
 
     async def _handle(self, socket: SlackSocket, envelope: SocketFrame, what: SlackEvent | SlashCommand) -> None:
+        await self._take_in(what)
+        await socket.acknowledge(envelope)
+
+    async def _take_in(self, what: SlackEvent | SlashCommand) -> None:
         if isinstance(what, SlashCommand):
             await self._hear_command(what)
         elif is_for_us(what, self._bot):
             await self._hear(what)
-        await socket.acknowledge(envelope)
 
     async def _hear(self, event: SlackEvent) -> None:
         key = f"{event.room} {event.ts}"

@@ -18,6 +18,33 @@ _PERSON = re.compile(r"[UWB][A-Z0-9]{2,20}")
 _CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,20}")
 
 
+BOT_TOKEN = AccountKey(
+    "botToken",
+    "Bot token (xoxb-…)",
+    "to the bot's token (xoxb-…)",
+    secret=True,
+    variable="SLACK_BOT_TOKEN",
+    shape=r"xox[bp]-[\w-]{4,300}",
+)
+APP_TOKEN = AccountKey(
+    "appToken",
+    "App token (xapp-…)",
+    "to the app's token (xapp-…)",
+    secret=True,
+    variable="SLACK_APP_TOKEN",
+    shape=r"xapp-[\w-]{4,300}",
+)
+SIGNING_SECRET = AccountKey(
+    "signingSecret",
+    "Signing secret",
+    "to the app's signing secret (Basic Information), which the mode http needs",
+    secret=True,
+    variable="SLACK_SIGNING_SECRET",
+    asked=False,
+    optional=True,
+)
+
+
 class SlackKind(ConfiguredKind):
     id = "slack"
     label = "Slack"
@@ -36,33 +63,18 @@ class SlackKind(ConfiguredKind):
         idempotent=False,
     )
 
-    credentials = (
-        AccountKey(
-            "botToken",
-            "Bot token (xoxb-…)",
-            "to the bot's token (xoxb-…)",
-            secret=True,
-            variable="SLACK_BOT_TOKEN",
-            shape=r"xox[bp]-[\w-]{4,300}",
-        ),
-        AccountKey(
-            "appToken",
-            "App token (xapp-…)",
-            "to the app's token (xapp-…)",
-            secret=True,
-            variable="SLACK_APP_TOKEN",
-            shape=r"xapp-[\w-]{4,300}",
-        ),
-    )
+    credentials = (BOT_TOKEN, APP_TOKEN, SIGNING_SECRET)
     hint = (
         "Make an app at api.slack.com/apps, switch Socket Mode on and install it; it has a bot token and an app token."
     )
     library = "slack_sdk"
 
     def problem(self, account_id: str, where: str, settings: SlackAccount) -> str:
-        if settings.mode == "http":
-            return f'{where}.mode "http" does not exist here; set it to "socket" and give {where}.appToken'
-        return super().problem(account_id, where, settings)
+        needed = (BOT_TOKEN, SIGNING_SECRET if settings.mode == "http" else APP_TOKEN)
+        for one in needed:
+            if not self.value(account_id, settings, one):
+                return f"set {where}.{one.key} {one.advice}"
+        return ""
 
     def address(self, account_id: str, settings: SlackAccount) -> str:
         return settings.api_root

@@ -68,7 +68,7 @@ class FileTranscript(IndexedTranscript):
             await self._file.sync()
         return own
 
-    async def append_all(self, entries: Mapping[str, dict[str, Any]]) -> None:
+    async def append_all(self, entries: Mapping[str, dict[str, Any]], *, soon: bool = False) -> None:
         """Writes one line per entry. They are safe from a power cut after ``sync`` (``AppendFile`` in ``disk.py``)."""
         self._add(entries)
 

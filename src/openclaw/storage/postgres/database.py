@@ -7,7 +7,7 @@ import errno
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -128,6 +128,7 @@ class PostgresDatabase:
                 timeout=CONNECT_S,
                 command_timeout=STATEMENT_S,
                 server_settings=settings,
+                reset=_no_reset,
             )
         except _UNREACHABLE as error:
             raise StorageUnreachable(error) from error
@@ -183,6 +184,43 @@ class PostgresDatabase:
     async def write_many(self, statement: str, values: Sequence[Sequence[Any]]) -> None:
         """Does one statement with each of the values, in one transaction."""
         await self._use(lambda connection: connection.executemany(statement, values))
+
+    async def once(self, work: Callable[[Connection, Statement], Awaitable[T]], after: Pending | None = None) -> T:
+        """Does work whose writes are one statement, together with what must be written before them.
+
+        That is one transaction and one round trip. It is on disk when this returns.
+        """
+        if after is None:
+            return await self._once(work, Statement())
+        async with after.lock:
+            statement = Statement()
+            if after.add_to(statement):
+                try:
+                    done = await self._once(work, statement)
+                except NotWritten:
+                    await after.finish_write(None)
+                else:
+                    await after.finish_write(statement.written)
+                    return done
+            return await self._once(work, Statement())
+
+    async def write_pending(self, pending: Pending) -> None:
+        """Writes what waits, alone."""
+
+        async def alone(connection: Connection, statement: Statement) -> None:
+            if statement.follows:
+                await statement.run(connection, "1")
+
+        await self.once(alone, pending)
+
+    async def _once(self, work: Callable[[Connection, Statement], Awaitable[T]], statement: Statement) -> T:
+        async def alone(connection: Connection) -> T:
+            faults.point("commit.before")
+            done = await work(connection, statement)
+            faults.point("commit.after")
+            return done
+
+        return await self._use(alone)
 
     async def transact(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Does the work in one transaction. It is on disk when this returns."""
@@ -243,6 +281,76 @@ async def use_schema(connection: asyncpg.Connection, schema: str, *, alone: bool
         # The server may not have noticed yet that a process has died.
         await asyncio.sleep(LOCK_PAUSE_S)
     return False
+
+
+async def _no_reset(_connection: Connection) -> None:
+    """Nothing is set on a connection of the pool that the next user must not find, so it needs no round trip."""
+
+
+class NotWritten(Exception):
+    """The first write of a statement was not possible, so nothing was written."""
+
+
+class Statement:
+    """Several writes as one statement: one transaction and one round trip to the server.
+
+    Each write has a name, by which later ones refer to what it returned. Otherwise no write sees what another one does.
+    The others depend on a write called ``written``: they have the condition ``where`` or ``also``.
+    """
+
+    def __init__(self) -> None:
+        self._writes: list[str] = []
+        self._values: list[Any] = []
+        self.follows = False
+        """Whether there is a write called ``written``."""
+        self.written: int | None = None
+        """The id that it returned."""
+
+    @property
+    def where(self) -> str:
+        return " WHERE EXISTS (SELECT FROM written)" if self.follows else ""
+
+    @property
+    def also(self) -> str:
+        return " AND EXISTS (SELECT FROM written)" if self.follows else ""
+
+    def add(self, name: str, text: str, *values: Any) -> None:
+        """Adds a write. Each ``?`` in it stands for the next of the values."""
+        head, *rest = text.split("?")
+        first = len(self._values) + 1
+        numbered = [f"${number}{part}" for number, part in enumerate(rest, start=first)]
+        self._values += values
+        self.follows = self.follows or name == "written"
+        self._writes.append(f"{name} AS ({''.join([head, *numbered])})")
+
+    async def run(self, connection: Connection, result: str) -> asyncpg.Record:
+        """Does the writes and returns one row: the result is a list of expressions.
+
+        Raises ``NotWritten`` when the write called ``written`` returned nothing.
+        """
+        asked = f"{result}, (SELECT id FROM written) AS written" if self.follows else result
+        row = await connection.fetchrow(f"WITH {', '.join(self._writes)} SELECT {asked}", *self._values)
+        assert row is not None
+        if self.follows:
+            self.written = row["written"]
+            if self.written is None:
+                raise NotWritten
+        return row
+
+
+class Pending(Protocol):
+    """Something that waits to be written, alone or with what depends on it."""
+
+    lock: asyncio.Lock
+    """Held by whoever writes it, until that has ended."""
+
+    def add_to(self, statement: Statement) -> bool:
+        """Adds a write called ``written``, which returns an id if it was done. False when there is nothing to write."""
+        ...
+
+    async def finish_write(self, written: int | None) -> None:
+        """Is told the id. None: it was not done; this writes it in another way, or raises ``StaleWriter``."""
+        ...
 
 
 def changed(status: str) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -46,7 +45,7 @@ from openclaw.storage.ledger_rows import (
     reason_of,
     tool_call_of,
 )
-from openclaw.storage.postgres.database import PostgresDatabase, StorageUnreachable, changed, without_nul
+from openclaw.storage.postgres.database import PostgresDatabase, Statement, StorageUnreachable, changed, without_nul
 from openclaw.storage.postgres.session_store import PendingWrite
 from openclaw.storage.postgres.transcript import PostgresTranscript
 
@@ -59,24 +58,21 @@ LOOKED_THROUGH = 20_000
 MOST_TURNED_AWAY = 5_000
 MOST_DOUBTFUL = 1_000
 _COLUMNS = (*ACCEPT_COLUMNS, "accepted_at", "state", "code", "detail", "attempts", "started_at")
-_ACCEPT = (
-    f"INSERT INTO messages ({', '.join(_COLUMNS)})"
-    f" VALUES ({', '.join(f'${number}' for number in range(1, len(_COLUMNS) + 1))}) ON CONFLICT DO NOTHING RETURNING id"
-)
-_END = (
-    "UPDATE messages SET state = $2, code = $3, detail = $4, ended_at = $5, result = $6"
-    " WHERE id = $1 AND ended_at IS NULL"
-)
-_PART = (
+_ACCEPT = f"INSERT INTO messages ({', '.join(_COLUMNS)}) SELECT {', '.join('?' for _ in _COLUMNS)}"
+_END = "UPDATE messages SET state = ?, code = ?, detail = ?, ended_at = ?, result = ? WHERE id = ? AND ended_at IS NULL"
+_PARTS = (
     "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
-    " SELECT id, run_id, $2, $3, route, $4, 'pending', $5 FROM messages WHERE id = $1"
+    " SELECT ended.id, ended.run_id, part.number, part.channel, ended.route, part.payload, 'pending', ? FROM ended,"
+    " unnest(?::integer[], ?::text[], ?::bytea[]) WITH ORDINALITY AS part (number, channel, payload, place)"
+    " ORDER BY part.place"
 )
+_TOOL_CALL = "INSERT INTO tool_calls (ledger_id, call_id, name, arguments, started_at) SELECT ?, ?, ?, ?, ?"
 _ADD_PART = (
     "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
     " SELECT id, run_id, (SELECT coalesce(max(part) + 1, 0) FROM outbox WHERE ledger_id = messages.id),"
     " $2, route, $3, 'pending', $4 FROM messages WHERE id = $1 AND ended_at IS NULL"
 )
-_SEEN = "INSERT INTO seen (key, at) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET at = EXCLUDED.at, step = DEFAULT"
+_SEEN = "ON CONFLICT (key) DO UPDATE SET at = EXCLUDED.at, step = DEFAULT"
 
 
 class PostgresLedger:
@@ -108,8 +104,8 @@ class PostgresLedger:
     ) -> tuple[LedgerRow, bool]:
         now = self._clock.now_ms()
 
-        async def work(connection: Connection) -> tuple[LedgerRow, bool]:
-            return await _accept(connection, message, step, reason, now)
+        async def work(connection: Connection, statement: Statement) -> tuple[LedgerRow, bool]:
+            return await _accept(connection, statement, message, step, reason, now)
 
         try:
             row, new = await self._together(work, after)
@@ -161,7 +157,8 @@ class PostgresLedger:
             raise ValueError(f"'{state}' does not end a message: use advance")
         now = self._clock.now_ms()
         return await self._together(
-            lambda connection: _finish(connection, ledger_id, state, reason, result, outbox, now), written
+            lambda connection, statement: _finish(connection, statement, ledger_id, state, reason, result, outbox, now),
+            written,
         )
 
     async def post(
@@ -176,9 +173,9 @@ class PostgresLedger:
         now = self._clock.now_ms()
 
         async def work(connection: Connection) -> tuple[LedgerRow, bool]:
-            row, new = await _accept(connection, message, None, NO_REASON, now)
+            row, new = await _accept(connection, Statement(), message, None, NO_REASON, now)
             if new:
-                await _finish(connection, row.id, state, reason, result, outbox, now)
+                await _finish(connection, Statement(), row.id, state, reason, result, outbox, now)
                 row = message_of(tuple(await _one(connection, f"{SELECT_MESSAGES} WHERE id = $1", row.id)))
             return row, new
 
@@ -194,7 +191,7 @@ class PostgresLedger:
             run_id = await connection.fetchval(changing, into, encode(body))
             for other, reason in others.items():
                 result = {"answeredBy": run_id} if reason.code is ReasonCode.COLLECTED else None
-                await _finish(connection, other, "superseded", reason, result, (), now)
+                await _finish(connection, Statement(), other, "superseded", reason, result, (), now)
 
         await self._database.transact(work)
 
@@ -209,7 +206,7 @@ class PostgresLedger:
             at = await connection.fetchval("SELECT at FROM seen WHERE key = $1", name)
             known = at is not None and now - at < ttl_ms
             if known or remember:
-                await connection.execute(_SEEN, name, now)
+                await connection.execute(f"INSERT INTO seen (key, at) VALUES ($1, $2) {_SEEN}", name, now)
             if not known and remember:
                 await connection.execute("DELETE FROM seen WHERE at <= $1", now - ttl_ms)
                 newest_to_go = "SELECT step FROM seen ORDER BY step DESC LIMIT 1 OFFSET $1"
@@ -236,11 +233,12 @@ class PostgresLedger:
         self, ledger_id: int, call_id: str, name: str, arguments: str, *, written: Transcript | None = None
     ) -> None:
         values = (ledger_id, without_nul(call_id), without_nul(name), without_nul(arguments), self._clock.now_ms())
-        insert = (
-            "INSERT INTO tool_calls (ledger_id, call_id, name, arguments, started_at) VALUES ($1, $2, $3, $4, $5)"
-            " ON CONFLICT DO NOTHING"
-        )
-        await self._together(lambda connection: connection.execute(insert, *values), written)
+
+        async def work(connection: Connection, statement: Statement) -> None:
+            statement.add("noted", f"{_TOOL_CALL}{statement.where} ON CONFLICT DO NOTHING", *values)
+            await statement.run(connection, "1")
+
+        await self._together(work, written)
 
     async def tool_finished(self, ledger_id: int, call_id: str, ok: bool) -> None:
         update = "UPDATE tool_calls SET finished_at = $3, ok = $4 WHERE ledger_id = $1 AND call_id = $2"
@@ -463,33 +461,29 @@ class PostgresLedger:
     async def _parts(self, condition: str, *values: Any) -> list[OutboxRow]:
         return [part_of(tuple(row)) for row in await self._database.rows(f"{SELECT_PARTS} {condition}", *values)]
 
-    async def _together(self, work: Callable[[Connection], Awaitable[T]], written: Writing | Transcript | None) -> T:
-        """Does the work in one transaction with what must be written before it."""
-        if not isinstance(written, PostgresTranscript | PendingWrite):
-            if written is not None:
-                await written.sync()
-            return await self._database.transact(work)
-        pending = written
-
-        async def both(connection: Connection) -> T:
-            await pending.execute(connection)
-            return await work(connection)
-
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(pending.lock)
-            done = await self._database.transact(both)
-            pending.written()
-            return done
+    async def _together(
+        self, work: Callable[[Connection, Statement], Awaitable[T]], written: Writing | Transcript | None
+    ) -> T:
+        """Does the work in one statement with what must be written before it."""
+        if isinstance(written, PostgresTranscript | PendingWrite):
+            return await self._database.once(work, written)
+        if written is not None:
+            await written.sync()
+        return await self._database.once(work)
 
 
 async def _accept(
-    connection: Connection, message: Accept, step: FirstStep | None, reason: Reason, now: int
+    connection: Connection, statement: Statement, message: Accept, step: FirstStep | None, reason: Reason, now: int
 ) -> tuple[LedgerRow, bool]:
     begun = step == "running"
     given = [without_nul(value) if isinstance(value, str) else value for value in accept_values(message)]
     first = (now, step or "accepted", reason.code, without_nul(reason.detail), int(begun), now if begun else None)
-    ledger_id = await connection.fetchval(_ACCEPT, *given, *first)
-    await _remember(connection, message.dedupe_keys, now)
+    accept = f"{_ACCEPT}{statement.where} ON CONFLICT DO NOTHING RETURNING id"
+    statement.add("accepted", accept, *given, *first)
+    if keys := list(dict.fromkeys(without_nul(key) for key in message.dedupe_keys if key)):
+        remember = f"INSERT INTO seen (key, at) SELECT key, ? FROM unnest(?::text[]) AS key{statement.where} {_SEEN}"
+        statement.add("remembered", remember, now, keys)
+    ledger_id = (await statement.run(connection, "(SELECT id FROM accepted)"))[0]
     if ledger_id is not None:
         fields = dict(zip(ACCEPT_COLUMNS, accept_fields(message), strict=True))
         return LedgerRow(id=ledger_id, accepted_at=now, **fields), True
@@ -502,6 +496,7 @@ async def _accept(
 
 async def _finish(
     connection: Connection,
+    statement: Statement,
     ledger_id: int,
     state: MessageState,
     reason: Reason,
@@ -512,12 +507,14 @@ async def _finish(
     if len({part.part for part in parts}) < len(parts):
         raise ValueError(f"message {ledger_id}: two parts to deliver have the same number")
     stored = None if result is None else encode(result)
-    noted = (ledger_id, state, reason.code, without_nul(reason.detail), now, stored)
-    if not changed(await connection.execute(_END, *noted)):
+    noted = (state, reason.code, without_nul(reason.detail), now, stored, ledger_id)
+    statement.add("ended", f"{_END}{statement.also} RETURNING id, run_id, route", *noted)
+    if parts:
+        columns = ([part.part for part in parts], [part.channel for part in parts])
+        statement.add("parts", _PARTS, now, *columns, [encode(part.payload) for part in parts])
+    if (await statement.run(connection, "(SELECT id FROM ended)"))[0] is None:
         await _end_of(connection, ledger_id)  # Raises when there is no such message.
         return False
-    for part in parts:
-        await connection.execute(_PART, ledger_id, part.part, part.channel, encode(part.payload), now)
     return True
 
 
@@ -533,9 +530,3 @@ async def _one(connection: Connection, statement: str, *values: Any) -> Any:
     if row is None:
         raise LookupError("the message has just been removed")
     return row
-
-
-async def _remember(connection: Connection, keys: Iterable[str], now: int) -> None:
-    for key in keys:
-        if key:
-            await connection.execute(_SEEN, without_nul(key), now)

@@ -16,11 +16,11 @@ from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_cron_run_alias
 from openclaw.storage.base import Change, SessionRow
-from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, changed, without_nul
+from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, Statement, without_nul
 from openclaw.storage.session_query import SessionPage, SessionQuery, search_text, session_ids, updated_at
 
 if TYPE_CHECKING:
-    from openclaw.storage.postgres.database import Connection
+    pass
 
 Name: TypeAlias = tuple[str, str]
 """The agent and the session key."""
@@ -32,12 +32,13 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
 MOST_TRIES = 50
 """How often a change is made anew because another one came first."""
 _UPDATE = """
-UPDATE sessions SET entry = $3, updated_at = $4, session_id = $5, label = $6, spawned_by = $7, session_ids = $8,
-  words = $9, is_alias = $10, version = version + 1
-WHERE agent_id = $1 AND key = $2 AND version = $11"""
+UPDATE sessions SET entry = ?, updated_at = ?, session_id = ?, label = ?, spawned_by = ?, session_ids = ?,
+  words = ?, is_alias = ?, version = version + 1
+WHERE agent_id = ? AND key = ? AND version = ? RETURNING 1 AS id"""
 _INSERT = """
-INSERT INTO sessions (agent_id, key, entry, updated_at, session_id, label, spawned_by, session_ids, words, is_alias)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING"""
+INSERT INTO sessions (entry, updated_at, session_id, label, spawned_by, session_ids, words, is_alias, agent_id, key)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1 AS id"""
+_DELETE = "DELETE FROM sessions WHERE agent_id = ? AND key = ? AND version = ? RETURNING 1 AS id"
 _SELECT = "SELECT agent_id, key, entry FROM sessions"
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -79,38 +80,44 @@ class PendingWrite:
 
     async def sync(self) -> None:
         if not self._is_written:
-            async with self.lock:
-                await self._store.write_alone(self)
+            await self._store.write_alone(self)
 
-    async def execute(self, connection: Connection) -> None:
-        """Writes the change. Raises ``StaleWriter`` when another Gateway has changed the row."""
-        if not self._is_written and not await _put(connection, self.name, self._before.version, self.raw):
+    def add_to(self, statement: Statement) -> bool:
+        if self._is_written:
+            return False
+        if self.raw is None and not self._before.version:
+            self._note_written()
+            return False
+        _add_write(statement, self.name, self._before.version, self.raw)
+        return True
+
+    async def finish_write(self, written: int | None) -> None:
+        if written is None and not await self._store.holds(self):
+            self._store.forget(self)
             raise StaleWriter(f"the session {self.name[1]} was changed by another Gateway")
+        self._note_written()
 
-    def written(self) -> None:
-        """Call it when the transaction of ``execute`` has been committed."""
-        if not self._is_written:
-            self._is_written = True
-            self._store.note_written(self)
+    def _note_written(self) -> None:
+        self._is_written = True
+        self._store.note_written(self)
 
 
-async def _put(connection: Connection, name: Name, version: int, raw: bytes | None) -> bool:
-    """Writes a row whose version is known; 0 is a row that does not exist. False when the version is another one."""
-    agent, key = without_nul(name[0]), without_nul(name[1])
+def _add_write(statement: Statement, name: Name, version: int, raw: bytes | None) -> None:
+    """Adds the write of a row whose version is known; 0 is a row that does not exist."""
+    row = (without_nul(name[0]), without_nul(name[1]))
     if raw is None:
-        if not version:
-            return True
-        gone = "DELETE FROM sessions WHERE agent_id = $1 AND key = $2 AND version = $3"
-        return bool(changed(await connection.execute(gone, agent, key, version)))
+        statement.add("written", _DELETE, *row, version)
+        return
     entry = _decode(raw)
-    values: list[Any] = [agent, key, raw, updated_at(entry)]
+    values: list[Any] = [raw, updated_at(entry)]
     for field in ("sessionId", "label", "spawnedBy"):
         values.append(without_nul(value) if isinstance(value := entry.get(field), str) else None)
     values += [[without_nul(one) for one in session_ids(entry)], without_nul(search_text(name[1], entry))]
-    values.append(is_cron_run_alias(name[1]))
+    values += [is_cron_run_alias(name[1]), *row]
     if version:
-        return bool(changed(await connection.execute(_UPDATE, *values, version)))
-    return bool(changed(await connection.execute(_INSERT, *values)))
+        statement.add("written", _UPDATE, *values, version)
+    else:
+        statement.add("written", _INSERT, *values)
 
 
 class PostgresSessionStore:
@@ -163,7 +170,7 @@ class PostgresSessionStore:
                 await pending.sync()
                 break
             except StaleWriter:
-                self._forget(pending)
+                self.forget(pending)
                 entry, pending = await self._write(agent_id, key, change)
         else:
             raise StaleWriter(f"the session {key} changes too often to be written")
@@ -196,8 +203,7 @@ class PostgresSessionStore:
         return None if raw is None else cast("SessionEntry", _decode(raw)), waiting
 
     async def write_alone(self, pending: PendingWrite) -> None:
-        await self._database.transact(pending.execute)
-        pending.written()
+        await self._database.write_pending(pending)
 
     def _write_soon(self, pending: PendingWrite) -> None:
         task = asyncio.create_task(self._write_later(pending), name=f"write {pending.name[1]}")
@@ -212,12 +218,12 @@ class PostgresSessionStore:
                 return await pending.sync()
             except StaleWriter as stale:
                 log.error("a change of a session is lost: %s", stale)
-                return self._forget(pending)
+                return self.forget(pending)
             except OSError as error:
                 log.warning("a change of the session %s waits for the database: %s", pending.name[1], error)
             except Exception:
                 log.exception("a change of the session %s could not be written", pending.name[1])
-                return self._forget(pending)
+                return self.forget(pending)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
@@ -251,7 +257,11 @@ class PostgresSessionStore:
             self._cache.popitem(last=False)
             self._complete = False
 
-    def _forget(self, pending: PendingWrite) -> None:
+    async def holds(self, pending: PendingWrite) -> bool:
+        """Finds out whether a commit whose confirmation was lost has written the row."""
+        return await self._look_up_row(pending.name) == pending.row
+
+    def forget(self, pending: PendingWrite) -> None:
         """Drops what memory says of a row. The next call reads it."""
         if self._pending.get(pending.name) is pending:
             del self._pending[pending.name]
@@ -322,14 +332,17 @@ class PostgresSessionStore:
 
     async def _look_up(self, name: Name) -> CachedRow:
         epoch = self._epoch_of(*name)
-        select = "SELECT entry, version FROM sessions WHERE agent_id = $1 AND key = $2"
-        found = await self._database.row(select, without_nul(name[0]), without_nul(name[1]))
-        row = CachedRow(found[0], found[1]) if found is not None else CachedRow(None, 0)
+        row = await self._look_up_row(name)
         if name in self._pending:
             return row
         # A row that changed its owner while it was read is not cached.
         self._cache_row(name, row, epoch if epoch == self._epoch_of(*name) else 0)
         return row
+
+    async def _look_up_row(self, name: Name) -> CachedRow:
+        select = "SELECT entry, version FROM sessions WHERE agent_id = $1 AND key = $2"
+        found = await self._database.row(select, without_nul(name[0]), without_nul(name[1]))
+        return CachedRow(found[0], found[1]) if found is not None else CachedRow(None, 0)
 
     async def _write_all_pending(self) -> None:
         for pending in list(self._pending.values()):

@@ -38,7 +38,7 @@ from openclaw.storage.files.transcript_index import (
     trim,
 )
 from openclaw.storage.indexed_transcript import IndexedTranscript
-from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, without_nul
+from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, Statement, without_nul
 
 if TYPE_CHECKING:
     from openclaw.storage.postgres.database import Connection
@@ -48,10 +48,13 @@ log = logging.getLogger(__name__)
 LONGEST_TAIL = 1000
 PER_READ = 500
 """How many lines one statement reads at most where their number is not known."""
-_INSERT = (
-    "INSERT INTO entries (transcript_id, seq, id, parent_id, type, body) SELECT $1, * FROM"
-    " unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[])"
+_ROW = (
+    "INSERT INTO transcripts (agent_id, name, session_id, last_seq, created_at, updated_at)"
+    " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING id"
 )
+_MOVE = "UPDATE transcripts SET last_seq = ?, updated_at = ? WHERE id = ? AND last_seq = ? RETURNING id"
+_LINES = "unnest(?::bigint[], ?::text[], ?::text[], ?::text[], ?::bytea[]) AS line"
+_INSERT = "INSERT INTO entries (transcript_id, seq, id, parent_id, type, body)"
 _FIND = "SELECT id, name, session_id, last_seq FROM transcripts WHERE agent_id = $1 AND name = ANY ($2)"
 
 
@@ -86,8 +89,6 @@ class PostgresTranscript(IndexedTranscript):
         """Lines that are not in the database yet."""
         self._under_way: list[StoredLine] = []
         """The lines of the transaction that is under way."""
-        self._made = 0
-        """The id of the row that the transaction under way makes."""
         self._next_seq = row.last_seq + 1
         self._before: BranchContext | None = None
         """The branch before the compaction that was just added."""
@@ -149,12 +150,13 @@ class PostgresTranscript(IndexedTranscript):
     async def append(self, fields: dict[str, Any], *, entry_id: str | None = None, durable: bool = False) -> str:
         own = entry_id or self._new_id()
         await self._add({own: fields})
-        if durable:
-            await self.sync()
+        await self.sync()
         return own
 
-    async def append_all(self, entries: Mapping[str, dict[str, Any]]) -> None:
+    async def append_all(self, entries: Mapping[str, dict[str, Any]], *, soon: bool = False) -> None:
         await self._add(entries)
+        if not soon:
+            await self.sync()
 
     async def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
         new = self._new_entries(entries)
@@ -199,10 +201,8 @@ class PostgresTranscript(IndexedTranscript):
         self._leaf = len(self._index) - 1
 
     async def sync(self) -> None:
-        async with self.lock:
-            if self._waiting:
-                await self._store.database.transact(self.execute)
-                self.written()
+        if self.busy:
+            await self._store.database.write_pending(self)
 
     def _write_soon(self) -> None:
         if self._writing is None or self._writing.done():
@@ -217,31 +217,34 @@ class PostgresTranscript(IndexedTranscript):
         except Exception:
             log.exception("lines of %s could not be written", self.path)
 
-    async def execute(self, connection: Connection) -> None:
-        """Writes the lines that wait. The caller holds ``lock``, and calls ``written`` after the commit."""
+    def add_to(self, statement: Statement) -> bool:
         self._under_way = list(self._waiting)
         if not self._under_way:
-            return
+            return False
         now, row = self._clock.now_ms(), self._row
         first, last = self._under_way[0].seq, self._under_way[-1].seq
-        made = row.id
-        if made:
-            update = (
-                "UPDATE transcripts SET last_seq = $2, updated_at = $3 WHERE id = $1 AND last_seq = $4 RETURNING id"
-            )
-            moved = await connection.fetchval(update, made, last, now, first - 1)
-            if moved is None:
-                await self._check_written_before(connection, made)
-                return
+        if row.id:
+            statement.add("written", _MOVE, last, now, row.id, first - 1)
         else:
-            made = await make_row(connection, row, last, now)
-            if made is None:
-                raise StaleWriter(f"another Gateway has begun the transcript {row.name}")
-        await insert_lines(connection, made, self._under_way)
-        self._made = made
+            statement.add("written", _ROW, *_row_values(row, last, now))
+        statement.add(
+            "lines", f"{_INSERT} SELECT written.id, line.* FROM written, {_LINES}", *_columns(self._under_way)
+        )
+        return True
 
-    async def _check_written_before(self, connection: Connection, made: int) -> None:
-        """Finds out whether a commit whose confirmation was lost has written the lines."""
+    async def finish_write(self, written: int | None) -> None:
+        if written is None:
+            written = await self._store.database.transact(self._check_written_before)
+        self._row.id = written
+        self._row.last_seq = self._under_way[-1].seq
+        del self._waiting[: len(self._under_way)]
+        self._under_way = []
+
+    async def _check_written_before(self, connection: Connection) -> int:
+        """Finds out whether a commit whose confirmation was lost has written the lines. Returns the row's id."""
+        find = "SELECT id FROM transcripts WHERE agent_id = $1 AND name = $2"
+        names = (self._row.agent_id, without_nul(self._row.name))
+        made = self._row.id or await connection.fetchval(find, *names) or 0
         first, last = self._under_way[0].seq, self._under_way[-1].seq
         select = "SELECT body FROM entries WHERE transcript_id = $1 AND seq BETWEEN $2 AND $3 ORDER BY seq"
         found = [row[0] for row in await connection.fetch(select, made, first, last)]
@@ -251,14 +254,7 @@ class PostgresTranscript(IndexedTranscript):
         if rest:
             await connection.execute("UPDATE transcripts SET last_seq = $2 WHERE id = $1", made, last)
             await insert_lines(connection, made, rest)
-
-    def written(self) -> None:
-        """Call it when the transaction of ``execute`` has been committed."""
-        if self._under_way:
-            self._row.id = self._row.id or self._made
-            self._row.last_seq = self._under_way[-1].seq
-            del self._waiting[: len(self._under_way)]
-            self._under_way = []
+        return made
 
     async def branch(self, entry_id: str | None) -> None:
         leaf = -1 if entry_id is None else self._index.by_id[entry_id]
@@ -630,20 +626,28 @@ def parsed_lines(data: bytes) -> list[StoredLine]:
 
 
 async def make_row(connection: Connection, row: TranscriptRow, last_seq: int, now: int) -> int | None:
-    return await connection.fetchval(
-        "INSERT INTO transcripts (agent_id, name, session_id, last_seq, created_at, updated_at)"
-        " VALUES ($1, $2, $3, $4, $5, $5) ON CONFLICT DO NOTHING RETURNING id",
-        *(row.agent_id, without_nul(row.name), without_nul(row.session_id), last_seq, now),
-    )
+    statement = Statement()
+    statement.add("made", _ROW, *_row_values(row, last_seq, now))
+    return (await statement.run(connection, "(SELECT id FROM made)"))[0]
 
 
 async def insert_lines(connection: Connection, transcript_id: int, lines: Sequence[StoredLine]) -> None:
+    statement = Statement()
+    statement.add("lines", f"{_INSERT} SELECT ?::bigint, line.* FROM {_LINES}", transcript_id, *_columns(lines))
+    await statement.run(connection, "1")
+
+
+def _row_values(row: TranscriptRow, last_seq: int, now: int) -> tuple[str | int, ...]:
+    return row.agent_id, without_nul(row.name), without_nul(row.session_id), last_seq, now, now
+
+
+def _columns(lines: Sequence[StoredLine]) -> tuple[list[Any], ...]:
+    """The lines as arrays, one for each column of ``_LINES``."""
+
     def text(value: str | None) -> str | None:
         return None if value is None else without_nul(value)
 
-    await connection.execute(
-        _INSERT,
-        transcript_id,
+    return (
         [line.seq for line in lines],
         [text(line.id) for line in lines],
         [text(line.parent_id) for line in lines],

@@ -1,4 +1,4 @@
-"""``channels.slack``: Slack, as an app in Socket Mode."""
+"""``channels.slack``: Slack, as an app in Socket Mode or with requests to the Gateway."""
 
 from typing import Literal
 
@@ -70,7 +70,7 @@ class SlackActions(Record):
 
 class SlackAccount(ChannelAccount):
     mode: Literal["socket", "http"] = "socket"
-    """How events arrive."""
+    """How events arrive: through a WebSocket that the Gateway opens, or as requests to webhookPath."""
     bot_token: Secret | None = None
     """Token of the bot (xoxb-…); unset means the variable SLACK_BOT_TOKEN."""
     app_token: Secret | None = None
@@ -80,9 +80,9 @@ class SlackAccount(ChannelAccount):
     user_token_read_only: bool = True
     """Use that token for reading only."""
     signing_secret: Secret | None = None
-    """Signs events of the mode http."""
+    """Signs requests of the mode http; unset means the variable SLACK_SIGNING_SECRET."""
     webhook_path: str = "/slack/events"
-    """Path of the mode http."""
+    """Path on the Gateway's port, in the mode http."""
     api_root: str = "https://slack.com/api/"
     """Address of the API."""
     dm: SlackDirectChats = SlackDirectChats()
