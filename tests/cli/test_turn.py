@@ -53,6 +53,12 @@ def test_a_failed_tool_is_named() -> None:
     assert shown == [("failed", "read: a.txt")]
 
 
+def test_a_message_that_waits_goes_on_waiting_when_its_words_change() -> None:
+    turn = Turn("r")
+    turn.waiting = True
+    assert turn.digest(agent_event("r", "queue", {"phase": "reworded"})) == [] and turn.waiting
+
+
 def test_cumulative_text_that_starts_again_is_a_new_message() -> None:
     _, shown = turn_of(
         agent_event("r", "assistant", {"text": "One", "delta": "One"}),

@@ -102,6 +102,8 @@ class Turn:
         )
 
     def _agent(self, stream: str, data: dict[str, Any]) -> list[tuple[str, str]]:
+        if stream == "queue":
+            return []  # It says that the message waits, which the answer to the call said already.
         self.waiting = False
         if stream == "assistant":
             self.doing = "writing…"
