@@ -21,6 +21,7 @@ from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.sandbox import comes_from_group
+from openclaw.agent.spend.billed_calls import BilledSpeech
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.history_cleaner import Hygiene
 from openclaw.agent.window.tokens import TokenMeasures
@@ -490,7 +491,13 @@ def add_message_flow(gateway: Gateway) -> None:
         # Only the stores in PostgreSQL have such claims.
         claims, ledger = cast("PostgresClaims", runtime.claims), cast("PostgresLedger", runtime.ledger)
         gateway.cluster = ClusterService(gateway, claims, ledger)
-    transcriber = Transcriber(lambda: runtime.config.current, runtime.blobs, gateway.model_calls.keys, gateway.environ)
+    transcriber = Transcriber(
+        lambda: runtime.config.current,
+        runtime.blobs,
+        gateway.model_calls.keys,
+        gateway.environ,
+        BilledSpeech(runtime),
+    )
     gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn, transcriber)
 
     async def status_card(session: SessionRef) -> str:

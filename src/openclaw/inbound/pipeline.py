@@ -198,7 +198,7 @@ class Pipeline:
             if new:
                 inbound, config, written = merged([item for item, _ in new]), self._runtime.config.current, False
                 if self._transcriber is not None:
-                    inbound = await self._transcriber.heard(inbound)
+                    inbound = await self._transcriber.heard(inbound, resolve_route(config, inbound).agent_id)
                 for resolved in broadcast_routes(config, inbound) or [resolve_route(config, inbound)]:
                     message = await self._addressed(inbound, resolved, keys)
                     written |= message is not None and await self._finish(message, await self.process(message))

@@ -371,6 +371,7 @@ class Dispatcher:
         gave_up = choice != "run" and result.outcome != "ok"
         files = await self._files(record, run, result)
         await self._finish(record, result, run.transcript, refused if gave_up else None, files)
+        record.reply_files = None  # The record outlives the run, whose transcript is then free to be packed away.
         if run.prepared is not None and result.outcome == "ok":
             self.compactions.after_run(run.prepared, result.final, emit)
 
