@@ -89,6 +89,7 @@ from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.server.server import taken_names
+from openclaw.gateway.shared_state import SchedulerService, SharedState
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
@@ -154,6 +155,7 @@ from openclaw.tools.web_search import WebSearchTool
 if TYPE_CHECKING:
     from openclaw.cluster.postgres_claims import PostgresClaims
     from openclaw.storage.postgres.ledger import PostgresLedger
+    from openclaw.storage.postgres.session_store import PostgresSessionStore
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -253,7 +255,7 @@ async def open_runtime(
     stores = await open_stores(state_dir, current, clock, environ, repairs, only_reads=only_reads)
     found = await _models_here(current, environ, state_dir)
     catalogue = CurrentCatalogue(config, environ, found, state_dir)
-    questions = ApprovalJournal(stores.documents)
+    questions = ApprovalJournal(stores.documents, stores.claims.node)
     await questions.load()
     derived = Derived()
     return Runtime(
@@ -487,10 +489,10 @@ def add_message_flow(gateway: Gateway) -> None:
         stop_subagents=lambda key: gateway.team.subagents.stop_all(key),
     )
     gateway.dispatcher, gateway.notices = dispatcher, notices
-    if not runtime.claims.alone:
-        # Only the stores in PostgreSQL have such claims.
-        claims, ledger = cast("PostgresClaims", runtime.claims), cast("PostgresLedger", runtime.ledger)
-        gateway.cluster = ClusterService(gateway, claims, ledger)
+    if not runtime.claims.alone and runtime.claims.node:
+        # Only the stores in PostgreSQL have such claims, and a command that looks at them is no node.
+        stores = cast("PostgresSessionStore", runtime.sessions), cast("PostgresLedger", runtime.ledger)
+        gateway.cluster = ClusterService(gateway, cast("PostgresClaims", runtime.claims), stores)
     transcriber = Transcriber(
         lambda: runtime.config.current,
         runtime.blobs,
@@ -499,6 +501,9 @@ def add_message_flow(gateway: Gateway) -> None:
         BilledSpeech(runtime),
     )
     gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn, transcriber)
+
+    if gateway.cluster is not None:
+        gateway.cluster.attach()
 
     async def status_card(session: SessionRef) -> str:
         return await status(commands, client_facts(session, OWNER), "")
@@ -571,14 +576,13 @@ def add_scheduler(gateway: Gateway) -> None:
     documents = gateway.runtime.documents
     gateway.cron = Cron(turns, gateway.heartbeats, partial(publish, "cron"), documents, switched_off=off)
     gateway.hook_runs = HookRuns(turns, gateway.heartbeats)
+    gateway.scheduler, gateway.shared_state = SchedulerService(gateway), SharedState(gateway)
 
 
 async def start_scheduler(gateway: Gateway) -> None:
-    """Goes on with what the last Gateway left, then waits for what is due."""
-    for part in (gateway.heartbeats, gateway.hook_runs, gateway.cron):
-        await part.start()
-    # A job that goes on wakes its agent itself. A second heartbeat would have nothing to tell.
-    gateway.heartbeats.wake_for_left(gateway.cron.resumed)
+    """Goes on with what the last Gateway left, then waits for what is due and for what other nodes change."""
+    await gateway.scheduler.start()
+    gateway.shared_state.start()
 
 
 def native_commands(config: Config) -> list[NativeCommand]:
@@ -642,13 +646,15 @@ async def _models_here(config: Config, environ: Mapping[str, str], state_dir: st
 
 async def close_gateway(gateway: Gateway) -> None:
     """Closes the parts in the order of the flow: runs first, because they still write to the stores."""
-    for part in (gateway.cron, gateway.hook_runs, gateway.heartbeats):
-        await part.stop()
+    await gateway.shared_state.stop()
+    await gateway.scheduler.stop()
     await gateway.runtime.extensions.tell_all("gateway_stopping")
     await gateway.pipeline.close()
     await gateway.team.close()
     await gateway.dispatcher.stop()
     await gateway.channel_services.stop()
+    if gateway.cluster is not None:
+        await gateway.cluster.close()
     await gateway.stop()
     await gateway.runtime.approvals.close()
     await gateway.mcp.close()
