@@ -18,7 +18,8 @@ import pytest
 import zstandard
 
 from openclaw.storage.files.backup import PIECE, BackupError, BackupFolder, settle_restored
-from tests.support.gateway import GatewayProcess, model_config
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import model_config
 from tests.support.model_server import ModelServer
 
 
@@ -163,20 +164,20 @@ async def test_a_backup_of_a_busy_gateway_is_whole_and_goes_on_elsewhere(tmp_pat
     config = model_config(models.base_url, models.api_key)
     env = {"OPENCLAW_BACKUP_PASSPHRASE": ""}
 
-    def command(gateway: GatewayProcess, *words: str) -> dict[str, object]:
+    def command(gateway: ForkedGateway, *words: str) -> dict[str, object]:
         run = [sys.executable, "-m", "openclaw", "backup", *words, "--to", str(tmp_path / "backups"), "--json"]
         done = subprocess.run(run, env=gateway.env, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    async with GatewayProcess(tmp_path / "state", config, env) as gateway, gateway.client() as client:
+    async with ForkedGateway(tmp_path / "state", config, env) as gateway, gateway.client() as client:
         for number in range(5):
             await client.chat(f"before {number} [[reply:answer {number}]]")
         talking = [asyncio.create_task(client.chat(f"meanwhile {n}", session_key=f"s{n}")) for n in range(20)]
         made = await asyncio.to_thread(command, gateway, "create")
         await asyncio.gather(*talking)
     assert made["skipped"] == []
-    other = GatewayProcess(tmp_path / "other", None, env)
+    other = ForkedGateway(tmp_path / "other", None, env)
     assert (await asyncio.to_thread(command, other, "verify"))["ok"] is True
     await asyncio.to_thread(command, other, "restore")
     async with other, other.client() as client:
