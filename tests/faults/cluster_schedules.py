@@ -30,7 +30,7 @@ from tests.support import gateway as support
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import RequestFailed, WireClient, model_config
 from tests.support.model_server import ModelServer
-from tests.support.postgres import PostgresServer, needs_postgres, new_schema
+from tests.support.postgres import PostgresServer, needs_postgres, new_schema, stored_rows
 
 NODES = 3
 LEASE_S = 2
@@ -140,6 +140,14 @@ class ClusterSchedule(KillSchedule):
         for node in self.nodes:
             assert await node.stop() == 0, node.errors()
 
+    def keep_books(self) -> None:
+        """Writes down what the database holds, because it goes when the round ends."""
+        storage = self.gateway.storage
+        assert storage is not None
+        with (self.root / "books").open("w") as file:
+            for table in ("nodes", "claims", "messages", "story", "tool_calls", "transcripts", "entries"):
+                print(f"-- {table}", *stored_rows(storage, f"SELECT * FROM {table}"), sep="\n", file=file)
+
     def kill_all(self) -> None:
         for node in self.nodes:
             with contextlib.suppress(AssertionError, ProcessLookupError):
@@ -173,6 +181,9 @@ async def one_round(folder: Path, seed: int, mode: str, schedules: int, kinds: l
             schedule = ClusterSchedule(folder, models, seed, mode, server=server)
             try:
                 await run_schedules(schedule, [schedule.chance.choice(kinds) for _ in range(schedules)])
+            except BaseException:
+                schedule.keep_books()
+                raise
             finally:
                 schedule.kill_all()
     finally:

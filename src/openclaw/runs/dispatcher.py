@@ -558,7 +558,8 @@ class Dispatcher:
 
     async def _note_running(self, record: RunRecord, session_id: str, reason: Reason = NO_REASON) -> None:
         if not record.abort.aborted:  # The note of a stop must stay the last one.
-            await self._runtime.ledger.advance(record.row.id, "running", reason, session_id=session_id)
+            with contextlib.suppress(ValueError):  # The message has ended meanwhile.
+                await self._runtime.ledger.advance(record.row.id, "running", reason, session_id=session_id)
 
     async def _note_stopped(self, records: Sequence[RunRecord], reason: Reason) -> None:
         """Notes that the runs are being stopped. On a disk that takes nothing, the notes are written later."""

@@ -43,7 +43,10 @@ _UNREACHABLE = (
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
     asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InternalClientError,
 )
+_BROKEN = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""After these a connection may be in the middle of something, and is not used again."""
 _FULL = (asyncpg.DiskFullError,)
 
 
@@ -243,7 +246,11 @@ class PostgresDatabase:
         try:
             with storage_errors():
                 async with self._pool.acquire(timeout=CONNECT_S) as connection:
-                    yield connection
+                    try:
+                        yield connection
+                    except _BROKEN:
+                        connection.terminate()
+                        raise
         except Fenced:
             self.on_fenced()
             raise
