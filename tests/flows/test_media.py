@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.flows.test_replies import SMALL, STREAM, streamed
 from tests.support.gateway import RequestFailed, model_config
@@ -310,3 +311,63 @@ async def test_a_reply_that_asks_for_it_is_a_voice_message(
     (spoken,) = (call for call in calls if call.get("attachments"))
     assert (spoken["voiceNote"], spoken["message"]) == (True, "")
     assert "voiceNote" not in plain and plain["attachments"]
+
+
+# What voice messages cost
+
+
+@asynccontextmanager
+async def speech_service(usage: dict[str, Any]) -> AsyncIterator[tuple[str, list[str]]]:
+    asked: list[str] = []
+
+    async def transcriptions(request: web.Request) -> web.Response:
+        asked.append(str((await request.post())["model"]))
+        return web.json_response({"text": "buy some milk", "usage": usage})
+
+    app = web.Application()
+    app.router.add_post("/v1/audio/transcriptions", transcriptions)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1", asked
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("model", "usage", "dollars"),
+    [
+        ("whisper-1", {"type": "duration", "seconds": 90}, 0.009),
+        ("gpt-4o-mini-transcribe", {"type": "tokens", "input_tokens": 1000, "output_tokens": 100}, 0.0035),
+        ("voxtral-mini-latest", {"prompt_audio_seconds": 60, "prompt_tokens": 4, "completion_tokens": 9}, 0.002),
+    ],
+)
+async def test_what_a_transcription_costs_is_in_the_usage_of_the_agent(
+    start: Start, signal: SignalDaemon, models: ModelServer, model: str, usage: dict[str, Any], dollars: float
+) -> None:
+    signal.attachments["v1"] = OGG
+    models.queue(Reply(text="Milk, yes."))
+    async with speech_service(usage) as (url, asked):
+        way = {"provider": "mock", "baseUrl": url, "model": model}
+        async with start(tools={"media": {"audio": {"models": [way]}}}) as gateway, gateway.client() as client:
+            await signal.say("", sender=ANN, attachments=VOICE)
+            assert await sent(signal, 1) == [("Milk, yes.", None)]
+            totals = (await client.call("usage.cost", {}))["totals"]
+    assert asked == [model]
+    assert totals["totalCost"] == pytest.approx(dollars)
+
+
+async def test_a_transcription_that_the_budget_does_not_allow_is_not_made(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    signal.attachments["v1"] = OGG
+    models.queue(Reply(text="I could not hear that."))
+    async with speech_service({}) as (url, asked):
+        way = {"provider": "mock", "baseUrl": url, "model": "whisper-1"}
+        audio = {"media": {"audio": {"models": [way]}}}
+        async with start(None, {"budget": {"dayTokens": 999}}, tools=audio) as gateway, gateway.client() as client:
+            await signal.say("", sender=ANN, attachments=VOICE)
+            await signal.called("send", 1)
+            (row,) = (await client.call("messages.list", {}))["messages"]
+    assert not asked and row["state"] == "failed"

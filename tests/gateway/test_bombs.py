@@ -260,6 +260,7 @@ OWN_FILES = {
     "cli/browser.py": "an argument that the owner typed",
     "cli/nodes.py": "an argument that the owner typed",
     "cluster/membership.py": "its own rows",
+    "cluster/links.py": "a node that proved itself",
     "extensions/loader.py": "its own file",
     "gateway/nodes/runs.py": "its own file",
     "node/identity.py": "its own file",

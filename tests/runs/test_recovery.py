@@ -36,7 +36,7 @@ def row(number: int, attempts: int = 0, prompt: str | None = "x") -> LedgerRow:
 
 
 async def found(*rows: LedgerRow, now_ms: int = 0) -> list[RunRecord]:
-    async def unfinished() -> list[LedgerRow]:
+    async def unfinished(_session: object) -> list[LedgerRow]:
         return list(rows)
 
     async def entry(*_: str) -> dict[str, Any]:

@@ -512,6 +512,7 @@ PROMPT_MAKERS = {
     },
     "notes.add": {
         "agent/prepare.py", "gateway/gateway.py", "gateway/http/tools_invoke.py", "gateway/methods/system.py",
+        "gateway/remote_messages.py",
         "inbound/commands/context_command.py", "inbound/commands/settings.py", "inbound/pipeline.py",
     },
     "notes.put": {

@@ -59,6 +59,13 @@ class Claims(Protocol):
         """
         ...
 
+    async def acquire(self, name: str) -> None:
+        """Makes this node the owner. It waits until another owner has nothing to do and lets go.
+
+        Raises ``OwnedElsewhere`` when that takes too long.
+        """
+        ...
+
     async def owner(self, name: str) -> str | None:
         """Returns the node that owns the name, or None. Nothing is claimed."""
         ...
@@ -129,6 +136,9 @@ class SoleClaims(ClaimHearers):
 
     async def claim(self, name: str) -> ClaimOwner:
         return ClaimOwner(self.node, True)
+
+    async def acquire(self, name: str) -> None:
+        pass
 
     async def owner(self, name: str) -> str | None:
         return self.node

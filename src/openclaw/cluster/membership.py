@@ -104,6 +104,8 @@ class Membership:
         self.node = database.node
         self.url = ""
         self.fingerprint = ""
+        self.secret: str = ""
+        """What the nodes of this cluster know, and nobody else."""
         self.state: NodeState = "alive"
         self.peers: dict[str, NodeRow] = {}
         """The other nodes that live, by id."""
@@ -134,6 +136,7 @@ class Membership:
     async def _join(self) -> None:
         await self._take_locks()
         connection = self._live_connection()
+        self.secret = await connection.fetchval("SELECT value FROM secrets WHERE name = 'links'") or ""
         await connection.execute("DELETE FROM nodes WHERE ended_at < now() - make_interval(secs => $1)", float(KEPT_S))
         await connection.execute(
             "INSERT INTO nodes (id, url, host, pid, version, state, lease_until)"

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from openclaw.cluster.claims import ClaimHearers, ClaimOwner
+from openclaw.cluster.claims import ClaimHearers, ClaimOwner, OwnedElsewhere
 from openclaw.cluster.membership import Membership
 from openclaw.storage.postgres.database import PostgresDatabase, without_nul
 
+ACQUIRE_S, RELEASE_PAUSE_S = 60.0, 0.1
 MOST_TRIES = 50
 """How often a claim is tried again because its owner went away in between."""
 _CLAIM = """
 WITH made AS (INSERT INTO claims (name, node) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING node, epoch)
 SELECT node, epoch FROM made UNION ALL SELECT node, epoch FROM claims WHERE name = $1 LIMIT 1"""
+
+
+async def _nobody_to_ask(_node: str, _name: str) -> None:
+    pass
 
 
 class HeldClaim(msgspec.Struct):
@@ -40,6 +45,8 @@ class PostgresClaims(ClaimHearers):
         self._changing: dict[str, asyncio.Event] = {}
         """Names that are being gained or let go. Whoever asks for one waits until those who hear of it are told."""
         self._wanted: dict[str, None] = {}
+        self.ask_to_release: Callable[[str, str], Awaitable[None]] = _nobody_to_ask
+        """Asks a node to let a name go as soon as it has nothing to do with it."""
 
     async def claim(self, name: str) -> ClaimOwner:
         if (held := self._held.get(name)) is not None and name not in self._changing:
@@ -73,6 +80,14 @@ class PostgresClaims(ClaimHearers):
         """The node that a leaving node leaves the name to."""
         living = [node.id for node in self.membership.peers.values() if node.state == "alive"]
         return owner if owner is not None and owner != self.node else next(iter(sorted(living)), None)
+
+    async def acquire(self, name: str) -> None:
+        until = time.monotonic() + ACQUIRE_S
+        while not (owner := await self.claim(name)).mine:
+            if time.monotonic() > until:
+                raise OwnedElsewhere(name, owner)
+            await self.ask_to_release(owner.node, name)
+            await asyncio.sleep(RELEASE_PAUSE_S)
 
     async def claim_free(self, names: Sequence[str]) -> list[str]:
         """Claims those of the names that nobody owns, and returns them."""

@@ -21,6 +21,7 @@ from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.sandbox import comes_from_group
+from openclaw.agent.spend.billed_calls import BilledSpeech
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.history_cleaner import Hygiene
 from openclaw.agent.window.tokens import TokenMeasures
@@ -153,6 +154,7 @@ from openclaw.tools.web_search import WebSearchTool
 if TYPE_CHECKING:
     from openclaw.cluster.postgres_claims import PostgresClaims
     from openclaw.storage.postgres.ledger import PostgresLedger
+    from openclaw.storage.postgres.session_store import PostgresSessionStore
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -486,12 +488,21 @@ def add_message_flow(gateway: Gateway) -> None:
         stop_subagents=lambda key: gateway.team.subagents.stop_all(key),
     )
     gateway.dispatcher, gateway.notices = dispatcher, notices
-    if not runtime.claims.alone:
-        # Only the stores in PostgreSQL have such claims.
-        claims, ledger = cast("PostgresClaims", runtime.claims), cast("PostgresLedger", runtime.ledger)
-        gateway.cluster = ClusterService(gateway, claims, ledger)
-    transcriber = Transcriber(lambda: runtime.config.current, runtime.blobs, gateway.model_calls.keys, gateway.environ)
+    if not runtime.claims.alone and runtime.claims.node:
+        # Only the stores in PostgreSQL have such claims, and a command that looks at them is no node.
+        stores = cast("PostgresSessionStore", runtime.sessions), cast("PostgresLedger", runtime.ledger)
+        gateway.cluster = ClusterService(gateway, cast("PostgresClaims", runtime.claims), stores)
+    transcriber = Transcriber(
+        lambda: runtime.config.current,
+        runtime.blobs,
+        gateway.model_calls.keys,
+        gateway.environ,
+        BilledSpeech(runtime),
+    )
     gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn, transcriber)
+
+    if gateway.cluster is not None:
+        gateway.cluster.attach()
 
     async def status_card(session: SessionRef) -> str:
         return await status(commands, client_facts(session, OWNER), "")
@@ -642,6 +653,8 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.team.close()
     await gateway.dispatcher.stop()
     await gateway.channel_services.stop()
+    if gateway.cluster is not None:
+        await gateway.cluster.close()
     await gateway.stop()
     await gateway.runtime.approvals.close()
     await gateway.mcp.close()

@@ -1,27 +1,48 @@
-"""This Gateway as a node of a cluster: what it does when it gains sessions, is idle, is given up, or leaves."""
+"""This Gateway as a node of a cluster: which node answers what, and what happens when sessions come and go."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
+from aiohttp import web
 
-from openclaw.cluster.claims import SESSION, session_name
+from openclaw.cluster.claims import SCHEDULER, SESSION, session_name
+from openclaw.cluster.links import LinkLost, Links, PartSender, RemoteFailure
+from openclaw.gateway.relay import ClusterRelay
+from openclaw.gateway.remote_calls import MOST_HOPS, answer_remote, hand_on
+from openclaw.gateway.remote_messages import RemoteMessages
+from openclaw.gateway.server.params import decode_any, encode, encode_response
 from openclaw.gateway.server.places import place_of, session_of
 from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
+from openclaw.tools.exec.approvals import LostApproval, UnknownApproval
 
 if TYPE_CHECKING:
     from openclaw.cluster.membership import NodeLoad
     from openclaw.cluster.postgres_claims import PostgresClaims
     from openclaw.gateway.gateway import Gateway
     from openclaw.storage.postgres.ledger import PostgresLedger
+    from openclaw.storage.postgres.session_store import PostgresSessionStore
+
+    ClusterStores: TypeAlias = tuple[PostgresSessionStore, PostgresLedger]
 
 TAKEN_AT_ONCE = 20
 """How many sessions without an owner a node claims together. The others take theirs meanwhile."""
 MOST_TAKEN = 100
 RELEASED_AT_ONCE = 500
+PATIENCE_S = 15.0
+"""How long a request waits for a node that does not answer, or for the one that takes its place."""
+RETRY_S = 0.1
+ROW = "row"
+"""The event that tells the owner of a session that another node has changed its row."""
+JOBS_S = 30.0
+"""How often it is looked for jobs that nobody carries on."""
+NOT_REPEATED = frozenset({"chat.inject", "sessions.import", "sessions.branch"})
+"""Methods that would do a second time what they did before their answer was lost."""
 
 log = logging.getLogger("openclaw.cluster")
 
@@ -29,31 +50,168 @@ log = logging.getLogger("openclaw.cluster")
 class ClusterService:
     """Wires the claims of this node to the rest of the Gateway. There is none with files."""
 
-    def __init__(self, gateway: Gateway, claims: PostgresClaims, ledger: PostgresLedger) -> None:
+    def __init__(self, gateway: Gateway, claims: PostgresClaims, stores: ClusterStores) -> None:
         self._gateway = gateway
+        self._sessions, self._ledger = stores
         self.claims = claims
-        self._ledger = ledger
         self.membership = claims.membership
+        self.links = Links(self.membership, self._serve, self._hear)
+        self.relay = ClusterRelay(gateway, self.links)
+        self.messages = RemoteMessages(gateway, self.links)
+        self._served: dict[str, Callable[[bytes, PartSender], Awaitable[bytes]]] = {
+            **self.messages.served,
+            "call": lambda data, parts: answer_remote(gateway, self.links, data, parts),
+            "holds": self._answer_holds,
+            "read": self._answer_read,
+            "release": self._answer_release,
+        }
         self.membership.load = self._load
         self.membership.on_fenced = self._fenced
-        self.membership.hearers += [claims.try_wanted, self.take_unowned, self.release_idle]
+        self.membership.hearers += [
+            self.links.follow,
+            claims.try_wanted,
+            self.take_unowned,
+            self.release_idle,
+            self._settle_lost,
+            self._resume_jobs,
+        ]
+        self._resumed_at, self._resumed_with = 0.0, set[str]()
         claims.on_gained(SESSION, self._gained)
+        claims.ask_to_release = self._ask_to_release
+
+    def attach(self) -> None:
+        """Connects the events and the runs of this node with those of the others."""
+        self._gateway.broadcaster.relay = self.relay
+        dispatcher = self._gateway.dispatcher
+        dispatcher.index.on_ended = self.relay.ended
+        dispatcher.abort_elsewhere = self.messages.stop
+        self._sessions.on_foreign_write = self._tell_row
+        self._gateway.pipeline.others = self.messages
+
+    def _tell_row(self, agent_id: str, key: str) -> None:
+        """Lets the owner of a session read its row anew."""
+        self.links.tell_all(ROW, encode([agent_id, key]))
 
     async def start(self, url: str, fingerprint: str = "") -> None:
         """Tells the others where this node is, takes up what nobody owns, and begins to watch."""
         configured = self._gateway.runtime.config.current.cluster.advertise_url
         await self.membership.advertise(configured or url, fingerprint)
+        await self.links.follow()
         await self.take_unowned()
         self.membership.start()
+
+    async def close(self) -> None:
+        await self.links.close()
+
+    # Which node answers
 
     async def answer_elsewhere(self, call: MethodCall, raw: msgspec.Raw | bytes) -> Answer | None:
         """Answers a call that belongs to another node. None: this node answers it."""
         place = place_of(call.method)
-        if place == "session" and (session := await session_of(call)) is not None:
-            owner = await self.claims.claim(session_name(session.agent_id, session.key))
-            if not owner.mine:
-                raise MethodError("another node answers this session, and it cannot be reached", code="UNAVAILABLE")
+        if place == "here" or (place != "session" and call.hops):
+            return None
+        if place == "all":
+            return await self._answer_of_all(call, raw)
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            node = await self._node_for(call)
+            if node is None or node == self.claims.node:
+                return None
+            if call.hops >= MOST_HOPS:
+                raise MethodError("the session changes its node; try again", code="UNAVAILABLE", retryable=True)
+            try:
+                return await hand_on(self.links, node, call, raw)
+            except LinkLost as lost:
+                if call.method in NOT_REPEATED:
+                    raise MethodError(f"{lost}; it may or may not have been done", code="UNAVAILABLE") from None
+                if time.monotonic() > until:
+                    raise MethodError(f"{lost}; try again", code="UNAVAILABLE", retryable=True) from None
+            await asyncio.sleep(RETRY_S)
+
+    async def _node_for(self, call: MethodCall) -> str | None:
+        match place_of(call.method):
+            case "session":
+                session = await session_of(call)
+                if session is None:
+                    return None
+                return (await self.claims.claim(session_name(session.agent_id, session.key))).node
+            case "owner":
+                session = await session_of(call)
+                return None if session is None else await self.claims.owner(session_name(session.agent_id, session.key))
+            case "scheduler":
+                return await self.claims.owner(SCHEDULER)
+            case _:
+                return await self._holder(call)
+
+    async def _holder(self, call: MethodCall) -> str | None:
+        """The node that has what the call names by an id. None: nobody, or this one."""
+        wanted = _held_id(call.params)
+        if wanted is None or self._holds(call.method, *wanted):
+            return None
+        question = encode([call.method, *wanted])
+        for node in list(self.membership.peers):
+            try:
+                if await self.links.ask(node, "holds", question) == b"1":
+                    return node
+            except (LinkLost, RemoteFailure):
+                continue
         return None
+
+    def _holds(self, method: str, field: str, value: str) -> bool:
+        gateway = self._gateway
+        match field:
+            case "id":
+                try:
+                    gateway.runtime.approvals.find(value)
+                except LostApproval:
+                    return True
+                except UnknownApproval:
+                    return False
+                return True
+            case "node_id":
+                return gateway.nodes.connected.get(value) is not None
+            case _:
+                return any(True for _ in gateway.channel_services.channels.accounts(value))
+
+    async def _answer_holds(self, data: bytes, _parts: PartSender) -> bytes:
+        method, field, value = decode_any(data)
+        return b"1" if self._holds(method, field, value) else b"0"
+
+    async def _answer_of_all(self, call: MethodCall, raw: msgspec.Raw | bytes) -> Answer:
+        """Joins the lists in the answers of every node."""
+        joined: dict[str, Any] = await self._gateway.methods.find(call.client, call.method).handler(call)
+        for node in list(self.membership.peers):
+            try:
+                answer = await hand_on(self.links, node, _quiet(call), raw)
+            except LinkLost:
+                continue
+            payload = decode_any(answer.frame).get("payload") if answer.ok else {}
+            for name, value in (payload or {}).items():
+                if isinstance(value, list) and isinstance(joined.get(name), list):
+                    joined[name] += value
+        return Answer(encode_response(call.id, joined), True)
+
+    # Links
+
+    async def open_link(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await self.links.accept(request, lambda: self._gateway.sockets.recognise(request.protocol))
+
+    async def _serve(self, kind: str, data: bytes, parts: PartSender) -> bytes:
+        return await self._served[kind](data, parts)
+
+    def _hear(self, node: str, kind: str, data: bytes) -> None:
+        if kind == ROW:
+            self._sessions.forget_row(*decode_any(data))
+        else:
+            self.relay.hear(node, kind, data)
+
+    async def _answer_read(self, data: bytes, _parts: PartSender) -> bytes:
+        client = self._gateway.broadcaster.clients.get(data.decode())
+        if client is not None:
+            await client.sink.read()
+        return b""
+
+    # Sessions that come and go
 
     async def take_unowned(self) -> None:
         """Claims sessions with unfinished messages that nobody owns. ``_gained`` goes on with their messages."""
@@ -80,6 +238,33 @@ class ClusterService:
             await self._gateway.dispatcher.find_unfinished(session=(agent_id, key))
             self._gateway.dispatcher.start_unfinished(key)
 
+    async def _ask_to_release(self, node: str, name: str) -> None:
+        try:
+            await self.links.ask(node, "release", name.encode())
+        except (LinkLost, RemoteFailure) as error:
+            log.debug("node %s cannot be asked to let %s go: %s", node, name, error)
+
+    async def _answer_release(self, data: bytes, _parts: PartSender) -> bytes:
+        name = data.decode()
+        if not self._gateway.dispatcher.in_use(_key_of(name)):
+            await self.claims.release(name)
+        return b""
+
+    async def _resume_jobs(self) -> None:
+        """Carries on the jobs of nodes that are gone."""
+        peers, now = set(self.membership.peers), time.monotonic()
+        if self._gateway.ready and (self._resumed_with - peers or now - self._resumed_at > JOBS_S):
+            self._resumed_at = now
+            await self._gateway.team.jobs.resume()
+        self._resumed_with = peers
+
+    async def _settle_lost(self) -> None:
+        """Lets those look again who follow or await runs of nodes that are gone."""
+        lost = [run_id for run_id, node in self.relay.active.items() if node not in self.membership.peers]
+        for run_id in lost:
+            self.relay.active.pop(run_id, None)
+            self.relay.wake(run_id)
+
     def _load(self) -> NodeLoad:
         from openclaw.cluster.membership import NodeLoad
 
@@ -89,6 +274,7 @@ class ClusterService:
             runs=dispatcher.busy(),
             queued=dispatcher.queued(),
             clients=len(self._gateway.broadcaster.clients),
+            relay_lag_ms=round(max((link.lag_ms for link in self.links.all()), default=0.0), 2),
         )
 
     def _fenced(self) -> None:
@@ -99,3 +285,29 @@ class ClusterService:
 
 def _key_of(name: str) -> str:
     return name.removeprefix(SESSION).partition(":")[2]
+
+
+def _held_id(params: Any) -> tuple[str, str] | None:
+    for field in ("id", "node_id", "channel"):
+        if isinstance(value := getattr(params, field, None), str):
+            return field, value
+    return None
+
+
+def _quiet(call: MethodCall) -> MethodCall:
+    """The same call for somebody who takes the answer and sends nothing."""
+    from openclaw.gateway.http.rpc import NdjsonSink
+    from openclaw.gateway.server.events import Client
+
+    asker = call.client
+    silent = Client(
+        NdjsonSink(),
+        conn_id=f"{asker.conn_id}-quiet",
+        role=asker.role,
+        scopes=asker.scopes,
+        caps=asker.caps,
+        client_info=asker.client_info,
+        is_local=asker.is_local,
+        ip=asker.ip,
+    )
+    return MethodCall(call.gateway, silent, call.id, call.method, call.params, call.hops)

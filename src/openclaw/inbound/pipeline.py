@@ -12,12 +12,12 @@ import logging
 import uuid
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from openclaw.agent.runtime import Runtime
-from openclaw.cluster.claims import OwnedElsewhere, session_name
+from openclaw.cluster.claims import session_name
 from openclaw.config.agents import user_zone
 from openclaw.config.channels import message_prefix, normalize_account_id
 from openclaw.extensions.api import MessageReceived
@@ -108,7 +108,21 @@ class Accepted(msgspec.Struct, frozen=True):
     """The answers that commands inside the text got at once."""
 
 
-Result: TypeAlias = Handled | Blocked | Empty | Accepted
+class TakenElsewhere(msgspec.Struct, frozen=True):
+    """Another node has taken the message in, and says what is to be said."""
+
+
+Result: TypeAlias = Handled | Blocked | Empty | Accepted | TakenElsewhere
+
+
+class OtherNodes(Protocol):
+    """Hands messages on to the node that owns their session."""
+
+    async def process(self, owner: str, message: Incoming) -> Result: ...
+
+    async def wake(self, owner: str, run_id: str, text: str, own_id: str) -> None: ...
+
+    async def note(self, owner: str, session_key: str, text: str) -> None: ...
 
 
 class Pipeline:
@@ -128,6 +142,8 @@ class Pipeline:
         self._notices = notices
         self._commands = commands
         self._spawn = spawn
+        self.others: OtherNodes | None = None
+        """The other nodes of a cluster. None with files."""
         self._dedupe = Dedupe(runtime.ledger)
         self._history = PendingHistory()
         self._transcriber = transcriber
@@ -198,7 +214,7 @@ class Pipeline:
             if new:
                 inbound, config, written = merged([item for item, _ in new]), self._runtime.config.current, False
                 if self._transcriber is not None:
-                    inbound = await self._transcriber.heard(inbound)
+                    inbound = await self._transcriber.heard(inbound, resolve_route(config, inbound).agent_id)
                 for resolved in broadcast_routes(config, inbound) or [resolve_route(config, inbound)]:
                     message = await self._addressed(inbound, resolved, keys)
                     written |= message is not None and await self._finish(message, await self.process(message))
@@ -274,9 +290,20 @@ class Pipeline:
                 await self._notices.say(message, None, ReasonCode.SEND_POLICY)
             case Empty():
                 await self._notices.say(message, NOTHING_TO_ANSWER, ReasonCode.NOTHING_WRITTEN)
-            case Accepted():
+            case Accepted() | TakenElsewhere():
                 pass
         return True
+
+    async def take_from(self, message: Incoming) -> Result:
+        """Takes in a message that another node handed on. What came through a channel is answered here."""
+        if message.inbound is not None:
+            patterns = mention_patterns(self._runtime.config.current, message.facts.session.agent_id)
+            listening = msgspec.structs.replace(message.facts.listening, mentions=patterns)
+            message.facts = msgspec.structs.replace(message.facts, listening=listening)
+        result = await self.process(message)
+        if message.inbound is not None:
+            await self._finish(message, result)
+        return result
 
     async def _offer_pairing(self, inbound: Inbound, sender_id: str) -> None:
         asked = await self._pairing.ask(inbound.channel, sender_id, {"name": inbound.sender.name})
@@ -329,7 +356,13 @@ class Pipeline:
         """Notes something that the agent learns at its next turn, such as a reaction."""
         if await self.admits(inbound):
             resolved = resolve_route(self._runtime.config.current, inbound)
-            self._runtime.notes.add(resolved.session_key, inbound.text)
+            owner = None
+            if self.others is not None:
+                owner = await self._runtime.claims.owner(session_name(resolved.agent_id, resolved.session_key))
+            if self.others is None or owner in (None, self._runtime.claims.node):
+                self._runtime.notes.add(resolved.session_key, inbound.text)
+            else:
+                await self.others.note(owner, resolved.session_key, inbound.text)
 
     async def edited(self, inbound: Inbound) -> None:
         """Takes in that a person changed an earlier message.
@@ -420,8 +453,10 @@ class Pipeline:
         """Commands → send policy → reset → accept. The messages of a session pass in the order in which they came."""
         admission, session = self._dispatcher.admission, message.facts.session
         key, claims = session.key, self._runtime.claims
-        if not claims.alone and not (owner := await claims.claim(name := session_name(session.agent_id, key))).mine:
-            raise OwnedElsewhere(name, owner)
+        if not claims.alone and self.others is not None:
+            owner = await claims.claim(session_name(session.agent_id, key))
+            if not owner.mine:
+                return await self.others.process(owner.node, message)
         if message.reads_commands and is_abort(message.text, message.facts.listening):
             await admission.wait_for_earlier(key)
             return await self._process(message, None)
@@ -496,7 +531,11 @@ class Pipeline:
         """
         row = await self._runtime.ledger.by_run(run_id)
         if row is None:
-            return
+            return None
+        if self.others is not None:
+            owner = await self._runtime.claims.claim(session_name(row.agent_id, row.session_key))
+            if not owner.mine:
+                return await self.others.wake(owner.node, run_id, text, own_id)
         zone = user_zone(self._runtime.config.current)
         message = Incoming(
             facts=Facts(session=SessionRef(row.agent_id, row.session_key)),

@@ -13,9 +13,9 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -25,6 +25,7 @@ from openclaw.foreign_text import disarmed_name
 from openclaw.inbound.message import Inbound, Media
 from openclaw.models.base import Model, ModelError
 from openclaw.models.keys import Keys, provider_config
+from openclaw.models.speech import SpokenText
 from openclaw.storage.base import BlobStore
 from openclaw.text import clipped, shortened
 from openclaw.tools.exec.environment import command_environment
@@ -45,6 +46,10 @@ LONGEST_OUTPUT = 1024 * 1024
 AT_ONCE = 2
 
 
+Billed: TypeAlias = Callable[[str, str, str, int, Callable[[], Awaitable[SpokenText]]], Awaitable[SpokenText]]
+"""Makes a call and charges it: agent, provider, model, size of the recording, the call. It may refuse it."""
+
+
 class NotTranscribed(Exception):
     """The sound could not be read. The message says why, without secrets."""
 
@@ -55,9 +60,16 @@ class GatewayStops(Exception):
 
 class Transcriber:
     def __init__(
-        self, config: Callable[[], Config], blobs: BlobStore, keys: Keys, environ: Mapping[str, str] = os.environ
+        self,
+        config: Callable[[], Config],
+        blobs: BlobStore,
+        keys: Keys,
+        environ: Mapping[str, str] = os.environ,
+        billed: Billed | None = None,
     ) -> None:
+        """``billed`` makes calls of services that cost money. None: they are made without a bill."""
         self._config = config
+        self._billed = billed
         self._blobs = blobs
         self._keys = keys
         self._environ = environ
@@ -75,10 +87,10 @@ class Transcriber:
         """Whether a message has sound that is to be written down."""
         return any(_is_sound(media) for media in inbound.media) and bool(ways(self._config()))
 
-    async def heard(self, inbound: Inbound) -> Inbound:
+    async def heard(self, inbound: Inbound, agent_id: str) -> Inbound:
         """The message with the words of its sound in its text. What failed is a line for the agent.
 
-        Raises ``GatewayStops`` after ``close``, and nothing else.
+        The agent pays for it. Raises ``GatewayStops`` after ``close``, and nothing else.
         """
         if not self.wants(inbound):
             return inbound
@@ -88,7 +100,7 @@ class Transcriber:
             if not _is_sound(media):
                 continue
             try:
-                said.append(await self._unless_closed(media))
+                said.append(await self._unless_closed(media, agent_id))
             except NotTranscribed as problem:
                 name = disarmed_name(media.file_name or "") or "The voice message"
                 log.warning("%s of %s was not transcribed: %s", name, inbound.channel, problem)
@@ -100,10 +112,10 @@ class Transcriber:
             untrusted=(*inbound.untrusted, *problems),
         )
 
-    async def _unless_closed(self, media: Media) -> str:
+    async def _unless_closed(self, media: Media, agent_id: str) -> str:
         if self._closed:
             raise GatewayStops("the Gateway stops; the voice message is transcribed after the next start")
-        task = asyncio.create_task(self._written(media))
+        task = asyncio.create_task(self._written(media, agent_id))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         await asyncio.wait([task])
@@ -111,7 +123,7 @@ class Transcriber:
             raise GatewayStops("the Gateway stops; the voice message is transcribed after the next start")
         return task.result()
 
-    async def _written(self, media: Media) -> str:
+    async def _written(self, media: Media, agent_id: str) -> str:
         """Asks one way after the other. Raises ``NotTranscribed`` with the last reason."""
         settings = self._config().tools.media.audio
         data = await self._blobs.get(media.blob or "")
@@ -126,7 +138,10 @@ class Transcriber:
                     continue
                 try:
                     async with asyncio.timeout(way.timeout_seconds or settings.timeout_seconds):
-                        words = await (self._by_program if way.command else self._by_service)(way, media, data)
+                        if way.command:
+                            words = await self._by_program(way, media, data)
+                        else:
+                            words = await self._by_service(way, media, data, agent_id)
                 except TimeoutError:
                     problem = "it took too long (tools.media.audio.timeoutSeconds)"
                 except NotTranscribed as failed:
@@ -164,7 +179,7 @@ class Transcriber:
 
     # A service that speaks OpenAI's protocol
 
-    async def _by_service(self, way: TranscriptionModel, media: Media, data: bytes) -> str:
+    async def _by_service(self, way: TranscriptionModel, media: Media, data: bytes, agent_id: str) -> str:
         import aiohttp
 
         config, provider = self._config(), way.provider or "openai"
@@ -189,25 +204,56 @@ class Transcriber:
             if value:
                 form.add_field(field, value)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        try:
+
+        async def ask() -> SpokenText:
             async with aiohttp.ClientSession(headers=headers) as session:
                 url = f"{base.rstrip('/')}/audio/transcriptions"
                 async with session.post(url, data=form, allow_redirects=False) as response:
                     return await _answer(response, provider)
+
+        try:
+            spoken = ask() if self._billed is None else self._billed(agent_id, provider, name, len(data), ask)
+            return (await spoken).text
         except aiohttp.ClientError as error:
             raise NotTranscribed(f"{provider} could not be reached ({type(error).__name__})") from None
+        except ModelError as refused:
+            raise NotTranscribed(str(refused)) from None
+
+
+class _Counted(msgspec.Struct):
+    """What services report. Each has words of its own for the length of the sound."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+    prompt_audio_seconds: float = 0.0
 
 
 class _Transcript(msgspec.Struct):
     text: str = ""
+    usage: _Counted | None = None
+    duration: float | None = None
+
+    def spoken(self) -> SpokenText:
+        usage = self.usage or _Counted()
+        seconds = usage.seconds or usage.prompt_audio_seconds or self.duration or 0.0
+        by_time = bool(usage.seconds or usage.prompt_audio_seconds)
+        return SpokenText(
+            text=self.text,
+            input_tokens=0 if by_time else usage.input_tokens or usage.prompt_tokens,
+            output_tokens=0 if by_time else usage.output_tokens or usage.completion_tokens,
+            seconds=seconds,
+        )
 
 
-async def _answer(response: aiohttp.ClientResponse, provider: str) -> str:
+async def _answer(response: aiohttp.ClientResponse, provider: str) -> SpokenText:
     if response.status != 200:
         raise NotTranscribed(f"{provider} answered {response.status}")
     body = await response.content.read(LONGEST_OUTPUT)
     try:
-        return msgspec.json.decode(body, type=_Transcript).text
+        return msgspec.json.decode(body, type=_Transcript).spoken()
     except (msgspec.MsgspecError, RecursionError):
         raise NotTranscribed(f"{provider} sent something that is no transcript") from None
 

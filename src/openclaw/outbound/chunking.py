@@ -263,11 +263,14 @@ class _Cutter:
         self._head = ""
         self._fence: Fence | None = None
         self._dense = count_marks(text) > MOST_MARKS
+        self._sizes: dict[str, int] = {}
+        """The exact sizes of what was tried for this part. Several tries often end at the same line."""
 
     def parts(self) -> list[str]:
         parts: list[str] = []
         place = self._past_blank(0)
         while place < len(self._text):
+            self._sizes.clear()
             piece = self._whole_rest(place) or self._next(place)
             if piece.part.strip():
                 parts.append(piece.part)
@@ -305,8 +308,13 @@ class _Cutter:
     def _excess(self, part: str) -> int:
         weight = self._weigh(part)
         if weight > self._limits.text or _may_grow(part, self._format):
-            weight = _size(part, self._limits)
+            weight = self._size(part)
         return weight - self._limits.text
+
+    def _size(self, part: str) -> int:
+        if part not in self._sizes:
+            self._sizes[part] = _size(part, self._limits)
+        return self._sizes[part]
 
     def _whole_rest(self, place: int) -> _Piece | None:
         """The last part, if everything that is left fits into it."""
@@ -440,7 +448,7 @@ class _Cutter:
         for _ in range(1 if self._dense else GROWTHS):
             end = min(end, line_end)
             piece = self._piece_of_line(place, end if end == line_end else self._word_cut(place, end))
-            size = _size(piece.part, self._limits)
+            size = self._size(piece.part)
             if size > self._limits.text:
                 if best is None:
                     return piece

@@ -55,6 +55,19 @@ TABLE_CELLS = 20_000
 EMPTY_CELLS = 500
 """So many cells of a table may have been left out in the text, besides what its length allows."""
 _FENCE_LINE = re.compile(r" {0,3}(`{3,}|~{3,})([^\n]*)")
+_INSIDE = r"(?:[^*_~`\[\]\\<\n:]|:(?!//)){1,300}"
+_STYLED = "|".join(
+    rf"(?<![\w{mark}])[{mark}]{{{count}}}(?=[^\W_]){_INSIDE}(?<=\S)[{mark}]{{{count}}}(?=[\s.,;:!?)\"'，。、：；！？）])"
+    for mark, count in (("*", 2), ("*", 1), ("_", 2), ("_", 1), ("~", 2))
+)
+_ADDRESS = r"(?:[^\s*_~`\[\\<>]|(?<=\w)_(?=\w)){0,2000}"
+_PLAIN_CELL = re.compile(r"(?![-+#>=|]|\d{1,9}[.)])(?:[^\\`~*_\[\]<&!:\x00-\x1f\x7f-\xa0]|:(?!/))*")
+"""The text of a cell in which nothing is to be read."""
+_CLOSED = re.compile(
+    rf"[^*_~`\[\\<:]+|:(?!//)|<(?![A-Za-z])|<(?=[A-Za-z]){_ADDRESS}>|://{_ADDRESS}(?=\s|$)|{_STYLED}|\[{_INSIDE}\]"
+    rf"|(?<!`)`[^`\n]{{1,300}}`(?!`)|(?<=[^\W_])_+(?=[^\W_])|(?<!\S)\*(?=\s)|(?<!~)~(?!~)|\\[!-/:-@\[-`{{-~]"
+)
+"""A piece of text behind which no style and no link is open, whatever follows, if none was open before it."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -126,7 +139,6 @@ def convert_tables(markdown: str, mode: TableMode) -> str:
 @functools.cache
 def _parser(autolinks: bool) -> MarkdownIt:
     parser = _bounded_parser().enable("strikethrough").disable("reference")
-    parser.inline.ruler.before("linkify", BARE, _bare_url)
     return parser if autolinks else parser.disable("autolink")
 
 
@@ -148,7 +160,6 @@ def html_parser(markdown: str) -> MarkdownIt:
 def _html_parser(tables: bool) -> MarkdownIt:
     parser = _bounded_parser().enable("strikethrough").disable("reference")
     parser.options["breaks"] = True
-    parser.inline.ruler.before("linkify", BARE, _bare_url)
     return parser.enable("table") if tables else parser
 
 
@@ -159,9 +170,9 @@ def parse_blocks(markdown: str) -> list[Token]:
 
 def _bounded_parser() -> MarkdownIt:
     """A parser whose time grows with the length of the text and never faster."""
-    from markdown_it import MarkdownIt
+    from openclaw.outbound.markdown_parser import MarkdownParser
 
-    parser = MarkdownIt("commonmark", {"html": False})
+    parser = MarkdownParser(BARE, _bare_url)
     parser.core.ruler.at("block", _read_blocks)
     parser.core.ruler.at("inline", _read_inline)
     return parser
@@ -284,8 +295,25 @@ def open_marks(before: str, after: str, longest_address: int) -> tuple[str, str]
         return "", ""
     apart = not before[-1:].strip() or not after[:1].strip()
     middle = f" {PLACE} " if apart else PLACE
+    if _all_closed(before + middle):  # This is almost always so, and the parser would take far longer to say it.
+        return "", ""
+    return _open_at_place(before + middle + after, longest_address)
+
+
+def _all_closed(text: str) -> bool:
+    """Whether every style and link of a text surely ends in it. No is said of some that do, too."""
+    place = 0
+    while place < len(text):
+        piece = _CLOSED.match(text, place)
+        if piece is None:
+            return False
+        place = piece.end()
+    return True
+
+
+def _open_at_place(text: str, longest_address: int) -> tuple[str, str]:
     opened: list[tuple[str, str]] = []
-    for token in _parser(True).parse(before + middle + after):
+    for token in _parser(True).parse(text):
         for child in token.children or ():
             if child.type == "code_inline" and PLACE in child.content:
                 opened.append((child.markup, child.markup))
@@ -401,10 +429,11 @@ class _Writer:
         text = "".join(self._pieces)
         kept = max((span.end for span in self._spans if span.kind == "block"), default=0)
         text = text[:kept] + text[kept:].rstrip()
+        size = len(text)
         spans = [
-            msgspec.structs.replace(span, end=min(span.end, len(text)))
+            span if span.end <= size else msgspec.structs.replace(span, end=size)
             for span in self._spans
-            if span.start < min(span.end, len(text))
+            if span.start < size
         ]
         return Document(text, tuple(sorted(spans, key=lambda span: (span.start, -span.end, span.kind != "link"))))
 
@@ -602,6 +631,8 @@ def _table_bullets(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _cell_text(cell: str) -> str:
+    if _PLAIN_CELL.fullmatch(cell):
+        return cell
     return parse_markdown(cell, Layout(headings=False)).text.replace("\n", " ") if cell else ""
 
 

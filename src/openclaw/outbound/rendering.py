@@ -126,7 +126,7 @@ def _telegram(markdown: str) -> Rendered:
         if span.kind in ("quote", "link", "code", "block"):
             spans.append(span)
         else:  # Styles may not lie around code.
-            spans += _without(span, codes)
+            spans += _without(span, codes) if codes else [span]
     text = _woven(document.text, spans, _telegram_open, _telegram_close, _escaped)
     return Rendered(text, size=utf16_length(document.text))
 
@@ -354,10 +354,11 @@ def _with_addresses(document: Document, chosen: Callable[[Span], bool]) -> Docum
     ends = [place for place, _ in places]
     # An address stands behind all that ends where its label ends, and before all that begins there.
     spans = [
-        msgspec.structs.replace(
-            span,
-            start=span.start + added[bisect_right(ends, span.start)],
-            end=span.end + added[bisect_left(ends, span.end)],
+        Span(
+            span.start + added[bisect_right(ends, span.start)],
+            span.end + added[bisect_left(ends, span.end)],
+            span.kind,
+            span.value,
         )
         for span in document.spans
         if span.kind != "link" or not chosen(span)
@@ -396,24 +397,30 @@ def _woven(
     escape: Callable[[str], str],
 ) -> str:
     """Writes the marks of the spans into the text. Spans that overlap are closed and opened again, so all nest."""
-    starts: dict[int, list[Span]] = {}
-    places = {len(text)}
+    starts: dict[int, list[Span]] = {len(text): []}
+    ends: dict[int, int] = {}
     for span in _distinct(spans):
         starts.setdefault(span.start, []).append(span)
-        places |= {span.start, span.end}
+        ends[span.end] = ends.get(span.end, 0) + 1
     pieces: list[str] = []
     stack: list[Span] = []
     done = 0
-    for place in sorted(places):
+    for place in sorted(starts.keys() | ends.keys()):
         pieces.append(escape(text[done:place]))
         done = place
         again: list[Span] = []
-        while any(span.end == place for span in stack):
+        left = ends.get(place, 0)
+        while left:
             span = stack.pop()
             pieces.append(closing(span))
             if span.end > place:
                 again.append(span)
-        for span in sorted([*again, *starts.get(place, ())], key=lambda span: (-span.end, _RANK[span.kind])):
+            else:
+                left -= 1
+        opened = [*again, *starts.get(place, ())]
+        if len(opened) > 1:
+            opened.sort(key=lambda span: (-span.end, _RANK[span.kind]))
+        for span in opened:
             pieces.append(opening(span))
             stack.append(span)
     return "".join(pieces)

@@ -16,6 +16,8 @@ from openclaw.agent.prepare import load_images
 from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
 from openclaw.agent.runtime import Runtime
+from openclaw.cluster.claims import session_name
+from openclaw.config.agents import default_agent_id
 from openclaw.config.schema import Config
 from openclaw.events import Event, MessageWaits, SteeringInjected
 from openclaw.messages import INTERNAL, TextBlock, UserMessage
@@ -52,7 +54,7 @@ from openclaw.runs.recovery import (
 )
 from openclaw.runs.run_index import RunIndex, WaitResult
 from openclaw.runs.why_text import abort_text, reason_text
-from openclaw.sessions.keys import REMEMBERED_KEYS, is_subagent, kind_of
+from openclaw.sessions.keys import REMEMBERED_KEYS, agent_of, is_subagent, kind_of
 from openclaw.storage import faults
 from openclaw.storage.base import (
     NO_REASON,
@@ -158,7 +160,7 @@ class Dispatcher:
         self._runtime = runtime
         self._observe = observe
         self._lanes: dict[str, Lane] = {}
-        self._index = RunIndex(runtime.ledger)
+        self._index = self.index = RunIndex(runtime.ledger)
         self._observers: dict[str, Sequence[Observer]] = {}
         """The observers of every run that has not ended, by run id."""
         self._unfinished: dict[str, list[RunRecord]] = {}
@@ -170,6 +172,8 @@ class Dispatcher:
         self._descriptors = Descriptors(runtime.clock)
         self.admission = Admission()
         self.compactions = Compactions(runtime, self.exclusively)
+        self.abort_elsewhere: Callable[[str, str | None, AbortReason], Awaitable[list[str]]] | None = None
+        """Stops runs of a session that another node owns. None with files."""
 
     # The main path: submit, place, perform, run, finish
 
@@ -371,6 +375,7 @@ class Dispatcher:
         gave_up = choice != "run" and result.outcome != "ok"
         files = await self._files(record, run, result)
         await self._finish(record, result, run.transcript, refused if gave_up else None, files)
+        record.reply_files = None  # The record outlives the run, whose transcript is then free to be packed away.
         if run.prepared is not None and result.outcome == "ok":
             self.compactions.after_run(run.prepared, result.final, emit)
 
@@ -692,8 +697,8 @@ class Dispatcher:
             self.compactions.cancel(session_key)
             self._runtime.approvals.withdraw(session_key)
         lane = self._lanes.get(session_key)
-        if lane is None:
-            return []
+        if lane is None or (lane.unused and self.abort_elsewhere is not None):
+            return [] if self.abort_elsewhere is None else await self.abort_elsewhere(session_key, run_id, reason)
         stopped: list[RunRecord] = []
         for record in lane.records:
             if (run_id is None or record.run_id == run_id) and record.abort.abort(reason):
@@ -714,6 +719,10 @@ class Dispatcher:
 
     async def exclusively(self, session_key: str, work: Callable[[], Awaitable[T]]) -> T:
         """Does work on a session (inject, reset, delete) after the runs it has now and before those that come later."""
+        claims = self._runtime.claims
+        if not claims.alone:
+            default = default_agent_id(self._runtime.config.current)
+            await claims.acquire(session_name(agent_of(session_key, default_agent=default), session_key))
         return await self._lane(session_key).exclusively(work)
 
     async def settle(self, session_key: str, timeout_s: float) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -40,6 +41,8 @@ class RunIndex:
         """The ids of ended runs, in the order in which they ended."""
         self._waiters: dict[str, set[asyncio.Event]] = {}
         """Events to set when the run with that id ends."""
+        self.on_ended: Callable[[str], None] | None = None
+        """Is told of every end in this process, because others may wait elsewhere."""
 
     def get(self, run_id: str) -> RunRecord | None:
         return self._records.get(run_id)
@@ -57,6 +60,14 @@ class RunIndex:
     def wake_waiters(self, run_id: str) -> None:
         for waiter in self._waiters.get(run_id, ()):
             waiter.set()
+        if self.on_ended is not None:
+            self.on_ended(run_id)
+
+    def wake_all(self) -> None:
+        """Lets everybody look again whether the run has ended."""
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.set()
 
     async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
         """Waits for the end of a run. A run that is not known yet may still come."""
@@ -70,16 +81,16 @@ class RunIndex:
         try:
             async with asyncio.timeout(timeout_s):
                 # The run may have ended during the look-up of the run that answers.
-                if (known := await self._outcome(run_id)) is not None:
-                    return known
-                await ended.wait()
+                while (known := await self._outcome(run_id)) is None:
+                    await ended.wait()
+                    ended.clear()
+                return known
         except TimeoutError:
             return WaitResult(status="timeout")
         finally:
             waiters.discard(ended)
             if not waiters:
                 self._waiters.pop(answering, None)
-        return await self._outcome(run_id) or WaitResult(status="timeout")
 
     async def _outcome(self, run_id: str) -> WaitResult | None:
         record = self._records.get(run_id)

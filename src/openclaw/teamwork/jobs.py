@@ -8,12 +8,14 @@ is repeated after a crash starts nothing new, and what came of it is found under
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
 from openclaw.clock import Clock
+from openclaw.cluster.claims import Claims, SoleClaims
 from openclaw.storage import faults
-from openclaw.storage.base import JobRow, Ledger
+from openclaw.storage.base import Fenced, JobRow, Ledger
 from openclaw.storage.disk_errors import until_written
 
 log = logging.getLogger("openclaw.teamwork.jobs")
@@ -22,9 +24,13 @@ CarryOn = Callable[[JobRow], Awaitable[None]]
 PAUSES_S = (1.0, 10.0, 60.0)
 """The pauses after the first, second … failure of our own. After the last one the job is given up."""
 
+NEW_MS = 10_000
+"""How old a job must be before another node than its own looks whether somebody carries it on."""
+
 
 class Jobs:
-    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, claims: Claims | None = None) -> None:
+        self._claims = claims or SoleClaims()
         self._ledger = ledger
         self._clock = clock
         self._kinds: dict[str, CarryOn] = {}
@@ -37,15 +43,19 @@ class Jobs:
     async def resume(self) -> int:
         """Goes on with the jobs that an earlier process left. Returns their number."""
         left = await self._ledger.jobs(ended=False)
+        if not self._claims.alone:
+            # A job that has just been stored is about to be started by the node that stored it.
+            before = self._clock.now_ms() - NEW_MS
+            left = [job for job in left if job.created_at < before]
         for job in left:
-            self.start(job)
+            self.start(job, left=True)
         return len(left)
 
-    def start(self, job: JobRow) -> None:
-        """Carries the job on. It must be in the ledger."""
+    def start(self, job: JobRow, *, left: bool = False) -> None:
+        """Carries the job on. It must be in the ledger. ``left``: another process may have carried it before."""
         if self._closed or job.id in self._tasks or job.kind not in self._kinds:
             return
-        task = asyncio.create_task(self._carry_on(job), name=f"job {job.kind}")
+        task = asyncio.create_task(self._carry_on(job, left), name=f"job {job.kind}")
         self._tasks[job.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(job.id, None))
 
@@ -67,7 +77,22 @@ class Jobs:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _carry_on(self, job: JobRow) -> None:
+    async def _carry_on(self, job: JobRow, left: bool) -> None:
+        if self._claims.alone:
+            await self._lead(job)
+            return
+        # Every node looks at the jobs that are left, and one of them carries each on.
+        name = f"job:{job.id}"
+        if (await self._claims.claim(name)).mine:
+            try:
+                now = await self._ledger.job(job.id) if left else job
+                if now is not None and now.ended_at is None:
+                    await self._lead(now)
+            finally:
+                with contextlib.suppress(OSError, Fenced):
+                    await self._claims.release(name)
+
+    async def _lead(self, job: JobRow) -> None:
         for pause_s in (*PAUSES_S, None):
             try:
                 await self._kinds[job.kind](job)

@@ -36,7 +36,7 @@ class Team:
         self._runtime = runtime
         self._dispatcher = dispatcher
         self._notices = notices
-        self.jobs = Jobs(runtime.ledger, runtime.clock)
+        self.jobs = Jobs(runtime.ledger, runtime.clock, runtime.claims)
         between = BetweenSessions(runtime, pipeline, dispatcher)
         conversations = Conversations(runtime, between, self.jobs, self._say)
         self.subagents = Subagents(

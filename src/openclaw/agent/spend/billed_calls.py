@@ -1,9 +1,10 @@
 """Calls that cost money: they obey the budget and are charged to a session.
 
 ``PaidCalls`` makes the calls of a run, whose answers are stored with their usage. ``BilledCalls`` makes calls outside
-the conversation, for summaries and notes, and ``BilledEmbeddings`` those of the memory search. What these used is
-written to the transcript as an entry that the model never sees, because all sums are computed from the transcripts.
-This is also done if the call failed or its answer could not be used.
+the conversation, for summaries and notes, ``BilledEmbeddings`` those of the memory search, and ``BilledSpeech`` those
+that write down what people said. What these used is written to the transcript, or to the agent's own file, as an entry
+that the model never sees, because all sums are computed from these files. This is also done if the call failed or its
+answer could not be used.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from openclaw.messages import AssistantMessage, Usage
 from openclaw.models.base import Counted, ModelError, ModelRequest, OnEvent, Price, StreamEvent
 from openclaw.models.cost import priced_usage
 from openclaw.models.fallback import Candidates, for_model
+from openclaw.models.speech import SpokenText, highest_cost, speech_usage
 from openclaw.paths import make_private_dir, sessions_dir
 from openclaw.storage.base import Transcript
 
@@ -273,22 +275,58 @@ class BilledEmbeddings:
         return None if dollars is None else Price(input=dollars)
 
 
+class BilledSpeech:
+    """Makes the calls of speech services within the budget of an agent, and charges them to the agent's day."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def __call__(
+        self, agent_id: str, provider: str, model: str, size: int, call: Callable[[], Awaitable[SpokenText]]
+    ) -> SpokenText:
+        """``size`` is that of the recording. Raises ``ModelError`` if the call could exceed a limit."""
+        runtime, reservation = self._runtime, None
+        if agent_settings(agent_id, runtime).limited:
+            # Reservations are in tokens. A thousand stand for the recording, at a price that makes its highest cost.
+            price = Price(input=highest_cost(model, size) * 1000)
+            estimate = CallEstimate(prompt=1000, output=0, price=price)
+            reservation, _ = await reserve(runtime, _payer_of_agent(runtime, agent_id), estimate)
+        try:
+            spoken = await call()
+            usage = speech_usage(model, spoken, prices(runtime.catalogue())(provider, model))
+            entry = bill_entry("transcription", provider, model, usage, runtime.clock.now_ms())
+            try:
+                await asyncio.to_thread(_charge_agent, runtime, agent_id, entry)
+            except OSError as error:
+                log.warning("what a transcription for %s used is not counted: %s", agent_id, error)
+            return spoken
+        finally:
+            if reservation is not None:
+                runtime.spending.reservations.release(reservation)
+
+
 def embeddings_of_agent(runtime: Runtime, agent_id: str) -> BilledEmbeddings:
     """Charges embeddings that no session asked for to the agent's day."""
-    path = agent_bill(Path(sessions_dir(str(runtime.state_dir), agent_id)))
-
-    def append(entry: dict[str, Any]) -> None:
-        make_private_dir(str(path.parent))
-        now = datetime.fromtimestamp(runtime.clock.now_ms() / 1000, UTC)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab") as file:
-            file.write(msgspec.json.encode({**entry, "timestamp": now.isoformat()}) + b"\n")
 
     async def write(entry: dict[str, Any]) -> None:
-        await asyncio.to_thread(append, entry)
+        await asyncio.to_thread(_charge_agent, runtime, agent_id, entry)
 
+    return BilledEmbeddings(runtime, _payer_of_agent(runtime, agent_id), write)
+
+
+def _payer_of_agent(runtime: Runtime, agent_id: str) -> Payer:
     # The budget looks at the folder of the transcript. There need not be such a file.
     nothing = Path(sessions_dir(str(runtime.state_dir), agent_id), "none.jsonl")
-    return BilledEmbeddings(runtime, Payer(agent_id=agent_id, session_key="", transcript=nothing), write)
+    return Payer(agent_id=agent_id, session_key="", transcript=nothing)
+
+
+def _charge_agent(runtime: Runtime, agent_id: str, entry: dict[str, Any]) -> None:
+    """Writes down what an agent used outside its sessions. Blocking."""
+    path = agent_bill(Path(sessions_dir(str(runtime.state_dir), agent_id)))
+    make_private_dir(str(path.parent))
+    now = datetime.fromtimestamp(runtime.clock.now_ms() / 1000, UTC)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab") as file:
+        file.write(msgspec.json.encode({**entry, "timestamp": now.isoformat()}) + b"\n")
 
 
 def bill_entry(purpose: str, provider: str, model: str, usage: Usage, at: int) -> dict[str, Any]:

@@ -331,7 +331,7 @@ def _count_message(entry: _SpendLine, message: _SpendMessage, spend: FileSpend) 
 
 def _count_usage(message: _SpendMessage, quarter: int, spend: FileSpend) -> None:
     usage = message.usage
-    if usage is None or not (usage.total_tokens or usage.input or usage.output):
+    if usage is None or not (usage.total_tokens or usage.input or usage.output or usage.cost.total):
         return
     calls = spend.calls.setdefault((quarter, message.provider, message.model), Calls())
     calls.count += 1

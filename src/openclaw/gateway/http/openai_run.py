@@ -180,6 +180,7 @@ async def start(
         entry_fields={"chatType": "direct", "origin": origin} if entry is None else {},
     )
     following = Following(gateway, ask)
+    following.listen_elsewhere()
 
     async def begin() -> None:
         result = await gateway.pipeline.process(message)
@@ -244,7 +245,20 @@ class Following:
         if self._live and self._record is not None:
             self._record.listeners.append(self._event)
 
+    def listen_elsewhere(self) -> None:
+        """Hears what the run says if another node runs it. Call it before the message is handed in."""
+        if self._gateway.cluster is not None:
+            self._gateway.cluster.relay.follow(self._ask.run_id, self._heard_elsewhere)
+
+    def _heard_elsewhere(self, delta: str, begins: bool) -> None:
+        if self._record is None:
+            if begins:
+                self._event(AssistantStarted())
+            self._event(TextDelta(delta))
+
     def leave(self) -> None:
+        if self._gateway.cluster is not None:
+            self._gateway.cluster.relay.unfollow(self._ask.run_id)
         if self._record is not None and self._event in self._record.listeners:
             self._record.listeners.remove(self._event)
 

@@ -80,7 +80,8 @@ async def _stream(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress,
 
     async def answer_call() -> None:
         answer = await registry.answer(gateway, client, CALL_ID, body.method, body.params)
-        await client.send_answer(answer.frame)
+        if not answer.sent:
+            await client.send_answer(answer.frame)
         client.answered(answer.ok)
 
     gateway.spawn(answer_call())

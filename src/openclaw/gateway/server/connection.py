@@ -336,7 +336,8 @@ class Connection:
         try:
             await self._gateway.loop_fairness.enter()
             answer = await registry.answer(self._gateway, client, request.id, request.method, request.params)
-            await client.send_answer(answer.frame)
+            if not answer.sent:
+                await client.send_answer(answer.frame)
         finally:
             if self._in_flight == MAX_CALLS_IN_FLIGHT:
                 self._room.set()

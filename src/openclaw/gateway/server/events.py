@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -46,6 +46,7 @@ from openclaw.text import clipped
 
 MAX_BUFFERED_BYTES = 1_572_864
 """A client with more bytes than this in its outbound buffer counts as slow."""
+MOST_REMOTE = 4_096
 DELTA_EVENTS = "delta-events"
 TOOL_EVENTS = "tool-events"
 TOOL_OUTPUT = "tool-output"
@@ -202,6 +203,18 @@ Payload = Any
 """A mapping, a msgspec record, or a function without arguments that returns one and is called only if needed."""
 
 
+class EventRelay(Protocol):
+    """Hands events on to the clients of other nodes."""
+
+    def event(self, event: str, payload: Any, *, may_be_lost: bool) -> None: ...
+
+    def growing(self, event: str, full: Payload, delta: Any) -> None:
+        """The text of a message grows. An increment may be lost; the next one then brings the whole text."""
+        ...
+
+    def to(self, conn_ids: Sequence[str], event: str, payload: Any) -> None: ...
+
+
 class Broadcaster:
     """Numbers events, sends them to the connected clients and keeps them for clients that were away."""
 
@@ -211,9 +224,23 @@ class Broadcaster:
         self.epoch = str(uuid.uuid4())
         """Sequence numbers begin again at every start. Numbers of another epoch have no meaning."""
         self.backlog = Backlog()
+        self.remote: dict[str, Client] = {}
+        """Clients of other nodes that were answered here, the newest last."""
+        self.relay: EventRelay | None = None
+        """Tells the other nodes of a cluster. None with files."""
 
     def add(self, client: Client) -> None:
         self.clients[client.conn_id] = client
+
+    def find(self, conn_id: str) -> Client | None:
+        """A client of this node, or one of another node that has asked for something here."""
+        return self.clients.get(conn_id) or self.remote.get(conn_id)
+
+    def add_remote(self, client: Client) -> None:
+        self.remote.pop(client.conn_id, None)
+        self.remote[client.conn_id] = client
+        while len(self.remote) > MOST_REMOTE:
+            self.remote.pop(next(iter(self.remote)))
 
     def remove(self, client: Client) -> None:
         self.clients.pop(client.conn_id, None)
@@ -227,6 +254,8 @@ class Broadcaster:
         state_version: dict[str, int] | None = None,
     ) -> None:
         """Sends an event to every client that may see it."""
+        if self.relay is not None:
+            self.relay.event(event, payload, may_be_lost=drop_if_slow)
         self.seq += 1
         frame = params.encode_event(event, payload, self.seq, state_version)
         _send(self._live(event), event, payload, frame, drop_if_slow)
@@ -237,6 +266,8 @@ class Broadcaster:
 
         ``full`` may be called again, much later, for a client that missed the event.
         """
+        if self.relay is not None:
+            self.relay.growing(event, full, delta)
         self.seq += 1
         increment = params.encode_event(event, delta, self.seq)
         live = self._live(event)
@@ -249,7 +280,10 @@ class Broadcaster:
 
     def send_to(self, conn_ids: Iterable[str], event: str, payload: Any, *, drop_if_slow: bool = False) -> None:
         """Sends an event to these connections only, if they may see it, without a sequence number."""
+        conn_ids = list(conn_ids)
         found = [client for conn_id in conn_ids if (client := self.clients.get(conn_id)) is not None]
+        if self.relay is not None and len(found) < len(conn_ids):
+            self.relay.to(conn_ids, event, payload)
         named = [client for client in found if may_receive(client.rights, event)]
         if named:
             _send(named, event, payload, params.encode_event(event, payload), drop_if_slow, filtered=False)
@@ -569,7 +603,7 @@ class RunStream:
         level = self._verbose()
         brief: list[str] = []
         whole: list[str] = []
-        for client in map(self._broadcaster.clients.get, self._record.watchers):
+        for client in map(self._broadcaster.find, self._record.watchers):
             if client is None or TOOL_EVENTS not in client.caps:
                 continue
             if TOOL_OUTPUT in client.caps or level == "full":

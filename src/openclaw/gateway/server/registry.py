@@ -86,9 +86,10 @@ class MethodError(Exception):
 
 
 class MethodCall:
-    """One request that is being answered."""
+    """One request that is being answered. ``hops`` counts the nodes that have handed it on."""
 
-    def __init__(self, gateway: Gateway, client: Client, id: str, method: str, params: Any) -> None:
+    def __init__(self, gateway: Gateway, client: Client, id: str, method: str, params: Any, hops: int = 0) -> None:
+        self.hops = hops
         self.gateway = gateway
         self.client = client
         self.id = id
@@ -170,7 +171,7 @@ class MethodTable:
 
 
 def open_call(
-    gateway: Gateway, client: Client, id: str, name: str, raw: msgspec.Raw | bytes
+    gateway: Gateway, client: Client, id: str, name: str, raw: msgspec.Raw | bytes, hops: int = 0
 ) -> tuple[Method, MethodCall]:
     """Authorises the call and decodes its parameters. Raises ``MethodError``."""
     found = gateway.methods.find(client, name)
@@ -185,7 +186,7 @@ def open_call(
         raise MethodError(f"invalid {name} params: must be valid JSON") from None
     if refused := param_refusal(name, params, client.rights):
         raise MethodError(refused)
-    return found, MethodCall(gateway, client, id, name, params if params is not None else {})
+    return found, MethodCall(gateway, client, id, name, params if params is not None else {}, hops)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -194,12 +195,16 @@ class Answer(msgspec.Struct, frozen=True):
     frame: bytes
     ok: bool
     message: str = ""
+    sent: bool = False
+    """The client has it already."""
 
 
-async def answer(gateway: Gateway, client: Client, id: str, name: str, raw: msgspec.Raw | bytes) -> Answer:
+async def answer(
+    gateway: Gateway, client: Client, id: str, name: str, raw: msgspec.Raw | bytes, hops: int = 0
+) -> Answer:
     """Runs the call and makes its answer, also when the handler fails."""
     try:
-        found, call = open_call(gateway, client, id, name, raw)
+        found, call = open_call(gateway, client, id, name, raw, hops)
         if gateway.cluster is not None and (elsewhere := await gateway.cluster.answer_elsewhere(call, raw)) is not None:
             return elsewhere
         payload = await found.handler(call)

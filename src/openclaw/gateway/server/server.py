@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from aiohttp import web
 
+from openclaw.cluster.links import LINK_PATH
 from openclaw.config.schema import Config
 from openclaw.gateway.auth.origin import PeerAddress, peer_of, site_refusal
 from openclaw.gateway.auth.shared_auth import start_problem
@@ -115,6 +116,8 @@ class Server:
         peer = peer_of(request.remote or "", request.headers, settings.trusted_proxies)
         self.gateway.sockets.asks(request.protocol, peer.ip)
         try:
+            if self.gateway.cluster is not None and request.path == LINK_PATH:
+                return await self.gateway.cluster.open_link(request)
             if request.headers.get("upgrade", "").lower().strip() == "websocket":
                 return await self._handle_websocket(request, peer)
             return await self._handle_http(request, peer)

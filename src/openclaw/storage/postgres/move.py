@@ -110,7 +110,9 @@ async def copy_to_postgres(
         for found in await asyncio.to_thread(list, _transcripts(state, known, template)):
             await _transcript_to_postgres(database, found, clock, done)
             tell("transcripts", done.transcripts + done.present)
-        await _copy_sessions(sessions, await PostgresSessionStore.open(database), done, tell)
+        rows = await PostgresSessionStore.open(database)
+        await _copy_sessions(sessions, rows, done, tell)
+        await rows.close()  # The last rows are written now.
         done.messages = await _ledger_to_postgres(database, state / "ledger.db", done)
         blobs, copies = PostgresBlobStore(database, str(state)), FileBlobStore(str(state))
         for digest in await asyncio.to_thread(_blob_names, state):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -16,11 +16,8 @@ from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_cron_run_alias
 from openclaw.storage.base import Change, SessionRow
-from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, Statement, without_nul
+from openclaw.storage.postgres.database import NotWritten, PostgresDatabase, StaleWriter, Statement, without_nul
 from openclaw.storage.session_query import SessionPage, SessionQuery, search_text, session_ids, updated_at
-
-if TYPE_CHECKING:
-    pass
 
 Name: TypeAlias = tuple[str, str]
 """The agent and the session key."""
@@ -64,14 +61,22 @@ class PendingWrite:
     Until it is written, later changes of the row are taken in.
     """
 
-    def __init__(self, store: PostgresSessionStore, name: Name, before: CachedRow, raw: bytes | None) -> None:
+    def __init__(self, store: PostgresSessionStore, name: Name, before: CachedRow) -> None:
         self._store = store
         self.name = name
         self._before = before
-        self.raw = raw
-        self._is_written = raw == before.raw
+        self._changes: list[Change] = []
+        self.raw = before.raw
+        self.is_written = True
         self.lock = asyncio.Lock()
         """Held by whoever writes the change, until its transaction has ended."""
+
+    def take_in(self, change: Change) -> None:
+        """Makes a change of the row, after those before it."""
+        raw = _changed(change, self.raw)
+        if raw != self.raw:
+            self.raw, self.is_written = raw, False
+            self._changes.append(change)
 
     @property
     def row(self) -> CachedRow:
@@ -79,11 +84,11 @@ class PendingWrite:
         return CachedRow(self.raw, 0 if self.raw is None else self._before.version + 1)
 
     async def sync(self) -> None:
-        if not self._is_written:
+        if not self.is_written:
             await self._store.write_alone(self)
 
     def add_to(self, statement: Statement) -> bool:
-        if self._is_written:
+        if self.is_written:
             return False
         if self.raw is None and not self._before.version:
             self._note_written()
@@ -93,13 +98,32 @@ class PendingWrite:
 
     async def finish_write(self, written: int | None) -> None:
         if written is None and not await self._store.holds(self):
-            self._store.forget(self)
-            raise StaleWriter(f"the session {self.name[1]} was changed by another Gateway")
+            try:
+                await self._make_again()
+            except BaseException:
+                self._store.forget(self)
+                raise
         self._note_written()
 
+    async def _make_again(self) -> None:
+        """Makes the changes of a row that another node has changed, to what it is now."""
+        for _ in range(MOST_TRIES):
+            self._before = await self._store.look_up_row(self.name)
+            self.raw = self._before.raw
+            for change in self._changes:
+                self.raw = _changed(change, self.raw)
+            if await self._store.write_row(self.name, self._before.version, self.raw):
+                return
+        raise StaleWriter(f"the session {self.name[1]} changes too often to be written")
+
     def _note_written(self) -> None:
-        self._is_written = True
+        self.is_written = True
         self._store.note_written(self)
+
+
+def _changed(change: Change, raw: bytes | None) -> bytes | None:
+    wanted = change(None if raw is None else cast("SessionEntry", _decode(raw)))
+    return None if wanted is None else encode(wanted)
 
 
 def _add_write(statement: Statement, name: Name, version: int, raw: bytes | None) -> None:
@@ -131,6 +155,8 @@ class PostgresSessionStore:
     def __init__(self, database: PostgresDatabase, epoch_of: Callable[[str, str], int] | None = None) -> None:
         self._database = database
         self._epoch_of = epoch_of or (lambda _agent, _key: 1)
+        self.on_foreign_write: Callable[[str, str], None] | None = None
+        """Is told when this node has changed a session that another one owns."""
         self._names: OrderedDict[Name, str] = OrderedDict()
         """The keys of cached sessions, by agent and session id."""
         self._cache: OrderedDict[Name, CachedRow] = OrderedDict()
@@ -189,15 +215,12 @@ class PostgresSessionStore:
             while (waiting := self._pending.get(name)) is not None and waiting.lock.locked():
                 async with waiting.lock:
                     pass  # Its transaction is under way, and it takes in no more.
-            before = waiting.row if waiting is not None else await self._row(name)
-            wanted = change(None if before.raw is None else cast("SessionEntry", _decode(before.raw)))
-            raw = None if wanted is None else encode(wanted)
             if waiting is None:
-                waiting = PendingWrite(self, name, before, raw)
-                if raw != before.raw:
-                    self._pending[name] = waiting
-            else:
-                waiting.raw = raw
+                waiting = PendingWrite(self, name, await self._row(name))
+            waiting.take_in(change)
+            raw = waiting.raw
+            if not waiting.is_written:
+                self._pending[name] = waiting
             if raw is not None:
                 self._agents[name[0]] = None
         return None if raw is None else cast("SessionEntry", _decode(raw)), waiting
@@ -230,7 +253,26 @@ class PostgresSessionStore:
     def note_written(self, pending: PendingWrite) -> None:
         if self._pending.get(pending.name) is pending:
             del self._pending[pending.name]
-        self._cache_row(pending.name, pending.row, self._epoch_of(*pending.name))
+        epoch = self._epoch_of(*pending.name)
+        self._cache_row(pending.name, pending.row, epoch)
+        if not epoch and self.on_foreign_write is not None:
+            self.on_foreign_write(*pending.name)
+
+    async def write_row(self, name: Name, version: int, raw: bytes | None) -> bool:
+        """Writes a row whose version is known. False when it is another one by now."""
+        if raw is None and not version:
+            return True
+        statement = Statement()
+        _add_write(statement, name, version, raw)
+        try:
+            await self._database.transact(lambda connection: statement.run(connection, "1"))
+        except NotWritten:
+            return False
+        return True
+
+    def forget_row(self, agent_id: str, key: str) -> None:
+        """Reads a session anew that another node has changed."""
+        self._cache.pop((agent_id, key), None)
 
     async def settle(self, agent_id: str, key: str) -> None:
         """Writes what waits to be written of one session."""
@@ -259,7 +301,7 @@ class PostgresSessionStore:
 
     async def holds(self, pending: PendingWrite) -> bool:
         """Finds out whether a commit whose confirmation was lost has written the row."""
-        return await self._look_up_row(pending.name) == pending.row
+        return await self.look_up_row(pending.name) == pending.row
 
     def forget(self, pending: PendingWrite) -> None:
         """Drops what memory says of a row. The next call reads it."""
@@ -332,14 +374,14 @@ class PostgresSessionStore:
 
     async def _look_up(self, name: Name) -> CachedRow:
         epoch = self._epoch_of(*name)
-        row = await self._look_up_row(name)
+        row = await self.look_up_row(name)
         if name in self._pending:
             return row
         # A row that changed its owner while it was read is not cached.
         self._cache_row(name, row, epoch if epoch == self._epoch_of(*name) else 0)
         return row
 
-    async def _look_up_row(self, name: Name) -> CachedRow:
+    async def look_up_row(self, name: Name) -> CachedRow:
         select = "SELECT entry, version FROM sessions WHERE agent_id = $1 AND key = $2"
         found = await self._database.row(select, without_nul(name[0]), without_nul(name[1]))
         return CachedRow(found[0], found[1]) if found is not None else CachedRow(None, 0)

@@ -1,0 +1,169 @@
+"""Calls that one node hands on to another: as they came, with the rights of their caller."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from openclaw.cluster.links import END, LinkLost, Links, PartSender, RemoteFailure
+from openclaw.gateway.server import registry
+from openclaw.gateway.server.events import MAX_BUFFERED_BYTES, Client, ClientInfo, field_of
+from openclaw.gateway.server.registry import Answer, MethodCall
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+MOST_HOPS = 3
+READ_S = 1.0
+
+
+class RemoteCall(msgspec.Struct, array_like=True):
+    """A request of a client that is connected to another node."""
+
+    node: str
+    hops: int
+    conn_id: str
+    role: str
+    scopes: list[str]
+    caps: list[str]
+    client_info: ClientInfo
+    is_local: bool
+    ip: str
+    device_id: str | None
+    id: str
+    method: str
+    params: bytes
+
+
+class RemoteAnswer(msgspec.Struct, array_like=True):
+    frame: bytes
+    ok: bool
+    message: str
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_call = msgspec.msgpack.Decoder(RemoteCall).decode
+_decode_answer = msgspec.msgpack.Decoder(RemoteAnswer).decode
+
+
+async def hand_on(links: Links, node: str, call: MethodCall, raw: msgspec.Raw | bytes) -> Answer:
+    """Lets another node answer the call. Raises ``LinkLost`` when that node went away before it had."""
+    client = call.client
+    request = RemoteCall(
+        node=links.node,
+        hops=call.hops + 1,
+        conn_id=client.conn_id,
+        role=client.role,
+        scopes=sorted(client.scopes),
+        caps=sorted(client.caps),
+        client_info=client.client_info,
+        is_local=client.is_local,
+        ip=client.ip,
+        device_id=client.device_id,
+        id=call.id,
+        method=call.method,
+        params=bytes(raw),
+    )
+    sent = False
+
+    def take(kind: str, data: bytes) -> None:
+        # It is sent here, because events that the other node sent later must not overtake the answer.
+        nonlocal sent
+        match kind:
+            case "frame":
+                client.send_frame(data)
+            case "follow":
+                client.follow_run(data.decode())
+            case "finish":
+                client.finish_after(data.decode())
+            case _ if kind == END and client.sink.buffered <= MAX_BUFFERED_BYTES:
+                client.send_frame(_decode_answer(data).frame)
+                sent = True
+            case _:
+                pass
+
+    try:
+        answer = _decode_answer(await links.ask(node, "call", _encode(request), take))
+    except RemoteFailure as failure:
+        raise LinkLost(str(failure)) from failure
+    return Answer(answer.frame, answer.ok, answer.message, sent)
+
+
+async def answer_remote(gateway: Gateway, links: Links, data: bytes, parts: PartSender) -> bytes:
+    """Answers a call that another node handed on."""
+    call = _decode_call(data)
+    client = RemoteClient(call, links, parts)
+    gateway.broadcaster.add_remote(client)
+    answering = gateway.spawn(registry.answer(gateway, client, call.id, call.method, call.params, call.hops))
+    answer = await asyncio.shield(answering)
+    return _encode(RemoteAnswer(answer.frame, answer.ok, answer.message))
+
+
+class RemoteSink:
+    """Writes what a client of another node gets. Broadcasts are not written here: each node makes its own."""
+
+    def __init__(self, call: RemoteCall, links: Links, parts: PartSender) -> None:
+        self._call = call
+        self._links = links
+        self._parts = parts
+
+    @property
+    def buffered(self) -> int:
+        return 0
+
+    @staticmethod
+    def pack(frame: bytes) -> bytes:
+        return frame
+
+    def write(self, packed: bytes) -> None:
+        self.write_now(packed)
+
+    def write_now(self, packed: bytes) -> None:
+        self._parts.send("frame", packed)
+
+    async def room(self) -> None:
+        """The node of the client looks after its buffer."""
+
+    async def read(self) -> None:
+        """Asks the node of the client, after everything that was sent to it."""
+        try:
+            async with asyncio.timeout(READ_S):
+                await self._links.ask(self._call.node, "read", self._call.conn_id.encode())
+        except (TimeoutError, LinkLost, RemoteFailure):
+            pass
+
+    def close(self, code: int, reason: str) -> None:
+        """The connection belongs to the other node."""
+
+    async def closed(self, code: int, reason: str) -> None:
+        pass
+
+
+class RemoteClient(Client):
+    """A client of another node, for as long as one of its calls is answered here."""
+
+    def __init__(self, call: RemoteCall, links: Links, parts: PartSender) -> None:
+        super().__init__(
+            RemoteSink(call, links, parts),
+            conn_id=call.conn_id,
+            role=call.role,
+            scopes=frozenset(call.scopes),
+            caps=frozenset(call.caps),
+            client_info=call.client_info,
+            is_local=call.is_local,
+            ip=call.ip,
+        )
+        self.device_id = call.device_id
+        self._parts = parts
+
+    def follow_run(self, run_id: str) -> None:
+        self._parts.send("follow", run_id.encode())
+
+    def finish_after(self, run_id: str) -> None:
+        self._parts.send("finish", run_id.encode())
+
+    def note_answer(self, payload: Any) -> None:
+        if isinstance(run_id := field_of(payload, "runId"), str):
+            self.follow_run(run_id)

@@ -1,0 +1,129 @@
+"""Two Gateways on one database: whatever a client asks of either, it sees the same conversation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+
+from openclaw.inbound.notices import injected_message
+from openclaw.sessions.keys import SessionRef
+from openclaw.tools.exec.approvals import ApprovalRequest
+from tests.support.gateway import TOKEN, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
+from tests.support.model_server import ModelServer, Reply
+from tests.support.postgres import storage_for
+
+
+class Pair(NamedTuple):
+    """The first owns the main session."""
+
+    owner: InProcessGateway
+    other: InProcessGateway
+
+
+async def start_pair(stack: AsyncExitStack, tmp_path: Path, models: ModelServer, **config: Any) -> Pair:
+    storage = storage_for(tmp_path / "state")
+    made: list[InProcessGateway] = []
+    for name in ("a", "b"):
+        settings = model_config(models.base_url, models.api_key, storage=storage, **config)
+        settings["gateway"]["http"] = {"endpoints": {"chatCompletions": {"enabled": True}}}
+        made.append(await stack.enter_async_context(InProcessGateway(tmp_path / name / "state", settings)))
+    for gateway in made:
+        cluster = gateway.gateway.cluster
+        assert cluster is not None
+        async with asyncio.timeout(30):
+            while not cluster.links.all():
+                await asyncio.sleep(0.01)
+    return Pair(*made)
+
+
+@pytest.fixture
+async def pair(tmp_path: Path, models: ModelServer) -> AsyncIterator[Pair]:
+    async with AsyncExitStack() as stack:
+        yield await start_pair(stack, tmp_path, models)
+
+
+async def test_a_message_may_enter_at_any_node_and_both_see_the_stream(pair: Pair, models: ModelServer) -> None:
+    async with pair.owner.client() as here, pair.other.client() as there:
+        assert text_of(await here.chat("hello [[reply:Hi.]]", run_id="r1")) == "Hi."
+        assert text_of(await there.ending("r1")) == "Hi."
+        assert text_of(await there.chat("again [[reply:Again.]]", run_id="r2")) == "Again."
+        assert text_of(await here.ending("r2")) == "Again."
+        for client in (here, there):
+            history = await client.call("chat.history", {"sessionKey": "main"})
+            assert [message["role"] for message in history["messages"]] == ["user", "assistant"] * 2
+            waited = await client.call("agent.wait", {"runId": "r2", "timeoutMs": 30_000})
+            assert waited["status"] == "ok"
+        assert not pair.other.gateway.dispatcher.find("r2"), "the owner has run it"
+    assert len(models.requests) == 2
+
+
+async def test_a_run_is_stopped_steered_and_awaited_from_the_other_node(pair: Pair, models: ModelServer) -> None:
+    async with pair.owner.client() as here, pair.other.client() as there:
+        await here.chat("hello [[reply:Hi.]]", run_id="r0")
+        models.queue(Reply("never said", hold=asyncio.Event(), hold_after=0))
+        await here.call("chat.send", {"sessionKey": "main", "message": "think", "idempotencyKey": "r1"})
+        await models.wait_for_requests(2)
+        waiting = asyncio.create_task(there.call("agent.wait", {"runId": "r1", "timeoutMs": 60_000}))
+        queued = await there.call("chat.send", {"sessionKey": "main", "message": "and", "idempotencyKey": "r2"})
+        assert queued.get("queued")
+        assert (await there.call("chat.drop", {"sessionKey": "main", "runId": "r2"}))["ok"]
+        stopped = await there.call("chat.abort", {"sessionKey": "main", "runId": "r1"})
+        assert stopped["runIds"] == ["r1"]
+        assert (await waiting)["status"] == "error"
+        assert (await here.ending("r1"))["state"] == (await there.ending("r1"))["state"] == "aborted"
+
+
+async def test_the_openai_endpoint_of_any_node_answers_in_a_session_of_another(pair: Pair, models: ModelServer) -> None:
+    async with pair.owner.client() as client:
+        await client.chat("hello [[reply:Hi.]]")
+    headers = {"authorization": f"Bearer {TOKEN}", "x-openclaw-session-key": "agent:main:main"}
+    for stream in (False, True):
+        body = {
+            "model": "openclaw",
+            "messages": [{"role": "user", "content": f"[[reply:{stream}!]]"}],
+            "stream": stream,
+        }
+        async with aiohttp.ClientSession() as http, asyncio.timeout(60):
+            url = f"{pair.other.url}/v1/chat/completions"
+            async with http.post(url, json=body, headers=headers) as answer:
+                text = await answer.text()
+                assert answer.status == 200 and f"{stream}!" in text, text
+    assert pair.other.gateway.dispatcher.busy() == 0
+    async with pair.other.client() as client:
+        history = await client.call("chat.history", {"sessionKey": "main"})
+        assert [message["role"] for message in history["messages"]] == ["user", "assistant"] * 3
+
+
+async def test_what_a_node_writes_into_a_session_of_another_does_not_confuse_its_owner(pair: Pair) -> None:
+    session = SessionRef("main", "agent:main:main")
+    async with pair.owner.client() as here, pair.other.client() as there:
+        await here.chat("hello [[reply:Hi.]]")
+        sessions = pair.other.gateway.runtime.sessions
+        await sessions.update(session.agent_id, session.key, lambda entry: {**(entry or {}), "label": "told"})
+        assert text_of(await here.chat("one [[reply:1]]")) == "1"
+        row = await pair.owner.gateway.runtime.sessions.get(session.agent_id, session.key)
+        assert row is not None and row.get("label") == "told"
+        await pair.other.gateway.notices.write(session, injected_message("from beside", 1))
+        assert text_of(await here.chat("two [[reply:2]]")) == "2"
+        assert text_of(await there.chat("three [[reply:3]]")) == "3"
+        for client in (here, there):
+            history = await client.call("chat.history", {"sessionKey": "main"})
+            said = [text_of({"message": one}) for one in history["messages"] if one["role"] == "assistant"]
+            assert said == ["Hi.", "1", "from beside", "2", "3"]
+
+
+async def test_a_question_is_answered_from_any_node(pair: Pair) -> None:
+    request = ApprovalRequest(command="rm -r old", agent_id="main")
+    approval = pair.owner.gateway.runtime.approvals.ask(request, timeout_ms=60_000)
+    async with pair.other.client() as there:
+        listed = await there.call("exec.approval.list", {})
+        assert [one["id"] for one in listed["approvals"]] == [approval.id]
+        await there.call("exec.approval.resolve", {"id": approval.id, "decision": "deny"})
+    assert await approval.wait() == "deny"
