@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import random
@@ -42,6 +43,15 @@ TROUBLES = ("kill", "pause", "cut", "restart", "stop")
 """A node is killed, is paused for longer than its lease, loses its connections, or leaves; or the server is restarted."""
 
 
+class ClusterNode(ForkedGateway):
+    @property
+    def url(self) -> str:
+        """Where it listens now: a node that was given up starts again by itself, at another port."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            self.port = json.loads((self.state_dir / "gateway.lock").read_text().rstrip())["port"]
+        return f"http://127.0.0.1:{self.port}"
+
+
 @dataclass
 class ClusterSchedule(KillSchedule):
     server: PostgresServer = field(kw_only=True)
@@ -59,7 +69,7 @@ class ClusterSchedule(KillSchedule):
         folders = [self.root / f"node-{number}" for number in range(NODES)]
         for folder in folders:
             folder.mkdir(parents=True)
-        self.nodes = [ForkedGateway(folder / "state", config) for folder in folders]
+        self.nodes = [ClusterNode(folder / "state", config) for folder in folders]
         self.gateway = self.nodes[0]
         """Where the books are read. They are the same for all nodes."""
 
