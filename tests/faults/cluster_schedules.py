@@ -1,4 +1,4 @@
-"""Several Gateways on one PostgreSQL: messages enter at every node, nodes and connections fail, and the books are checked.
+"""Several Gateways on one PostgreSQL: messages enter at every node, nodes and connections fail, the books are checked.
 
 Used by ``test_cluster``; ``python -m tests.faults.cluster_schedules 200`` (or ``make cluster-faults``) runs the long
 version. A schedule is a few messages and one trouble, at a random moment; every ten schedules all must have ended well.
@@ -40,7 +40,7 @@ ANSWER_S = 15
 SETTLE_S = 180
 PER_ROUND = 10
 TROUBLES = ("kill", "pause", "cut", "restart", "stop")
-"""A node is killed, is paused for longer than its lease, loses its connections, or leaves; or the server is restarted."""
+"""A node is killed, is paused beyond its lease, or leaves; connections are cut; the server is restarted."""
 
 
 class ClusterNode(ForkedGateway):
