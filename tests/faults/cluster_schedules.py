@@ -166,6 +166,17 @@ class ClusterSchedule(KillSchedule):
 
 
 async def run_schedules(schedule: ClusterSchedule, troubles: list[str], *, messages: int = 5) -> None:
+    """Whatever still runs at the end is killed. What a round that fails leaves in the database is written down."""
+    try:
+        await _run_schedules(schedule, troubles, messages)
+    except BaseException:
+        schedule.keep_books()
+        raise
+    finally:
+        schedule.kill_all()
+
+
+async def _run_schedules(schedule: ClusterSchedule, troubles: list[str], messages: int) -> None:
     chance = schedule.chance
     await schedule.start_all()
     for number, kind in enumerate(troubles):
@@ -189,13 +200,7 @@ async def one_round(folder: Path, seed: int, mode: str, schedules: int, kinds: l
     try:
         async with ModelServer(keep_requests=100) as models:
             schedule = ClusterSchedule(folder, models, seed, mode, server=server)
-            try:
-                await run_schedules(schedule, [schedule.chance.choice(kinds) for _ in range(schedules)])
-            except BaseException:
-                schedule.keep_books()
-                raise
-            finally:
-                schedule.kill_all()
+            await run_schedules(schedule, [schedule.chance.choice(kinds) for _ in range(schedules)])
     finally:
         await asyncio.to_thread(server.remove)
     return f"{len(schedule.sent)} messages, 0 lost, 0 twice; {dict(Counter(schedule.deaths).most_common())}"

@@ -27,8 +27,5 @@ async def test_every_trouble_once_while_messages_enter_at_every_node(
     tmp_path: Path, models: ModelServer, server: PostgresServer, seed: int, mode: str
 ) -> None:
     schedule = ClusterSchedule(tmp_path, models, seed, mode, server=server)
-    try:
-        await run_schedules(schedule, schedule.chance.sample(TROUBLES, len(TROUBLES)), messages=3)
-    finally:
-        schedule.kill_all()
+    await run_schedules(schedule, schedule.chance.sample(TROUBLES, len(TROUBLES)), messages=3)
     assert schedule.deaths.total() == len(TROUBLES)

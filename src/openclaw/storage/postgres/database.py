@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -249,7 +249,8 @@ class PostgresDatabase:
                     try:
                         yield connection
                     except _BROKEN:
-                        connection.terminate()
+                        with suppress(asyncpg.InterfaceError):  # The pool may have let it go already.
+                            connection.terminate()
                         raise
         except Fenced:
             self.on_fenced()
