@@ -71,7 +71,7 @@ from openclaw.storage.base import (
     Transcript,
     Writing,
 )
-from openclaw.storage.disk_errors import Descriptors, DiskWait, until_written
+from openclaw.storage.disk_errors import Descriptors, DiskWait, reads_wait, until_written
 
 RunKind: TypeAlias = Literal["main", "subagent", "cron"]
 
@@ -260,6 +260,7 @@ class Dispatcher:
         """Runs the newest message of the batch. The run answers the others too. The lane calls this."""
         record = batch[-1]
         self._limits.begin(lane.key)
+        reads_wait.set(True)
         try:
             await self._collect(lane, batch)
             turn = self._limits.turn(lane.key)

@@ -14,6 +14,7 @@ import asyncpg
 
 from openclaw.storage import faults
 from openclaw.storage.base import Fenced, StorageRefused
+from openclaw.storage.disk_errors import reads_wait, until_written
 from openclaw.storage.postgres.migrations import migrate
 
 if TYPE_CHECKING:
@@ -172,13 +173,13 @@ class PostgresDatabase:
 
     async def rows(self, statement: str, *values: Any) -> list[asyncpg.Record]:
         """Does one statement, which is a transaction of its own, and returns its rows."""
-        return await self._use(lambda connection: connection.fetch(statement, *values))
+        return await self._read(lambda connection: connection.fetch(statement, *values))
 
     async def row(self, statement: str, *values: Any) -> asyncpg.Record | None:
-        return await self._use(lambda connection: connection.fetchrow(statement, *values))
+        return await self._read(lambda connection: connection.fetchrow(statement, *values))
 
     async def value(self, statement: str, *values: Any) -> Any:
-        return await self._use(lambda connection: connection.fetchval(statement, *values))
+        return await self._read(lambda connection: connection.fetchval(statement, *values))
 
     async def write(self, statement: str, *values: Any) -> int:
         """Does one statement and returns how many rows it changed."""
@@ -236,6 +237,11 @@ class PostgresDatabase:
             return done
 
         return await self._use(inside)
+
+    async def _read(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        if not reads_wait.get():
+            return await self._use(work)
+        return await until_written(lambda: self._use(work), asyncio.sleep)
 
     async def _use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         async with self._connection() as connection:
