@@ -54,6 +54,7 @@ def test_a_restored_folder_is_the_same_and_private(state: Path, tmp_path: Path) 
     kept = {name: data for name, data in content(state).items() if not name.startswith(("logs", "link"))}
     assert content(elsewhere) == kept
     assert (elsewhere.stat().st_mode & 0o777, (elsewhere / "openclaw.json").stat().st_mode & 0o777) == (0o700, 0o600)
+    assert {path.stat().st_mode & 0o777 for path in elsewhere.rglob("*") if path.is_dir()} == {0o700}
 
 
 def test_a_folder_that_cannot_be_read_is_named(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
