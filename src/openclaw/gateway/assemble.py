@@ -61,6 +61,7 @@ from openclaw.gateway.methods import (
     browser,
     channels,
     chat,
+    cluster,
     context,
     cron,
     devices,
@@ -182,6 +183,7 @@ METHOD_FAMILIES = (
     transcripts,
     sessions_methods,
     usage,
+    cluster,
 )
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
 HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, sign_in, tools_invoke, control_ui)

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from openclaw.cluster.claims import SCHEDULER, SESSION, session_name
-from openclaw.cluster.links import LinkLost, Links, PartSender, RemoteFailure
+from openclaw.cluster.links import Link, LinkLost, Links, PartSender, RemoteFailure
 from openclaw.gateway.relay import ClusterRelay
 from openclaw.gateway.remote_calls import MOST_HOPS, answer_remote, hand_on
 from openclaw.gateway.remote_messages import RemoteMessages
@@ -22,7 +22,7 @@ from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
 from openclaw.tools.exec.approvals import LostApproval, UnknownApproval
 
 if TYPE_CHECKING:
-    from openclaw.cluster.membership import NodeLoad
+    from openclaw.cluster.membership import NodeLoad, NodeRow
     from openclaw.cluster.postgres_claims import PostgresClaims
     from openclaw.gateway.gateway import Gateway
     from openclaw.storage.postgres.ledger import PostgresLedger
@@ -37,6 +37,8 @@ RELEASED_AT_ONCE = 500
 PATIENCE_S = 15.0
 """How long a request waits for a node that does not answer, or for the one that takes its place."""
 RETRY_S = 0.1
+DRAIN_PAUSE_S = 0.05
+MOST_COUNTED = 1_000
 ROW = "row"
 """The event that tells the owner of a session that another node has changed its row."""
 JOBS_S = 30.0
@@ -53,6 +55,7 @@ class ClusterService:
     def __init__(self, gateway: Gateway, claims: PostgresClaims, stores: ClusterStores) -> None:
         self._gateway = gateway
         self._sessions, self._ledger = stores
+        self._storage = self._sessions.path("")
         self.claims = claims
         self.membership = claims.membership
         self.links = Links(self.membership, self._serve, self._hear)
@@ -100,8 +103,40 @@ class ClusterService:
         await self.take_unowned()
         self.membership.start()
 
+    async def drain(self) -> None:
+        """Hands over what this node owns, before it leaves: runs that end soon are waited for, others go on elsewhere.
+
+        Without another node there is nobody to hand over to.
+        """
+        await self.membership.drain()
+        if not any(node.state == "alive" for node in self.membership.peers.values()) or self.membership.fenced:
+            return
+        self._gateway.ready = False
+        log.info("leaving the cluster: %d runs under way", self._gateway.dispatcher.busy())
+        await self.claims.unwant_all()
+        until = time.monotonic() + self._gateway.runtime.config.current.cluster.drain_seconds
+        while time.monotonic() < until and not self.membership.fenced:
+            names = self.claims.owned(SESSION)
+            await self.claims.release_all([one for one in names if not self._gateway.dispatcher.in_use(_key_of(one))])
+            if not self.claims.owned(SESSION):
+                break
+            await asyncio.sleep(DRAIN_PAUSE_S)
+
     async def close(self) -> None:
         await self.links.close()
+
+    async def status(self) -> dict[str, Any]:
+        """The nodes of the cluster as people and programs see them."""
+        nodes, holds = await self.membership.all_nodes(), await self.claims.held_by_all()
+        links = {link.node: link for link in self.links.all()}
+        return {
+            "node": self.claims.node,
+            "storage": self._storage,
+            "ts": self._gateway.runtime.clock.now_ms(),
+            "nodes": [_node_view(node, links.get(node.id)) for node in nodes],
+            "holds": holds,
+            "unowned": len(await self._ledger.unowned(MOST_COUNTED)),
+        }
 
     # Which node answers
 
@@ -285,6 +320,24 @@ class ClusterService:
 
 def _key_of(name: str) -> str:
     return name.removeprefix(SESSION).partition(":")[2]
+
+
+def _node_view(node: NodeRow, link: Link | None) -> dict[str, Any]:
+    load = msgspec.to_builtins(node.load)
+    return {
+        "id": node.id,
+        "url": node.url,
+        "host": node.host,
+        "pid": node.pid,
+        "version": node.version,
+        "state": node.state,
+        "startedAt": node.started_at,
+        "leaseMs": max(0, round(node.lease_left * 1000)),
+        **load,
+        "connected": link is not None,
+        "waitingBytes": link.waiting_bytes if link else 0,
+        "droppedEvents": link.dropped if link else 0,
+    }
 
 
 def _held_id(params: Any) -> tuple[str, str] | None:

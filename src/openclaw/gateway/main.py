@@ -225,6 +225,8 @@ async def serving(
         await gateway.runtime.extensions.tell_all("gateway_started")
         yield gateway, server
         restart = gateway.restart.requested.is_set()
+        if gateway.cluster is not None:
+            await gateway.cluster.drain()
         await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)
     finally:
         await close_gateway(gateway)
