@@ -297,7 +297,7 @@ OWN_FILES = {
     "security/probe.py": "answers of the owner's Gateway",
     "security/tool_checks.py": "the Gateway's own files",
     "storage/faults.py": "the environment of a test",
-    "storage/files/ledger_db.py": "the ledger",
+    "storage/ledger_rows.py": "the ledger",
     "teamwork/session_tools.py": "transcripts, bounded when they were written",
     "tools/exec/approvals.py": "its own files",
     "cli/sandbox.py": "the session store",

@@ -43,6 +43,7 @@ from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.openai_chat import ChatMessage, FunctionCall, MadeCall, conversation
 from openclaw.gateway.http.openai_files import _marked  # pyright: ignore[reportPrivateUsage]
 from openclaw.gateway.http.openai_run import compose
+from openclaw.gateway.methods.exec_approvals import lost_text
 from openclaw.gateway.nodes.events import ExecEvent, exec_text
 from openclaw.inbound.gate import history_entry
 from openclaw.inbound.incoming import Continue, Door, Facts, Incoming
@@ -58,6 +59,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.notes import SessionNotes
 from openclaw.sessions.prompt_prefix import is_internal, system_line
+from openclaw.tools.exec.approvals import PendingApproval
 from tests.support.clock import HeldClock
 
 SOURCE = Path(__file__).parents[2] / "src" / "openclaw"
@@ -388,6 +390,7 @@ OTHERS: dict[str, Callable[[str], str]] = {
     "a file's name": lambda text: _marked(text, "x", cut=False),
     "a note of the Gateway about a command": note,
     "a turn that a command began": lambda text: system_line(disarmed(f"Exec done :: {text}"), AT, None),
+    "a question that its node left open": lambda text: note(lost_text(PendingApproval(id="i", command=text))),
     "a node's command": lambda text: note(exec_text("exec.finished", "attic", ExecEvent(command=text, output=text))),
     "a node's name": lambda text: note(exec_text("exec.denied", text, ExecEvent(command="x", reason=text))),
     "a webhook's message": lambda text: wrapped(HookRun(message=text), "run", "now", "now"),
@@ -516,8 +519,8 @@ PROMPT_MAKERS = {
         "inbound/commands/context_command.py", "inbound/commands/settings.py", "inbound/pipeline.py",
     },
     "notes.put": {
-        "gateway/methods/cron.py", "gateway/nodes/events.py", "scheduler/cron.py", "scheduler/hook_runs.py",
-        "scheduler/tool.py",
+        "gateway/methods/cron.py", "gateway/methods/exec_approvals.py", "gateway/nodes/events.py", "scheduler/cron.py",
+        "scheduler/hook_runs.py", "scheduler/tool.py",
     },
     "system_line": {"inbound/pipeline.py", "sessions/notes.py"},
 }  # fmt: skip

@@ -1,11 +1,12 @@
 """Starts, restarts and stops the configured channel accounts, and sends through them.
 
-One crash does not affect others.
+One crash does not affect others. Where several nodes have the same accounts, the node that owns one connects it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,18 +31,21 @@ from openclaw.channels.base import (
 )
 from openclaw.channels.kind import ChannelKinds
 from openclaw.clock import Clock
+from openclaw.cluster.claims import CHANNEL, SCHEDULER, Claims, SoleClaims, channel_name
 from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, MovedChat, Route
 from openclaw.outbound.backoff import Backoff, Chance
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
-from openclaw.storage.base import BlobStore
+from openclaw.storage.base import BlobStore, Fenced
+from openclaw.storage.disk_errors import until_written
 from openclaw.storage.documents import DocumentStore
 
 Report: TypeAlias = Callable[[Inbound], Awaitable[None]]
 RESTART = Backoff(initial_s=1.0, max_s=300.0)
 ANSWER_S = 10.0
 """A platform that takes longer to answer a probe counts as silent."""
+ELSEWHERE = "another node has this account"
 STABLE_S = 60.0
 """After an account has run this long, its next crash counts as the first one again."""
 
@@ -57,6 +61,13 @@ class RunningAccount:
         )
         self.channel: Channel | None = None
         self.task: asyncio.Task[None] | None = None
+        self.leaving = False
+        """Another node is about to get the account, so nothing more is sent here."""
+
+    @property
+    def name(self) -> str:
+        """The name under which a node owns the account."""
+        return channel_name(self.kind.id, self.account.id)
 
 
 class ChannelManager:
@@ -79,6 +90,7 @@ class ChannelManager:
         environ: Mapping[str, str] = MappingProxyType({}),
         on_connected: Callable[[], None] = lambda: None,
         taken_names: Callable[[], set[str]] = set,
+        claims: Claims | None = None,
         chance: Chance = random.random,
     ) -> None:
         """``on_connected`` is called whenever an account becomes able to send.
@@ -101,6 +113,14 @@ class ChannelManager:
         self._on_connected = on_connected
         self._taken_names = taken_names
         self._chance = chance
+        self._claims = claims or SoleClaims()
+        self.took: Callable[[RunningAccount], Awaitable[None]] | None = None
+        """Called before an account is connected that another node may have had. Set where the Gateway is assembled."""
+        self.leave: Callable[[RunningAccount], Awaitable[None]] | None = None
+        """Called before an account is left to another node: what is being sent through it may finish."""
+        if not self._claims.alone:
+            self._claims.on_gained(CHANNEL, self._gained)
+            self._claims.on_lost(CHANNEL, self._lost)
         self._accounts: dict[tuple[str, str], RunningAccount] = {}
         self._changing = asyncio.Lock()
 
@@ -120,9 +140,11 @@ class ChannelManager:
                 key for key, running in self._accounts.items() if key not in wanted or wanted[key][1] != running.account
             ]
             await asyncio.gather(*(self._stop(self._accounts.pop(key)) for key in changed))
+            await self._unwant([channel_name(*key) for key in changed if key not in wanted])
             for key, (kind, account) in wanted.items():
                 if key not in self._accounts:
-                    self._accounts[key] = self._start(RunningAccount(kind, account))
+                    self._accounts[key] = RunningAccount(kind, account)
+                    await self._begin(self._accounts[key])
 
     async def config_changed(self, old: Config, new: Config, changed: Sequence[str]) -> None:
         if any(path == "channels" or path.startswith(("channels.", "bindings")) for path in changed):
@@ -131,27 +153,76 @@ class ChannelManager:
     async def stop(self) -> None:
         async with self._changing:
             await asyncio.gather(*(self._stop(running) for running in self._accounts.values()))
+            await self._unwant([running.name for running in self._accounts.values()])
 
-    def _start(self, running: RunningAccount) -> RunningAccount:
+    async def _begin(self, running: RunningAccount) -> None:
+        """Connects an account that is ours, and otherwise as soon as it is."""
         account, status = running.account, running.status
-        if not account.enabled:
-            status.last_error = "disabled in the configuration"
-        elif account.problem:
-            status.last_error = account.problem
+        if not account.enabled or account.problem:
+            status.last_error = account.problem if account.enabled else "disabled in the configuration"
+            await self._unwant([running.name])
+        elif self._claims.owns(running.name):
+            self._start(running)
         else:
-            name = f"channel {running.kind.id}/{account.id}"
-            running.task = asyncio.create_task(self._keep_running(running), name=name)
-        return running
+            status.last_error = ELSEWHERE
+            with contextlib.suppress(OSError):  # It is wanted from now on, and tried for again and again.
+                await self._claims.want(running.name)
+
+    def _start(self, running: RunningAccount) -> None:
+        name = f"channel {running.kind.id}/{running.account.id}"
+        running.task = asyncio.create_task(self._keep_running(running), name=name)
 
     async def _stop(self, running: RunningAccount) -> None:
         if running.task is not None:
             running.task.cancel()
             await asyncio.gather(running.task, return_exceptions=True)
+            running.task = None
+
+    # Which node has an account
+
+    async def _unwant(self, names: Sequence[str]) -> None:
+        if not self._claims.alone:
+            for name in names:
+                with contextlib.suppress(OSError, Fenced):
+                    await self._claims.unwant(name)
+
+    async def _gained(self, name: str) -> None:
+        running = self._named(name)
+        if running is not None and running.task is None and running.account.enabled and not running.account.problem:
+            running.leaving, running.status.last_error = False, None
+            self._start(running)
+
+    async def _lost(self, name: str) -> None:
+        running = self._named(name)
+        if running is not None:
+            running.leaving = True
+            if self.leave is not None:
+                await self.leave(running)
+            await self._stop(running)
+            running.status.last_error = ELSEWHERE
+
+    def _named(self, name: str) -> RunningAccount | None:
+        return next((running for running in self._accounts.values() if running.name == name), None)
+
+    def is_ours(self, channel: str, route: dict[str, Any]) -> bool:
+        """Whether this node sends what goes this way. What no account can send belongs to the node of the scheduler."""
+        if self._claims.alone:
+            return True
+        running = self.find(channel, route.get("accountId"))
+        if running is None or not running.account.enabled or running.account.problem:
+            return self._claims.owns(SCHEDULER)
+        return self._claims.owns(running.name)
+
+    async def holder(self, running: RunningAccount) -> str | None:
+        """The node that has the account. None: nobody has it, or there is only one node."""
+        return None if self._claims.alone else await self._claims.owner(running.name)
 
     async def _keep_running(self, running: RunningAccount) -> None:
         """Runs the channel until cancelled, or until it says that trying again cannot help."""
         kind, status, attempt = running.kind, running.status, 0
         log = logging.getLogger(f"openclaw.channels.{kind.id}")
+        if (took := self.took) is not None:
+            await until_written(lambda: took(running), self._clock.sleep)
         while True:
             began = self._clock.monotonic()
             status.running, status.last_start_at = True, self._clock.now_ms()
@@ -253,7 +324,9 @@ class ChannelManager:
 
     def ready(self, channel: str, route: dict[str, Any]) -> bool:
         running = self.find(channel, route.get("accountId"))
-        return running is not None and running.channel is not None and running.status.connected
+        if running is None or running.leaving:
+            return False
+        return running.channel is not None and running.status.connected
 
     def idempotent(self, channel: str) -> bool:
         kind = self.kinds.get(channel)

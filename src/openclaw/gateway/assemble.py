@@ -90,6 +90,7 @@ from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.server.server import taken_names
+from openclaw.gateway.shared_state import SchedulerService, SharedState
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
@@ -256,7 +257,7 @@ async def open_runtime(
     stores = await open_stores(state_dir, current, clock, environ, repairs, only_reads=only_reads)
     found = await _models_here(current, environ, state_dir)
     catalogue = CurrentCatalogue(config, environ, found, state_dir)
-    questions = ApprovalJournal(stores.documents)
+    questions = ApprovalJournal(stores.documents, stores.claims.node)
     await questions.load()
     derived = Derived()
     return Runtime(
@@ -577,14 +578,13 @@ def add_scheduler(gateway: Gateway) -> None:
     documents = gateway.runtime.documents
     gateway.cron = Cron(turns, gateway.heartbeats, partial(publish, "cron"), documents, switched_off=off)
     gateway.hook_runs = HookRuns(turns, gateway.heartbeats)
+    gateway.scheduler, gateway.shared_state = SchedulerService(gateway), SharedState(gateway)
 
 
 async def start_scheduler(gateway: Gateway) -> None:
-    """Goes on with what the last Gateway left, then waits for what is due."""
-    for part in (gateway.heartbeats, gateway.hook_runs, gateway.cron):
-        await part.start()
-    # A job that goes on wakes its agent itself. A second heartbeat would have nothing to tell.
-    gateway.heartbeats.wake_for_left(gateway.cron.resumed)
+    """Goes on with what the last Gateway left, then waits for what is due and for what other nodes change."""
+    await gateway.scheduler.start()
+    gateway.shared_state.start()
 
 
 def native_commands(config: Config) -> list[NativeCommand]:
@@ -648,8 +648,8 @@ async def _models_here(config: Config, environ: Mapping[str, str], state_dir: st
 
 async def close_gateway(gateway: Gateway) -> None:
     """Closes the parts in the order of the flow: runs first, because they still write to the stores."""
-    for part in (gateway.cron, gateway.hook_runs, gateway.heartbeats):
-        await part.stop()
+    await gateway.shared_state.stop()
+    await gateway.scheduler.stop()
     await gateway.runtime.extensions.tell_all("gateway_stopping")
     await gateway.pipeline.close()
     await gateway.team.close()

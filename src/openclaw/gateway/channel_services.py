@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openclaw.channels.base import NativeCommand, Receive
 from openclaw.channels.kind import ChannelKinds
-from openclaw.channels.manager import ChannelManager, Report
+from openclaw.channels.manager import ChannelManager, Report, RunningAccount
 from openclaw.config.schema import Config
 from openclaw.inbound.message import MovedChat
 from openclaw.outbound.deliver import Delivery
+from openclaw.storage.base import Fenced
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
+
+OUTBOX = "outbox"
+"""What the nodes tell each other when there are parts to send. It names no document."""
 
 
 class ChannelServices:
@@ -56,8 +61,19 @@ class ChannelServices:
             environ=environ,
             on_connected=lambda: self.delivery.wake(),
             taken_names=taken_names,
+            claims=runtime.claims,
         )
-        self.delivery = Delivery(runtime.ledger, self.channels, runtime.clock)
+        alone, documents = runtime.claims.alone, runtime.documents
+        self.delivery = Delivery(
+            runtime.ledger,
+            self.channels,
+            runtime.clock,
+            is_ours=None if alone else self.channels.is_ours,
+            tell_others=lambda: self._spawn(documents.tell(OUTBOX)),
+        )
+        if not alone:
+            self.channels.took, self.channels.leave = self._took, self._leave
+        self._tasks: set[asyncio.Task[None]] = set()
         self._worker: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
 
@@ -75,6 +91,29 @@ class ChannelServices:
             await asyncio.gather(self._worker, return_exceptions=True)
         await self.delivery.stop()
         await self.channels.stop()
+
+    async def _took(self, running: RunningAccount) -> None:
+        """Takes back what the node was sending that had the account before."""
+        await self.ledger.outbox_take_back(running.kind.id, lambda route: self._goes_through(running, route))
+        self.delivery.wake()
+
+    async def _leave(self, running: RunningAccount) -> None:
+        def serves(channel: str, account_id: str) -> bool:
+            return channel == running.kind.id and self._goes_through(running, {"accountId": account_id})
+
+        await self.delivery.leave(serves)
+
+    def _goes_through(self, running: RunningAccount, route: dict[str, Any]) -> bool:
+        return self.channels.find(running.kind.id, route.get("accountId")) is running
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        async def quietly() -> None:
+            with contextlib.suppress(OSError, Fenced):  # The others look for themselves after a while.
+                await work
+
+        task = asyncio.create_task(quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _config_changed(self, old: Config, new: Config, changed: list[str]) -> None:
         if new.gateway.reload.mode != "restart":

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.server.presence import Presence
     from openclaw.gateway.server.registry import MethodTable
     from openclaw.gateway.server.server import Route
+    from openclaw.gateway.shared_state import SchedulerService, SharedState
     from openclaw.gateway.tls import ServerTls
     from openclaw.inbound.notices import Notices
     from openclaw.inbound.pairing import PairingStore
@@ -127,6 +128,10 @@ class Gateway:
     """The scheduled jobs."""
     hook_runs: HookRuns = field(init=False)
     """The turns of webhooks."""
+    scheduler: SchedulerService = field(init=False)
+    """Runs the three above while this node owns them."""
+    shared_state: SharedState = field(init=False)
+    """Takes in what other nodes change."""
     turns: ScheduledTurns = field(init=False)
     """How turns without a message begin and are announced."""
     browsers: Browsers = field(init=False)
@@ -293,8 +298,11 @@ class Gateway:
 
     async def start_services(self) -> None:
         """Starts everything that goes on by itself."""
-        await self.devices.load()
-        await self.nodes.pairing.load()
+        try:
+            await self.devices.load()
+            await self.nodes.pairing.load()
+        except OSError as error:
+            log.error("paired devices and nodes cannot be read: %s", error)
         hearers = (self._end_old_secret, self._restart_if_needed, self._follow_mcp)
         unsubscribe = [self.runtime.config.subscribe(hear) for hear in hearers]
         self._unsubscribe = lambda: [forget() for forget in unsubscribe]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -33,6 +33,9 @@ MAX_ATTEMPTS = 10
 PARALLEL_PER_CHANNEL = 4
 """Conversations that one channel serves at the same time."""
 BATCH = 500
+MOST_LOOKED_AT = 8000
+"""So many parts are looked through for those of this node."""
+LOOK_AGAIN_S = 0.25
 FOR_EVER = 1 << 62
 IDLE_S = 30.0
 SETTLE_S = 5.0
@@ -102,8 +105,18 @@ class Delivery:
         expiry_ms: int = EXPIRY_MS,
         max_attempts: int = MAX_ATTEMPTS,
         chance: Chance = random.random,
+        is_ours: Callable[[str, dict[str, Any]], bool] | None = None,
+        tell_others: Callable[[], None] = lambda: None,
     ) -> None:
+        """``is_ours`` tells which parts this node sends, where there are several: those of the accounts that it has.
+
+        ``tell_others`` is called when there are new parts for other nodes.
+        """
         self._ledger = ledger
+        self._is_ours = is_ours
+        self._tell_others = tell_others
+        self._told_up_to = 0
+        """The newest part of another node that the others were told of."""
         self._outlet = outlet
         self._clock = clock
         self._expiry_ms = expiry_ms
@@ -162,7 +175,7 @@ class Delivery:
         It returns the time up to which it looked.
         """
         now = self._now()
-        rows = await self._ledger.outbox_due(now, BATCH)
+        rows, is_full = await self._due(now)
         by_route: dict[RouteKey, list[OutboxRow]] = {}
         for row in sorted(rows, key=lambda row: row.id):
             by_route.setdefault(route_key(row), []).append(row)
@@ -180,8 +193,31 @@ class Delivery:
             if key in self._held:
                 await self._defer(waiting, self._held[key])
             else:
-                await self._wait_for_channel(waiting, full=len(rows) == BATCH)
+                await self._wait_for_channel(waiting, full=is_full)
         return now
+
+    async def _due(self, until: int) -> tuple[list[OutboxRow], bool]:
+        """Returns our parts that are due until then, and whether there may be more. Others hear of theirs."""
+        limit = BATCH
+        while True:
+            found = await self._ledger.outbox_due(until, limit)
+            if self._is_ours is None:
+                return found, len(found) == limit
+            ours = [row for row in found if self._is_ours(row.channel, row.route)]
+            if ours or len(found) < limit or limit >= MOST_LOOKED_AT:
+                break
+            limit *= 4
+        newest = max((row.id for row in found), default=0)
+        if len(ours) < len(found) and newest > self._told_up_to:
+            self._told_up_to = newest
+            self._tell_others()
+        return ours, len(found) == limit
+
+    async def leave(self, serves: Callable[[str, str], bool]) -> None:
+        """Waits for what is being sent through accounts, given by channel and account id, that go to another node."""
+        tasks = [task for key, task in self._busy.items() if serves(key[0], key[1])]
+        if tasks:
+            await asyncio.wait(tasks, timeout=SETTLE_S)
 
     async def wait(self, ledger_id: int, timeout_s: float) -> list[OutboxRow]:
         """Waits until all parts of a message have ended or the time is over, and returns the parts."""
@@ -191,7 +227,10 @@ class Delivery:
         try:
             async with asyncio.timeout(timeout_s):
                 while any(row.state not in ("sent", "dead") for row in await self._ledger.outbox_of(ledger_id)):
-                    await changed.wait()
+                    if self._is_ours is None:
+                        await changed.wait()
+                    else:  # Another node may send it.
+                        await wait_within(changed, LOOK_AGAIN_S, self._clock)
                     changed.clear()
         except TimeoutError:
             pass
@@ -266,7 +305,8 @@ class Delivery:
             return await self._hold(row, ASK_AGAIN_S, row.error, row.doubts, row.code)
         if pause_ms := row.payload.get("pauseMs"):
             await self._clock.sleep(min(int(pause_ms), LONGEST_PAUSE_MS) / 1000)
-        await self._mark(row, "sending", error=row.error, doubts=row.doubts, code=row.code)
+        if not await self._mark(row, "sending", error=row.error, doubts=row.doubts, code=row.code):
+            return "sent"  # It has ended since it was read: another node sent it, or somebody gave it up.
         try:
             message = msgspec.convert(row.payload, OutgoingMessage)
         except msgspec.ValidationError as error:
@@ -367,9 +407,9 @@ class Delivery:
         doubts: int = 0,
         code: DeliveryCode = DeliveryCode.NONE,
         message_id: str = "",
-    ) -> None:
+    ) -> bool:
         """Writes the state of a part and tries again until the disk takes it, so that no sent part is sent again."""
-        await until_written(
+        return await until_written(
             lambda: self._ledger.outbox_mark(
                 row.id, state, next_at=next_at, error=error, doubts=doubts, code=code, message_id=message_id
             ),
@@ -399,7 +439,7 @@ class Delivery:
     async def _recall_holds(self) -> None:
         """Holds back the conversations that waited for another attempt when the Gateway stopped."""
         now = self._now()
-        for row in await self._ledger.outbox_due(FOR_EVER, BATCH):
+        for row in (await self._due(FOR_EVER))[0]:
             key, longest = route_key(row), now + int(max(RETRY.max_s, pause_s(row.doubts)) * 1000)
             if row.next_at > longest:
                 # The clock was ahead when this was written. No attempt is put off for longer than that.
@@ -409,6 +449,6 @@ class Delivery:
 
     async def _until_next(self, looked_at: int) -> float:
         """The seconds until the next part is due. Parts that became due since ``looked_at`` are due now."""
-        rows = await self._ledger.outbox_due(looked_at + int(IDLE_S * 1000), BATCH)
+        rows, _ = await self._due(looked_at + int(IDLE_S * 1000))
         later = [row.next_at for row in rows if row.next_at > looked_at]
         return max(min(later) - self._now(), 0) / 1000 if later else IDLE_S

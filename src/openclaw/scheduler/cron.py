@@ -122,6 +122,10 @@ class Cron:
             self._resume()
         self._loop = asyncio.create_task(self._keep_looking(), name="cron")
 
+    def look_again(self) -> None:
+        """Somebody else may have changed the jobs."""
+        self._changed.set()
+
     async def stop(self) -> None:
         tasks: list[asyncio.Task[Any]] = [*self._active.values(), *([self._loop] if self._loop else [])]
         for task in tasks:
@@ -469,6 +473,8 @@ class Cron:
             raise JobError(f"job {job_id[:80]} has no schedule or no payload; mend it in {self._store.place}")
         if job_id in self._active:
             return {"ok": True, "ran": False, "reason": "already-running"}
+        if self._loop is None and not self._runtime.claims.alone:
+            return await self._ask_owner(job_id)
         due, now = self._due_at(job), self._now()
         if due is not None and due <= now:
             run_id = run_id_of(job_id, str(due))
@@ -480,6 +486,19 @@ class Cron:
         if wait:
             await asyncio.shield(task)
         return {"ok": True, "ran": True}
+
+    async def _ask_owner(self, job_id: str) -> dict[str, Any]:
+        """Makes the job due, because another node runs the jobs and hears of it."""
+
+        def make_due(jobs: dict[str, Job]) -> bool:
+            if (job := jobs.get(job_id)) is None or not job.get("enabled", True) or "runId" in job["state"]:
+                return False
+            jobs[job_id] = {**job, "state": {**job["state"], "nextRunAtMs": self._now()}}
+            return True
+
+        if await self._store.change(make_due):
+            return {"ok": True, "ran": True}
+        return {"ok": True, "ran": False, "reason": "already-running-or-disabled"}
 
     def _tell(self, job: Job, action: str) -> None:
         event: dict[str, Any] = {"jobId": job["id"], "action": action}

@@ -107,6 +107,9 @@ class Heartbeats:
         """Changes that the disk did not take. They are made again with the next one."""
         self._set_back: dict[str, int] = {}
         """When the clock was set back to before the last heartbeat of an agent."""
+        self._running = False
+        self._heard_of: list[str] = []
+        """The ids of the notes that this node knows of."""
         self._requested: dict[str, str] = {}
         """Agents that are to be woken soon, each with the reason."""
         self._beating: set[str] = set()
@@ -129,6 +132,7 @@ class Heartbeats:
     async def start(self) -> None:
         await self.load()
         self._started_at = self._runtime.clock.now_ms()
+        self._running, self._heard_of = True, self._runtime.notes.waking_ids()
         for beat in list(self._state.under_way.values()):
             if await self._runtime.ledger.by_run(beat.run_id) is None:
                 await self._forget(beat)  # It was never accepted, so nothing has happened.
@@ -144,6 +148,14 @@ class Heartbeats:
                 if self.session(agent_id).key == key:
                     self._spawn(self._wake_if_left(agent_id, key, besides), f"wake {agent_id}")
 
+    def wake_for_new(self) -> None:
+        """Wakes the agents that another node wants to be woken."""
+        for key in self._runtime.notes.waking(self._heard_of):
+            for agent_id in agent_ids(self._turns.config):
+                if self.session(agent_id).key == key:
+                    self.request(agent_id, "wake")
+        self._heard_of = self._runtime.notes.waking_ids()
+
     async def _wake_if_left(self, agent_id: str, key: str, besides: Collection[str]) -> None:
         """A heartbeat that goes on tells the agent what waits. A second one would have nothing to tell."""
         if resumed := self._resumed.pop(agent_id, None):
@@ -152,10 +164,13 @@ class Heartbeats:
             self.request(agent_id, "wake")
 
     async def stop(self) -> None:
+        self._running = False
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for kept in (self._beating, self._requested, self._resumed):
+            kept.clear()
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=name)
@@ -243,9 +258,13 @@ class Heartbeats:
         self._woken.set()
 
     def request(self, agent_id: str, reason: str) -> None:
-        """Asks for a heartbeat soon. Requests that come together are one."""
-        self._requested[agent_id] = reason
-        self._woken.set()
+        """Asks for a heartbeat soon. Requests that come together are one.
+
+        Another node may run the heartbeats. It hears of the note that the agent is to be told of, and wakes it.
+        """
+        if self._running or self._runtime.claims.alone:
+            self._requested[agent_id] = reason
+            self._woken.set()
 
     # One heartbeat
 

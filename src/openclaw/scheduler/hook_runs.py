@@ -28,6 +28,8 @@ log = logging.getLogger("openclaw.hooks")
 
 FILE_NAME = "hook-runs.json"
 MOST_UNDER_WAY = 100
+LOOKS, LOOK_S = 60, 0.5
+"""How often and how far apart it is looked whether another node has accepted a turn."""
 
 
 class TooManyRuns(Exception):
@@ -60,14 +62,22 @@ class HookRuns:
             damaged="drop",
             consequence="results of webhooks may not be told",
         )
+        self._running = False
+        self._following: set[str] = set()
         self._accepting = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        for run_id in list(await self._under_way.current()):
+        self._running = True
+        await self.follow_new()
+
+    async def follow_new(self) -> None:
+        """Follows the turns that nobody follows yet, also those that another node accepted."""
+        for run_id in [one for one in await self._under_way.current() if one not in self._following]:
             self._follow(run_id)
 
     async def stop(self) -> None:
+        self._running = False
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -118,7 +128,7 @@ class HookRuns:
                 raise
         if refused is not None:
             await self._told(run_id, refused)
-        else:
+        elif self._running or self._runtime.claims.alone:
             self._follow(run_id)
         return run_id
 
@@ -145,14 +155,31 @@ class HookRuns:
 
     def _follow(self, run_id: str) -> None:
         async def follow() -> None:
-            if await self._runtime.ledger.by_run(run_id) is None:
-                await self._forget(run_id)  # It was never accepted, and its sender knows that.
+            if not await self._was_accepted(run_id):
+                await self._forget(run_id)  # Its sender knows that.
                 return
             await self._told(run_id, await self._turns.ended(run_id))
 
+        def over(done: asyncio.Task[None]) -> None:
+            self._tasks.discard(done)
+            self._following.discard(run_id)
+
+        self._following.add(run_id)
         task = asyncio.create_task(follow(), name=f"hook {run_id}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(over)
+
+    async def _was_accepted(self, run_id: str) -> bool:
+        """Whether the turn is in the ledger. Another node may be about to accept it."""
+        looks = 1 if self._runtime.claims.alone else LOOKS
+        for look in range(looks):
+            if await self._runtime.ledger.by_run(run_id) is not None:
+                return True
+            if look + 1 < looks:
+                await self._runtime.clock.sleep(LOOK_S)
+                if run_id not in await self._under_way.current():
+                    return False
+        return False
 
     async def _told(self, run_id: str, outcome: TurnOutcome) -> None:
         """Delivers the answer, and tells the agent's main session in one line."""

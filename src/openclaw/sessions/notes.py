@@ -151,6 +151,10 @@ class SessionNotes:
         """The sessions whose agent should hear of a waiting note soon. ``besides``: ids of notes that do not count."""
         return list(dict.fromkeys(note.session_key for note in self._book.events if _wakes(note, besides)))
 
+    def waking_ids(self) -> list[str]:
+        """The ids of the waiting notes that wake somebody. A note without an id has one made of its time."""
+        return [_id_of(note) for note in self._book.events if _wakes(note, ())]
+
     async def take(self, session_key: str, run_id: str) -> list[str]:
         """Hands the waiting notes of a session to a run, as lines for its prompt. The same run gets them again."""
         if self._shared:
@@ -223,7 +227,11 @@ def _decode(data: bytes) -> NoteBook:
 
 
 def _wakes(note: Note, besides: Collection[str]) -> bool:
-    return note.wake and not note.taken_by and not (note.id and note.id in besides)
+    return note.wake and not note.taken_by and _id_of(note) not in besides
+
+
+def _id_of(note: Note) -> str:
+    return note.id or f"{note.session_key} {note.at} {note.text}"
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:

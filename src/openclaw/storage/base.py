@@ -868,6 +868,13 @@ class Ledger(Protocol):
         """
         ...
 
+    async def outbox_take_back(self, channel: str, mine: Callable[[dict[str, Any]], bool]) -> None:
+        """Lets parts be sent again, with one doubt more, that another node was sending when it went away.
+
+        ``mine`` tells by its route whether a part of the channel is meant.
+        """
+        ...
+
     async def outbox_mark(
         self,
         outbox_id: int,
@@ -878,8 +885,11 @@ class Ledger(Protocol):
         doubts: int = 0,
         code: DeliveryCode = DeliveryCode.NONE,
         message_id: str = "",
-    ) -> None:
-        """Replaces the state of a part and all that is given with it. ``sending`` counts one attempt more."""
+    ) -> bool:
+        """Replaces the state of a part and all that is given with it. ``sending`` counts one attempt more.
+
+        A part that was sent or given up meanwhile does not become ``sending``. Then this returns False.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -71,6 +71,10 @@ class DocumentStore(Protocol):
         """Returns the names that begin with ``prefix``, in order."""
         ...
 
+    async def tell(self, name: str) -> None:
+        """Lets the other Gateways hear a name, as if they had a document of that name which was written."""
+        ...
+
     def watch(self, changed: Callable[[str], None]) -> Callable[[], None]:
         """Calls ``changed`` with the name of each document that another Gateway has written.
 

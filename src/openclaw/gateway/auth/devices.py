@@ -141,6 +141,12 @@ class Devices:
 
         await self._paired.change(tell)
 
+    def has_token(self, device_id: str, role: str) -> bool:
+        """Whether the device is paired and has a token for this role that was not revoked."""
+        record = self.paired(device_id)
+        issued = _tokens(record).get(role) if record else None
+        return issued is not None and not issued.get("revokedAtMs")
+
     def token_is_valid(self, device_id: str, token: str, role: str, scopes: Iterable[str]) -> bool:
         record = self.paired(device_id)
         issued = _tokens(record).get(role) if record else None

@@ -34,6 +34,8 @@ async def channels_status(call: MethodCall) -> Any:
 
     async def account_view(one: RunningAccount) -> dict[str, Any]:
         view = one.status.view()
+        if (holder := await channels.holder(one)) is not None:
+            view["node"] = holder
         if not params.probe or not one.account.enabled:
             return view
         probed = await channels.probe(one, params.timeout_ms / 1000)

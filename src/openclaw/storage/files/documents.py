@@ -49,6 +49,9 @@ class FileDocuments:
     async def list(self, prefix: str) -> list[str]:
         return await asyncio.to_thread(self._list, prefix)
 
+    async def tell(self, name: str) -> None:
+        pass
+
     def watch(self, changed: Callable[[str], None]) -> Callable[[], None]:
         return lambda: None
 

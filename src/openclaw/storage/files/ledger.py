@@ -43,24 +43,21 @@ from openclaw.storage.base import (
     Writing,
 )
 from openclaw.storage.files.disk import AppendFile, Batch, Outcome, settle
-from openclaw.storage.files.ledger_db import (
+from openclaw.storage.files.ledger_db import LedgerError, ledger_error, open_ledger, reopen_rescued
+from openclaw.storage.files.ledger_rescue import is_damage
+from openclaw.storage.files.transcript import FileTranscript
+from openclaw.storage.ledger_rows import (
     ACCEPT_COLUMNS,
     SELECT_MESSAGES,
     SELECT_PARTS,
     SELECT_TOOL_CALLS,
-    LedgerError,
     accept_fields,
     accept_values,
-    ledger_error,
     message_of,
-    open_ledger,
     part_of,
     reason_of,
-    reopen_rescued,
     tool_call_of,
 )
-from openclaw.storage.files.ledger_rescue import is_damage
-from openclaw.storage.files.transcript import FileTranscript
 from openclaw.storage.repairs import Repairs
 
 Result = TypeVar("Result")
@@ -666,6 +663,9 @@ class FileLedger:
         faults.point("outbox.added")
         return stored
 
+    async def outbox_take_back(self, channel: str, mine: Callable[[dict[str, Any]], bool]) -> None:
+        pass  # There is no other node, and ``open`` took back what this one was sending.
+
     async def outbox_mark(
         self,
         outbox_id: int,
@@ -676,15 +676,20 @@ class FileLedger:
         doubts: int = 0,
         code: DeliveryCode = DeliveryCode.NONE,
         message_id: str = "",
-    ) -> None:
+    ) -> bool:
         statement = (
             "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ?, doubts = ?, code = ?,"
             " message_id = ? WHERE id = ?"
         )
+        if state == "sending":
+            statement += " AND state NOT IN ('sent', 'dead')"
         values = (state, state == "sending", next_at, error, doubts, code, message_id, outbox_id)
         if not await self._write(statement, *values):
+            if state == "sending" and await self._rows("SELECT 1 FROM outbox WHERE id = ?", outbox_id):
+                return False
             raise KeyError(f"the outbox has no part {outbox_id}")
         faults.point(f"outbox.{state}")
+        return True
 
     async def prune(self, before_ms: int, *, most: int = 200) -> int:
         return await self._thread.run(lambda db: _prune(db, before_ms, most))

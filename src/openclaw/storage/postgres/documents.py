@@ -102,6 +102,9 @@ class PostgresDocuments:
 
     # What others change
 
+    async def tell(self, name: str) -> None:
+        await self._database.rows("SELECT pg_notify($1, $2)", self._channel, f"{self._self} {name}")
+
     def watch(self, changed: Callable[[str], None]) -> Callable[[], None]:
         self._watchers.append(changed)
         if self._listener is None:

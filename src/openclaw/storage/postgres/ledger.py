@@ -33,7 +33,7 @@ from openclaw.storage.base import (
     TurnedAway,
     Writing,
 )
-from openclaw.storage.files.ledger_db import (
+from openclaw.storage.ledger_rows import (
     ACCEPT_COLUMNS,
     SELECT_MESSAGES,
     SELECT_PARTS,
@@ -400,6 +400,17 @@ class PostgresLedger:
         faults.point("outbox.added")
         return stored
 
+    async def outbox_take_back(self, channel: str, mine: Callable[[dict[str, Any]], bool]) -> None:
+        select = "SELECT id, route FROM outbox WHERE state = 'sending' AND channel = $1"
+        rows = await self._database.rows(select, channel)
+        found = [row["id"] for row in rows if mine(msgspec.json.decode(row["route"]))]
+        if found:
+            await self._database.write(
+                "UPDATE outbox SET state = 'pending', doubts = doubts + 1, error = ''"
+                " WHERE state = 'sending' AND id = ANY ($1)",
+                found,
+            )
+
     async def outbox_mark(
         self,
         outbox_id: int,
@@ -410,16 +421,19 @@ class PostgresLedger:
         doubts: int = 0,
         code: DeliveryCode = DeliveryCode.NONE,
         message_id: str = "",
-    ) -> None:
+    ) -> bool:
         values = (state, int(state == "sending"), next_at, without_nul(error), doubts, code, without_nul(message_id))
         marked = await self._database.write(
             "UPDATE outbox SET state = $2, attempts = attempts + $3, next_at = $4, error = $5, doubts = $6, code = $7,"
-            " message_id = $8 WHERE id = $1",
+            " message_id = $8 WHERE id = $1" + (" AND state NOT IN ('sent', 'dead')" if state == "sending" else ""),
             *(outbox_id, *values),
         )
         if not marked:
+            if state == "sending" and await self._database.value("SELECT 1 FROM outbox WHERE id = $1", outbox_id):
+                return False
             raise KeyError(f"the outbox has no part {outbox_id}")
         faults.point(f"outbox.{state}")
+        return True
 
     async def prune(self, before_ms: int, *, most: int = 200) -> int:
         async def work(connection: Connection) -> int:

@@ -29,6 +29,8 @@ log = logging.getLogger("openclaw.tools.exec.approvals")
 
 Decision: TypeAlias = Literal["allow-once", "allow-always", "deny"]
 JOURNAL_FILE = "exec-pending.json"
+JOURNALS = "exec-pending/"
+"""The beginning of the names of the journals, where several nodes share the documents."""
 RULES_FILE = "exec-approvals.json"
 TIMEOUT_MS = 120_000
 MAX_TIMEOUT_MS = 24 * 3_600_000
@@ -313,7 +315,7 @@ class ApprovalJournal:
 
 
 def journal_name(node: str) -> str:
-    return f"exec-pending/{node}.json" if node else JOURNAL_FILE
+    return f"{JOURNALS}{node}.json" if node else JOURNAL_FILE
 
 
 def _journal(documents: DocumentStore, name: str) -> SharedDocument[dict[str, PendingApproval]]:
