@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from aiohttp import web
 
-from openclaw.cluster.claims import SCHEDULER, SESSION, session_name
+from openclaw.cluster.claims import CHANNEL, SCHEDULER, SESSION, session_name
 from openclaw.cluster.links import Link, LinkLost, Links, PartSender, RemoteFailure
 from openclaw.gateway.relay import ClusterRelay
 from openclaw.gateway.remote_calls import MOST_HOPS, answer_remote, hand_on
@@ -19,6 +19,7 @@ from openclaw.gateway.remote_messages import RemoteMessages
 from openclaw.gateway.server.params import decode_any, encode, encode_response
 from openclaw.gateway.server.places import place_of, session_of
 from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
+from openclaw.storage.base import END_STATES
 from openclaw.tools.exec.approvals import LostApproval, UnknownApproval
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class ClusterService:
         ]
         self._resumed_at, self._resumed_with = 0.0, set[str]()
         claims.on_gained(SESSION, self._gained)
+        claims.on_gained(CHANNEL, self._gained_account)
         claims.ask_to_release = self._ask_to_release
 
     def attach(self) -> None:
@@ -273,6 +275,11 @@ class ClusterService:
             await self._gateway.dispatcher.find_unfinished(session=(agent_id, key))
             self._gateway.dispatcher.start_unfinished(key)
 
+    async def _gained_account(self, name: str) -> None:
+        """Hands on the messages that waited for more words where the account was before."""
+        channel, _, account = name.removeprefix(CHANNEL).partition(":")
+        self._gateway.spawn(self._gateway.pipeline.recover((channel, account)))
+
     async def _ask_to_release(self, node: str, name: str) -> None:
         try:
             await self.links.ask(node, "release", name.encode())
@@ -294,11 +301,17 @@ class ClusterService:
         self._resumed_with = peers
 
     async def _settle_lost(self) -> None:
-        """Lets those look again who follow or await runs of nodes that are gone."""
+        """Tells those who follow runs of nodes that are gone how they ended, if they ended just before."""
         lost = [run_id for run_id, node in self.relay.active.items() if node not in self.membership.peers]
         for run_id in lost:
-            self.relay.active.pop(run_id, None)
-            self.relay.wake(run_id)
+            row = await self._ledger.by_run(run_id)
+            if row is None or row.state in END_STATES:
+                self.relay.active.pop(run_id, None)
+                if row is not None:
+                    self.relay.tell_end(row)
+                self.relay.wake(run_id)
+            elif self.claims.owns(session_name(row.agent_id, row.session_key)):
+                self.relay.active.pop(run_id, None)  # Its new owner tells of it.
 
     def _load(self) -> NodeLoad:
         from openclaw.cluster.membership import NodeLoad

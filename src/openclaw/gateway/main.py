@@ -217,7 +217,8 @@ async def serving(
         if gateway.cluster is not None:
             await gateway.cluster.start(server.url(host), gateway.tls.fingerprint if gateway.tls else "")
         await tell_lost(gateway)
-        await gateway.pipeline.recover()
+        if gateway.cluster is None:
+            await gateway.pipeline.recover()
         await gateway.team.start()
         await gateway.tell_repairs()
         await gateway.channel_services.start()

@@ -15,7 +15,7 @@ from openclaw.json_text import encode
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_cron_run_alias
-from openclaw.storage.base import Change, SessionRow
+from openclaw.storage.base import Change, Fenced, SessionRow
 from openclaw.storage.postgres.database import NotWritten, PostgresDatabase, StaleWriter, Statement, without_nul
 from openclaw.storage.session_query import SessionPage, SessionQuery, search_text, session_ids, updated_at
 
@@ -239,6 +239,8 @@ class PostgresSessionStore:
             await asyncio.sleep(0)  # The ledger may write it in the same step.
             try:
                 return await pending.sync()
+            except Fenced:
+                return self.forget(pending)  # Another node owns the session by now.
             except StaleWriter as stale:
                 log.error("a change of a session is lost: %s", stale)
                 return self.forget(pending)

@@ -22,6 +22,7 @@ from openclaw.storage.base import (
     Compressed,
     Context,
     Entry,
+    Fenced,
     Shortened,
     StoredTranscript,
     Transcript,
@@ -212,6 +213,8 @@ class PostgresTranscript(IndexedTranscript):
         await asyncio.sleep(0)  # The ledger may ask for a transaction in the same step.
         try:
             await self.sync()
+        except Fenced:
+            pass  # Another node owns the session by now.
         except OSError as error:
             log.error("lines of %s wait, because the database does not take them: %s", self.path, error)
         except Exception:
