@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -99,6 +100,20 @@ async def test_the_openai_endpoint_of_any_node_answers_in_a_session_of_another(p
     async with pair.other.client() as client:
         history = await client.call("chat.history", {"sessionKey": "main"})
         assert [message["role"] for message in history["messages"]] == ["user", "assistant"] * 3
+
+
+async def test_a_stream_over_http_ends_with_a_run_of_another_node(pair: Pair) -> None:
+    async with pair.owner.client() as client:
+        await client.chat("hello [[reply:Hi.]]")
+    params = {"sessionKey": "main", "message": "more [[reply:More.]]", "idempotencyKey": "r1"}
+    body = {"method": "chat.send", "params": params, "stream": True}
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    url = f"{pair.other.url}/__openclaw__/rpc"
+    async with aiohttp.ClientSession() as http, http.post(url, json=body, headers=headers) as answer:
+        frames = [json.loads(line) async for line in answer.content]
+    assert frames[0]["type"] == "res" and frames[0]["payload"]["status"] == "started"
+    final = [frame["payload"] for frame in frames if frame.get("event") == "chat"][-1]
+    assert final["state"] == "final" and text_of(final) == "More."
 
 
 async def test_what_a_node_writes_into_a_session_of_another_does_not_confuse_its_owner(pair: Pair) -> None:

@@ -75,8 +75,7 @@ LinkMessage: TypeAlias = LinkRequest | LinkPart | LinkAnswer | LinkEvent | LinkP
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(LinkMessage).decode
 OnPart: TypeAlias = Callable[[str, bytes], None]
-"""Takes a part of an answer. The last one has the kind ``END``. It is called before anything that came later."""
-END = "end"
+"""Takes a part of an answer. It is called before anything that came later is looked at."""
 Side: TypeAlias = Literal["dials", "answers"]
 
 
@@ -219,15 +218,13 @@ class Link:
                 self._answering.add(task)
                 task.add_done_callback(self._answering.discard)
             case LinkAnswer(id, data, problem):
-                future, on_part = self._asked.get(id, (None, None))
+                future, _ = self._asked.get(id, (None, None))
                 if future is None or future.done():
                     return
                 if problem:
                     future.set_exception(RemoteFailure(problem))
-                    return
-                if on_part is not None:
-                    on_part(END, data)
-                future.set_result(data)
+                else:
+                    future.set_result(data)
             case LinkPart(id, kind, data):
                 _, on_part = self._asked.get(id, (None, None))
                 if on_part is not None:

@@ -99,6 +99,8 @@ class Membership:
         self._lease_s = lease_s
         self._version = version
         self._connection: asyncpg.Connection | None = None
+        self._cut = asyncio.Event()
+        """Set when the connection has ended."""
         self._free: dict[str, int] = {}
         """How many polls in a row found the lock of a node free."""
         self._renewed_at = 0.0
@@ -201,7 +203,10 @@ class Membership:
                         await self._take_locks()
                     await self._poll()
                 pause = RECONNECT_S
-                await asyncio.sleep(POLL_S)
+                with contextlib.suppress(TimeoutError):
+                    # A connection that was cut is opened again before the others miss its lock.
+                    async with asyncio.timeout(POLL_S):
+                        await self._cut.wait()
             except Fenced:
                 self._note_fenced()
             except (OSError, StorageRefused) as error:
@@ -320,6 +325,8 @@ class Membership:
         if self._connection is not None:
             self._connection.terminate()
         self._connection = connection
+        self._cut.clear()
+        connection.add_termination_listener(lambda _: self._cut.set())
 
     def _live_connection(self) -> asyncpg.Connection:
         if self._connection is None or self._connection.is_closed():

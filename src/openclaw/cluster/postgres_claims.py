@@ -132,6 +132,11 @@ class PostgresClaims(ClaimHearers):
     def owned(self, prefix: str = "") -> list[str]:
         return [name for name in self._held if name.startswith(prefix)]
 
+    @property
+    def session_count(self) -> int:
+        """How many sessions this node owns. Other names are few."""
+        return len(self._held) - sum(1 for name in self._wanted if name in self._held)
+
     def idle(self, prefix: str, seconds: float, most: int) -> list[str]:
         """Returns names that were not asked for in this time."""
         before = time.monotonic() - seconds

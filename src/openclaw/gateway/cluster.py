@@ -19,7 +19,7 @@ from openclaw.gateway.remote_messages import RemoteMessages
 from openclaw.gateway.server.params import decode_any, encode, encode_response
 from openclaw.gateway.server.places import place_of, session_of
 from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
-from openclaw.storage.base import END_STATES
+from openclaw.storage.base import END_STATES, Fenced
 from openclaw.tools.exec.approvals import LostApproval, UnknownApproval
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class ClusterService:
             self._resume_jobs,
         ]
         self._resumed_at, self._resumed_with = 0.0, set[str]()
+        self._released_at = 0.0
         claims.on_gained(SESSION, self._gained)
         claims.on_gained(CHANNEL, self._gained_account)
         claims.ask_to_release = self._ask_to_release
@@ -110,6 +111,12 @@ class ClusterService:
 
         Without another node there is nobody to hand over to.
         """
+        try:
+            await self._drain()
+        except (OSError, Fenced) as error:
+            log.warning("this node leaves without handing over what it owns: %s", error)
+
+    async def _drain(self) -> None:
         await self.membership.drain()
         if not any(node.state == "alive" for node in self.membership.peers.values()) or self.membership.fenced:
             return
@@ -254,12 +261,16 @@ class ClusterService:
         """Claims sessions with unfinished messages that nobody owns. ``_gained`` goes on with their messages."""
         for _ in range(MOST_TAKEN):
             found = [session_name(*session) for session in await self._ledger.unowned(TAKEN_AT_ONCE)]
-            if not found or not await self.claims.claim_free(found):
+            if not found or self.membership.state != "alive":
                 return
+            await self.claims.claim_free(found)
 
     async def release_idle(self) -> None:
         """Lets sessions go that nobody has used for a while, so that any node may answer their next message."""
-        seconds = self._gateway.runtime.config.current.cluster.idle_seconds
+        seconds, now = self._gateway.runtime.config.current.cluster.idle_seconds, time.monotonic()
+        if now - self._released_at < seconds / 10:
+            return
+        self._released_at = now
         names = self.claims.idle(SESSION, seconds, RELEASED_AT_ONCE)
         await self.claims.release_all([name for name in names if not self._gateway.dispatcher.in_use(_key_of(name))])
 
@@ -318,7 +329,7 @@ class ClusterService:
 
         dispatcher = self._gateway.dispatcher
         return NodeLoad(
-            sessions=len(self.claims.owned(SESSION)),
+            sessions=self.claims.session_count,
             runs=dispatcher.busy(),
             queued=dispatcher.queued(),
             clients=len(self._gateway.broadcaster.clients),
