@@ -244,6 +244,8 @@ class PostgresSessionStore:
             except StaleWriter as stale:
                 log.error("a change of a session is lost: %s", stale)
                 return self.forget(pending)
+            except Fenced:
+                return None  # The node forgets everything and starts anew, and it has said so.
             except OSError as error:
                 log.warning("a change of the session %s waits for the database: %s", pending.name[1], error)
             except Exception:
