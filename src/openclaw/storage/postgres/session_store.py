@@ -239,8 +239,6 @@ class PostgresSessionStore:
             await asyncio.sleep(0)  # The ledger may write it in the same step.
             try:
                 return await pending.sync()
-            except Fenced:
-                return self.forget(pending)  # Another node owns the session by now.
             except StaleWriter as stale:
                 log.error("a change of a session is lost: %s", stale)
                 return self.forget(pending)
