@@ -463,6 +463,10 @@ COMMANDS = {
             Flag("--accept-risk", "taken for scripts that give it; nothing depends on it"),
             JSON,
         ),
+        about=(
+            "What is there stays unless you choose otherwise, so it can be run again. A model that does not "
+            "answer one message changes nothing; --skip-test leaves the try out."
+        ),
         example="openclaw onboard --non-interactive --key-env ANTHROPIC_API_KEY --json",
     )
 }
