@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -48,6 +48,20 @@ ANSWER_S = 10.0
 ELSEWHERE = "another node has this account"
 STABLE_S = 60.0
 """After an account has run this long, its next crash counts as the first one again."""
+
+
+class OtherAccounts(Protocol):
+    """What a run of this node asks of the node that has its account. ``RemoteChannels`` in ``gateway`` asks it."""
+
+    async def typing(self, running: RunningAccount, route: dict[str, Any], on: bool) -> None: ...
+
+    async def draft(self, running: RunningAccount, route: dict[str, Any], draft_id: int, text: str) -> bool: ...
+
+    async def act(
+        self, running: RunningAccount, route: dict[str, Any], message: OutgoingMessage, key: str
+    ) -> SendReceipt:
+        """Raises ``SendFailed``."""
+        ...
 
 
 class RunningAccount:
@@ -118,6 +132,8 @@ class ChannelManager:
         """Called before an account is connected that another node may have had. Set where the Gateway is assembled."""
         self.leave: Callable[[RunningAccount], Awaitable[None]] | None = None
         """Called before an account is left to another node: what is being sent through it may finish."""
+        self.others: OtherAccounts | None = None
+        """The accounts that other nodes have. Set where the Gateway is assembled."""
         if not self._claims.alone:
             self._claims.on_gained(CHANNEL, self._gained)
             self._claims.on_lost(CHANNEL, self._lost)
@@ -336,12 +352,20 @@ class ChannelManager:
         running = self.find(channel, route.get("accountId"))
         return running is not None and bool((await self.probe(running, ANSWER_S)).get("ok"))
 
-    async def send(self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str) -> SendReceipt:
+    def _elsewhere(self, running: RunningAccount, here: bool) -> OtherAccounts | None:
+        """Who does it, if another node has the account. ``here``: nobody else is asked."""
+        return None if here or running.channel is not None or self._claims.owns(running.name) else self.others
+
+    async def send(
+        self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str, *, here: bool = False
+    ) -> SendReceipt:
         account_id = route.get("accountId")
         running = self.find(channel, account_id)
         if running is None:
             account = f" account {account_id}" if account_id else ""
             raise SendFailed(f"{channel}{account} is not configured (channels.{channel})", reached=False)
+        if (others := self._elsewhere(running, here)) is not None:
+            return await others.act(running, route, message, key)
         if running.channel is None:
             raise SendFailed(f"{channel} is not running: {running.status.last_error or 'starting'}", reached=False)
         try:
@@ -360,10 +384,15 @@ class ChannelManager:
         running.status.last_outbound_at = self._clock.now_ms()
         return sent
 
-    async def typing(self, channel: str, route: dict[str, Any], on: bool) -> None:
+    async def typing(self, channel: str, route: dict[str, Any], on: bool, *, here: bool = False) -> None:
         """Shows or ends the typing sign. A failure is only logged, since the sign does not matter much."""
         running = self.find(channel, route.get("accountId"))
-        if running is None or running.channel is None or not running.kind.capabilities.typing:
+        if running is None or not running.kind.capabilities.typing:
+            return
+        if (others := self._elsewhere(running, here)) is not None:
+            with contextlib.suppress(OSError, Fenced):
+                await others.typing(running, route, on)
+        if running.channel is None:
             return
         try:
             await running.channel.typing(msgspec.convert(route, Route), on)
@@ -372,10 +401,15 @@ class ChannelManager:
         except Exception:
             logging.getLogger(f"openclaw.channels.{channel}").exception("the typing sign failed")
 
-    async def draft(self, channel: str, route: dict[str, Any], draft_id: int, text: str) -> bool:
+    async def draft(self, channel: str, route: dict[str, Any], draft_id: int, text: str, *, here: bool = False) -> bool:
         """Shows an unfinished reply. Returns False if the channel cannot, or not now."""
         running = self.find(channel, route.get("accountId"))
-        if running is None or running.channel is None or not running.kind.capabilities.drafts:
+        if running is None or not running.kind.capabilities.drafts:
+            return False
+        if (others := self._elsewhere(running, here)) is not None:
+            with contextlib.suppress(OSError, Fenced):
+                return await others.draft(running, route, draft_id, text)
+        if running.channel is None:
             return False
         try:
             await cast("DraftChannel", running.channel).draft(msgspec.convert(route, Route), draft_id, text)
