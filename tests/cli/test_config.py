@@ -63,12 +63,6 @@ def test_a_path_that_makes_no_sense_is_explained(cli: Cli, config: Path) -> None
     assert "Traceback" not in done.stderr
 
 
-def test_get_without_a_file_says_how_to_get_one(cli: Cli) -> None:
-    done = cli("config", "get", "gateway.port")
-    assert done.returncode == 1
-    assert "openclaw gateway start" in done.stderr
-
-
 def test_set_and_unset_keep_the_comments(cli: Cli, config: Path) -> None:
     assert cli("config", "set", "gateway.port", "20002").returncode == 0
     assert cli("config", "set", "agents.defaults.model", "anthropic/claude-sonnet-4-5").returncode == 0
@@ -87,6 +81,16 @@ def test_an_invalid_value_changes_nothing(cli: Cli, config: Path) -> None:
     assert "gateway.port" in done.stderr
     assert "Traceback" not in done.stderr
     assert config.read_text() == before
+
+
+def test_get_answers_with_the_default_before_there_is_a_file(cli: Cli, state: Path) -> None:
+    done = cli("config", "get", "gateway.port")
+    assert (done.returncode, done.stdout) == (0, "18789\n") and not (state / "openclaw.json").exists()
+
+
+def test_a_file_that_is_broken_already_is_told_so(cli: Cli, config: Path) -> None:
+    config.write_text("{ gateway: ")
+    assert "is not valid as it is" in cli("config", "set", "gateway.port", "1").stderr
 
 
 def test_changes_are_told_in_json(cli: Cli, config: Path) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import sqlite3
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from openclaw.cli import doctor
 from tests.support.tmux import Tmux, need_tmux
 
 from .conftest import Cli
@@ -38,6 +43,26 @@ def test_a_wrong_value_and_an_open_folder_are_errors_with_a_way_out(cli: Cli, st
     assert code == 1
     assert found["config"]["level"] == "error" and "gateway.port" in found["config"]["text"]
     assert found["state"]["fix"] == f"chmod 700 {state}"
+
+
+def test_a_file_that_is_no_json5_does_not_stop_the_other_checks(cli: Cli, state: Path) -> None:
+    (state / "openclaw.json").write_text('{ gateway: { port: "x" ')
+    code, found = findings(cli)
+    assert code == 1 and "line 1" in found["config"]["text"]
+    assert found["port"]["level"] == "warning" and "not checked" in found["port"]["text"]
+    assert {"state", "disk", "ledger", "model", "security"} <= set(found)
+
+
+def test_what_is_closed_to_us_is_a_finding_and_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def closed(_: Path) -> Iterator[doctor.Finding]:
+        raise PermissionError(errno.EACCES, "Permission denied", "/closed")
+        yield
+
+    monkeypatch.setattr(doctor, "CHECKS", (closed,))
+    monkeypatch.setenv("OPENCLAW_CONFIG_PATH", str(tmp_path / "none"))
+    (found,) = doctor._all_findings(tmp_path, False)  # pyright: ignore[reportPrivateUsage]
+    assert (found.check, found.level) == ("closed", "error") and "/closed: Permission denied" in found.text
+    assert found.fix == f"chmod 700 {tmp_path}"
 
 
 def test_a_value_without_effect_is_a_warning_by_name(cli: Cli, state: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -125,6 +126,24 @@ def test_wrong_arguments_of_any_command_are_told_without_a_trace_or_colour(
             assert codes[-1] in (0, 2), (words, wrong)
             assert codes[-1] == 0 or "unexpected" not in told.err, (words, wrong)
         assert codes[0] == 2, words
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"), [(errno.EACCES, "doctor"), (errno.EROFS, "OPENCLAW_STATE_DIR"), (errno.ENOSPC, "Make room")]
+)
+def test_a_file_that_cannot_be_used_is_told_without_a_trace(
+    code: int, advice: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> int:
+        raise OSError(code, os.strerror(code), "/state/openclaw.json")
+
+    action = dict(_every_action())["config path"]
+    monkeypatch.setattr(action, "run", fail)
+    assert main(["config", "path"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"/state/openclaw.json: {os.strerror(code)}. ") and advice in told
+    assert main(["config", "path", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "FAILED"
 
 
 def test_every_help_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,9 @@ from tests.flows.test_session_tools import invoke
 from tests.flows.test_signal import ANN, BOB, GROUP, Killable, Start, in_group, signal, start, start_process
 from tests.support.clock import until
 from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import WireClient
 from tests.support.gateway_in_process import InProcessGateway
-from tests.support.model_server import ModelServer, Reply
+from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
 
 __all__ = ["signal", "start", "start_process"]
@@ -281,3 +282,45 @@ async def test_an_announce_step_has_no_message_tool(gateway: InProcessGateway, m
     tools = {tool["name"] for tool in steps[0]["tools"]}
     assert "message" not in tools and "web_fetch" in tools
     assert "message" in {tool["name"] for tool in models.requests[0].body["tools"]}
+
+
+async def answered(client: WireClient) -> list[dict[str, Any]]:
+    """The messages of people that have got their end."""
+    rows = (await client.call("messages.list", {}))["messages"]
+    return [row for row in rows if row["state"] == "answered" and row["source"] == "signal"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_what_the_agent_wrote_here_by_itself_does_not_come_again(
+    start: Start, signal: SignalDaemon, models: ModelServer, streams: bool
+) -> None:
+    said, last = "The report is ready for you 🎉", "Done: the report is ready for you!"
+    sends = [Call("message", {"action": "send", "to": ANN, "message": said})]
+    models.queue(Reply(calls=sends), Reply(text="The report is ready for you."), Reply(calls=sends), Reply(text=last))
+    async with start(allowFrom=[ANN], blockStreaming=streams) as gateway, gateway.client() as client:
+        await signal.say("go", sender=ANN)
+        await signal.called("send")
+        await signal.say("again", sender=ANN)
+        await signal.called("send", 2)
+        async with asyncio.timeout(60):
+            while len(done := await answered(client)) < 2:
+                await asyncio.sleep(0.02)
+        told = await client.call("messages.why", {"ref": str(done[0]["id"])})
+    assert [call["message"] for call in signal.of("send")] == [said, said]
+    assert any("with the message tool" in line for line in told["story"])
+
+
+async def test_words_to_others_and_failed_ones_do_not_replace_the_answer(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    to_bob = Call("message", {"action": "send", "to": BOB, "message": "Ann asks for the report"})
+    refused = Call("message", {"action": "send", "message": "Here is the report", "media": "./gone.png"})
+    models.queue(
+        Reply(calls=[to_bob]), Reply(text="I asked Bob for it."), Reply(calls=[refused]), Reply(text="No file.")
+    )
+    async with start(allowFrom=[ANN]):
+        await signal.say("go", sender=ANN)
+        await signal.called("send", 2)
+        await signal.say("again", sender=ANN)
+        got = [call["message"] for call in await signal.called("send", 3)]
+    assert got[1:] == ["I asked Bob for it.", "No file."]

@@ -342,6 +342,35 @@ async def test_a_group_that_becomes_a_supergroup_keeps_its_session_and_its_setti
     assert telegram.texts(GROUP)[-1] == "second" and "one [[reply:first]]" in prompts(models)
 
 
+async def test_a_group_that_becomes_a_supergroup_keeps_the_agent_it_is_bound_to(
+    tmp_path: Path, telegram: TelegramServer, models: ModelServer
+) -> None:
+    old, other = -4001, {"channel": "discord", "peer": {"kind": "group", "id": "-4001"}}
+    telegram.chats[old] = {"id": old, "type": "group", "title": "Friends"}
+    bindings = [
+        {"agentId": "main", "match": other},
+        {"agentId": "work", "match": {"channel": "telegram", "peer": {"kind": "group", "id": str(old)}}},
+    ]
+    groups = {"*": {"requireMention": False}}
+    section = {"botToken": TOKEN, "apiRoot": telegram.url, "streamMode": "off", "allowFrom": [ANN], "groups": groups}
+    config = model_config(models.base_url, models.api_key, channels={"telegram": section}, bindings=bindings)
+    config["agents"]["list"] = [{"id": "main"}, {"id": "work"}]
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        await telegram.polling()
+        await telegram.say("one [[reply:first]]", chat=old)
+        await telegram.called("sendMessage")
+        await telegram.deliver(message=telegram.message(chat=old, migrate_to_chat_id=GROUP))
+        async with asyncio.timeout(60):
+            while gateway.gateway.runtime.config.current.bindings[1].match.peer.id != str(GROUP):
+                await asyncio.sleep(0.01)
+        await telegram.say("two [[reply:second]]", chat=GROUP)
+        await telegram.called("sendMessage", 2)
+        keys = [row["key"] for row in (await client.call("sessions.list", {}))["sessions"]]
+    written = json.loads((gateway.state_dir / "openclaw.json").read_text())["bindings"]
+    assert [one["match"]["peer"]["id"] for one in written] == ["-4001", str(GROUP)]
+    assert keys == [f"agent:work:telegram:group:{GROUP}"] and "one [[reply:first]]" in prompts(models)
+
+
 async def test_without_config_writes_a_new_id_changes_the_session_alone(start: Start, telegram: TelegramServer) -> None:
     old, key = -4001, "agent:main:telegram:group"
     telegram.chats[old] = {"id": old, "type": "group", "title": "Friends"}

@@ -65,6 +65,36 @@ def test_each_file_is_a_message_and_a_short_text_its_caption_where_there_are_cap
     assert [part.part for part in parts] == list(range(len(parts)))
 
 
+@pytest.mark.parametrize(
+    ("channel", "mode", "tag", "quoting"),
+    [
+        ("telegram", "first", "current", [True, False, False]),
+        ("telegram", "all", "current", [True, True, True]),
+        ("telegram", "all", "", [False, False, False]),
+        ("telegram", "off", "current", [False, False, False]),
+        ("discord", "all", "", [True, False, False]),
+        ("discord", "off", "current", [False, False, False]),
+        ("slack", "all", "", [True, True, True]),
+        ("slack", "off", "", [False, False, False]),
+        ("slack", "off", "current", [True, True, True]),
+    ],
+)
+def test_which_messages_of_a_long_reply_quote(channel: str, mode: str, tag: str, quoting: list[bool]) -> None:
+    section = {"replyToMode": mode, "textChunkLimit": 6}
+    config = parse_config("openclaw.json", json.dumps({"channels": {channel: section}}), {}).config
+    route = {
+        "channel": channel,
+        "to": "channel:C1",
+        "replyToId": "42",
+        "sessionKey": f"agent:main:{channel}:channel:c1",
+    }
+    assert config is not None
+    shape = reply_shape(config, route, Speaker(agent_id="main", model="m", thinking="off"))
+    file = MediaRef(blob="ab", mime_type="audio/ogg")
+    parts = parts_for(route, ["first thing"], shape, [file], tag)
+    assert [part.payload.get("replyToId") == "42" for part in parts] == quoting
+
+
 def test_a_failed_run_gives_one_notice() -> None:
     assert failure_notice("the model is away") == "⚠️ the model is away"
     assert failure_notice(None).startswith("⚠️ ")

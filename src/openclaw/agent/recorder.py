@@ -53,6 +53,7 @@ from openclaw.messages import (
 )
 from openclaw.models.cost import added
 from openclaw.models.fallback import ModelFailure
+from openclaw.outbound.messaged import MOST_REMEMBERED, messaged_here
 from openclaw.outbound.usage_text import with_footer
 from openclaw.outbound.visible import speech_of
 from openclaw.storage import faults
@@ -181,6 +182,8 @@ class Recorder:
         self._messages: list[Message]
         """The loop's own list."""
         self._reasoning: list[str] = []
+        self.messaged: list[str] = []
+        """What the agent wrote to this conversation with the message tool."""
         """The reasoning of the answer that is arriving."""
         self._background: set[asyncio.Future[None]] = set()
 
@@ -365,6 +368,8 @@ class Recorder:
                 await self.kept(partial(note, written=self.transcript))
                 faults.point("tool.noted")
             case ToolEnded():
+                if (said := messaged_here(event)) is not None:
+                    self.messaged = [*self.messaged, said][-MOST_REMEMBERED:]
                 event = await self._store_result(event)
                 # The model reads what is stored, in this turn and in every later one.
                 self._messages[-1] = event.message
@@ -491,6 +496,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     """What people get of each answer of the run, in order. Answers that say nothing are left out."""
     speech: Speech = Unsaid()
     """What people see of the last answer."""
+    messaged: list[str] = []
+    """What the agent wrote to this conversation with the message tool, in place of an answer or before it."""
     reply_to: str = ""
     """The message that the answer quotes, if the model named one: ``current`` or an id."""
     reasoning: str = ""
@@ -528,6 +535,8 @@ class RunResult(msgspec.Struct, kw_only=True):
             kept["text"] = texts[-1]
         if self.said and self.said[-1].media:
             kept["media"] = list(self.said[-1].media)
+        if self.messaged:
+            kept["messaged"] = len(self.messaged)
         if self.model:
             kept["model"] = f"{self.provider}/{self.model}"
         if self.failures:
@@ -561,7 +570,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     @property
     def notice(self) -> str:
         """The text in place of an answer, if the model gave none and did not decide to be silent."""
-        if self.outcome != "ok" or self.said or self.taken_in or isinstance(self.speech, Silent):
+        if self.outcome != "ok" or self.said or self.messaged or self.taken_in or isinstance(self.speech, Silent):
             return ""
         if self.final is None or self.final.tool_calls:
             return ""

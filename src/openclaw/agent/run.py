@@ -123,6 +123,7 @@ class AgentRun:
             result = RunResult(outcome="aborted", error=str(stopped))
         finally:
             self._paid.written()
+        result.messaged = self._recorder.messaged
         result.session_id = self.transcript.session_id
         result.duration_ms = self._runtime.clock.now_ms() - began
         return result

@@ -10,7 +10,6 @@ from openclaw import paths
 from openclaw.cli import service
 from openclaw.cli.client import GatewayClient, GatewayError, Lost, Unreachable, new_id
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
-from openclaw.cli.questions import yes
 from openclaw.cli.session_names import check_agent, session_key
 from openclaw.cli.target import resolve
 from openclaw.cli.terminal import note
@@ -196,7 +195,7 @@ def _plain_turn(conversation: Conversation, text: str) -> bool:
 def welcome() -> int:
     """``openclaw`` alone: starts a Gateway if none runs, makes sure that a model answers, and opens a chat.
 
-    Where nothing is set up yet, it leads through that first.
+    Where nothing is set up yet, or nothing can answer, it leads through that first.
     """
     client = GatewayClient(resolve())
     if client.target.local and not os.path.exists(paths.config_path()) and not client.alive():
@@ -209,7 +208,12 @@ def welcome() -> int:
     defaults: dict[str, Any] = client.call("sessions.list", {"limit": 1}).get("defaults") or {}
     name = "/".join(str(defaults[key]) for key in ("modelProvider", "model") if defaults.get(key))
     if name == DEMO and client.target.local:
-        _ensure_demo()
+        from openclaw.models.local.install import is_installed
+
+        if not is_installed(paths.state_dir()):
+            from openclaw.cli.onboard import guide
+
+            return guide()
     note(printable(f"{name or 'No model'} answers. `openclaw models list` shows others."))
     return open_chat(Conversation(client, None, None), HISTORY)
 
@@ -225,24 +229,6 @@ def _offer_keys(client: GatewayClient) -> None:
     # Whoever chose a model with a key need not hear of other keys at every chat.
     if str(told.get("defaultModel") or "local/").startswith("local/"):
         offer_keys(unknown_to_gateway(told))
-
-
-def _ensure_demo() -> None:
-    """Offers to fetch the embedded model, which would answer, when it is not installed yet."""
-    from openclaw.models.local.install import is_installed
-
-    if is_installed(paths.state_dir()):
-        return
-    note(
-        "No model key was found (for example ANTHROPIC_API_KEY or OPENAI_API_KEY) and no local Ollama.\n"
-        "A small model can run on this computer; it is good for trying things out."
-    )
-    if yes("Fetch it now (about 98 MB)?", usual=True):
-        from openclaw.cli.local_models import fetch_local
-
-        fetch_local()
-    else:
-        note("Later: `openclaw models install local`, or set a key and restart the Gateway.")
 
 
 COMMANDS = {

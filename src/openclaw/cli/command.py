@@ -46,6 +46,24 @@ def failure(error: Exception) -> dict[str, Any]:
     return {"ok": False, "error": {"code": code, "message": redact_urls(message)}}
 
 
+def explained(error: Exception) -> Exception:
+    """A file that cannot be used as a ``UserError`` that says what to do; any other error as it is."""
+    if not isinstance(error, OSError) or not error.filename or os.environ.get("OPENCLAW_DEBUG"):
+        return error
+    import errno
+
+    advice = {
+        **dict.fromkeys((errno.EACCES, errno.EPERM), "Is it yours? `openclaw doctor` looks into it."),
+        errno.EROFS: "The disk is read-only: OPENCLAW_STATE_DIR names another folder.",
+        **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room, then try again."),
+        **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "Something else is in its place."),
+        **dict.fromkeys((errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP), "Check the path."),
+    }
+    if error.errno not in advice:
+        return error
+    return UserError(f"{error.filename!s}: {error.strerror}. {advice[error.errno]}")
+
+
 class Flag:
     """One argument of an action, written as its help shows it: ``-t --target TO``, ``--diff A B``, ``key KEY``.
 
@@ -278,10 +296,11 @@ def _run_action(action: Action, prog: str, argv: list[str]) -> int:
         return action.run(namespace)
     except BrokenPipeError:
         raise
-    except Exception as error:
+    except Exception as unexplained:
+        error = explained(unexplained)
         # A script that asked for JSON gets it also when the command fails.
         if "--json" not in argv[:end] or not action.prints_json or os.environ.get("OPENCLAW_DEBUG"):
-            raise
+            raise error from unexplained
         print_json(failure(error))
         return error.code if isinstance(error, UserError) else EXIT_FAILURE
 

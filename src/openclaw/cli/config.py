@@ -74,7 +74,7 @@ def _parsed() -> Any:
     path = paths.config_path()
     text = config_text(path)
     if text is None:
-        raise UserError(f"There is no configuration at {path} yet. `openclaw gateway start` writes one.")
+        return {}
     if "$include" in text:
         from openclaw.config.load import read_config
 
@@ -115,6 +115,7 @@ def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> 
     It tells and returns the warnings that the change adds, and those about the key that was set.
     """
     from openclaw.config.keypath import KeyPathError, overlaps
+    from openclaw.config.load import read_config
     from openclaw.config.store import ConfigStore
     from openclaw.config.validate import ConfigError, ConfigInvalid
 
@@ -124,7 +125,9 @@ def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> 
         after = change(store)
     except ConfigInvalid as error:
         lines = [f"  {issue}" for issue in error.issues]
-        raise UserError("\n".join(["Not changed: the configuration would not be valid.", *lines])) from error
+        broken = not read_config(paths.config_path(), os.environ).valid
+        state = "is not valid as it is. `openclaw doctor` helps." if broken else "would not be valid."
+        raise UserError("\n".join([f"Not changed: the configuration {state}", *lines])) from error
     except (ConfigError, KeyPathError) as error:
         raise UserError(f"Not changed: {error}") from error
     except OSError as error:

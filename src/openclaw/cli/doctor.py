@@ -75,11 +75,17 @@ def _state_folder(state: Path) -> Iterator[Finding]:
     from openclaw.storage.files.permissions import wide_files
 
     if not state.is_dir():
-        yield Finding("state", "ok", f"{state} does not exist yet; the first start makes it")
+        above = next(folder for folder in state.parents if folder.is_dir())
+        if os.access(above, os.W_OK | os.X_OK):
+            yield Finding("state", "ok", f"{state} does not exist yet; the first start makes it")
+        else:
+            fix = f"make {above} writable, or name another folder with OPENCLAW_STATE_DIR"
+            yield Finding("state", "error", f"{state} cannot be made: {above} cannot be written by you", fix)
         return
     if not os.access(state, os.R_OK | os.W_OK | os.X_OK):
-        owner = f"sudo chown -R {os.getuid()} {state}"
-        yield Finding("state", "error", f"{state} cannot be written by you", f"give it back to yourself: {owner}")
+        mine = state.stat().st_uid == os.getuid()
+        text = f"{state} cannot be read and written by you"
+        yield Finding("state", "error", text, _reopen(state), repairable=mine)
         return
     wide = wide_files(str(state))
     if state.stat().st_mode & 0o077:
@@ -89,6 +95,12 @@ def _state_folder(state: Path) -> Iterator[Finding]:
         yield Finding("state", "warning", text, "openclaw doctor --fix", repairable=True)
     else:
         yield Finding("state", "ok", f"{state} is yours only")
+
+
+def _reopen(state: Path) -> str:
+    """What makes a folder usable again: its rights if it is ours, otherwise its owner."""
+    mine = state.stat().st_uid == os.getuid()
+    return f"chmod 700 {state}" if mine else f"give it back to yourself: sudo chown -R {os.getuid()} {state}"
 
 
 def _disk(state: Path) -> Iterator[Finding]:
@@ -416,6 +428,13 @@ CHECKS: tuple[Check, ...] = (
 # Repairs
 
 
+def _open_to_owner(state: Path) -> Iterator[str]:
+    if not os.access(state, os.R_OK | os.W_OK | os.X_OK):
+        with contextlib.suppress(OSError):
+            state.chmod(0o700)
+            yield f"{state} can be read and written by you again."
+
+
 def _restore_configuration(state: Path) -> Iterator[str]:
     from openclaw.config.store import ConfigStore
 
@@ -463,6 +482,7 @@ def _repair_stores(state: Path) -> Iterator[str]:
 
 
 REPAIRS: tuple[Callable[[Path], Iterator[str]], ...] = (
+    _open_to_owner,
     _restore_configuration,
     _close_to_others,
     _repair_stores,
@@ -510,7 +530,21 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def _all_findings(state: Path, deep: bool) -> list[Finding]:
-    return [*(finding for check in CHECKS for finding in check(state)), *_channels(state, deep)]
+    checks = (*CHECKS, lambda state: _channels(state, deep))
+    return [finding for check in checks for finding in _findings(check, state)]
+
+
+def _findings(check: Check, state: Path) -> Iterator[Finding]:
+    """What a check finds. What it cannot look at, because a file is broken or closed, is a finding too."""
+    name = getattr(check, "__name__", "channels").strip("_<>").replace("lambda", "channels")
+    try:
+        yield from check(state)
+    except UserError as problem:
+        first = str(problem).splitlines()[0]
+        yield Finding(name, "warning", f"{name} was not checked: {first}", "mend what is named above first")
+    except OSError as problem:
+        text = f"{name} was not checked: {problem.filename or state}: {problem.strerror}"
+        yield Finding(name, "error", text, _reopen(state) if state.is_dir() else "look at its owner and its rights")
 
 
 def _summary(findings: list[Finding]) -> str:
@@ -519,7 +553,8 @@ def _summary(findings: list[Finding]) -> str:
         return "\nAll is well.\n"
     mended = sum(finding.repairable for finding in findings)
     hint = f" `openclaw doctor --fix` repairs {mended} of them." if mended else ""
-    return f"\n{errors} errors, {warnings} warnings.{hint}\n"
+    words = (f"{count} {word}{'' if count == 1 else 's'}" for count, word in ((errors, "error"), (warnings, "warning")))
+    return f"\n{', '.join(words)}.{hint}\n"
 
 
 COMMANDS = {

@@ -181,11 +181,12 @@ def help_text() -> str:
 
 
 def _report(error: Exception) -> int:
-    from openclaw.cli.command import EXIT_FAILURE, UserError
+    from openclaw.cli.command import EXIT_FAILURE, UserError, explained
     from openclaw.printable import printable
     from openclaw.url_text import redact_urls
 
     sys.stdout.flush()
+    error = explained(error)
     text = f"openclaw: unexpected {type(error).__name__}: {error}\nSet OPENCLAW_DEBUG=1 to see where it happened."
     if isinstance(error, UserError):
         text = str(error)

@@ -66,7 +66,7 @@ def guide(args: argparse.Namespace | None = None) -> int:
     args = args or _no_flags()
     note(paint("Welcome to OpenClaw.", "bold", sys.stderr))
     note(
-        f"A few questions, then a chat. An empty line takes what stands in brackets. Settings: {paths.config_path()}\n"
+        f"A few questions, then a chat. An empty line takes what stands in brackets.\nSettings: {paths.config_path()}\n"
     )
     _make_home()
     answerer = _chosen_model()
@@ -77,7 +77,7 @@ def guide(args: argparse.Namespace | None = None) -> int:
             answerer.key = ""
         _keep(answerer)
     workspace = _workspace(args.workspace)
-    note(f"The agent's folder is {workspace}; AGENTS.md there says how it works, and you may edit it.\n")
+    note(f"The agent's folder is {workspace}.\nAGENTS.md there says how it works, and you may edit it.\n")
     _offer_service(args)
     client = _running_gateway()
     if not args.skip_channels and yes("Connect a chat platform now (Telegram, Discord, WhatsApp …)?", usual=False):
@@ -87,7 +87,8 @@ def guide(args: argparse.Namespace | None = None) -> int:
     from openclaw.cli.chat import HISTORY, Conversation, open_chat
 
     note(
-        f"Later: `openclaw` opens this chat, `openclaw onboard` changes any of this. Web page: {client.target.http_url}"
+        "Later: `openclaw` opens this chat, `openclaw onboard` changes any of this.\n"
+        f"Web page: {client.target.http_url}"
     )
     return open_chat(Conversation(client, None, None), HISTORY)
 
@@ -158,7 +159,7 @@ def _chosen_model() -> Answerer | None:
 
     for _ in range(100):
         found = found_answerers()
-        demo = "The small demo model" + ("" if is_installed(paths.state_dir()) else " (about 100 MB to fetch)")
+        demo = "The small demo model" + ("" if is_installed(paths.state_dir()) else " (100 MB to fetch)")
         options = [
             *(one.words for one in found),
             "Enter the key of a provider (Anthropic, OpenAI, OpenRouter …)",

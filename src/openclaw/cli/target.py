@@ -214,8 +214,10 @@ def config_text(path: str) -> str | None:
             return file.read()
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"Cannot read the configuration {path}: {error}") from error
+    except OSError as error:
+        raise UserError(f"Cannot read the configuration {path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"Cannot read the configuration {path}: {error}.") from error
 
 
 def loose_json(text: str) -> Any:

@@ -45,7 +45,7 @@ class ChannelMessenger:
         job_id = step_id(f"{context.run_id}/{context.call_id}", KIND)
         run_id = step_id(job_id, "post")
         if (known := await self._gateway.runtime.ledger.by_run(run_id)) is not None:
-            return await self._told(known)
+            return await self._told(known, context)
         try:
             letter = await self._letter(order, attachment, context, run_id)
         except SendRefused as refused:
@@ -66,7 +66,7 @@ class ChannelMessenger:
         await self._jobs.save(job)
         row, _ = await direct_send.post(self._gateway, letter)
         self._jobs.start(job)
-        return await self._told(row)
+        return await self._told(row, context)
 
     async def _carry_on(self, job: JobRow) -> None:
         letter = msgspec.convert(job.state, Letter)
@@ -74,13 +74,24 @@ class ChannelMessenger:
         if letter.act is None:
             await direct_send.mirror(self._gateway, letter)
 
-    async def _told(self, row: LedgerRow) -> dict[str, Any]:
+    async def _told(self, row: LedgerRow, context: ToolContext) -> dict[str, Any]:
         outcome = await direct_send.outcome(self._gateway, row)
         told = {**outcome.answer, **_shown(row.route), "sessionKey": shown_key(row.session_key)}
+        if await self._is_here(row, context):
+            told["here"] = True
         if outcome.error:
             return {**told, "status": "error", "delivered": False, "error": outcome.error}
         queued = bool(outcome.answer.get("queued"))
         return {**told, "status": "accepted" if queued else "ok", "delivered": not queued}
+
+    async def _is_here(self, row: LedgerRow, context: ToolContext) -> bool:
+        """Whether the message went to the conversation that the run itself answers."""
+        here, channel = await self._here(context), str(row.route["channel"])
+        running = self._gateway.channel_services.channels.find(channel, row.route.get("accountId"))
+        if here is None or running is None:
+            return False
+        there = Place(channel=channel, account_id=running.account.id, to=str(row.route["to"]))
+        return _same(running, here, there)
 
     async def _letter(self, order: Order, attachment: Attachment | None, context: ToolContext, run_id: str) -> Letter:
         gateway, config = self._gateway, self._gateway.runtime.config.current

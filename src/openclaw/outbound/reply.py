@@ -128,10 +128,16 @@ class ReplyShape(msgspec.Struct, frozen=True, kw_only=True):
     quotes: QuoteMode = "first"
     unasked: bool = False
     """A reply quotes the message that it answers, even if the agent did not ask for it."""
+    every_part: bool = False
+    """All messages that a text is cut into quote, and not only the first."""
+    in_threads: bool = False
+    """To quote means to answer in a thread. What the agent asks for counts even if the mode is ``off``."""
 
     def quoted(self, route: Mapping[str, Any], reply_to: str, earlier: int) -> str:
         """The id that the next text quotes. ``earlier`` counts the messages that were sent before it."""
-        if self.quotes == "off" or (self.quotes == "first" and earlier):
+        if self.quotes == "off" and not (self.in_threads and reply_to):
+            return ""
+        if self.quotes == "first" and earlier:
             return ""
         wanted = reply_to or (CURRENT if self.unasked else "")
         return str(route.get("replyToId") or "") if wanted == CURRENT else wanted
@@ -143,11 +149,14 @@ def reply_shape(config: Config, route: Mapping[str, Any], speaker: Speaker) -> R
     mode = account.reply_to_mode if account is not None else None
     if isinstance(account, SlackAccount):
         mode = _slack_mode(account, str(route.get("sessionKey") or ""))
+    quotes = mode or QUOTE_MODES.get(channel, "first")
     return ReplyShape(
         limits=limits_for(config, channel, account_id),
         prefix=response_prefix(config, channel, account_id, speaker),
-        quotes=mode or QUOTE_MODES.get(channel, "first"),
+        quotes=quotes,
         unasked=channel in QUOTES_UNASKED,
+        every_part=channel == "slack" or (channel == "telegram" and quotes == "all"),
+        in_threads=channel == "slack",
     )
 
 
@@ -186,12 +195,13 @@ def parts_for(
             quoted = shape.quoted(route, reply_to, first + len(parts)) or None
             chunks = shape.limits.cut(prefixed(text.strip(), shape.prefix))
             parts += [
-                OutgoingMessage(text=chunk, reply_to_id=quoted if place == 0 else None)
+                OutgoingMessage(text=chunk, reply_to_id=quoted if place == 0 or shape.every_part else None)
                 for place, chunk in enumerate(chunks)
             ]
     channel = str(route["channel"])
     if media:
-        files = [OutgoingMessage(media=(one,)) for one in media]
+        beside = (shape.quoted(route, reply_to, first) or None) if shape.every_part else None
+        files = [OutgoingMessage(media=(one,), reply_to_id=beside) for one in media]
         short = bool(parts) and len(parts[0].text) <= LONGEST_CAPTION
         if short and channel in CAPTIONED and not media[0].mime_type.startswith("audio/"):
             parts[0] = msgspec.structs.replace(parts[0], media=tuple(media[:1]))
@@ -200,7 +210,7 @@ def parts_for(
             parts[1:1] = files
         else:
             files[0] = msgspec.structs.replace(files[0], reply_to_id=shape.quoted(route, reply_to, first) or None)
-            parts = files + [msgspec.structs.replace(part, reply_to_id=None) for part in parts]
+            parts = files + [msgspec.structs.replace(part, reply_to_id=beside) for part in parts]
     return [
         OutboxPart(part=number, channel=channel, payload=msgspec.to_builtins(part))
         for number, part in enumerate(parts, first)

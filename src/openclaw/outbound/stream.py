@@ -22,6 +22,7 @@ from openclaw.clock import Clock, wait_within
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta, ToolStarted
 from openclaw.outbound.blocks import JOINERS, BlockChunker, BlockRef, BlockSettings, Coalescer, ReplyBlock, file_digest
 from openclaw.outbound.media_lines import closed_up, is_web
+from openclaw.outbound.messaged import MOST_REMEMBERED, is_repeated, messaged_here
 from openclaw.outbound.reply import MediaRef, ReplyShape, parts_for
 from openclaw.outbound.reply_files import MOST_FILES, FilesOf
 from openclaw.storage.base import Ledger, LedgerRow, OutboxPart, OutboxRow
@@ -78,6 +79,7 @@ class ReplyStream:
         self._sent = 0
         self._reply_to = ""
         self._voice = False
+        self._messaged: list[str] = []
         self._later: list[AnswerSection] = []
         """What the answer said that the chunker does not have yet."""
         self._held: list[str] = []
@@ -157,6 +159,8 @@ class ReplyStream:
             case _:
                 if isinstance(event, ToolStarted):
                     await self._send(self._coalescer.flush())
+                if (said := messaged_here(event)) is not None:
+                    self._messaged = [*self._messaged, said][-MOST_REMEMBERED:]
                 if text := self._notice(event):
                     await self._store(parts_for(self._row.route, [text], self._shape()))
 
@@ -199,7 +203,8 @@ class ReplyStream:
     async def _send(self, blocks: Sequence[ReplyBlock]) -> None:
         for block in blocks:
             self._answer.passed(block.end)
-            await self._deliver(block.text, (), block.head)
+            if not is_repeated(block.text, self._messaged):
+                await self._deliver(block.text, (), block.head)
 
     async def _deliver(self, text: str, media: Sequence[MediaRef], head: str) -> None:
         parts = parts_for(self._row.route, [text], self._shape(), media, self._reply_to, first=self._sent)

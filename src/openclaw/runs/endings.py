@@ -10,6 +10,7 @@ import msgspec
 from openclaw.agent.recorder import RunResult
 from openclaw.outbound.blocks import Rest, rest_of
 from openclaw.outbound.media_lines import closed_up
+from openclaw.outbound.messaged import is_repeated
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.outbound.reply import MediaRef, ReplyShape, failure_notice, is_delivered, parts_for
 from openclaw.outbound.reply_files import Files
@@ -97,6 +98,10 @@ def reply_parts(
     said: list[tuple[str, tuple[MediaRef, ...]]] = [(reasoning, ())] if reasoning else []
     for place, (answer, rest) in enumerate(zip(result.said, unsent(result, stored), strict=True)):
         text = rest.text
+        if result.messaged and (is_repeated(text, result.messaged) or (rest == Rest(answer.text) and not answer.media)):
+            text = ""  # The agent has said it by itself. An answer that was sent in part goes on to its end.
+            if not answer.media:
+                continue
         own = files[place] if place < len(files) else Files()
         text = closed_up(text) if answer.media else text
         text = own.under(text)

@@ -159,6 +159,7 @@ def tell(
         *_working(row, changes, now, zone),
         *_tools(row, changes, tool_calls),
         *_continued(row),
+        *_messaged(row),
         *_disk(row, disk),
         *_ending(row, changes, zone),
         *_delivering(row, outbox, now),
@@ -333,6 +334,13 @@ def _exceptions(results: Sequence[str]) -> str:
         return ""
     alone = len(results) == 1
     return f" ({', '.join(how if alone else f'{_number(count)} {how}' for how, count in found.items())})"
+
+
+def _messaged(row: LedgerRow) -> list[str]:
+    """Tells that the agent wrote to the conversation by itself, so that its last words were not sent as well."""
+    if not (row.result or {}).get("messaged"):
+        return []
+    return ["The agent wrote to this chat with the message tool, so what it said at the end was not sent as well."]
 
 
 def _continued(row: LedgerRow) -> list[str]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -238,6 +239,37 @@ async def test_files_go_both_ways_within_the_limit_and_with_their_real_type(tmp_
         with pytest.raises(SendFailed, match="mediaMaxMb") as failed:
             await stage.send(OutgoingMessage(media=(MediaRef(blob=big, mime_type="text/plain"),)))
         assert failed.value.permanent
+
+
+async def test_a_list_of_pins_that_cannot_be_read_is_not_replaced(
+    tmp_path: Path, server: Synapse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nio import AsyncClient, RoomGetStateEventError
+
+    kind, real = "m.room.pinned_events", AsyncClient.room_get_state_event
+
+    async def refused(self: AsyncClient, room_id: str, event_type: str, state_key: str = "") -> Any:
+        if event_type != kind:
+            return await real(self, room_id, event_type, state_key)
+        error = RoomGetStateEventError("you may not see this", "M_FORBIDDEN")
+        error.transport_response = SimpleNamespace(status=403)
+        return error
+
+    async with staged(tmp_path, server) as stage:
+        theirs = await stage.ann.send(stage.room, "theirs")
+        ours = await stage.send("ours", "k1")
+        levels = await stage.ann.call("GET", f"/rooms/{stage.room}/state/m.room.power_levels")
+        levels["users"][stage.bot.user_id] = 50
+        await stage.ann.call("PUT", f"/rooms/{stage.room}/state/m.room.power_levels", levels)
+        await stage.ann.call("PUT", f"/rooms/{stage.room}/state/{kind}", {"pinned": [theirs]})
+        with monkeypatch.context() as patched:
+            patched.setattr(AsyncClient, "room_get_state_event", refused)
+            with pytest.raises(SendFailed, match="M_FORBIDDEN") as failed:
+                await stage.send(OutgoingMessage(act="pin", target_id=ours), "k2")
+        assert failed.value.permanent
+        assert (await stage.ann.call("GET", f"/rooms/{stage.room}/state/{kind}"))["pinned"] == [theirs]
+        await stage.send(OutgoingMessage(act="pin", target_id=ours), "k3")
+        assert (await stage.ann.call("GET", f"/rooms/{stage.room}/state/{kind}"))["pinned"] == [theirs, ours]
 
 
 async def test_typing_and_read_receipts_reach_the_server(tmp_path: Path, server: Synapse) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -52,6 +53,20 @@ def test_a_restored_folder_is_the_same_and_private(state: Path, tmp_path: Path) 
     kept = {name: data for name, data in content(state).items() if not name.startswith(("logs", "link"))}
     assert content(elsewhere) == kept
     assert (elsewhere.stat().st_mode & 0o777, (elsewhere / "openclaw.json").stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+def test_a_folder_that_cannot_be_read_is_named(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # For root no folder is closed, so the refusal is made here.
+    real = os.scandir
+
+    def refuse(path: str) -> Any:
+        if str(path).endswith("sessions"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    backup, _ = BackupFolder(tmp_path / "backups", create=True).create(state, "1")
+    assert backup.skipped == ["agents/main/sessions: Permission denied"]
 
 
 def test_a_second_backup_stores_only_what_was_added(state: Path, tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ export function Chart({ dates, series, said }) {
   const place = useRef(null);
   const { theme } = settings.value;
   useEffect(() => {
-    const plot = new uPlot(options(dates, series, said, place.current), stacked(dates, series), place.current);
-    const watch = new ResizeObserver(() => plot.setSize({ width: place.current.clientWidth, height: HEIGHT }));
-    watch.observe(place.current);
+    const node = place.current; // The reference is empty once the page is left, and the observer may still speak then.
+    if (!node) return undefined;
+    const plot = new uPlot(options(dates, series, said, node), stacked(dates, series), node);
+    const watch = new ResizeObserver(() => plot.setSize({ width: node.clientWidth, height: HEIGHT }));
+    watch.observe(node);
     const dark = matchMedia("(prefers-color-scheme: dark)");
     const repaint = () => plot.redraw(false, true);
     dark.addEventListener("change", repaint);

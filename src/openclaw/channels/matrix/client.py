@@ -213,12 +213,15 @@ class MatrixClient:
         answer = await self._call(self._nio.joined_members(room_id))
         return {member.user_id: member.display_name or "" for member in answer.members}
 
-    async def state(self, room_id: str, kind: str) -> dict[str, Any]:
-        """The content of a state event, or nothing if the room has none."""
+    async def state(self, room_id: str, kind: str, *, hidden: bool = True) -> dict[str, Any]:
+        """The content of a state event, or nothing if the room has none.
+
+        ``hidden``: nothing also stands for what the room does not let us see.
+        """
         try:
             return (await self._call(self._nio.room_get_state_event(room_id, kind))).content
         except MatrixFailed as failure:
-            if failure.status in (403, 404):
+            if failure.status == 404 or (failure.status == 403 and hidden):
                 return {}
             raise
 
@@ -267,7 +270,8 @@ class MatrixClient:
     async def pin(self, room_id: str, event_id: str, *, pinned: bool) -> None:
         """Adds an event to the pinned ones of a room, or takes it away. The room must let us do so."""
         kind = "m.room.pinned_events"
-        before = [str(one) for one in (await self.state(room_id, kind)).get("pinned") or ()]
+        # A list that we may not see must not be replaced by one that has only our event.
+        before = [str(one) for one in (await self.state(room_id, kind, hidden=False)).get("pinned") or ()]
         after = [one for one in before if one != event_id] + ([event_id] if pinned else [])
         if after != before:
             await self._call(self._nio.room_put_state(room_id, kind, {"pinned": after}))

@@ -129,9 +129,9 @@ class BackupFolder:
 
     def create(self, state: Path, version: str, progress: Progress = lambda *_: None) -> tuple[Backup, int]:
         """Stores the state folder as it is now. Returns the backup and how many bytes its new pieces take."""
-        groups = list(_groups(state))
-        files: list[StoredFile] = []
         skipped: list[str] = []
+        groups = list(_groups(state, skipped))
+        files: list[StoredFile] = []
         added = 0
         for number, group in enumerate(groups, start=1):
             name = str(group[0].relative_to(state))
@@ -317,9 +317,17 @@ class _Damaged(Exception):
     """A piece cannot be read."""
 
 
-def _groups(state: Path) -> Iterator[list[Path]]:
-    """The files of the state folder. Files that only make sense together are one group. Links are left out."""
-    for folder, names, files in os.walk(state):
+def _groups(state: Path, closed: list[str]) -> Iterator[list[Path]]:
+    """The files of the state folder. Files that only make sense together are one group. Links are left out.
+
+    ``closed`` gets the folders that cannot be read.
+    """
+
+    def note(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            closed.append(f"{os.path.relpath(error.filename, state)}: {error.strerror}")
+
+    for folder, names, files in os.walk(state, onerror=note):
         here = Path(folder)
         if here == state:
             names[:] = [name for name in names if name not in LEFT_OUT]
