@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import aiohttp
 import pytest
 
+from openclaw.channels.base import WebhookAnswer, WebhookRequest
 from openclaw.channels.kind import ChannelKinds
 from openclaw.gateway import assemble
 from openclaw.gateway.gateway import Gateway
@@ -22,6 +24,7 @@ from tests.support.model_server import ModelServer, Reply
 from tests.support.postgres import storage_for
 
 PATIENCE_S = 60
+HOOK_TOKEN = "a-secret-for-webhooks-of-these-tests"
 CHANNELS = {"loopback": {"enabled": True, "dmPolicy": "open", "allowFrom": ["*"]}}
 
 
@@ -46,6 +49,7 @@ async def two(tmp_path: Path, models: ModelServer) -> AsyncIterator[Two]:
         made: list[InProcessGateway] = []
         for name in ("a", "b"):
             config = model_config(models.base_url, models.api_key, storage=storage, channels=CHANNELS)
+            config["hooks"] = {"enabled": True, "token": HOOK_TOKEN}
             made.append(await stack.enter_async_context(InProcessGateway(tmp_path / name / "state", config)))
             await phone.until(lambda: "default" in phone.lives)
         for gateway in made:
@@ -124,3 +128,40 @@ async def test_a_chat_whose_session_another_node_has_is_answered_and_sees_that_t
     assert [part.text for part in await two.phone.got(1)] == ["Hello Ann."]
     assert two.second.gateway.runtime.claims.owns("session:main:agent:main:main")
     assert two.phone.opened == 1
+
+
+async def test_a_platform_may_call_any_node(two: Two) -> None:
+    asked: list[WebhookRequest] = []
+
+    async def answer(request: WebhookRequest) -> WebhookAnswer:
+        asked.append(request)
+        return WebhookAnswer(status=202, text="taken")
+
+    two.phone.lives["default"].context.serve("/platform", answer)
+    channels = two.second.gateway.channel_services.channels
+    async with asyncio.timeout(PATIENCE_S):
+        while channels.webhook("/platform/x") is None:
+            await asyncio.sleep(0.01)
+    async with aiohttp.ClientSession() as http:
+        for gateway in (two.first, two.second):
+            async with http.post(f"{gateway.url}/platform/x?a=1", data=b"\x00body") as response:
+                assert (response.status, await response.text()) == (202, "taken")
+    assert [(one.path, one.query, one.body) for one in asked] == [("x", {"a": "1"}, b"\x00body")] * 2
+
+
+async def test_a_webhook_that_comes_to_any_node_is_answered_and_told_once(two: Two, models: ModelServer) -> None:
+    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {HOOK_TOKEN}"}) as http:
+        body = {
+            "message": "the door opened [[reply:Noted.]]",
+            "name": "Door",
+            "deliver": False,
+            "wakeMode": "next-heartbeat",
+        }
+        async with http.post(f"{two.second.url}/hooks/agent", json=body) as response:
+            assert response.status in (200, 202), await response.text()
+    notes = two.first.gateway.runtime.notes
+    async with asyncio.timeout(PATIENCE_S):
+        while not notes.peek("agent:main:main"):
+            await asyncio.sleep(0.01)
+    assert notes.peek("agent:main:main") == ["Hook Door: Noted."]
+    assert len(models.requests) == 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from openclaw.channels.base import WebhookAnswer, WebhookRequest
 from openclaw.channels.manager import RunningAccount
 from openclaw.cluster.links import LinkLost, Links, PartSender, RemoteFailure
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
@@ -45,11 +46,20 @@ class ActOutcome(msgspec.Struct, array_like=True):
     problem: str = ""
 
 
+class RemoteWebhook(msgspec.Struct, array_like=True):
+    """What a platform sent to a node that does not have the account."""
+
+    path: str
+    request: WebhookRequest
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _sign = msgspec.msgpack.Decoder(TypingSign).decode
 _draft = msgspec.msgpack.Decoder(RemoteDraft).decode
 _act = msgspec.msgpack.Decoder(RemoteAct).decode
 _outcome = msgspec.msgpack.Decoder(ActOutcome).decode
+_webhook = msgspec.msgpack.Decoder(RemoteWebhook).decode
+_answer = msgspec.msgpack.Decoder(WebhookAnswer).decode
 _names = msgspec.msgpack.Decoder(tuple[str, str, float]).decode
 
 
@@ -65,20 +75,23 @@ class RemoteChannels:
             "channel.draft": self._answer_draft,
             "channel.act": self._answer_act,
             "channel.status": self._answer_status,
+            "channel.webhook": self._answer_webhook,
         }
 
     # Asking
 
     async def typing(self, running: RunningAccount, route: dict[str, Any], on: bool) -> None:
-        await self._ask(running, "channel.typing", TypingSign(running.kind.id, route, on))
+        await self._ask(running.name, "channel.typing", TypingSign(running.kind.id, route, on))
 
     async def draft(self, running: RunningAccount, route: dict[str, Any], draft_id: int, text: str) -> bool:
-        return await self._ask(running, "channel.draft", RemoteDraft(running.kind.id, route, draft_id, text)) == b"1"
+        return (
+            await self._ask(running.name, "channel.draft", RemoteDraft(running.kind.id, route, draft_id, text)) == b"1"
+        )
 
     async def act(
         self, running: RunningAccount, route: dict[str, Any], message: OutgoingMessage, key: str
     ) -> SendReceipt:
-        answer = await self._ask(running, "channel.act", RemoteAct(running.kind.id, route, message, key))
+        answer = await self._ask(running.name, "channel.act", RemoteAct(running.kind.id, route, message, key))
         if answer is None:
             raise SendFailed("the node that has the account cannot be reached", reached=False)
         outcome = _outcome(answer)
@@ -89,16 +102,23 @@ class RemoteChannels:
     async def status(self, running: RunningAccount, probe_s: float) -> dict[str, Any] | None:
         """The account as the node sees it that has it. ``probe_s``: how long its platform may take to answer; 0: it is
         not asked. None when the node cannot be reached."""
-        answer = await self._ask(running, "channel.status", (running.kind.id, running.account.id, probe_s))
+        answer = await self._ask(running.name, "channel.status", (running.kind.id, running.account.id, probe_s))
         return msgspec.msgpack.decode(answer) if answer else None
 
-    async def _ask(self, running: RunningAccount, kind: str, request: Any) -> bytes | None:
+    async def webhook(self, name: str, path: str, request: WebhookRequest) -> WebhookAnswer:
+        answer = await self._ask(name, "channel.webhook", RemoteWebhook(path, request))
+        if answer is None:
+            # The platform sends it again, when a node has the account.
+            return WebhookAnswer(status=503, text="the account is not connected at this moment; try again")
+        return _answer(answer)
+
+    async def _ask(self, name: str, kind: str, request: Any) -> bytes | None:
         """Asks the node that has the account. None: nobody has it, or the node cannot be reached."""
         claims, now = self._gateway.runtime.claims, time.monotonic()
-        node, until = self._known.get(running.name, ("", 0.0))
+        node, until = self._known.get(name, ("", 0.0))
         if now > until:
-            node = await claims.owner(running.name) or ""
-            self._known[running.name] = (node, now + KNOWN_S)
+            node = await claims.owner(name) or ""
+            self._known[name] = (node, now + KNOWN_S)
         if node in ("", claims.node) or self._links.open_to(node) is None:
             return None
         try:
@@ -135,3 +155,10 @@ class RemoteChannels:
             return b""
         view = running.status.view()
         return _encode({**view, "probe": await channels.probe(running, probe_s)} if probe_s else view)
+
+    async def _answer_webhook(self, data: bytes, _parts: PartSender | None) -> bytes:
+        asked = _webhook(data)
+        webhook = self._gateway.channel_services.channels.own_webhook(asked.path)
+        if webhook is None:
+            return _encode(WebhookAnswer(status=503, text="the account is not connected at this moment; try again"))
+        return _encode(await webhook(asked.request))
