@@ -104,3 +104,21 @@ def test_what_is_missing_is_named(cli: Cli, gateway: FakeGateway) -> None:
     assert "KEY=VALUE" in cli("channels", "add", "irc", "--set", "host").stderr
     from_environment = cli("channels", "add", "telegram", TELEGRAM_BOT_TOKEN="1:x")
     assert "taken from TELEGRAM_BOT_TOKEN" in from_environment.stderr
+
+
+def test_a_token_makes_the_password_needless_and_a_login_can_be_given_its_secrets(
+    cli: Cli, gateway: FakeGateway
+) -> None:
+    gateway.replies["channels.status"] = {"channelAccounts": {"matrix": [WELL], "slack": [WELL]}}
+    added = cli("channels", "add", "matrix", "--set", "homeserver=https://m.example", "--set", "accessToken=tok")
+    assert added.returncode == 0, added.stderr
+    assert section(cli, "matrix")["homeserver"] == "https://m.example"
+    done = cli("channels", "login", "slack", "--set", "botToken=xoxb-11111", "--set", "appToken=xapp-11111")
+    assert done.returncode == 0, done.stderr
+    assert "channels.slack.appToken is missing" in cli("channels", "login", "slack", "--set", "botToken=x").stderr
+
+
+def test_what_a_platform_can_do_is_shown(cli: Cli, gateway: FakeGateway) -> None:
+    can = {"chatTypes": ["direct", "group"], "media": True, "edit": False, "buttons": True}
+    gateway.replies["channels.status"] = {"channelLabels": {"x": "X"}, "channelCapabilities": {"x": can}}
+    assert cli("channels", "capabilities").stdout == "X: direct, group, media, buttons\n"

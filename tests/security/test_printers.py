@@ -114,6 +114,7 @@ CASES: dict[str, list[list[str]]] = {
     "channels logout": [["channels", "logout", f"x{ESCAPES}"]],
     "channels list": [["channels", "list"], ["channels", "list", "--json"]],
     "channels status": [["channels", "status"], ["channels", "status", "--json"]],
+    "channels capabilities": [["channels", "capabilities"], ["channels", "capabilities", "--json"]],
     "devices list": [["devices", "list"], ["devices", "list", "--json"]],
     "devices approve": [["devices", "approve", f"x{ESCAPES}"]],
     "devices reject": [["devices", "reject", f"x{ESCAPES}"]],

@@ -30,11 +30,11 @@ def add(args: argparse.Namespace) -> int:
     _need_library(kind, install=args.install)
     given = dict(_pair(text) for text in args.set or [])
     where = _where(kind.id, args.account)
-    fields = [field for field in kind.credentials if field.asked]
-    if any(field.key not in given for field in fields):
+    fields = [field for field in kind.credentials if field.asked and not _needless(field, given)]
+    if fields:
         note(kind.hint)
     for field in fields:
-        if field.key not in given and (value := _asked(field, where, args.account)):
+        if value := _asked(field, where, args.account):
             given[field.key] = value
     _write(where, {**given, "enabled": True})
     note(f"{kind.label} is configured ({where}).")
@@ -45,10 +45,12 @@ def login(args: argparse.Namespace) -> int:
     """Asks for the secrets of an account anew."""
     kind = _kind(args.channel)
     where = _where(kind.id, args.account)
-    secrets = [field for field in kind.credentials if field.secret and field.asked]
-    if not secrets:
+    given = dict(_pair(text) for text in args.set or [])
+    secrets = [field for field in kind.credentials if field.secret and field.asked and not _needless(field, given)]
+    if not secrets and not given:
         raise UserError(f"{kind.label} needs no log-in here. {kind.hint}")
-    _write(where, {**{field.key: _asked(field, where, args.account) for field in secrets}, "enabled": True})
+    given |= {field.key: _asked(field, where, args.account) for field in secrets}
+    _write(where, {**given, "enabled": True})
     return _show_whether_it_connects(args, kind)
 
 
@@ -96,6 +98,11 @@ def _kind(name: str | None) -> type[ConfiguredKind]:
 def _where(channel: str, account: str | None) -> str:
     named = (account or "").strip() not in ("", DEFAULT_ACCOUNT)
     return f"channels.{channel}.accounts.{account}" if named else f"channels.{channel}"
+
+
+def _needless(field: AccountKey, given: dict[str, str]) -> bool:
+    """Whether a credential is given already, or another one in its place."""
+    return any(key in given for key in (field.key, *field.instead))
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -41,6 +41,16 @@ def _show_status(status: dict[str, Any], args: argparse.Namespace) -> list[str]:
     return lines or [NO_CHANNEL]
 
 
+def _show_capabilities(status: dict[str, Any], args: argparse.Namespace) -> list[str]:
+    labels: dict[str, Any] = status.get("channelLabels") or {}
+    found: dict[str, dict[str, Any]] = status.get("channelCapabilities") or {}
+    lines: list[str] = []
+    for channel, capabilities in found.items():
+        able = [name for name, value in capabilities.items() if value is True]
+        lines.append(f"{labels.get(channel, channel)}: {', '.join([*capabilities.get('chatTypes', []), *able])}")
+    return lines or [NO_CHANNEL]
+
+
 def _is_down(status: dict[str, Any], args: argparse.Namespace) -> bool:
     """Whether an account that should be connected is not."""
     return any(
@@ -85,6 +95,7 @@ def _setup(name: str) -> Callable[[argparse.Namespace], int]:
 
 
 _ACCOUNT = Flag("--account ID", "for this account; otherwise for the only one")
+_SET = Flag("--set KEY=VALUE", "a setting of the account, so that it is not asked for", action="append")
 _ACTIONS = {
     "add": Action(
         "Connect a platform",
@@ -92,7 +103,7 @@ _ACTIONS = {
         (
             Flag("channel", "telegram, discord, slack, whatsapp, signal, bluebubbles, matrix or irc", nargs="?"),
             _ACCOUNT,
-            Flag("--set KEY=VALUE", "a setting of the account, so that it is not asked for", action="append"),
+            _SET,
             Flag("--install", "install the library that the channel needs without a question"),
             *CLIENT,
         ),
@@ -107,7 +118,7 @@ _ACTIONS = {
     "login": Action(
         "Enter the secrets of an account anew",
         _setup("login"),
-        (Flag("channel", "such as matrix"), _ACCOUNT, *CLIENT),
+        (Flag("channel", "such as matrix"), _ACCOUNT, _SET, *CLIENT),
         example="openclaw channels login matrix",
     ),
     "logout": Action(
@@ -124,6 +135,12 @@ _ACTIONS = {
         show=_show_status,
         failed=_is_down,
         example="openclaw channels status --probe",
+    ),
+    "capabilities": query(
+        "Show what each platform can do: threads, reactions, edits, buttons …",
+        "channels.status",
+        show=_show_capabilities,
+        example="openclaw channels capabilities",
     ),
 }
 COMMANDS = {"channels": Group(_ACTIONS, default="status")}

@@ -44,6 +44,7 @@ class MatrixKind(ConfiguredKind):
             "userId",
             "The account, such as @agent:matrix.org",
             variable="MATRIX_USER_ID",
+            instead=("accessToken",),
             shape=r"@\S+:\S+",
         ),
         AccountKey(
@@ -51,6 +52,7 @@ class MatrixKind(ConfiguredKind):
             "Its password (it is used once, to log in)",
             secret=True,
             variable="MATRIX_PASSWORD",
+            instead=("accessToken",),
         ),
         AccountKey(
             "accessToken", "Access token", secret=True, variable="MATRIX_ACCESS_TOKEN", optional=True, asked=False

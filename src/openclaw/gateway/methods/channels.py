@@ -54,6 +54,9 @@ async def channels_status(call: MethodCall) -> Any:
         "channelMeta": [{"id": name, "label": label, "detailLabel": label} for name, label in labels.items()],
         "channels": {name: summary_of(views) for name, views in accounts.items()},
         "channelAccounts": accounts,
+        "channelCapabilities": {
+            name: msgspec.to_builtins(running[0].kind.capabilities) for name, running in grouped.items()
+        },
         "channelDefaultAccountId": {
             name: running[0].kind.default_account(gateway.runtime.config.current) for name, running in grouped.items()
         },
