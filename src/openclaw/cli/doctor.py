@@ -574,6 +574,12 @@ COMMANDS = {
             Flag("--deep", "also try whether the servers of channels can be reached", action="store_true"),
             JSON,
         ),
+        about=(
+            "It needs no Gateway. A running one tells whether the platforms of channels answer; without one "
+            "--deep tries whether their servers can be reached. It exits with 1 when something must be mended. "
+            "--fix shows a person what it would repair and asks first; what it replaces is kept beside the new "
+            "file."
+        ),
         example="openclaw doctor --fix",
     )
 }

@@ -60,6 +60,7 @@ from openclaw.storage.base import (
     NO_REASON,
     AbortReason,
     Accept,
+    Fenced,
     FirstStep,
     LedgerRow,
     MessageBody,
@@ -71,7 +72,7 @@ from openclaw.storage.base import (
     Transcript,
     Writing,
 )
-from openclaw.storage.disk_errors import Descriptors, DiskWait, until_written
+from openclaw.storage.disk_errors import Descriptors, DiskWait, reads_wait, until_written
 
 RunKind: TypeAlias = Literal["main", "subagent", "cron"]
 
@@ -168,6 +169,7 @@ class Dispatcher:
         made."""
         self._background: set[asyncio.Task[None]] = set()
         self._one_suspect = asyncio.Lock()
+        self._stopping = False
         self._limits = ConcurrencyLimits(lambda: runtime.config.current)
         self._descriptors = Descriptors(runtime.clock)
         self.admission = Admission()
@@ -190,6 +192,10 @@ class Dispatcher:
         ``ticket`` is the message's place in the admission. A message that runs at once keeps it until it asks its
         model. ``after`` is a write that must be on disk before the message is.
         """
+        if self._stopping:
+            # It gets no answer: the connection that it came by is about to close, and its sender asks again. Here it
+            # would run before those that were cut short.
+            await asyncio.Event().wait()
         self._descriptors.check()
         settings = settings or QueueSettings(mode="followup")
         lane = self._lane(message.session_key)
@@ -209,6 +215,8 @@ class Dispatcher:
             record.watchers.add(watcher)
         if not new or record is None:
             return Submission(row, False, False, record)
+        if self._stopping:
+            return Submission(row, True, True, record)  # The next start, or another node, takes it up.
         self._remember(record)
         if ticket is not None:
             record.ticket, ticket.runs = ticket, True
@@ -260,6 +268,7 @@ class Dispatcher:
         """Runs the newest message of the batch. The run answers the others too. The lane calls this."""
         record = batch[-1]
         self._limits.begin(lane.key)
+        reads_wait.set(True)
         try:
             await self._collect(lane, batch)
             turn = self._limits.turn(lane.key)
@@ -268,6 +277,8 @@ class Dispatcher:
             else:
                 async with turn:
                     await self._run(lane, record)
+        except Fenced:
+            pass  # Another node goes on with the message, and this one says nothing.
         except Exception as error:
             log.exception("run %s of %s failed", record.run_id, record.session_key)
             for other in reversed(batch[:-1]):
@@ -563,7 +574,8 @@ class Dispatcher:
 
     async def _note_running(self, record: RunRecord, session_id: str, reason: Reason = NO_REASON) -> None:
         if not record.abort.aborted:  # The note of a stop must stay the last one.
-            await self._runtime.ledger.advance(record.row.id, "running", reason, session_id=session_id)
+            with contextlib.suppress(ValueError):  # The message has ended meanwhile.
+                await self._runtime.ledger.advance(record.row.id, "running", reason, session_id=session_id)
 
     async def _note_stopped(self, records: Sequence[RunRecord], reason: Reason) -> None:
         """Notes that the runs are being stopped. On a disk that takes nothing, the notes are written later."""
@@ -592,6 +604,8 @@ class Dispatcher:
         async def settle() -> None:
             try:
                 await work
+            except Fenced:
+                pass
             except Exception:
                 log.exception("bookkeeping failed")
 
@@ -743,6 +757,7 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """Stops every run in this process. The messages stay open in the ledger, and the next start takes them up."""
+        self._stopping = True
         await self.compactions.stop()
         cut_short = [lane.active for lane in self._lanes.values() if lane.active is not None]
         await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
