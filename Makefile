@@ -5,14 +5,16 @@ BIN := $(VENV)/bin
 # A test waits half of its time for a process, a timer or the disk.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 SCHEDULES ?= 1000
+CLUSTER_SCHEDULES ?= 200
 
-.PHONY: help setup setup-dev run test test-postgres faults check format docs ui pictures bench lock clean
+.PHONY: help setup setup-dev run test test-postgres faults cluster-faults check format docs ui pictures bench lock clean
 
 help:
 	@echo "make run      set up, start the Gateway and open a chat (without a terminal: serve and print the URL)"
 	@echo "make test     set up and run every test"
 	@echo "make test-postgres  run tests/flows with sessions in PostgreSQL"
 	@echo "make faults   kill the Gateway on SCHEDULES (1000) random schedules and check that nothing is lost or repeated"
+	@echo "make cluster-faults kill, pause and cut off nodes on CLUSTER_SCHEDULES (200) schedules, and restart their database"
 	@echo "make check    formatting, lint and types"
 	@echo "make docs     write the reference pages of docs/ from the code"
 	@echo "make ui       build the web page from ui/ into src/openclaw/web (needs node)"
@@ -45,6 +47,9 @@ test-postgres: setup-dev
 
 faults: setup-dev
 	$(BIN)/python -m tests.faults.kill_schedules $(SCHEDULES)
+
+cluster-faults: setup-dev
+	$(BIN)/python -m tests.faults.cluster_schedules $(CLUSTER_SCHEDULES)
 
 check: setup-dev
 	$(BIN)/ruff format --check .

@@ -44,6 +44,7 @@ def commands() -> Iterator[str]:
         if isinstance(command, Group):
             yield from _group(f"openclaw {name}", command)
         else:
+            yield from _about(command)
             yield from _options(command)
 
 
@@ -59,7 +60,13 @@ def _group(prog: str, group: Group) -> Iterator[str]:
             yield f"\n### {prog.removeprefix('openclaw ')} {name}\n\n{_sentence(action.help)}"
             if len(same) > 1:
                 yield f"Also {', '.join(f'`{other}`' for other in same[1:])}."
+            yield from _about(action)
             yield from _options(action)
+
+
+def _about(action: Action) -> Iterator[str]:
+    if action.about:
+        yield f"\n{action.about}"
 
 
 def _options(action: Action) -> Iterator[str]:

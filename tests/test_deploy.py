@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from openclaw.cluster.links import LINK_PATH
 from openclaw.config.load import read_config
 from openclaw.gateway.http import monitoring
 
@@ -68,6 +69,7 @@ def test_the_balancer_knows_the_gateways_and_asks_a_probe_that_exists(compose: d
     assert set(re.findall(r"^\s+server (\S+) \1:18789$", text, re.MULTILINE)) == set(gateways(compose))
     (probe,) = re.findall(r"option httpchk GET (\S+)", text)
     assert ("GET", probe) in {(route[0], route[1]) for route in monitoring.ROUTES}
+    assert f"http-request deny if {{ path {LINK_PATH} }}" in text, "how nodes talk to each other is not for clients"
     (port,) = re.findall(r"^\s+bind :(\d+)$", text, re.MULTILINE)
     assert compose["services"]["balancer"]["ports"] == [f"{port}:{port}"]
     if (haproxy := shutil.which("haproxy")) is not None:

@@ -53,3 +53,8 @@ def short_duration(ms: int) -> str:
         return f"{minutes}m{seconds:02d}s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m"
+
+
+def counted(count: int, one: str, several: str) -> str:
+    """A number and the word that fits it: "1 file", "2 files"."""
+    return f"{count} {one if count == 1 else several}"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forked_command import run_command
+
 from .fake_gateway import FakeGateway, write_state
 
 ROOT = Path(__file__).parents[2]
@@ -33,22 +35,21 @@ def environ(tmp_path: Path, state: Path) -> dict[str, str]:
 
 
 class Cli:
-    """Runs the real command as a process of its own."""
+    """Runs the real command as a process of its own.
+
+    It is forked from a process that has the modules loaded, unless a test sets what Python reads when it starts.
+    """
 
     def __init__(self, environ: dict[str, str], cwd: Path) -> None:
         self.environ = environ
         self.cwd = cwd
 
     def __call__(self, *args: str, input: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "openclaw", *args],
-            input=input,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            cwd=self.cwd,
-            env={**self.environ, **environ},
-        )
+        env = {**self.environ, **environ}
+        if not any(name.startswith("PYTHON") for name in environ):
+            return run_command(args, env, self.cwd, input=input)
+        command = [sys.executable, "-m", "openclaw", *args]
+        return subprocess.run(command, input=input, capture_output=True, text=True, timeout=60, cwd=self.cwd, env=env)
 
     def start(self, *args: str, **environ: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

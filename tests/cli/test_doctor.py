@@ -95,7 +95,7 @@ def test_sessions_and_messages_are_counted(cli: Cli, state: Path) -> None:
         ledger.execute("CREATE TABLE messages (id)")
     code, found = findings(cli)
     assert (code, found["sessions"]["text"], found["ledger"]["text"]) == (
-        0, "1 sessions are listed", "0 messages are in the ledger",
+        0, "1 session is listed", "0 messages are in the ledger",
     )  # fmt: skip
 
 

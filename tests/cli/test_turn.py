@@ -53,6 +53,26 @@ def test_a_failed_tool_is_named() -> None:
     assert shown == [("failed", "read: a.txt")]
 
 
+def test_a_failed_tool_tells_its_error_in_words() -> None:
+    said = '{"status": "error", "tool": "exec", "error": "ls: no such file"}'
+    result = {"content": [{"type": "text", "text": said}]}
+    data = {"phase": "result", "name": "exec", "isError": True, "meta": "ls", "result": result}
+    assert turn_of(agent_event("r", "tool", data))[1] == [("failed", "exec: ls: no such file")]
+
+
+def test_a_message_whose_beginning_was_missed_is_shown_when_it_is_complete() -> None:
+    turn = Turn("r")
+    turn.attach_again()
+    assert turn.digest(agent_event("r", "assistant", {"delta": "of words"})) == []
+    assert turn.digest(agent_event("r", "assistant", {"text": "New", "delta": "New"})) == [("text", "New")]
+
+
+def test_a_message_that_waits_goes_on_waiting_when_its_words_change() -> None:
+    turn = Turn("r")
+    turn.waiting = True
+    assert turn.digest(agent_event("r", "queue", {"phase": "reworded"})) == [] and turn.waiting
+
+
 def test_cumulative_text_that_starts_again_is_a_new_message() -> None:
     _, shown = turn_of(
         agent_event("r", "assistant", {"text": "One", "delta": "One"}),

@@ -20,7 +20,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
+from tests.support.clock import until
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import RequestFailed, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
@@ -67,9 +69,9 @@ async def serving(
 @asynccontextmanager
 async def serving_process(
     root: Path, models: ModelServer, env: dict[str, str]
-) -> AsyncIterator[tuple[GatewayProcess, WireClient]]:
+) -> AsyncIterator[tuple[ForkedGateway, WireClient]]:
     """For tests that kill the Gateway or read what it prints."""
-    gateway = GatewayProcess(root / "state", model_config(models.base_url, models.api_key), env)
+    gateway = ForkedGateway(root / "state", model_config(models.base_url, models.api_key), env)
     async with gateway, gateway.client() as client:
         yield gateway, client
 
@@ -425,14 +427,18 @@ async def test_a_gateway_that_cannot_write_is_not_ready(small_disk: Path, models
 
 
 async def test_nothing_but_sentences_is_printed_while_the_log_cannot_be_written(
-    small_disk: Path, models: ModelServer
+    small_disk: Path, tmp_path_factory: pytest.TempPathFactory, models: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    printed = tmp_path_factory.mktemp("elsewhere") / "gateway.err"
+    monkeypatch.setattr(ForkedGateway, "errors_path", printed)
     async with serving_process(small_disk, models, {}) as (gateway, client):
         await client.chat("a [[reply:done a]]")
         ballast = fill(small_disk)
         for _ in range(10):  # More lines than fit into the last page of the file.
             with pytest.raises(RequestFailed, match="No space left"):
                 await client.call("chat.send", message("b"))
+        # Lines are written a moment later, into the file first.
+        await until(lambda: printed.read_text().count("res ✗ chat.send") == 10)
         os.unlink(ballast)
         await client.call("chat.send", message("b"))
         assert text_of(await client.ending("b")) == "done b"
@@ -440,7 +446,7 @@ async def test_nothing_but_sentences_is_printed_while_the_log_cannot_be_written(
         with pytest.raises(RequestFailed):
             await client.call("chat.send", {})
         await gateway.stop()
-        assert "Traceback" not in gateway.errors()
+        assert "Traceback" not in printed.read_text()
         (log,) = (gateway.state_dir / "logs").glob("openclaw-*.log")
         lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
         assert any("could not be written to this file" in line["message"] for line in lines)

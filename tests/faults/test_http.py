@@ -13,7 +13,8 @@ import openai
 import pytest
 
 from tests.gateway.http.served import BEARER, PNG, Served, served
-from tests.support.gateway import TOKEN, GatewayProcess
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import TOKEN
 from tests.support.model_server import Reply
 
 CHAT = "/v1/chat/completions"
@@ -48,7 +49,7 @@ async def door(tmp_path: Path, full: Path, request: pytest.FixtureRequest) -> As
 @pytest.fixture
 async def process(tmp_path: Path) -> AsyncIterator[Served]:
     """For tests that end the Gateway."""
-    async with served(tmp_path, kind=GatewayProcess) as running:
+    async with served(tmp_path, kind=ForkedGateway) as running:
         yield running
 
 

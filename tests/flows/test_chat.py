@@ -297,3 +297,12 @@ async def test_tool_events_go_only_to_the_asker_and_as_detailed_as_the_session_w
             assert started["payload"]["data"]["args"] == {"command": "echo hi"}  # type: ignore[index]
             data = ended["payload"]["data"]  # type: ignore[index]
             assert (data["meta"], data["isError"], "result" in data) == ("echo hi", False, level == "full")
+
+
+async def test_our_own_clients_learn_why_a_tool_failed_at_every_verbosity(gateway: InProcessGateway) -> None:
+    script = 'go [[tool:read {"path":"nowhere.txt"}]][[next]][[reply:done]]'
+    async with gateway.client(caps=("tool-events", "delta-events")) as client:
+        await client.chat(script, run_id="failing")
+        frames = [frame["payload"] for frame in client.of_run("failing") if frame["payload"].get("stream") == "tool"]
+        ended = frames[-1]["data"]
+        assert ended["isError"] and "nowhere.txt" in str(ended["result"])

@@ -12,17 +12,27 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mcp.server.mcpserver import Context, Image, MCPServer
-
-PIXEL = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
-)
-
 
 def note(text: str) -> None:
     if log := os.environ.get("OPENCLAW_TEST_MCP_LOG"):
         with Path(log).open("a") as file:
             file.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    # Before the package is loaded, which takes most of a second.
+    note(f"started {os.getpid()}")
+    if "--silent" in sys.argv:
+        sys.stdin.read()
+    elif "--broken" in sys.argv:
+        print("no shelf here", file=sys.stderr)
+        sys.exit(2)
+
+from mcp.server.mcpserver import Context, Image, MCPServer  # noqa: E402
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
 
 
 def make_server() -> MCPServer:
@@ -68,10 +78,4 @@ def make_server() -> MCPServer:
 
 
 if __name__ == "__main__":
-    note(f"started {os.getpid()}")
-    if "--silent" in sys.argv:
-        sys.stdin.read()
-    elif "--broken" in sys.argv:
-        print("no shelf here", file=sys.stderr)
-        sys.exit(2)
     make_server().run("stdio")

@@ -185,6 +185,12 @@ def test_waiting_is_told_with_its_length_and_cause(state: str, steps: list[Any],
     assert any(line.startswith(sentence) for line in told), told
 
 
+def test_a_stop_that_was_noted_before_the_end_is_no_wait() -> None:
+    steps = changes((5, "running"), (4_000, "queued", "stopped (rpc)"), (4_010, "superseded", "stopped (rpc)"))
+    told = tell(message("superseded"), steps, [], [], START + 20_000)
+    assert not any("waited" in line for line in told), told
+
+
 def test_a_short_wait_is_not_worth_a_sentence() -> None:
     assert len(tell(message("running"), changes((900, "running")), [], [], START + 1_000)) == 2
 

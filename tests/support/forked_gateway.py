@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from typing import IO, Any
@@ -17,8 +18,13 @@ from typing import IO, Any
 from openclaw.storage import faults
 from tests.support.gateway import GatewayProcess
 
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["openclaw.gateway.main", "openclaw.models.anthropic", "tests.support.forked_gateway"])
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
+    [
+        *("openclaw.gateway.main", "openclaw.models.anthropic", "openclaw.cli.client", "openclaw.cli.render"),
+        *("openclaw.config.edit", "tests.support.forked_command"),
+    ]
+)
 
 
 class ForkedGateway(GatewayProcess):
@@ -27,7 +33,7 @@ class ForkedGateway(GatewayProcess):
     def _spawn(self, args: tuple[str, ...]) -> Any:
         assert not args and self.before_exec is None
         reading, writing = os.pipe()
-        process = _FORKS.Process(
+        process = FORKS.Process(
             target=_become_gateway, args=(self.env, self.port, str(self.errors_path), DupFd(writing))
         )
         process.start()
@@ -67,15 +73,20 @@ class _Forked:
 
 
 def _become_gateway(env: dict[str, str], port: int, errors_path: str, output: Any) -> None:
-    os.environ.clear()
-    os.environ.update(env)
-    errors = os.open(errors_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.dup2(output.detach(), 1)
-    os.dup2(errors, 2)
-    sys.stdout = os.fdopen(1, "w", buffering=1)
-    sys.stderr = os.fdopen(2, "w", buffering=1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    importlib.reload(faults)  # It reads its plan from the environment when it is loaded.
+    begin(env, output.detach(), os.open(errors_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
     from openclaw.gateway.main import Options, run
 
     os._exit(run(Options(port=port)))
+
+
+def begin(env: dict[str, str], output: int, errors: int) -> None:
+    """Makes a forked process look as if it had just been started with this environment and these streams."""
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+    os.dup2(output, 1)
+    os.dup2(errors, 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8")
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    importlib.reload(faults)  # It reads its plan from the environment when it is loaded.

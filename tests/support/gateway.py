@@ -84,10 +84,9 @@ class GatewayUnderTest:
 
     async def command(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Runs ``openclaw`` with these arguments in a process of its own, which finds the Gateway by itself."""
-        command = [sys.executable, "-m", "openclaw", *args]
-        return await asyncio.to_thread(
-            subprocess.run, command, env=self.env, capture_output=True, text=True, timeout=60
-        )
+        from tests.support.forked_command import run_command
+
+        return await asyncio.to_thread(run_command, args, self.env, Path.cwd())
 
     @property
     def storage(self) -> dict[str, str] | None:

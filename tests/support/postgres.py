@@ -78,6 +78,11 @@ class PostgresServer:
     def stop(self, mode: str = "immediate") -> None:
         self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "stop")
 
+    def restart(self) -> None:
+        """As after a crash of the server: every connection breaks, and it recovers from its log."""
+        self.stop("immediate")
+        self.start()
+
     def remove(self) -> None:
         with contextlib.suppress(OSError, ValueError, IndexError):
             pid = self.pid

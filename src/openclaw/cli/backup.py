@@ -181,6 +181,11 @@ _ACTIONS = {
         "Store everything that is new since the last backup; the Gateway may run meanwhile",
         create,
         (_TO, Flag("--encrypt", f"with a passphrase, asked for or in {PASSPHRASE}"), JSON),
+        about=(
+            "The Gateway may run meanwhile. What an earlier backup in that folder holds is not stored again. A "
+            "backup holds your keys and conversations: keep it private, or say --encrypt. Logs and fetched models "
+            "are left out."
+        ),
         example="openclaw backup create --to /mnt/disk/openclaw",
     ),
     "list": Action("List the backups", list_, (_TO, JSON), example="openclaw backup list"),
@@ -191,6 +196,11 @@ _ACTIONS = {
         "Make the state folder what it was",
         restore,
         (_ID, _TO, Flag("--force", "move what is there aside first"), JSON),
+        about=(
+            "Everything is written and compared beside the state folder before it takes its place, so a damaged "
+            "backup changes nothing. The Gateway must be stopped. Messages and replies that were under way in the "
+            "backup are not sent again."
+        ),
         example="openclaw backup restore --to /mnt/disk/openclaw",
     ),
 }

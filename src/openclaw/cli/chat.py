@@ -241,6 +241,11 @@ COMMANDS = {
             Flag("--history N", "messages to show on opening (10)", type=int, default=10),
             *GATEWAY,
         ),
+        about=(
+            "A Gateway is started if none runs, and goes on when you leave. You can type while a reply comes; "
+            "/help lists the commands and keys. Without a terminal each line of input is one message, answered in "
+            "plain text; the exit code is 1 if one of them failed."
+        ),
         example="openclaw chat --session main",
     )
 }

@@ -126,9 +126,14 @@ class Action:
         *,
         example: str,
         rest: str = "",
+        about: str = "",
     ) -> None:
-        """``rest`` names the argument that gets the words after ``--``, which argparse would read as flags."""
+        """``rest`` names the argument that gets the words after ``--``, which argparse would read as flags.
+
+        ``about`` is what a person should know beyond the one line of ``help``.
+        """
         self.help = help
+        self.about = about
         self.rest = rest
         self.run = run
         self.flags = flags
@@ -141,7 +146,7 @@ class Action:
     def parser(self, prog: str) -> argparse.ArgumentParser:
         parser = _Parser(
             prog=prog,
-            description=self.help,
+            description=f"{self.help}\n\n{self.about}".rstrip(),
             epilog=f"example:\n  {self.example}\n\n{EXIT_CODES}",
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
@@ -213,6 +218,7 @@ def query(
     doing: str = "",
     call: Callable[[GatewayClient, dict[str, Any]], Any] | None = None,
     hint: str = "",
+    about: str = "",
 ) -> Action:
     """An action that makes one call to the Gateway and prints the answer.
 
@@ -253,7 +259,7 @@ def query(
                 sys.stdout.write((line if painted else printable(redact_urls(line))) + "\n")
         return EXIT_FAILURE if failed is not None and failed(answer, args) else 0
 
-    return Action(help, run, (*flags, *CLIENT), example=example)
+    return Action(help, run, (*flags, *CLIENT), example=example, about=about)
 
 
 def answer(args: argparse.Namespace, report: Any, text: str, stream: TextIO | None = None) -> int:

@@ -122,6 +122,10 @@ COMMANDS = {
             ),
             *CLIENT,
         ),
+        about=(
+            "Without options it shows the last run of the main session: the parts of the prompt with their sizes, "
+            "and what changed since the run before."
+        ),
         example='openclaw context --search "the blue door"',
     )
 }

@@ -6,6 +6,7 @@ Each check is a function of ``CHECKS`` that yields findings. A check only reads.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import sys
@@ -22,6 +23,7 @@ from openclaw.cli.questions import yes
 from openclaw.cli.terminal import paint, print_json
 from openclaw.config.load import read_config
 from openclaw.printable import printable
+from openclaw.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ def _state_folder(state: Path) -> Iterator[Finding]:
     if state.stat().st_mode & 0o077:
         yield Finding("state", "error", f"{state} can be read by other users", f"chmod 700 {state}", repairable=True)
     elif wide.count:
-        text = f"{wide.count} files can be read by other users of this computer: {wide}"
+        text = f"{counted(wide.count, 'file', 'files')} can be read by other users of this computer: {wide}"
         yield Finding("state", "warning", text, "openclaw doctor --fix", repairable=True)
     else:
         yield Finding("state", "ok", f"{state} is yours only")
@@ -121,7 +123,8 @@ def _leftovers(state: Path) -> Iterator[Finding]:
     if found:
         named = ", ".join(str(path.relative_to(state)) for path in found[:3])
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        text = f"{len(found)} unfinished files were left behind by writes that were cut off: {named}{more}"
+        what = counted(len(found), "unfinished file was", "unfinished files were")
+        text = f"{what} left behind by writes that were cut off: {named}{more}"
         yield Finding("leftovers", "warning", text, "openclaw doctor --fix", repairable=True)
     else:
         yield Finding("leftovers", "ok", "no unfinished files were left behind")
@@ -193,7 +196,7 @@ def _sessions(state: Path) -> Iterator[Finding]:
             yield Finding("sessions", "error", f"{store} does not hold a JSON object", fix, repairable=True)
         else:
             count += len(values)
-    yield Finding("sessions", "ok", f"{count} sessions are listed")
+    yield Finding("sessions", "ok", f"{counted(count, 'session is', 'sessions are')} listed")
 
 
 def _generation(state: Path) -> Iterator[Finding]:
@@ -226,7 +229,7 @@ def _ledger(state: Path) -> Iterator[Finding]:
         fix = "openclaw gateway stop, then openclaw doctor --fix"
         yield Finding("ledger", "error", f"{ledger} cannot be read: {error}", fix, repairable=True)
         return
-    yield Finding("ledger", "ok", f"{messages} messages are in the ledger")
+    yield Finding("ledger", "ok", f"{counted(messages, 'message is', 'messages are')} in the ledger")
 
 
 def _port(state: Path) -> Iterator[Finding]:
@@ -450,7 +453,8 @@ def _close_to_others(state: Path) -> Iterator[str]:
 
     narrowed = narrow(str(state))
     if narrowed.count:
-        yield f"{narrowed.count} files and folders were closed to other users: {narrowed}."
+        what = counted(narrowed.count, "file or folder was", "files and folders were")
+        yield f"{what} closed to other users: {narrowed}."
     yield from (f"Not closed to other users: {problem}." for problem in narrowed.failed)
 
 
@@ -461,7 +465,7 @@ def _remove_leftovers(state: Path) -> Iterator[str]:
             path.unlink()
             removed += 1
     if removed:
-        yield f"{removed} unfinished files were removed."
+        yield f"{counted(removed, 'unfinished file was', 'unfinished files were')} removed."
 
 
 def _repair_stores(state: Path) -> Iterator[str]:
@@ -509,6 +513,8 @@ def doctor(args: argparse.Namespace) -> int:
     findings = _all_findings(state, args.deep)
     repaired: list[str] = []
     if args.fix and state.is_dir() and _agreed(findings, args):
+        # The sentences are told here, so they need not be logged to the terminal too.
+        logging.getLogger("openclaw").addHandler(logging.NullHandler())
         repaired = [sentence for repair in REPAIRS for sentence in repair(state)]
         findings = _all_findings(state, args.deep)
     broken = any(finding.level == "error" for finding in findings)
@@ -553,8 +559,7 @@ def _summary(findings: list[Finding]) -> str:
         return "\nAll is well.\n"
     mended = sum(finding.repairable for finding in findings)
     hint = f" `openclaw doctor --fix` repairs {mended} of them." if mended else ""
-    words = (f"{count} {word}{'' if count == 1 else 's'}" for count, word in ((errors, "error"), (warnings, "warning")))
-    return f"\n{', '.join(words)}.{hint}\n"
+    return f"\n{counted(errors, 'error', 'errors')}, {counted(warnings, 'warning', 'warnings')}.{hint}\n"
 
 
 COMMANDS = {
@@ -568,6 +573,12 @@ COMMANDS = {
             Flag("--yes --non-interactive", "repair without a question", dest="yes", action="store_true"),
             Flag("--deep", "also try whether the servers of channels can be reached", action="store_true"),
             JSON,
+        ),
+        about=(
+            "It needs no Gateway. A running one tells whether the platforms of channels answer; without one "
+            "--deep tries whether their servers can be reached. It exits with 1 when something must be mended. "
+            "--fix shows a person what it would repair and asks first; what it replaces is kept beside the new "
+            "file."
         ),
         example="openclaw doctor --fix",
     )

@@ -233,8 +233,21 @@ _ACTIONS = {
         ),
         example="openclaw gateway run --port 18789",
     ),
-    "start": Action("Start the Gateway in the background", start, (_PORT, JSON), example="openclaw gateway start"),
-    "stop": Action("Stop the Gateway; it finishes what it must", stop, (JSON,), example="openclaw gateway stop"),
+    "start": Action(
+        "Start the Gateway in the background",
+        start,
+        (_PORT, JSON),
+        example="openclaw gateway start",
+        about="If one runs already, that is no error. Its console output is in logs/gateway-console.log of the state "
+        "folder.",
+    ),
+    "stop": Action(
+        "Stop the Gateway; it finishes what it must",
+        stop,
+        (JSON,),
+        example="openclaw gateway stop",
+        about="Only the process that holds the lock of the state folder is signalled. If none runs, that is no error.",
+    ),
     "restart": Action("Stop and start again", restart, (_PORT, JSON), example="openclaw gateway restart"),
     "status": Action(
         "Is it installed, running, answering?",
@@ -265,6 +278,11 @@ _ACTIONS = {
         "Install the Gateway as a systemd user service",
         install,
         (Flag("--force", "replace an installed service"), _PORT, JSON),
+        about=(
+            "On Linux it is a systemd user service, on macOS an agent of launchd. The service finds its keys in "
+            "service.env of the state folder, which only you can read. Where this login cannot start services, "
+            "the file is written and the commands to run are printed."
+        ),
         example="openclaw gateway install",
     ),
     "uninstall": Action("Remove the service", uninstall, (JSON,), example="openclaw gateway uninstall"),

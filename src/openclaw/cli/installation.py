@@ -412,6 +412,11 @@ COMMANDS = {
         "Look for a newer version, install it and restart the Gateway",
         update,
         (Flag("--force", "also when there is no newer version"), *_PLAN),
+        about=(
+            "What is newer is looked for where the program came from: the folder or git checkout it was installed "
+            "from, else the package index. The commands are shown, and a person is asked before they are carried "
+            "out. Libraries that were added for channels and local models stay."
+        ),
         example="openclaw update --dry-run",
     ),
     "uninstall": Action(
@@ -425,6 +430,10 @@ COMMANDS = {
             Flag("--all", "remove everything"),
             Flag("--no-backup", "make no backup before files are deleted"),
             *_PLAN,
+        ),
+        about=(
+            "Without an option it removes the service and the program. Before files are deleted, a backup of the "
+            "state folder is put beside it. What is going to be removed is shown, and a person is asked."
         ),
         example="openclaw uninstall --all --dry-run",
     ),

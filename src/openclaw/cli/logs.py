@@ -182,6 +182,10 @@ COMMANDS = {
             Flag("--plain", "no colours"),
             *GATEWAY,
         ),
+        about=(
+            "Each message, failed tool or model call, outcome and delivery is one line. What was said is not in "
+            "the log. -f goes on over a restart; while the Gateway is down, its last file is shown."
+        ),
         example="openclaw logs -f --messages",
     )
 }

@@ -236,6 +236,12 @@ _SEND = Action(
         Flag("--dry-run", "print what would be sent", group=_TO_CHANNEL),
         *GATEWAY,
     ),
+    about=(
+        "The words go to standard output as they come, tool calls as one-line remarks to standard error, so a "
+        "pipe gets the reply only. If no Gateway runs, one is started. A new name for --session begins a session "
+        "and says so. Ctrl-C stops the run. With --target the message does not go to the agent but straight out "
+        "to a channel."
+    ),
     example='openclaw message send "Summarise this" --context notes.md',
 )
 _AGENT = Action(

@@ -236,6 +236,7 @@ _ACTIONS = {
             *CLIENT,
         ),
         rest="words",
+        about="It prints the output of the command and exits as the command did.",
         example="openclaw nodes run --node attic -- uname -a",
     ),
 }

@@ -266,8 +266,8 @@ class Renderer:
                 self.user(text)
             elif role == "assistant":
                 self._assistant(message)
-            elif role == "toolResult" and message.get("isError"):
-                self.show(turns.FAILED, f"{message.get('toolName') or 'tool'}: {text or 'failed'}")
+            elif role == "toolResult" and (message.get("isError") or turns.failure_text(text) != text):
+                self.show(turns.FAILED, f"{message.get('toolName') or 'tool'}: {turns.failure_text(text) or 'failed'}")
             elif role == "system" and text:
                 self.line(f"— {text} —", "dim")
 

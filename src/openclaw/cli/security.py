@@ -121,6 +121,12 @@ COMMANDS = {
                     Flag("--fix", "close files to other users, open groups to the list, and mask secrets in logs"),
                     JSON,
                 ),
+                about=(
+                    "It needs no Gateway. --deep tries the doors of the running one: without the secret, as a "
+                    "foreign web page, with wrong secrets. --fix closes files to other users, sets open groups to "
+                    "the allow list and masks secrets in logs again. It exits with 1 when something is critical "
+                    "or a repair failed."
+                ),
                 example="openclaw security audit\n  openclaw security audit --deep --json\n"
                 "  openclaw security audit --fix",
             )

@@ -459,6 +459,9 @@ def _archive_all(client: GatewayClient, wanted: dict[str, Any]) -> dict[str, Any
 
 
 def _show_archive(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    if not answer.get("compressed") and not answer.get("problems"):
+        yield "No transcript is old enough to be compressed."
+        return
     before, after = answer.get("bytesBefore", 0), answer.get("bytesAfter", 0)
     yield f"{answer.get('compressed')} transcripts compressed, {before} bytes are now {after}."
     yield from (f"left as it is: {problem}" for problem in answer.get("problems") or [])
@@ -532,6 +535,10 @@ _ACTIONS = {
         show=_show_found,
         painted=True,
         call=_search_all,
+        about=(
+            "The first search reads what was never searched and shows how many transcripts are read. It answers "
+            "when all of them are."
+        ),
         example='openclaw sessions search "green shed" --role assistant',
     ),
     "export": Action(
@@ -565,6 +572,10 @@ _ACTIONS = {
         show=_show_archive,
         failed=lambda answer, args: not answer.get("ok"),
         call=_archive_all,
+        about=(
+            "Without --after-days the age of session.archive.afterDays counts (30 days). The Gateway does the "
+            "same by itself every hour; a transcript in use is left as it is."
+        ),
         example="openclaw sessions archive --after-days 30",
     ),
 }

@@ -258,6 +258,10 @@ COMMANDS = {
         "Open the web page in your browser, signed in",
         dashboard,
         (Flag("--no-open", "only print the address; it signs in once"), JSON),
+        about=(
+            "The address signs in once and within two minutes; the Gateway's token is in no address. A Gateway is "
+            "started if none runs. Without a screen the address is printed."
+        ),
         example="openclaw dashboard --no-open",
     ),
 }

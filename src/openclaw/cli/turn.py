@@ -55,6 +55,8 @@ class Turn:
         """What the run does now, in words for a status line."""
         self.attached_again = False
         """Whether the connection broke, so that a part of the run was not seen."""
+        self._missed_beginning = False
+        """Whether the message that arrives began before the connection. It is shown when it is complete."""
         self.final_text: str | None = None
         self.from_gateway = False
         """Whether the final text is the Gateway's own (the answer to a command) and so no Markdown."""
@@ -93,6 +95,7 @@ class Turn:
     def attach_again(self) -> None:
         """Prepares for the same run over a new connection: what was seen of its current message is void."""
         self.attached_again, self.waiting, self.streamed, self.doing = True, False, "", "thinking…"
+        self._missed_beginning = True
 
     @property
     def unfinished(self) -> bool:
@@ -102,6 +105,8 @@ class Turn:
         )
 
     def _agent(self, stream: str, data: dict[str, Any]) -> list[tuple[str, str]]:
+        if stream == "queue":
+            return []  # It says that the message waits, which the answer to the call said already.
         self.waiting = False
         if stream == "assistant":
             self.doing = "writing…"
@@ -133,7 +138,11 @@ class Turn:
     def _text(self, data: dict[str, Any]) -> list[tuple[str, str]]:
         delta, whole = str(data.get("delta") or ""), data.get("text")
         updates: list[tuple[str, str]] = []
-        if isinstance(whole, str) and len(whole) <= len(delta) and self.streamed:
+        begins = isinstance(whole, str) and len(whole) <= len(delta)
+        self._missed_beginning = self._missed_beginning and not begins
+        if self._missed_beginning:
+            return []
+        if begins and self.streamed:
             # The cumulative text starts again: this is a new message of the same run.
             updates.append((BREAK, ""))
             self.streamed = ""
@@ -152,7 +161,7 @@ class Turn:
         if phase == "result":
             text = result_text(data.get("result"))
             if data.get("isError"):
-                return [(FAILED, f"{name}: {text or data.get('meta') or 'failed'}")]
+                return [(FAILED, f"{name}: {failure_text(text) or data.get('meta') or 'failed'}")]
             return [(RESULT, text)] if text else []
         return []
 
@@ -224,6 +233,18 @@ def result_text(result: Any) -> str:
     if isinstance(result, dict) and isinstance(result.get("content"), list | str):
         return message_text(result)
     return "" if result is None else json.dumps(result, ensure_ascii=False)
+
+
+def failure_text(text: str) -> str:
+    """What a failed tool says for people: the sentence inside, where its result is an object with one."""
+    if not text.startswith("{"):
+        return text
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    error = found.get("error") if isinstance(found, dict) else None
+    return error if isinstance(error, str) and error.strip() else text
 
 
 def short_result(text: str) -> list[str]:

@@ -67,6 +67,10 @@ COMMANDS = {
         ),
         show=_show,
         painted=True,
+        about=(
+            "It takes the number of a message, a run id or its beginning, a session (its last messages) or a "
+            "label. It exits with 1 when nothing goes by that name."
+        ),
         example="openclaw why 3f2c81",
     )
 }

@@ -60,6 +60,7 @@ from openclaw.storage.base import (
     NO_REASON,
     AbortReason,
     Accept,
+    Fenced,
     FirstStep,
     LedgerRow,
     MessageBody,
@@ -71,7 +72,7 @@ from openclaw.storage.base import (
     Transcript,
     Writing,
 )
-from openclaw.storage.disk_errors import Descriptors, DiskWait, until_written
+from openclaw.storage.disk_errors import Descriptors, DiskWait, reads_wait, until_written
 
 RunKind: TypeAlias = Literal["main", "subagent", "cron"]
 
@@ -260,6 +261,7 @@ class Dispatcher:
         """Runs the newest message of the batch. The run answers the others too. The lane calls this."""
         record = batch[-1]
         self._limits.begin(lane.key)
+        reads_wait.set(True)
         try:
             await self._collect(lane, batch)
             turn = self._limits.turn(lane.key)
@@ -268,6 +270,8 @@ class Dispatcher:
             else:
                 async with turn:
                     await self._run(lane, record)
+        except Fenced:
+            pass  # Another node goes on with the message, and this one says nothing.
         except Exception as error:
             log.exception("run %s of %s failed", record.run_id, record.session_key)
             for other in reversed(batch[:-1]):
@@ -563,7 +567,8 @@ class Dispatcher:
 
     async def _note_running(self, record: RunRecord, session_id: str, reason: Reason = NO_REASON) -> None:
         if not record.abort.aborted:  # The note of a stop must stay the last one.
-            await self._runtime.ledger.advance(record.row.id, "running", reason, session_id=session_id)
+            with contextlib.suppress(ValueError):  # The message has ended meanwhile.
+                await self._runtime.ledger.advance(record.row.id, "running", reason, session_id=session_id)
 
     async def _note_stopped(self, records: Sequence[RunRecord], reason: Reason) -> None:
         """Notes that the runs are being stopped. On a disk that takes nothing, the notes are written later."""
@@ -592,6 +597,8 @@ class Dispatcher:
         async def settle() -> None:
             try:
                 await work
+            except Fenced:
+                pass
             except Exception:
                 log.exception("bookkeeping failed")
 

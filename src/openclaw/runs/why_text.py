@@ -227,7 +227,12 @@ def tell_turned_away(notes: Sequence[TurnedAway], zone: tzinfo | None = UTC) -> 
 
 
 def _waiting(row: LedgerRow, changes: Sequence[StateChange], now: int) -> list[str]:
-    waits = [place for place, change in enumerate(changes) if change.state == "queued"]
+    # A stop is noted before the run has ended, so that it outlives a crash. That is no wait.
+    waits = [
+        place
+        for place, change in enumerate(changes)
+        if change.state == "queued" and change.reason.code is not ReasonCode.STOPPED
+    ]
     restarted = any(changes[place].reason.code is ReasonCode.RESTARTED for place in waits)
     told = ["The Gateway stopped before it began and took it up again."] if restarted else []
     queued = next((place for place in waits if changes[place].reason.code is not ReasonCode.RESTARTED), None)

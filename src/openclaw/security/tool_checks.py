@@ -1,4 +1,5 @@
-"""Checks of what the agent may do: commands, files, extensions, and whether its model can be trusted with them."""
+"""Checks of what the agent may do: commands, files, extensions, whether its model can be trusted
+with them, and whether its sandbox holds."""
 
 from __future__ import annotations
 
@@ -6,20 +7,34 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from openclaw.config.agents import agent_config, agent_ids, fallback_models, image_models, primary_model, sandbox_config
+from openclaw.clock import SystemClock
+from openclaw.config.agents import (
+    agent_config,
+    agent_ids,
+    fallback_models,
+    image_models,
+    main_session_key,
+    primary_model,
+    sandbox_config,
+)
 from openclaw.config.schema import Config
+from openclaw.config.schema.agents import SandboxDocker, SandboxPrune
 from openclaw.config.schema.tools import ExecConfig
 from openclaw.security.audit import AuditFinding, Subject, finding
 from openclaw.tools.exec.allowlist import SAFE_USES
 from openclaw.tools.exec.programs import Program, names, runs_others
 from openclaw.tools.policy import ToolFilter, allowed_tools, profile
+from openclaw.tools.sandbox.boundary import Boundary
+from openclaw.tools.sandbox.launch import bind_mounts, missing
+from openclaw.tools.sandbox.plan import SandboxPlan, holds, make_plan
 
 RISKY_TOOLS = ("exec", "process", "write", "edit")
 SMALL_BILLIONS = 300
 _MAX_RULES_BYTES = 1 << 20
+_PRECIOUS_FOLDERS = ("/", "/etc", "/root", "/home", "/var", "/run")
 _WRITES_ANYTHING = names("tee dd cp mv ln install truncate chmod chown patch")
 _PARAMETERS = re.compile(r"(?<![a-z0-9.])(\d{1,4}(?:\.\d{1,3})?)b(?![a-z0-9])", re.IGNORECASE)
 _LEGACY = re.compile(r"gpt-3\.5|gpt-4-(?:0314|0613|32k)|text-davinci|claude-(?:1|2|instant)\b|gemini-1\.0|palm", re.I)
@@ -199,4 +214,56 @@ def _billions(model: str) -> float | None:
     return max(sizes) if sizes else None
 
 
-CHECKS = (exec_checks, file_tool_checks, extension_checks, mcp_checks, model_checks)
+def sandbox_checks(subject: Subject) -> Iterator[AuditFinding]:
+    config = subject.snapshot.config
+    wanted = {agent: sandbox_config(config, agent) for agent in agent_ids(config)}
+    on = [agent for agent, settings in wanted.items() if settings.mode != "off"]
+    described = any(settings.docker != SandboxDocker() for settings in wanted.values())
+    if described and not on:
+        detail = "sandbox.docker is set, and sandbox.mode is off: every command runs on this machine directly"
+        fix = "openclaw config set agents.defaults.sandbox.mode non-main"
+        yield finding("sandbox.docker_config_mode_off", detail, fix)
+    opened = [agent for agent in on if wanted[agent].docker.network == "host"]
+    if opened:
+        detail = (
+            f"agents {', '.join(opened)}: their sandbox has this machine's network, and reaches the Gateway's port "
+        )
+        detail += "and everything else that listens here"
+        fix = "openclaw config set agents.defaults.sandbox.docker.network none"
+        yield finding("sandbox.dangerous_network_mode", detail, fix)
+    plans: dict[str, SandboxPlan] = {}
+    for agent in on:
+        key = main_session_key(config, agent)
+        plans[agent] = make_plan(config, subject.state, agent, key, [(agent, key)])
+    binds = sorted({bind for plan in plans.values() for bind in _dangerous_binds(plan)})
+    if binds:
+        detail = f"the sandbox sees {', '.join(binds)}: what it finds or writes there counts outside of it"
+        fix = "keep sandbox.docker.binds to folders that hold nothing of value, with :ro"
+        yield finding("sandbox.dangerous_bind_mount", detail, fix)
+    if on and not opened and not binds:
+        for agent, plan in plans.items():
+            if why := _unavailable(plan):
+                detail = f"runs of {agent} are refused, since their sandbox cannot be had: {why}"
+                yield finding("sandbox.unavailable", detail, "openclaw sandbox explain")
+                break
+
+
+def _dangerous_binds(plan: SandboxPlan) -> list[str]:
+    try:
+        mounts = bind_mounts(plan)
+    except ValueError:
+        return []  # It is told as the reason why there is no sandbox.
+    home = str(Path.home())
+    return [
+        f"{mount.folder} ({'rw' if mount.writable else 'ro'})"
+        for mount in mounts
+        if mount.writable or mount.folder in _PRECIOUS_FOLDERS or holds(mount.folder, home)
+    ]
+
+
+def _unavailable(plan: SandboxPlan) -> str | None:
+    boundary = Boundary(plan, [], SandboxPrune(), SystemClock())
+    return boundary.closed or missing(plan, boundary.parts)
+
+
+CHECKS = (exec_checks, file_tool_checks, extension_checks, mcp_checks, model_checks, sandbox_checks)

@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any, Literal, TypeVar
 
 from openclaw.clock import Clock
@@ -83,6 +84,10 @@ def in_words(error: OSError) -> str:
     return f"the Gateway cannot write to its disk: {os.strerror(error.errno or errno.EIO)}{where}; {advice}"
 
 
+reads_wait: ContextVar[bool] = ContextVar("reads_wait", default=False)
+"""Whether this task reads again and again from a database that cannot be reached, as a run does, or fails at once."""
+
+
 class DiskWait:
     """How long a message had to wait for the disk, and why. ``why`` shows it."""
 
@@ -117,7 +122,7 @@ async def until_written(
             if disk is not None:
                 disk.waiting, disk.problem = True, os.strerror(error.errno or errno.EIO)
             level = logging.ERROR if wait_s == FIRST_PAUSE_S else logging.DEBUG
-            log.log(level, "%s; what was to be written waits (%s)", in_words(error), error)
+            log.log(level, "%s; what it was needed for waits (%s)", in_words(error), error)
         await pause(wait_s)
         if disk is not None:
             disk.waited_s += wait_s

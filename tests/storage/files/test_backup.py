@@ -18,7 +18,8 @@ import pytest
 import zstandard
 
 from openclaw.storage.files.backup import PIECE, BackupError, BackupFolder, settle_restored
-from tests.support.gateway import GatewayProcess, model_config
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import model_config
 from tests.support.model_server import ModelServer
 
 
@@ -53,6 +54,7 @@ def test_a_restored_folder_is_the_same_and_private(state: Path, tmp_path: Path) 
     kept = {name: data for name, data in content(state).items() if not name.startswith(("logs", "link"))}
     assert content(elsewhere) == kept
     assert (elsewhere.stat().st_mode & 0o777, (elsewhere / "openclaw.json").stat().st_mode & 0o777) == (0o700, 0o600)
+    assert {path.stat().st_mode & 0o777 for path in elsewhere.rglob("*") if path.is_dir()} == {0o700}
 
 
 def test_a_folder_that_cannot_be_read_is_named(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,20 +164,20 @@ async def test_a_backup_of_a_busy_gateway_is_whole_and_goes_on_elsewhere(tmp_pat
     config = model_config(models.base_url, models.api_key)
     env = {"OPENCLAW_BACKUP_PASSPHRASE": ""}
 
-    def command(gateway: GatewayProcess, *words: str) -> dict[str, object]:
+    def command(gateway: ForkedGateway, *words: str) -> dict[str, object]:
         run = [sys.executable, "-m", "openclaw", "backup", *words, "--to", str(tmp_path / "backups"), "--json"]
         done = subprocess.run(run, env=gateway.env, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    async with GatewayProcess(tmp_path / "state", config, env) as gateway, gateway.client() as client:
+    async with ForkedGateway(tmp_path / "state", config, env) as gateway, gateway.client() as client:
         for number in range(5):
             await client.chat(f"before {number} [[reply:answer {number}]]")
         talking = [asyncio.create_task(client.chat(f"meanwhile {n}", session_key=f"s{n}")) for n in range(20)]
         made = await asyncio.to_thread(command, gateway, "create")
         await asyncio.gather(*talking)
     assert made["skipped"] == []
-    other = GatewayProcess(tmp_path / "other", None, env)
+    other = ForkedGateway(tmp_path / "other", None, env)
     assert (await asyncio.to_thread(command, other, "verify"))["ok"] is True
     await asyncio.to_thread(command, other, "restore")
     async with other, other.client() as client:

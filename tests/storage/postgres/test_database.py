@@ -138,6 +138,12 @@ async def test_a_message_whose_commit_was_not_confirmed_is_new_when_it_comes_aga
         await stores.ledger.accept(message(), after=writing)
     monkeypatch.undo()
     assert [(await stores.ledger.accept(message(), after=writing))[1] for _ in range(2)] == [True, False]
+    stores.clock.now += 1
+    lose_confirmations(stores, monkeypatch)
+    with pytest.raises(StorageUnreachable):
+        await stores.ledger.accept(message())
+    monkeypatch.undo()
+    assert not (await stores.ledger.accept(message()))[1], "it was accepted long before"
     entry = await stores.sessions.update("main", MAIN, lambda entry: {**(entry or {}), "n": 1})
     assert entry == {"sessionId": "s1", "n": 1}
 

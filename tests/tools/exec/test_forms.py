@@ -19,6 +19,7 @@ import pytest
 from openclaw.clock import SystemClock
 from openclaw.storage.files.documents import FileDocuments
 from openclaw.tools.base import ToolContext, ToolError
+from openclaw.tools.exec import binding
 from openclaw.tools.exec.allowlist import FREE_ARGUMENTS, SAFE_USES, AllowRule, rule_for
 from openclaw.tools.exec.approvals import ApprovalRules, Approvals
 from openclaw.tools.exec.programs import _RUNS_ARGUMENTS, _RUNS_OTHERS
@@ -110,6 +111,9 @@ MODES: dict[str, tuple[ExecSettings, ExecOverrides]] = {
 }
 
 
+DIGESTS: dict[tuple[int, ...], str] = {}
+
+
 @pytest.fixture
 def seeded(workspace: Path) -> Path:
     (workspace / "seed").write_text("x\ny\n")
@@ -119,6 +123,18 @@ def seeded(workspace: Path) -> Path:
     (workspace / "seed.pl").write_text('open(F, ">ran");')
     (workspace / "seed.py").write_text('open("ran", "w")')
     return workspace
+
+
+@pytest.fixture(autouse=True)
+def digests_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of this machine have up to 100 MB and do not change. Each is read once for all tests of this file."""
+
+    def digest(fd: int, read: Any = binding._digest) -> str:  # pyright: ignore[reportPrivateUsage]
+        status = os.fstat(fd)
+        key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+        return DIGESTS[key] if key in DIGESTS else DIGESTS.setdefault(key, read(fd))
+
+    monkeypatch.setattr(binding, "_digest", digest)
 
 
 @pytest.fixture

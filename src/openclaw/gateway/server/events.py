@@ -595,7 +595,7 @@ class RunStream:
     def _tool(self, data: dict[str, Any], body: tuple[str, Callable[[], Any]] | None = None) -> None:
         """Sends a tool event to the connections that asked for this run, as detailed as the session's verbosity.
 
-        Our own clients (``delta-events``) show tool calls as progress lines at every verbosity.
+        Our own clients (``delta-events``) show tool calls as progress lines at every verbosity, and why one failed.
         """
         self._seq += 1
         if not self._record.watchers:
@@ -606,7 +606,8 @@ class RunStream:
         for client in map(self._broadcaster.find, self._record.watchers):
             if client is None or TOOL_EVENTS not in client.caps:
                 continue
-            if TOOL_OUTPUT in client.caps or level == "full":
+            failed = bool(data.get("isError")) and DELTA_EVENTS in client.caps
+            if TOOL_OUTPUT in client.caps or level == "full" or failed:
                 whole.append(client.conn_id)
             elif level == "on" or DELTA_EVENTS in client.caps:
                 brief.append(client.conn_id)

@@ -238,7 +238,8 @@ class BackupFolder:
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)  # It may hold keys.
             raise
-        fresh.chmod(0o700)
+        for folder, _, _ in os.walk(fresh):
+            Path(folder).chmod(0o700)
         aside: Path | None = None
         if state.exists() and any(state.iterdir()):
             aside = state.with_name(f"{state.name}.before-restore-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")

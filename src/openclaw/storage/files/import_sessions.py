@@ -52,19 +52,6 @@ class ImportedSession(msgspec.Struct, kw_only=True, rename="camel"):
     """What a person must know: why it failed, or what it was in conflict with."""
 
 
-class ImportTotals(msgspec.Struct, kw_only=True):
-    imported: int = 0
-    present: int = 0
-    conflict: int = 0
-    failed: int = 0
-    events: int = 0
-
-    def add(self, session: ImportedSession) -> None:
-        setattr(self, session.outcome, getattr(self, session.outcome) + 1)
-        if session.outcome == "imported":
-            self.events += session.events
-
-
 async def import_sessions(
     folder: Path, own_state: Path, sessions: SessionStore, *, dry_run: bool = False
 ) -> AsyncIterator[ImportedSession]:

@@ -83,6 +83,8 @@ class Rescued(msgspec.Struct):
         names = {"messages": "messages", "outbox": "parts of replies", "held": "held messages"}
         kept = self.taken.get("messages", 0)
         gone = [f"{count} {names[name]}" for name, count in self.lost.items() if count and name in names]
+        if not kept and not gone:
+            return "No message could be read in it. What was answered is in the transcripts; what still waited is lost."
         which = f" (number {', '.join(map(str, self.lost_messages[:20]))})" if self.lost_messages else ""
         lost = f"lost: {', '.join(gone)}{which}" if gone else "no message is lost"
         return f"{kept} messages could be read and were taken over; {lost}."

@@ -34,8 +34,6 @@ from openclaw.storage.files.store_file import parse_store
 
 DATABASES = "agent/openclaw-agent*.sqlite"
 ARCHIVE = "session-sqlite-import-archive"
-KNOWN_SCHEMA = 25
-"""The newest database schema whose layout is known. A newer one is read if it has the same tables and columns."""
 FIRST_WITH_SESSIONS = 4
 """Databases before this schema hold no sessions."""
 LARGEST_EVENT = 64 << 20

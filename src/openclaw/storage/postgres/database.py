@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -14,6 +14,7 @@ import asyncpg
 
 from openclaw.storage import faults
 from openclaw.storage.base import Fenced, StorageRefused
+from openclaw.storage.disk_errors import reads_wait, until_written
 from openclaw.storage.postgres.migrations import migrate
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ _UNREACHABLE = (
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
     asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InternalClientError,
 )
+_BROKEN = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""After these a connection may be in the middle of something, and is not used again."""
 _FULL = (asyncpg.DiskFullError,)
 
 
@@ -169,13 +173,13 @@ class PostgresDatabase:
 
     async def rows(self, statement: str, *values: Any) -> list[asyncpg.Record]:
         """Does one statement, which is a transaction of its own, and returns its rows."""
-        return await self._use(lambda connection: connection.fetch(statement, *values))
+        return await self._read(lambda connection: connection.fetch(statement, *values))
 
     async def row(self, statement: str, *values: Any) -> asyncpg.Record | None:
-        return await self._use(lambda connection: connection.fetchrow(statement, *values))
+        return await self._read(lambda connection: connection.fetchrow(statement, *values))
 
     async def value(self, statement: str, *values: Any) -> Any:
-        return await self._use(lambda connection: connection.fetchval(statement, *values))
+        return await self._read(lambda connection: connection.fetchval(statement, *values))
 
     async def write(self, statement: str, *values: Any) -> int:
         """Does one statement and returns how many rows it changed."""
@@ -234,6 +238,11 @@ class PostgresDatabase:
 
         return await self._use(inside)
 
+    async def _read(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        if not reads_wait.get():
+            return await self._use(work)
+        return await until_written(lambda: self._use(work), asyncio.sleep)
+
     async def _use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         async with self._connection() as connection:
             return await work(connection)
@@ -243,7 +252,12 @@ class PostgresDatabase:
         try:
             with storage_errors():
                 async with self._pool.acquire(timeout=CONNECT_S) as connection:
-                    yield connection
+                    try:
+                        yield connection
+                    except _BROKEN:
+                        with suppress(asyncpg.InterfaceError):  # The pool may have let it go already.
+                            connection.terminate()
+                        raise
         except Fenced:
             self.on_fenced()
             raise

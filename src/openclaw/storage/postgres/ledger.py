@@ -79,8 +79,11 @@ class PostgresLedger:
     def __init__(self, database: PostgresDatabase, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._doubtful: dict[str, None] = {}
-        """The runs of messages whose commit was not confirmed. If one comes again and is there, it is new."""
+        self._doubtful: dict[tuple[str, int], None] = {}
+        """The runs of messages whose commit was not confirmed, and when they were to be accepted.
+
+        If one comes again and was accepted at that time, it is new.
+        """
 
     @classmethod
     async def open(cls, database: PostgresDatabase, *, clock: Clock, only_reads: bool = False) -> PostgresLedger:
@@ -110,12 +113,13 @@ class PostgresLedger:
         try:
             row, new = await self._together(work, after)
         except StorageUnreachable:
-            if len(self._doubtful) < MOST_DOUBTFUL:
-                self._doubtful[message.run_id] = None
+            self._doubtful[message.run_id, now] = None
+            for oldest in list(self._doubtful)[: len(self._doubtful) - MOST_DOUBTFUL]:
+                del self._doubtful[oldest]
             raise
-        if message.run_id in self._doubtful:
-            del self._doubtful[message.run_id]
-            return row, new or row.run_id == message.run_id
+        if not new and (row.run_id, row.accepted_at) in self._doubtful:
+            del self._doubtful[row.run_id, row.accepted_at]
+            return row, True
         return row, new
 
     async def advance(
@@ -267,11 +271,15 @@ class PostgresLedger:
         return await self._messages(of_session, *map(without_nul, session))
 
     async def unowned(self, limit: int) -> list[SessionName]:
-        """Returns sessions that have messages without an end, and that no node owns."""
+        """Returns sessions that have messages without an end, and that no node owns.
+
+        Each node gets them in another order, so that those who ask together take different ones.
+        """
         rows = await self._database.rows(
-            "SELECT DISTINCT agent_id, session_key FROM messages WHERE ended_at IS NULL AND NOT EXISTS"
-            " (SELECT 1 FROM claims WHERE name = 'session:' || agent_id || ':' || session_key) LIMIT $1",
-            limit,
+            "SELECT agent_id, session_key FROM messages WHERE ended_at IS NULL AND NOT EXISTS"
+            " (SELECT 1 FROM claims WHERE name = 'session:' || agent_id || ':' || session_key)"
+            " GROUP BY agent_id, session_key ORDER BY hashtext($2 || session_key) LIMIT $1",
+            *(limit, self._database.node),
         )
         return [(agent, key) for agent, key in rows]
 

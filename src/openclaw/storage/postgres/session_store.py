@@ -15,7 +15,7 @@ from openclaw.json_text import encode
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_cron_run_alias
-from openclaw.storage.base import Change, SessionRow
+from openclaw.storage.base import Change, Fenced, SessionRow
 from openclaw.storage.postgres.database import NotWritten, PostgresDatabase, StaleWriter, Statement, without_nul
 from openclaw.storage.session_query import SessionPage, SessionQuery, search_text, session_ids, updated_at
 
@@ -242,6 +242,8 @@ class PostgresSessionStore:
             except StaleWriter as stale:
                 log.error("a change of a session is lost: %s", stale)
                 return self.forget(pending)
+            except Fenced:
+                return None  # The node forgets everything and starts anew, and it has said so.
             except OSError as error:
                 log.warning("a change of the session %s waits for the database: %s", pending.name[1], error)
             except Exception:

@@ -22,6 +22,7 @@ from openclaw.storage.base import (
     Compressed,
     Context,
     Entry,
+    Fenced,
     Shortened,
     StoredTranscript,
     Transcript,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LONGEST_TAIL = 1000
+SHORT = 100
+"""The lines of a transcript that has no more are read with its index."""
 PER_READ = 500
 """How many lines one statement reads at most where their number is not known."""
 _ROW = (
@@ -90,6 +93,8 @@ class PostgresTranscript(IndexedTranscript):
         self._under_way: list[StoredLine] = []
         """The lines of the transaction that is under way."""
         self._next_seq = row.last_seq + 1
+        self._loaded: dict[int, bytes] = {}
+        """Lines that were read with the index. They are kept until the branch is made of them."""
         self._before: BranchContext | None = None
         """The branch before the compaction that was just added."""
         self._writing: asyncio.Task[None] | None = None
@@ -116,18 +121,20 @@ class PostgresTranscript(IndexedTranscript):
         return bool(self._waiting) or self.lock.locked()
 
     async def load(self) -> None:
-        """Reads the index and the active branch."""
+        """Reads the index and the active branch, which of a short transcript is one question."""
         await self._load_index()
         self._leaf = len(self._index) - 1
         self._branch = await self._rebuild()
+        self._loaded = {}
 
     async def _load_index(self) -> None:
         rows = await self._store.database.rows(
             "SELECT seq, id, parent_id, type, length(body),"
-            " CASE WHEN type IN ('session', 'label', '') THEN body END FROM entries"
+            " CASE WHEN $2 OR type IN ('session', 'label', '') THEN body END FROM entries"
             " WHERE transcript_id = $1 ORDER BY seq",
-            self._row.id,
+            *(self._row.id, self._row.last_seq <= SHORT),
         )
+        self._loaded = {row[0]: row[5] for row in rows if row[5] is not None}
         index = self._index
         for seq, own, parent, kind, length, body in rows:
             if kind == "session":
@@ -212,6 +219,8 @@ class PostgresTranscript(IndexedTranscript):
         await asyncio.sleep(0)  # The ledger may ask for a transaction in the same step.
         try:
             await self.sync()
+        except Fenced:
+            pass  # The node forgets everything and starts anew, and it has said so.
         except OSError as error:
             log.error("lines of %s wait, because the database does not take them: %s", self.path, error)
         except Exception:
@@ -278,7 +287,7 @@ class PostgresTranscript(IndexedTranscript):
             return built.value
 
     async def _read(self, places: Sequence[int]) -> list[bytes]:
-        here = {line.seq: line.body for line in self._waiting}
+        here = self._loaded | {line.seq: line.body for line in self._waiting}
         numbers = [self._index.offsets[place] for place in places]
         missing = [seq for seq in numbers if seq not in here]
         if missing:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import secrets
 import shutil
 from collections.abc import Awaitable, Callable
@@ -25,7 +26,6 @@ from openclaw.tools.browser.actions import KINDS, act
 from openclaw.tools.browser.browsers import Browsers, RunningBrowser
 from openclaw.tools.browser.cdp import CdpClosed, CdpError
 from openclaw.tools.browser.guard import AddressRefused, checked_address
-from openclaw.tools.browser.labels import labelled
 from openclaw.tools.browser.snapshot import (
     EFFICIENT_CHARS,
     EFFICIENT_DEPTH,
@@ -43,6 +43,9 @@ ACTION_S = 120.0
 NAVIGATE_MS = 30_000
 MOST_LISTED = 500
 MOST_UPLOADS = 10
+MOST_LABELS = 150
+"""So many refs of a snapshot are drawn into a picture."""
+_LABEL_COLOUR = (220, 38, 38)
 MOST_UPLOAD_BYTES = 64 * 1024 * 1024
 MOST_KEPT_UPLOADS = 20
 """Copies of older uploads are deleted."""
@@ -334,7 +337,7 @@ class BrowserTool:
         told |= {"format": "ai", "stats": {"lines": made.lines, "chars": len(made.text), "refs": len(made.refs)}}
         if made.truncated:
             told["truncated"] = True
-        image = await labelled(tab) if arguments.get("labels") else None
+        image = await _labelled(tab) if arguments.get("labels") else None
         return Performed(_disarm(told), page=made.text, foreign=True, image=image)
 
     async def _screenshot(
@@ -443,3 +446,57 @@ def _disarm(value: Any, depth: int = 0) -> Any:
 def _picture(done: Performed) -> tuple[bytes, str]:
     assert done.image is not None
     return done.image
+
+
+class _Label(NamedTuple):
+    ref: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+async def _labelled(tab: Tab) -> tuple[bytes, str]:
+    """A picture of the window as PNG, with the refs of the last snapshot drawn in.
+
+    Elements outside of the window get no label.
+    """
+    labels: list[_Label] = []
+    view = (await tab.call("Page.getLayoutMetrics"))["cssVisualViewport"]
+    for ref, node in tab.refs.items():
+        if len(labels) >= MOST_LABELS:
+            break
+        if node.session:
+            continue  # Frames of other sites have places of their own.
+        try:
+            quads = (await tab.call("DOM.getContentQuads", {"backendNodeId": node.backend_id})).get("quads") or []
+        except CdpClosed:
+            raise
+        except CdpError:
+            continue  # It cannot be seen.
+        if not quads:
+            continue
+        across, down = quads[0][0::2], quads[0][1::2]
+        if max(across) > 0 and max(down) > 0 and min(across) < view["clientWidth"] and min(down) < view["clientHeight"]:
+            labels.append(_Label(ref, min(across), min(down), max(across), max(down)))
+    picture = await tab.screenshot("png", whole=False, node=None)
+    return await off_loop(lambda: _draw_labels(picture, labels, view["clientWidth"])), "image/png"
+
+
+def _draw_labels(picture: bytes, labels: list[_Label], width: float) -> bytes:
+    from PIL import Image, ImageDraw
+
+    with Image.open(io.BytesIO(picture)) as opened:
+        image = opened.convert("RGB")
+    scale = image.width / width if width else 1.0
+    draw = ImageDraw.Draw(image)
+    for label in labels:
+        left, top, right, bottom = (value * scale for value in label[1:])
+        draw.rectangle((left, top, max(left, right), max(top, bottom)), outline=_LABEL_COLOUR, width=2)
+        size = draw.textbbox((0, 0), label.ref)
+        place = (left, max(0.0, top - size[3] - 2))
+        draw.rectangle((*place, place[0] + size[2] + 4, place[1] + size[3] + 2), fill=_LABEL_COLOUR)
+        draw.text((place[0] + 2, place[1]), label.ref, fill="white")
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()

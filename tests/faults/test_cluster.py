@@ -1,0 +1,31 @@
+"""Nodes die, pause, leave and are cut off, and their database restarts: nothing is lost, run twice or out of order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.cluster_schedules import TROUBLES, ClusterSchedule, run_schedules
+from tests.support.model_server import ModelServer
+from tests.support.postgres import PostgresServer, needs_postgres
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[PostgresServer]:
+    """A server of its own, because it is restarted."""
+    programs = needs_postgres()
+    started = await asyncio.to_thread(lambda: PostgresServer(programs))
+    yield started
+    await asyncio.to_thread(started.remove)
+
+
+@pytest.mark.parametrize(("seed", "mode"), [(31, "followup"), (32, "steer")])
+async def test_every_trouble_once_while_messages_enter_at_every_node(
+    tmp_path: Path, models: ModelServer, server: PostgresServer, seed: int, mode: str
+) -> None:
+    schedule = ClusterSchedule(tmp_path, models, seed, mode, server=server)
+    await run_schedules(schedule, schedule.chance.sample(TROUBLES, len(TROUBLES)), messages=3)
+    assert schedule.deaths.total() == len(TROUBLES)
