@@ -25,6 +25,7 @@ PARAMS = {
         *("message", "agentId", "to", "replyTo", "sessionId", "sessionKey", "thinking", "deliver", "attachments"),
         *("channel", "replyChannel", "replyAccountId", "timeout", "idempotencyKey"),
     },
+    "cluster.status": set(),
     "outbox.list": {"state", "channel", "limit"},
     "outbox.retry": {"ids", "runId", "all"},
     "outbox.drop": {"ids", "runId", "all"},

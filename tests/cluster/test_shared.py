@@ -239,6 +239,9 @@ async def test_questions_of_a_node_that_died_are_closed_and_its_sessions_told(cl
         return heir.is_lost("0123456789")
 
     await until(told)
-    assert await first.gateway.runtime.documents.list("exec-pending/") == [
-        f"exec-pending/{first.gateway.runtime.claims.node}.json"
-    ]
+
+    async def alone() -> bool:
+        kept = await first.gateway.runtime.documents.list("exec-pending/")
+        return kept == [f"exec-pending/{first.gateway.runtime.claims.node}.json"]
+
+    await until(alone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -101,6 +102,20 @@ async def test_the_openai_endpoint_of_any_node_answers_in_a_session_of_another(p
         assert [message["role"] for message in history["messages"]] == ["user", "assistant"] * 3
 
 
+async def test_a_stream_over_http_ends_with_a_run_of_another_node(pair: Pair) -> None:
+    async with pair.owner.client() as client:
+        await client.chat("hello [[reply:Hi.]]")
+    params = {"sessionKey": "main", "message": "more [[reply:More.]]", "idempotencyKey": "r1"}
+    body = {"method": "chat.send", "params": params, "stream": True}
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    url = f"{pair.other.url}/__openclaw__/rpc"
+    async with aiohttp.ClientSession() as http, http.post(url, json=body, headers=headers) as answer:
+        frames = [json.loads(line) async for line in answer.content]
+    assert frames[0]["type"] == "res" and frames[0]["payload"]["status"] == "started"
+    final = [frame["payload"] for frame in frames if frame.get("event") == "chat"][-1]
+    assert final["state"] == "final" and text_of(final) == "More."
+
+
 async def test_what_a_node_writes_into_a_session_of_another_does_not_confuse_its_owner(pair: Pair) -> None:
     session = SessionRef("main", "agent:main:main")
     async with pair.owner.client() as here, pair.other.client() as there:
@@ -127,3 +142,41 @@ async def test_a_question_is_answered_from_any_node(pair: Pair) -> None:
         assert [one["id"] for one in listed["approvals"]] == [approval.id]
         await there.call("exec.approval.resolve", {"id": approval.id, "decision": "deny"})
     assert await approval.wait() == "deny"
+
+
+async def test_the_status_names_every_node_and_what_it_owns(pair: Pair) -> None:
+    async with pair.owner.client() as here, pair.other.client() as there:
+        await here.chat("hello [[reply:Hi.]]")
+        async with asyncio.timeout(30):
+            while True:
+                status = await there.call("cluster.status", {})
+                nodes = {node["url"]: node for node in status["nodes"]}
+                if nodes[pair.owner.url]["sessions"] == 1:
+                    break
+                await asyncio.sleep(0.05)
+    assert status["clustered"] and set(nodes) == {pair.owner.url, pair.other.url}
+    assert nodes[pair.other.url]["id"] == status["node"] and nodes[pair.owner.url]["connected"]
+    assert all(node["state"] == "alive" and node["leaseMs"] > 0 for node in nodes.values())
+
+
+async def test_a_node_that_is_told_to_stop_finishes_its_run_and_hands_the_session_over(
+    pair: Pair, models: ModelServer
+) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("Done before I go.", hold=held, hold_after=0))
+    async with pair.other.client() as there:
+        async with pair.owner.client() as here:
+            await here.call("chat.send", {"sessionKey": "main", "message": "think", "idempotencyKey": "r1"})
+            await models.wait_for_requests(1)
+        stopping = asyncio.create_task(pair.owner.stop())
+        cluster = pair.other.gateway.cluster
+        assert cluster is not None
+        async with asyncio.timeout(30):
+            while all(node.state == "alive" for node in cluster.membership.peers.values()):
+                await asyncio.sleep(0.01)
+        held.set()
+        assert text_of(await there.ending("r1")) == "Done before I go."
+        await stopping
+        assert text_of(await there.chat("and? [[reply:Here.]]", run_id="r2")) == "Here."
+        rows = {run_id: await pair.other.gateway.runtime.ledger.by_run(run_id) for run_id in ("r1", "r2")}
+        assert {run_id: row.attempts for run_id, row in rows.items() if row is not None} == {"r1": 1, "r2": 1}

@@ -133,6 +133,7 @@ CASES: dict[str, list[list[str]]] = {
     "node status": [["node", "status"], ["node", "status", "--json"]],
     "pairing list": [["pairing", "list", "signal"], ["pairing", "list", "signal", "--json"]],
     "pairing approve": [["pairing", "approve", "signal", f"x{ESCAPES}"]],
+    "cluster status": [["cluster", "status"], ["cluster", "status", "--json"]],
     "outbox list": [["outbox", "list"], ["outbox", "list", "--json"]],
     "outbox retry": [["outbox", "retry", "1"]],
     "outbox drop": [["outbox", "drop", "--all"]],

@@ -37,6 +37,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("skills", "skills", "List the agent's skills and what they lack"),
     ("config", "config", "Read and change openclaw.json"),
     ("channels", "channels", "Show the chat platforms and whether they are connected"),
+    ("cluster", "cluster", "Show the Gateways that share one database"),
     ("outbox", "outbox", "Show replies that wait for their delivery, try them again or drop them"),
     ("devices", "pairing", "Approve, reject, revoke or remove paired devices"),
     ("nodes", "nodes", "Show nodes, let them in and run commands on them"),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LINK_PATH = "/__openclaw__/link"
 NODE, NONCE, PROOF = "X-OpenClaw-Node", "X-OpenClaw-Nonce", "X-OpenClaw-Proof"
 MOST_NONCES, NONCE_S = 256, 30.0
+MOST_GONE = 1_000
 CONNECT_S = 5.0
 REDIAL_S, LONGEST_REDIAL_S = 0.1, 2.0
 WAIT_FOR_LINK_S = 5.0
@@ -74,8 +75,7 @@ LinkMessage: TypeAlias = LinkRequest | LinkPart | LinkAnswer | LinkEvent | LinkP
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(LinkMessage).decode
 OnPart: TypeAlias = Callable[[str, bytes], None]
-"""Takes a part of an answer. The last one has the kind ``END``. It is called before anything that came later."""
-END = "end"
+"""Takes a part of an answer. It is called before anything that came later is looked at."""
 Side: TypeAlias = Literal["dials", "answers"]
 
 
@@ -218,15 +218,13 @@ class Link:
                 self._answering.add(task)
                 task.add_done_callback(self._answering.discard)
             case LinkAnswer(id, data, problem):
-                future, on_part = self._asked.get(id, (None, None))
+                future, _ = self._asked.get(id, (None, None))
                 if future is None or future.done():
                     return
                 if problem:
                     future.set_exception(RemoteFailure(problem))
-                    return
-                if on_part is not None:
-                    on_part(END, data)
-                future.set_result(data)
+                else:
+                    future.set_result(data)
             case LinkPart(id, kind, data):
                 _, on_part = self._asked.get(id, (None, None))
                 if on_part is not None:
@@ -265,6 +263,8 @@ class Links:
         self._unsent_bytes: dict[str, int] = {}
         self._known: set[str] = set()
         """The nodes that lived when ``follow`` last looked."""
+        self._gone: dict[str, None] = {}
+        """Nodes that were given up or have left. They come back under another id, or not at all."""
         self.opened = 0
         """How many links were opened. After each, the other node knows nothing of what was sent before."""
 
@@ -333,6 +333,9 @@ class Links:
                 link.close()
             self._unsent.pop(node, None)
             self._unsent_bytes.pop(node, None)
+            self._gone[node] = None
+            while len(self._gone) > MOST_GONE:
+                self._gone.pop(next(iter(self._gone)))
         self._known = set(peers)
 
     async def close(self) -> None:
@@ -392,6 +395,8 @@ class Links:
         node, nonce = request.headers.get(NODE, ""), request.headers.get("X-OpenClaw-For", "")
         known = self._nonces.pop(nonce, None) is not None
         proof = self._proof("dials", node, self.node, nonce)
+        if node in self._gone:
+            return web.Response(status=410, text="this node was given up")
         if not known or not _same(request.headers.get(PROOF, ""), proof):
             return await self.challenge()
         recognise()

@@ -37,6 +37,7 @@ FREE_POLLS = 2
 KEPT_S = 3600
 """How long the rows of nodes that are gone stay."""
 TELL_S = 1.0
+MOST_GONE = 50
 RECONNECT_S = 0.1
 LONGEST_RECONNECT_S = 0.5
 RESTART_S = 3.0
@@ -47,10 +48,12 @@ log = logging.getLogger("openclaw.cluster")
 _LIVING = "state IN ('alive', 'draining')"
 _NODE_LOCK = "hashtextextended('openclaw-node/' || id, 0)"
 _WRITE_LOCK = "hashtextextended('openclaw-write/' || $1, 0)"
-_POLL = f"""
-SELECT id, url, fingerprint, host, pid, version, state, load,
+_COLUMNS = """id, url, fingerprint, host, pid, version, state, load,
   (extract(epoch FROM started_at) * 1000)::bigint AS started_at,
-  extract(epoch FROM lease_until - now())::float8 AS lease_left,
+  extract(epoch FROM lease_until - now())::float8 AS lease_left"""
+_ALL = f"SELECT {_COLUMNS} FROM nodes ORDER BY {_LIVING} DESC, nodes.started_at DESC LIMIT $1"
+_POLL = f"""
+SELECT {_COLUMNS},
   now() > greatest(lease_until, pg_postmaster_start_time() + $2 + $3) AS is_over,
   CASE WHEN id <> $1 AND {_LIVING} AND now() > pg_postmaster_start_time() + $3
     THEN pg_try_advisory_xact_lock_shared({_NODE_LOCK}) ELSE false END AS is_free
@@ -96,6 +99,8 @@ class Membership:
         self._lease_s = lease_s
         self._version = version
         self._connection: asyncpg.Connection | None = None
+        self._cut = asyncio.Event()
+        """Set when the connection has ended."""
         self._free: dict[str, int] = {}
         """How many polls in a row found the lock of a node free."""
         self._renewed_at = 0.0
@@ -182,6 +187,11 @@ class Membership:
         if self._connection is not None:
             self._connection.terminate()
 
+    async def all_nodes(self) -> list[NodeRow]:
+        """Returns the nodes that live, and those that went in the last hour, the newest first."""
+        rows = await self._database.rows(_ALL, MOST_GONE)
+        return [_node_of(row) for row in rows]
+
     # Watching
 
     async def _watch(self) -> None:
@@ -193,7 +203,10 @@ class Membership:
                         await self._take_locks()
                     await self._poll()
                 pause = RECONNECT_S
-                await asyncio.sleep(POLL_S)
+                with contextlib.suppress(TimeoutError):
+                    # A connection that was cut is opened again before the others miss its lock.
+                    async with asyncio.timeout(POLL_S):
+                        await self._cut.wait()
             except Fenced:
                 self._note_fenced()
             except (OSError, StorageRefused) as error:
@@ -215,10 +228,7 @@ class Membership:
         self._database_ms = (time.monotonic() - began) * 1000
         known, peers = set(self.peers), dict[str, NodeRow]()
         for row in rows:
-            node = NodeRow(
-                **{name: row[name] for name in NodeRow.__struct_fields__ if name != "load"},
-                load=msgspec.json.decode(row["load"], type=NodeLoad),
-            )
+            node = _node_of(row)
             if node.id == self.node:
                 self.own = node
                 if node.state in ("dead", "left"):
@@ -315,8 +325,15 @@ class Membership:
         if self._connection is not None:
             self._connection.terminate()
         self._connection = connection
+        self._cut.clear()
+        connection.add_termination_listener(lambda _: self._cut.set())
 
     def _live_connection(self) -> asyncpg.Connection:
         if self._connection is None or self._connection.is_closed():
             raise StorageUnreachable(ConnectionError("the connection was closed"))
         return self._connection
+
+
+def _node_of(row: asyncpg.Record) -> NodeRow:
+    fields = {name: row[name] for name in NodeRow.__struct_fields__ if name != "load"}
+    return NodeRow(**fields, load=msgspec.json.decode(row["load"], type=NodeLoad))

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from openclaw.cluster.claims import ClaimHearers, ClaimOwner, OwnedElsewhere
+from openclaw.cluster.claims import SCHEDULER, ClaimHearers, ClaimOwner, OwnedElsewhere
 from openclaw.cluster.membership import Membership
 from openclaw.storage.postgres.database import PostgresDatabase, without_nul
 
@@ -132,6 +132,11 @@ class PostgresClaims(ClaimHearers):
     def owned(self, prefix: str = "") -> list[str]:
         return [name for name in self._held if name.startswith(prefix)]
 
+    @property
+    def session_count(self) -> int:
+        """How many sessions this node owns. Other names are few."""
+        return len(self._held) - sum(1 for name in self._wanted if name in self._held)
+
     def idle(self, prefix: str, seconds: float, most: int) -> list[str]:
         """Returns names that were not asked for in this time."""
         before = time.monotonic() - seconds
@@ -168,6 +173,19 @@ class PostgresClaims(ClaimHearers):
     async def unwant(self, name: str) -> None:
         self._wanted.pop(name, None)
         await self.release(name)
+
+    async def unwant_all(self) -> None:
+        """Lets go of everything that was wanted, for a node that leaves."""
+        for name in list(self._wanted):
+            await self.unwant(name)
+
+    async def held_by_all(self) -> dict[str, str]:
+        """Returns which node owns each channel account and the scheduler."""
+        rows = await self._database.rows(
+            "SELECT name, node FROM claims WHERE (name >= 'channel:' AND name < 'channel;') OR name = $1 ORDER BY name",
+            SCHEDULER,
+        )
+        return {row[0]: row[1] for row in rows}
 
     async def try_wanted(self) -> None:
         """Claims what is wanted and free. The node does this whenever another one has gone, and every second."""

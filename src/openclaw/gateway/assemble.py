@@ -36,7 +36,6 @@ from openclaw.extensions.loader import load_extensions
 from openclaw.extensions.points import Taken
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
-from openclaw.gateway.auth.sign_in import SignInTickets
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.cluster import ClusterService
@@ -54,6 +53,7 @@ from openclaw.gateway.http import (
     sign_in,
     tools_invoke,
 )
+from openclaw.gateway.http.sign_in import SignInTickets
 from openclaw.gateway.messenger import ChannelMessenger
 from openclaw.gateway.methods import (
     agent,
@@ -61,6 +61,7 @@ from openclaw.gateway.methods import (
     browser,
     channels,
     chat,
+    cluster,
     context,
     cron,
     devices,
@@ -183,6 +184,7 @@ METHOD_FAMILIES = (
     transcripts,
     sessions_methods,
     usage,
+    cluster,
 )
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
 HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, sign_in, tools_invoke, control_ui)
@@ -646,23 +648,27 @@ async def _models_here(config: Config, environ: Mapping[str, str], state_dir: st
 
 async def close_gateway(gateway: Gateway) -> None:
     """Closes the parts in the order of the flow: runs first, because they still write to the stores."""
-    await gateway.shared_state.stop()
-    await gateway.scheduler.stop()
-    await gateway.runtime.extensions.tell_all("gateway_stopping")
-    await gateway.pipeline.close()
-    await gateway.team.close()
-    await gateway.dispatcher.stop()
-    await gateway.channel_services.stop()
-    if gateway.cluster is not None:
-        await gateway.cluster.close()
-    await gateway.stop()
-    await gateway.runtime.approvals.close()
-    await gateway.mcp.close()
-    await gateway.runtime.extensions.close()
-    await gateway.runtime.processes.close()
-    await gateway.browsers.close()
-    await gateway.runtime.memories.close()
-    await gateway.model_calls.close()
-    with contextlib.suppress(OSError):
-        await gateway.runtime.notes.synced()
-    await gateway.runtime.close_stores()
+    runtime = gateway.runtime
+    for close in (
+        gateway.shared_state.stop,
+        gateway.scheduler.stop,
+        partial(runtime.extensions.tell_all, "gateway_stopping"),
+        gateway.pipeline.close,
+        gateway.team.close,
+        gateway.dispatcher.stop,
+        gateway.channel_services.stop,
+        *([gateway.cluster.close] if gateway.cluster is not None else []),
+        gateway.stop,
+        runtime.approvals.close,
+        gateway.mcp.close,
+        runtime.extensions.close,
+        runtime.processes.close,
+        gateway.browsers.close,
+        runtime.memories.close,
+        gateway.model_calls.close,
+    ):
+        with contextlib.suppress(Fenced):  # A node that was given up writes nothing more, and is closed all the same.
+            await close()
+    with contextlib.suppress(OSError, Fenced):
+        await runtime.notes.synced()
+    await runtime.close_stores()

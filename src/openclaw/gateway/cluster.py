@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from aiohttp import web
 
-from openclaw.cluster.claims import SCHEDULER, SESSION, session_name
-from openclaw.cluster.links import LinkLost, Links, PartSender, RemoteFailure
+from openclaw.cluster.claims import CHANNEL, SCHEDULER, SESSION, session_name
+from openclaw.cluster.links import Link, LinkLost, Links, PartSender, RemoteFailure
 from openclaw.gateway.relay import ClusterRelay
 from openclaw.gateway.remote_calls import MOST_HOPS, answer_remote, hand_on
 from openclaw.gateway.remote_messages import RemoteMessages
 from openclaw.gateway.server.params import decode_any, encode, encode_response
 from openclaw.gateway.server.places import place_of, session_of
 from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
+from openclaw.storage.base import END_STATES, Fenced
 from openclaw.tools.exec.approvals import LostApproval, UnknownApproval
 
 if TYPE_CHECKING:
-    from openclaw.cluster.membership import NodeLoad
+    from openclaw.cluster.membership import NodeLoad, NodeRow
     from openclaw.cluster.postgres_claims import PostgresClaims
     from openclaw.gateway.gateway import Gateway
     from openclaw.storage.postgres.ledger import PostgresLedger
@@ -37,6 +38,8 @@ RELEASED_AT_ONCE = 500
 PATIENCE_S = 15.0
 """How long a request waits for a node that does not answer, or for the one that takes its place."""
 RETRY_S = 0.1
+DRAIN_PAUSE_S = 0.05
+MOST_COUNTED = 1_000
 ROW = "row"
 """The event that tells the owner of a session that another node has changed its row."""
 JOBS_S = 30.0
@@ -53,6 +56,7 @@ class ClusterService:
     def __init__(self, gateway: Gateway, claims: PostgresClaims, stores: ClusterStores) -> None:
         self._gateway = gateway
         self._sessions, self._ledger = stores
+        self._storage = self._sessions.path("")
         self.claims = claims
         self.membership = claims.membership
         self.links = Links(self.membership, self._serve, self._hear)
@@ -76,7 +80,9 @@ class ClusterService:
             self._resume_jobs,
         ]
         self._resumed_at, self._resumed_with = 0.0, set[str]()
+        self._released_at = 0.0
         claims.on_gained(SESSION, self._gained)
+        claims.on_gained(CHANNEL, self._gained_account)
         claims.ask_to_release = self._ask_to_release
 
     def attach(self) -> None:
@@ -100,8 +106,46 @@ class ClusterService:
         await self.take_unowned()
         self.membership.start()
 
+    async def drain(self) -> None:
+        """Hands over what this node owns, before it leaves: runs that end soon are waited for, others go on elsewhere.
+
+        Without another node there is nobody to hand over to.
+        """
+        try:
+            await self._drain()
+        except (OSError, Fenced) as error:
+            log.warning("this node leaves without handing over what it owns: %s", error)
+
+    async def _drain(self) -> None:
+        await self.membership.drain()
+        if not any(node.state == "alive" for node in self.membership.peers.values()) or self.membership.fenced:
+            return
+        self._gateway.ready = False
+        log.info("leaving the cluster: %d runs under way", self._gateway.dispatcher.busy())
+        await self.claims.unwant_all()
+        until = time.monotonic() + self._gateway.runtime.config.current.cluster.drain_seconds
+        while time.monotonic() < until and not self.membership.fenced:
+            names = self.claims.owned(SESSION)
+            await self.claims.release_all([one for one in names if not self._gateway.dispatcher.in_use(_key_of(one))])
+            if not self.claims.owned(SESSION):
+                break
+            await asyncio.sleep(DRAIN_PAUSE_S)
+
     async def close(self) -> None:
         await self.links.close()
+
+    async def status(self) -> dict[str, Any]:
+        """The nodes of the cluster as people and programs see them."""
+        nodes, holds = await self.membership.all_nodes(), await self.claims.held_by_all()
+        links = {link.node: link for link in self.links.all()}
+        return {
+            "node": self.claims.node,
+            "storage": self._storage,
+            "ts": self._gateway.runtime.clock.now_ms(),
+            "nodes": [_node_view(node, links.get(node.id)) for node in nodes],
+            "holds": holds,
+            "unowned": len(await self._ledger.unowned(MOST_COUNTED)),
+        }
 
     # Which node answers
 
@@ -217,12 +261,16 @@ class ClusterService:
         """Claims sessions with unfinished messages that nobody owns. ``_gained`` goes on with their messages."""
         for _ in range(MOST_TAKEN):
             found = [session_name(*session) for session in await self._ledger.unowned(TAKEN_AT_ONCE)]
-            if not found or not await self.claims.claim_free(found):
+            if not found or self.membership.state != "alive":
                 return
+            await self.claims.claim_free(found)
 
     async def release_idle(self) -> None:
         """Lets sessions go that nobody has used for a while, so that any node may answer their next message."""
-        seconds = self._gateway.runtime.config.current.cluster.idle_seconds
+        seconds, now = self._gateway.runtime.config.current.cluster.idle_seconds, time.monotonic()
+        if now - self._released_at < seconds / 10:
+            return
+        self._released_at = now
         names = self.claims.idle(SESSION, seconds, RELEASED_AT_ONCE)
         await self.claims.release_all([name for name in names if not self._gateway.dispatcher.in_use(_key_of(name))])
 
@@ -237,6 +285,11 @@ class ClusterService:
             await self._gateway.notices.end_interrupted((agent_id, key))
             await self._gateway.dispatcher.find_unfinished(session=(agent_id, key))
             self._gateway.dispatcher.start_unfinished(key)
+
+    async def _gained_account(self, name: str) -> None:
+        """Hands on the messages that waited for more words where the account was before."""
+        channel, _, account = name.removeprefix(CHANNEL).partition(":")
+        self._gateway.spawn(self._gateway.pipeline.recover((channel, account)))
 
     async def _ask_to_release(self, node: str, name: str) -> None:
         try:
@@ -259,18 +312,24 @@ class ClusterService:
         self._resumed_with = peers
 
     async def _settle_lost(self) -> None:
-        """Lets those look again who follow or await runs of nodes that are gone."""
+        """Tells those who follow runs of nodes that are gone how they ended, if they ended just before."""
         lost = [run_id for run_id, node in self.relay.active.items() if node not in self.membership.peers]
         for run_id in lost:
-            self.relay.active.pop(run_id, None)
-            self.relay.wake(run_id)
+            row = await self._ledger.by_run(run_id)
+            if row is None or row.state in END_STATES:
+                self.relay.active.pop(run_id, None)
+                if row is not None:
+                    self.relay.tell_end(row)
+                self.relay.wake(run_id)
+            elif self.claims.owns(session_name(row.agent_id, row.session_key)):
+                self.relay.active.pop(run_id, None)  # Its new owner tells of it.
 
     def _load(self) -> NodeLoad:
         from openclaw.cluster.membership import NodeLoad
 
         dispatcher = self._gateway.dispatcher
         return NodeLoad(
-            sessions=len(self.claims.owned(SESSION)),
+            sessions=self.claims.session_count,
             runs=dispatcher.busy(),
             queued=dispatcher.queued(),
             clients=len(self._gateway.broadcaster.clients),
@@ -285,6 +344,24 @@ class ClusterService:
 
 def _key_of(name: str) -> str:
     return name.removeprefix(SESSION).partition(":")[2]
+
+
+def _node_view(node: NodeRow, link: Link | None) -> dict[str, Any]:
+    load = msgspec.to_builtins(node.load)
+    return {
+        "id": node.id,
+        "url": node.url,
+        "host": node.host,
+        "pid": node.pid,
+        "version": node.version,
+        "state": node.state,
+        "startedAt": node.started_at,
+        "leaseMs": max(0, round(node.lease_left * 1000)),
+        **load,
+        "connected": link is not None,
+        "waitingBytes": link.waiting_bytes if link else 0,
+        "droppedEvents": link.dropped if link else 0,
+    }
 
 
 def _held_id(params: Any) -> tuple[str, str] | None:

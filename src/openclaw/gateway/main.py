@@ -217,7 +217,8 @@ async def serving(
         if gateway.cluster is not None:
             await gateway.cluster.start(server.url(host), gateway.tls.fingerprint if gateway.tls else "")
         await tell_lost(gateway)
-        await gateway.pipeline.recover()
+        if gateway.cluster is None:
+            await gateway.pipeline.recover()
         await gateway.team.start()
         await gateway.tell_repairs()
         await gateway.channel_services.start()
@@ -225,6 +226,8 @@ async def serving(
         await gateway.runtime.extensions.tell_all("gateway_started")
         yield gateway, server
         restart = gateway.restart.requested.is_set()
+        if gateway.cluster is not None:
+            await gateway.cluster.drain()
         await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)
     finally:
         await close_gateway(gateway)

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from openclaw.gateway.auth.authorise import EVENT_RIGHTS
 from openclaw.gateway.server.events import GrowingText, Payload, field_of, spoken
 from openclaw.gateway.server.params import NotJson, decode_any, encode
+from openclaw.runs.why_text import reason_text
+from openclaw.sessions.keys import shown_key
+from openclaw.storage.base import LedgerRow
 
 if TYPE_CHECKING:
     from openclaw.cluster.links import Links
@@ -123,6 +126,22 @@ class ClusterRelay:
             self._gateway.dispatcher.wake_waiters(run_id)
         finally:
             self._publishing = False
+
+    def tell_end(self, row: LedgerRow) -> None:
+        """Tells the clients of this node the end of a run whose own node died before it could."""
+        text, key = str((row.result or {}).get("text") or ""), shown_key(row.session_key)
+        state = {"answered": "final", "silent": "final", "superseded": "aborted"}.get(row.state, "error")
+        payload: dict[str, Any] = {"runId": row.run_id, "sessionKey": key, "seq": 0, "state": state}
+        if state == "error":
+            payload["errorMessage"] = reason_text(row.reason) or row.state
+        elif text:
+            payload["message"] = spoken(text, self._gateway.runtime.clock.now_ms())
+        self._publishing = True
+        try:
+            self._gateway.broadcaster.publish("chat", payload)
+        finally:
+            self._publishing = False
+        self._texts.pop(row.run_id, None)
 
     def _note(self, node: str, event: str, payload: Any) -> None:
         run_id = field_of(payload, "runId")

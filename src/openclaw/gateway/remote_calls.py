@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from openclaw.cluster.links import END, LinkLost, Links, PartSender, RemoteFailure
+from openclaw.cluster.links import LinkLost, Links, PartSender, RemoteFailure
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES, Client, ClientInfo, field_of
 from openclaw.gateway.server.registry import Answer, MethodCall
@@ -66,11 +66,11 @@ async def hand_on(links: Links, node: str, call: MethodCall, raw: msgspec.Raw | 
         method=call.method,
         params=bytes(raw),
     )
-    sent = False
+    answer, sent = RemoteAnswer(b"", False, ""), False
 
     def take(kind: str, data: bytes) -> None:
         # It is sent here, because events that the other node sent later must not overtake the answer.
-        nonlocal sent
+        nonlocal answer, sent
         match kind:
             case "frame":
                 client.send_frame(data)
@@ -78,14 +78,15 @@ async def hand_on(links: Links, node: str, call: MethodCall, raw: msgspec.Raw | 
                 client.follow_run(data.decode())
             case "finish":
                 client.finish_after(data.decode())
-            case _ if kind == END and client.sink.buffered <= MAX_BUFFERED_BYTES:
-                client.send_frame(_decode_answer(data).frame)
-                sent = True
+            case "answer":
+                answer, sent = _decode_answer(data), client.sink.buffered <= MAX_BUFFERED_BYTES
+                if sent:
+                    client.send_frame(answer.frame)
             case _:
                 pass
 
     try:
-        answer = _decode_answer(await links.ask(node, "call", _encode(request), take))
+        await links.ask(node, "call", _encode(request), take)
     except RemoteFailure as failure:
         raise LinkLost(str(failure)) from failure
     return Answer(answer.frame, answer.ok, answer.message, sent)
@@ -96,9 +97,14 @@ async def answer_remote(gateway: Gateway, links: Links, data: bytes, parts: Part
     call = _decode_call(data)
     client = RemoteClient(call, links, parts)
     gateway.broadcaster.add_remote(client)
-    answering = gateway.spawn(registry.answer(gateway, client, call.id, call.method, call.params, call.hops))
-    answer = await asyncio.shield(answering)
-    return _encode(RemoteAnswer(answer.frame, answer.ok, answer.message))
+
+    async def answer() -> None:
+        made = await registry.answer(gateway, client, call.id, call.method, call.params, call.hops)
+        # It leaves before the events of the run that the call has begun.
+        parts.send("answer", _encode(RemoteAnswer(made.frame, made.ok, made.message)))
+
+    await asyncio.shield(gateway.spawn(answer()))
+    return b""
 
 
 class RemoteSink:

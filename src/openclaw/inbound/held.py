@@ -98,10 +98,17 @@ class Held:
         for key in keys:
             self._problems.pop(key, None)
 
-    async def take_up(self, start: Callable[[Inbound], asyncio.Task[None]]) -> list[asyncio.Task[None]]:
-        """Starts to hand on what an earlier process held. What cannot be read, or failed too often, is given up."""
+    async def take_up(
+        self, start: Callable[[Inbound], asyncio.Task[None]], account: tuple[str, str] | None = None
+    ) -> list[asyncio.Task[None]]:
+        """Starts to hand on what an earlier process held. What cannot be read, or failed too often, is given up.
+
+        ``account`` is the channel and the account whose messages are taken up. None: those of all.
+        """
         tasks: list[asyncio.Task[None]] = []
         for held in await self._rows():
+            if account is not None and tuple(held.key.split("|")[:2]) != account:
+                continue
             try:
                 inbound = read(held)
                 problem = "the Gateway stopped each time it tried" if held.attempts >= MOST_ATTEMPTS else ""

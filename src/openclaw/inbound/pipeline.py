@@ -416,15 +416,18 @@ class Pipeline:
             return False
         return await take_back_turn(self._runtime, self._dispatcher, row)
 
-    async def recover(self) -> int:
+    async def recover(self, account: tuple[str, str] | None = None) -> int:
         """Ends the commands that the last Gateway left, and hands on what waited for more words when it ended.
+
+        ``account`` is a channel and its account that this node has just gained: only what waited there is handed on.
 
         Dedupe skips what it had handed on. It returns soon, even if the disk takes nothing: then the messages wait,
         before later ones of their sender.
         """
         try:
-            await self._notices.end_interrupted()
-            tasks = await self.held.take_up(self._debouncer.hand_on)
+            if account is None:
+                await self._notices.end_interrupted()
+            tasks = await self.held.take_up(self._debouncer.hand_on, account)
         except OSError as error:
             log.error("what the last Gateway left cannot be taken up now: %s", error)
             return 0

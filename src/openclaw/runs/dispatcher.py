@@ -60,6 +60,7 @@ from openclaw.storage.base import (
     NO_REASON,
     AbortReason,
     Accept,
+    Fenced,
     FirstStep,
     LedgerRow,
     MessageBody,
@@ -269,6 +270,8 @@ class Dispatcher:
             else:
                 async with turn:
                     await self._run(lane, record)
+        except Fenced:
+            pass  # Another node goes on with the message, and this one says nothing.
         except Exception as error:
             log.exception("run %s of %s failed", record.run_id, record.session_key)
             for other in reversed(batch[:-1]):
@@ -594,6 +597,8 @@ class Dispatcher:
         async def settle() -> None:
             try:
                 await work
+            except Fenced:
+                pass
             except Exception:
                 log.exception("bookkeeping failed")
 

@@ -36,6 +36,7 @@ READ = names("""
     chat.view chat.commands chat.media sessions.entries mcp.status plugins.list
     models.status
     outbox.list
+    cluster.status
 """)
 WRITE = names("""
     send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set node.invoke

@@ -39,6 +39,8 @@ class ClusterConfig(Record):
     """How long a node that gives no sign of life keeps its sessions."""
     idle_seconds: Positive = 300
     """After how long without a message a session may be answered by another node."""
+    drain_seconds: Count = 15
+    """How long a node that is told to stop waits for its runs before others go on with them."""
 
 
 class Commands(Record):

@@ -21,6 +21,7 @@ _METHODS: dict[Right, str] = {
         mcp.status plugins.list
         models.status
         outbox.list
+        cluster.status
     """,
     "write": """
         send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set

@@ -50,7 +50,7 @@ _METHODS: dict[Place, str] = {
         node.rename node.invoke.result node.event skills.status skills.update skills.bins sessions.search
         sessions.export sessions.importFolder sessions.archive sessions.list sessions.preview sessions.resolve
         sessions.archived sessions.tree sessions.entries sessions.usage sessions.usage.timeseries
-        sessions.usage.logs usage.cost usage.status
+        sessions.usage.logs usage.cost usage.status cluster.status
     """,
 }
 PLACES: Mapping[str, Place] = {name: place for place, names in _METHODS.items() for name in names.split()}

@@ -271,11 +271,15 @@ class PostgresLedger:
         return await self._messages(of_session, *map(without_nul, session))
 
     async def unowned(self, limit: int) -> list[SessionName]:
-        """Returns sessions that have messages without an end, and that no node owns."""
+        """Returns sessions that have messages without an end, and that no node owns.
+
+        Each node gets them in another order, so that those who ask together take different ones.
+        """
         rows = await self._database.rows(
-            "SELECT DISTINCT agent_id, session_key FROM messages WHERE ended_at IS NULL AND NOT EXISTS"
-            " (SELECT 1 FROM claims WHERE name = 'session:' || agent_id || ':' || session_key) LIMIT $1",
-            limit,
+            "SELECT agent_id, session_key FROM messages WHERE ended_at IS NULL AND NOT EXISTS"
+            " (SELECT 1 FROM claims WHERE name = 'session:' || agent_id || ':' || session_key)"
+            " GROUP BY agent_id, session_key ORDER BY hashtext($2 || session_key) LIMIT $1",
+            *(limit, self._database.node),
         )
         return [(agent, key) for agent, key in rows]
 
