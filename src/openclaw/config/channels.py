@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -19,6 +20,7 @@ CLOSED = ChannelAccount(enabled=False, dm_policy="disabled", group_policy="disab
 """Stands for a section that cannot be read. It lets nobody in."""
 
 
+@lru_cache(maxsize=256)
 def normalize_account_id(value: str | None) -> str:
     """Normalises like an agent id, but blank text becomes ``default``."""
     if not (value or "").strip():
@@ -31,6 +33,8 @@ def normalize_account_id(value: str | None) -> str:
 
 def account_named(accounts: Mapping[str, T], account_id: str | None) -> T | None:
     """The section of an account, whichever way the configuration spells its name."""
+    if not accounts:
+        return None
     wanted = normalize_account_id(account_id)
     return next((section for name, section in accounts.items() if normalize_account_id(str(name)) == wanted), None)
 
