@@ -507,7 +507,7 @@ PROMPT_MAKERS = {
     "UserMessage": {
         "agent/compaction/memory_flush.py", "agent/compaction/pins.py", "agent/compaction/summary.py",
         "agent/continuation.py", "agent/recorder.py", "agent/window/history_cleaner.py", "agent/window/window.py",
-        "messages.py", "models/trial.py", "runs/dispatcher.py", "sessions/tree.py",
+        "messages.py", "models/calls.py", "runs/dispatcher.py", "sessions/tree.py",
     },
     "Incoming": {
         "gateway/http/openai_run.py", "gateway/methods/agent.py", "gateway/methods/chat.py", "gateway/nodes/events.py",

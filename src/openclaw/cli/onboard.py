@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from openclaw.cli.client import GatewayClient
     from openclaw.config.schema import Config
     from openclaw.models.base import Model
-    from openclaw.models.trial import Trial
+    from openclaw.models.calls import Trial
 
 OFFERED = ("anthropic", "openai", "openrouter", "google", "xai", "groq", "mistral", "deepseek")
 """The providers whose key a person is asked for, in this order. ``--provider`` takes others too."""
@@ -239,13 +239,12 @@ def try_model(answerer: Answerer) -> Trial:
     import asyncio
 
     from openclaw.models.base import ModelError
-    from openclaw.models.trial import Trial
+    from openclaw.models.calls import Trial
 
     async def attempt() -> Trial:
         from openclaw.clock import SystemClock
-        from openclaw.models.calls import ModelCalls
+        from openclaw.models.calls import ModelCalls, try_key
         from openclaw.models.keys import Keys
-        from openclaw.models.trial import try_key
 
         async def at_once() -> None:
             pass

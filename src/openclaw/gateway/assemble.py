@@ -36,7 +36,6 @@ from openclaw.extensions.loader import load_extensions
 from openclaw.extensions.points import Taken
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
-from openclaw.gateway.auth.sign_in import SignInTickets
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.cluster import ClusterService
@@ -54,6 +53,7 @@ from openclaw.gateway.http import (
     sign_in,
     tools_invoke,
 )
+from openclaw.gateway.http.sign_in import SignInTickets
 from openclaw.gateway.messenger import ChannelMessenger
 from openclaw.gateway.methods import (
     agent,

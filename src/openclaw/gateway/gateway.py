@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from openclaw.config.schema import Config
     from openclaw.gateway.auth.devices import Devices
     from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
-    from openclaw.gateway.auth.sign_in import SignInTickets
     from openclaw.gateway.channel_services import ChannelServices
     from openclaw.gateway.cluster import ClusterService
     from openclaw.gateway.event_loop import LoopFairness, LoopLag
     from openclaw.gateway.health import DiskCheck, Health
+    from openclaw.gateway.http.sign_in import SignInTickets
     from openclaw.gateway.methods.transcripts import FolderImport
     from openclaw.gateway.metrics import Metrics
     from openclaw.gateway.nodes.nodes import Nodes

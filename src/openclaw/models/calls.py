@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from openclaw.clock import Clock
-from openclaw.messages import AssistantMessage
+from openclaw.messages import AssistantMessage, UserMessage
 from openclaw.models import anthropic, openai_chat, openai_responses
-from openclaw.models.base import Credential, Done, Model, ModelError, ModelRequest, OnEvent, Provider
+from openclaw.models.base import Credential, Done, ErrorKind, Model, ModelError, ModelRequest, OnEvent, Provider
 from openclaw.models.http import HttpProvider, ModelHttp, encode_body
 from openclaw.models.keys import Keys
 from openclaw.models.local.provider import LocalProvider
@@ -17,6 +20,10 @@ from openclaw.models.local.provider import LocalProvider
 if TYPE_CHECKING:
     from openclaw.config.schema import Config
 
+TRIAL_S = 60.0
+TRIAL_TOKENS = 256
+"""Enough for models that think before they speak. The answer to a trial is one sentence."""
+_TRIAL_QUESTION = "Say hello in one short sentence."
 _BODIES = {
     "anthropic-messages": anthropic.build_body,
     "openai-completions": openai_chat.build_body,
@@ -112,3 +119,37 @@ def wire_body(request: ModelRequest) -> bytes | None:
     """The bytes a request is sent with, built again from the request. None for a model without a network."""
     build = _BODIES.get(request.model.api)
     return None if build is None else encode_body(build(request))
+
+
+class Trial(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How one try of a key went."""
+
+    ok: bool
+    said: str = ""
+    """What the model answered."""
+    error: str = ""
+    kind: ErrorKind = "other"
+    duration_ms: int = 0
+
+
+async def try_key(provider: Provider, model: Model, key: str, clock: Clock, *, timeout_s: float = TRIAL_S) -> Trial:
+    """Sends the model one real message with this key. Never raises for a call that fails."""
+    request = ModelRequest(
+        model=model,
+        system="You are a helpful assistant.",
+        messages=[UserMessage(content=_TRIAL_QUESTION, timestamp=clock.now_ms())],
+        max_tokens=min(TRIAL_TOKENS, model.max_tokens),
+    )
+    began = clock.now_ms()
+    try:
+        async with asyncio.timeout(timeout_s), aclosing(provider.stream(request, key)) as events:
+            async for event in events:
+                if isinstance(event, Done):
+                    said = event.message.text.strip()
+                    return Trial(ok=True, said=said, duration_ms=clock.now_ms() - began)
+        failed = Trial(ok=False, error="The stream ended without an answer.", kind="network")
+    except ModelError as error:
+        failed = Trial(ok=False, error=str(error), kind=error.kind)
+    except TimeoutError:
+        failed = Trial(ok=False, error=f"There was no answer within {timeout_s:.0f} seconds.", kind="timeout")
+    return msgspec.structs.replace(failed, duration_ms=clock.now_ms() - began)

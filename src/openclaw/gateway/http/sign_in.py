@@ -1,12 +1,18 @@
-"""Gives the web page the secret that a one-time ticket stands for."""
+"""One-time sign-in of the web page: a ticket that stands for a secret once, for two minutes.
+
+``openclaw dashboard`` puts the secret that it knows behind a ticket and opens the page with the ticket. So the secret
+is in no address, no list of processes and no history of a browser.
+"""
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
 
+from openclaw.clock import Clock
 from openclaw.gateway.auth.origin import PeerAddress, caller_key
 from openclaw.gateway.auth.shared_auth import SecretCheck
 from openclaw.gateway.http.common import RequestRefused, json_response, read_json
@@ -15,7 +21,28 @@ if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
     from openclaw.gateway.server.server import Route
 
+LIFETIME_MS = 120_000
+MOST_OPEN = 16
+"""Tickets that can be open at once. The oldest gives way."""
 MAX_BODY_BYTES = 1024
+
+
+class SignInTickets:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._open: dict[str, tuple[str, int]] = {}
+
+    def issue(self, secret: str) -> str:
+        ticket = secrets.token_urlsafe(24)
+        while len(self._open) >= MOST_OPEN:
+            del self._open[next(iter(self._open))]
+        self._open[ticket] = (secret, self._clock.now_ms() + LIFETIME_MS)
+        return ticket
+
+    def redeem(self, ticket: str) -> str | None:
+        """The secret behind a ticket, which is worth nothing from then on. None when it is not or no longer good."""
+        secret, until = self._open.pop(ticket, ("", 0))
+        return secret if self._clock.now_ms() < until else None
 
 
 class SignInBody(msgspec.Struct):
@@ -23,7 +50,10 @@ class SignInBody(msgspec.Struct):
 
 
 async def redeem(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
-    """Whoever asks needs no secret, but a ticket. Wrong tickets are slowed down as wrong secrets are."""
+    """Gives the web page the secret behind a ticket.
+
+    Whoever asks needs no secret, but a ticket. Wrong tickets are slowed down as wrong secrets are.
+    """
     try:
         ticket = (await read_json(request, MAX_BODY_BYTES, SignInBody)).ticket
     except RequestRefused:

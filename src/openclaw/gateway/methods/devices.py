@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from openclaw.gateway.auth.authorise import beyond
 from openclaw.gateway.auth.devices import summary, token_scopes
-from openclaw.gateway.auth.sign_in import LIFETIME_MS
+from openclaw.gateway.http.sign_in import LIFETIME_MS
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 

@@ -12,11 +12,11 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.models.base import Model
+from openclaw.models.calls import TRIAL_S, try_key
 from openclaw.models.catalogue import Catalogue, UnknownModel, public_row
 from openclaw.models.catalogue_data import PROVIDERS
 from openclaw.models.errors import error_text
 from openclaw.models.keys import Key, MissingKey, canonical_provider, env_names
-from openclaw.models.trial import TIMEOUT_S, try_key
 
 methods = MethodTable()
 
@@ -33,7 +33,7 @@ class ModelsStatus(Params):
 class ModelsProbe(Params):
     provider: NonEmpty | None = None
     agent_id: NonEmpty | None = None
-    timeout_ms: Annotated[int, msgspec.Meta(ge=100, le=LONGEST_TRIAL_MS)] = round(TIMEOUT_S * 1000)
+    timeout_ms: Annotated[int, msgspec.Meta(ge=100, le=LONGEST_TRIAL_MS)] = round(TRIAL_S * 1000)
 
 
 class UsedKey(msgspec.Struct, frozen=True):
