@@ -44,7 +44,7 @@ from openclaw.gateway.server.server import (
 )
 from openclaw.gateway.tls import ServerTls, TlsProblem
 from openclaw.paths import config_path, make_private_dir, state_dir
-from openclaw.storage.base import StorageRefused
+from openclaw.storage.base import Fenced, StorageRefused
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
 from openclaw.storage.files.generation import check_generation
 from openclaw.storage.files.newer_state import Unreadable
@@ -98,8 +98,10 @@ def run(options: Options) -> int:
         new_loop = None
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            while runner.run(_serve(state, options, lock)):
+            stop, first = asyncio.Event(), True
+            while runner.run(_serve_patiently(state, options, lock, stop, first=first)):
                 log.info("restarting in place")
+                first = False
         return 0
     except CannotStart as problem:
         print(f"openclaw: {problem}", file=sys.stderr)
@@ -134,7 +136,29 @@ def _disk_refuses(error: OSError) -> int:
     return 1
 
 
-async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
+async def _serve_patiently(
+    state: str, options: Options, lock: GatewayLock, stop: asyncio.Event, *, first: bool
+) -> bool:
+    """Runs the Gateway once. Returns True when it is to start again.
+
+    A Gateway that had started once waits for a database that cannot be reached. One that the cluster gave up while it
+    started joins again.
+    """
+    try:
+        return await _serve(state, options, lock, stop)
+    except Fenced:
+        problem = "the cluster gave this node up while it started"
+    except OSError as error:
+        if first or not is_disk_trouble(error):
+            raise
+        problem = in_words(error)
+    print(f"openclaw: {problem}; starting again", file=sys.stderr)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), START_AGAIN_S)
+    return not stop.is_set()
+
+
+async def _serve(state: str, options: Options, lock: GatewayLock, stop: asyncio.Event) -> bool:
     """Runs the Gateway once. Returns True when it is to start again."""
     clock = SystemClock()
     await asyncio.to_thread(_check_state, state)
@@ -169,7 +193,7 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
             print(f"OpenClaw Gateway: {server.url(host)}", flush=True)
             if gateway.tls is not None:
                 print(f"TLS fingerprint (SHA-256): {gateway.tls.fingerprint}", flush=True)
-            return await _until_told(gateway)
+            return await _until_told(gateway, stop)
     finally:
         logs.stop()
 
@@ -304,10 +328,12 @@ async def _listen(gateway: Gateway, host: str, port: int) -> Server:
         ) from None
 
 
-async def _until_told(gateway: Gateway) -> bool:
-    """Waits for a signal or for a requested restart. Returns True when the Gateway is to start again."""
+async def _until_told(gateway: Gateway, stop: asyncio.Event) -> bool:
+    """Waits for a signal or for a requested restart. Returns True when the Gateway is to start again.
+
+    ``stop`` is the process's own, because a signal to stop may come while the Gateway starts again.
+    """
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGUSR1, gateway.restart.requested.set)
@@ -318,6 +344,7 @@ async def _until_told(gateway: Gateway) -> bool:
     return not stop.is_set()
 
 
+START_AGAIN_S = 1.0
 LOCK_NAME = "gateway.lock"
 PR_SET_DUMPABLE = 4
 LOCK_BYTES = 4096

@@ -169,6 +169,7 @@ class Dispatcher:
         made."""
         self._background: set[asyncio.Task[None]] = set()
         self._one_suspect = asyncio.Lock()
+        self._stopping = False
         self._limits = ConcurrencyLimits(lambda: runtime.config.current)
         self._descriptors = Descriptors(runtime.clock)
         self.admission = Admission()
@@ -191,6 +192,10 @@ class Dispatcher:
         ``ticket`` is the message's place in the admission. A message that runs at once keeps it until it asks its
         model. ``after`` is a write that must be on disk before the message is.
         """
+        if self._stopping:
+            # It gets no answer: the connection that it came by is about to close, and its sender asks again. Here it
+            # would run before those that were cut short.
+            await asyncio.Event().wait()
         self._descriptors.check()
         settings = settings or QueueSettings(mode="followup")
         lane = self._lane(message.session_key)
@@ -210,6 +215,8 @@ class Dispatcher:
             record.watchers.add(watcher)
         if not new or record is None:
             return Submission(row, False, False, record)
+        if self._stopping:
+            return Submission(row, True, True, record)  # The next start, or another node, takes it up.
         self._remember(record)
         if ticket is not None:
             record.ticket, ticket.runs = ticket, True
@@ -750,6 +757,7 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """Stops every run in this process. The messages stay open in the ledger, and the next start takes them up."""
+        self._stopping = True
         await self.compactions.stop()
         cut_short = [lane.active for lane in self._lanes.values() if lane.active is not None]
         await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
