@@ -126,7 +126,7 @@ async def test_a_node_that_dies_is_taken_over_and_cannot_write_any_more(node: Ma
 
 
 async def test_a_node_that_stands_still_keeps_its_sessions_until_its_lease_is_over(node: MakeNode) -> None:
-    a, b = await node(lease_s=1.0), await node(lease_s=1.0)
+    a, b = await node(lease_s=5.0), await node(lease_s=5.0)
     await a.claims.claim(MAIN)
     # An open transaction of the node that stands still must not delay the others.
     connection = await a.database.connect()
@@ -134,6 +134,7 @@ async def test_a_node_that_stands_still_keeps_its_sessions_until_its_lease_is_ov
     await transaction.start()
     await connection.execute("INSERT INTO documents (name, data) VALUES ('half', '')")
     a.pause()
+    await b.database.write("UPDATE nodes SET lease_until = now() - interval '1 s' WHERE id = $1", a.id)
     await until(lambda: a.id not in b.membership.peers)
     assert await b.claims.claim(MAIN) == ClaimOwner(b.id, True)
     assert await b.database.value("SELECT count(*) FROM documents") == 0

@@ -312,6 +312,7 @@ class ClusterService:
         peers, now = set(self.membership.peers), time.monotonic()
         if self._gateway.ready and (self._resumed_with - peers or now - self._resumed_at > JOBS_S):
             self._resumed_at = now
+            await self._sessions.load_agents()
             await self._gateway.team.jobs.resume()
         self._resumed_with = peers
 
