@@ -19,7 +19,7 @@ async def test_each_run_is_stopped_when_its_own_time_is_up() -> None:
     deadlines.set(never, 600)
     deadlines.set(soon, 0.01)
     await stopped(soon)
-    assert not late.aborted
+    assert not never.aborted
     await stopped(late)
     assert [signal.reason for signal in (soon, late, never)] == ["timeout", "timeout", None]
 

@@ -289,9 +289,10 @@ CHUNKED = HEAD + chunked(b"data: o\n", b"\ndata: k\n\n")
 class RawServer:
     """Answers every request with the same pieces of bytes and keeps what it was sent, connection by connection."""
 
-    def __init__(self, *pieces: bytes, hangs_up: bool = False) -> None:
+    def __init__(self, *pieces: bytes, hangs_up: bool = False, pause_s: float = 0.001) -> None:
         self.pieces = pieces
         self.hangs_up = hangs_up
+        self.pause_s = pause_s
         self.received: list[list[bytes]] = []
         self.port = 0
 
@@ -324,7 +325,7 @@ class RawServer:
                     writer.write(piece)
                     await writer.drain()
                     if len(self.pieces) > 1:
-                        await asyncio.sleep(0.001)
+                        await asyncio.sleep(self.pause_s)
                 if self.hangs_up:
                     return
         except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
@@ -487,9 +488,9 @@ async def test_silence_ends_the_call_after_its_time(model_http: ModelHttp) -> No
 
 async def test_silence_in_the_middle_ends_the_call_and_words_put_it_off(model_http: ModelHttp) -> None:
     words = [chunked(b"data: x\n\n", end=b"")] * 20
-    async with RawServer(HEAD, *words).running() as server:
+    async with RawServer(HEAD, *words, pause_s=0.06).running() as server:
         with pytest.raises(ModelError) as caught:
-            await post(model_http, server.url, idle_s=0.015)
+            await post(model_http, server.url, idle_s=1)
     assert caught.value.kind == "timeout"
     assert caught.value.partial is not None and caught.value.partial.text == "x" * 20
 

@@ -106,14 +106,17 @@ async def test_a_change_is_seen_by_the_next_turn(
     assert seen(await place.look(), place)
 
 
-async def test_questions_that_came_before_a_look_share_it_and_later_ones_look_again(place: SkillFolder) -> None:
-    time = asyncio.get_running_loop().time
+async def test_questions_that_came_before_a_look_share_it_and_later_ones_look_again(
+    place: SkillFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
     place.write("SOUL.md", "lively")
-    arrived_at = time()
-    looked = await place.look(arrived_at=arrived_at)
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)  # A look is shared for a moment only, which must not pass here.
+    looked = await place.look(arrived_at=now - SHARED_S)
     place.write("SOUL.md", "calm")
-    assert await place.look(arrived_at=arrived_at) is looked
-    assert files(await place.look(arrived_at=time()))["SOUL.md"] == "calm"
+    assert await place.look(arrived_at=now - SHARED_S) is looked
+    assert files(await place.look(arrived_at=now))["SOUL.md"] == "calm"
 
 
 async def test_a_look_is_not_shared_for_long(place: SkillFolder, monkeypatch: pytest.MonkeyPatch) -> None:

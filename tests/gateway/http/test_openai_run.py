@@ -59,7 +59,7 @@ def record() -> RunRecord:
 
 def follow(run: RunRecord) -> Following:
     ask = Ask(source="openai", run_id=run.run_id, agent_id="main", said=[], no_message="")
-    following = Following(cast(Any, SimpleNamespace(leaving=asyncio.Event())), ask)
+    following = Following(cast(Any, SimpleNamespace(leaving=asyncio.Event(), cluster=None)), ask)
     following.begin(Submission(run.row, True, False, run))
     return following
 
