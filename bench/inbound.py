@@ -7,8 +7,10 @@ import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from statistics import median
 
-from tests.faults.platforms import BlueBubbles, Discord, Irc, Platform, Slack, Telegram, WhatsApp
+import aiohttp
+from tests.faults.platforms import BlueBubbles, Discord, Irc, Matrix, Platform, Signal, Slack, Telegram, WhatsApp
 from tests.support.signal_daemon import SignalDaemon
 
 from bench.harness import GatewayProcess, prepared
@@ -38,29 +40,55 @@ async def measure() -> list[Row]:
     return [
         Row(figure="inbound", what="channel message, accepted and queued, CPU", unit="ms", bar=1, **summary(queued)),
         Row(figure="inbound", what="group message not addressed to us, CPU", unit="ms", bar=1, **summary(overheard)),
-        *[await one_channel(kind) for kind in (Telegram, Discord, Slack, WhatsApp, BlueBubbles, Irc)],
+        *[await one_channel(kind) for kind in (Telegram, Discord, Slack, WhatsApp, BlueBubbles, Signal, Irc, Matrix)],
     ]
 
 
 async def one_channel(kind: type[Platform]) -> Row:
-    """The same on another channel: one person, one conversation."""
+    """The same on another channel: one person, one conversation.
+
+    Where the platform calls the Gateway, each message is a request on a new connection, and the next message comes when
+    it is answered. The reference is such a request to a path that nobody serves: the HTTP server's share.
+    """
     async with kind() as platform, prepared({"channels": {platform.name: platform.section()}}) as gateway:
         await gateway.start()
         platform.reaches(gateway)
-        if isinstance(platform, Discord):
-            await platform.discord.connected()  # Discord tells a new session nothing of what came before it.
+        match platform:  # These tell a new connection nothing of what came before it.
+            case Discord():
+                await platform.discord.connected()
+            case Signal():
+                await platform.daemon.connected()
+            case _:
+                pass
         await platform.say("[[bench hold=0]]")
         await accepted(gateway, 1)
         figures: list[float] = []
+        alone: list[float] = []
         for number in range(BATCHES):
             before = cpu_s(gateway.pid)
             for place in range(MESSAGES):
                 await platform.say(f"and another thing, number {place}, please look at it")
             await accepted(gateway, 1 + MESSAGES * (number + 1))
             figures.append((cpu_s(gateway.pid) - before) / MESSAGES * 1000)
+            if isinstance(platform, WhatsApp | BlueBubbles):
+                alone.append(await request_ms(gateway))
     return Row(
-        figure="inbound", what=f"{platform.name} message, until it is queued, CPU", unit="ms", bar=2, **summary(figures)
+        figure="inbound",
+        what=f"{platform.name} message, until it is queued, CPU",
+        unit="ms",
+        bar=2,
+        reference="its HTTP request" if alone else "",
+        reference_value=median(alone) if alone else None,
+        **summary(figures),
     )
+
+
+async def request_ms(gateway: GatewayProcess) -> float:
+    before = cpu_s(gateway.pid)
+    for _ in range(MESSAGES):
+        async with aiohttp.ClientSession() as http, http.post(f"{gateway.url}/nobody", data=bytes(600)) as answer:
+            assert answer.status in (404, 405)
+    return (cpu_s(gateway.pid) - before) / MESSAGES * 1000
 
 
 def configure(gateway: GatewayProcess, signal: SignalDaemon) -> None:

@@ -17,6 +17,7 @@ def plain_ip(text: str) -> str:
     return str(mapped or address)
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Whether a host name or IP address is this machine's own loopback."""
     ip = plain_ip(host)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 
 import pytest
@@ -48,6 +50,24 @@ async def test_sessions_are_found_named_and_started_over(tab: Tab) -> None:
     await expect(tab.page.get_by_text("Resumed")).to_be_visible()
     await tab.page.goto(f"{tab.gateway.url}/chat")
     await tab.sees("In the reeds.")
+
+
+async def test_old_transcripts_are_packed_piece_by_piece(tab: Tab) -> None:
+    folder = tab.gateway.state_dir / "agents" / "main" / "sessions"
+    await talk(tab, ("Make the folder", "It is there."))
+    for number in range(25):
+        path = folder / f"old-{number}.jsonl"
+        path.write_text("{}\n")
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    await tab.link("Sessions").click()
+    await tab.button("Pack old transcripts").click()
+    # The Gateway packs by itself too, so the page may have found fewer.
+    await expect(tab.page.get_by_text("transcripts were packed.")).to_be_visible()
+    for _ in range(600):
+        if len(list(folder.glob("old-*.jsonl.zst"))) == 25:
+            break
+        await asyncio.sleep(0.1)
+    assert list(folder.glob("old-*.jsonl")) == []
 
 
 async def test_a_session_is_deleted_only_after_a_second_word(tab: Tab) -> None:

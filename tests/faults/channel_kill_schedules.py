@@ -108,9 +108,10 @@ class ChannelKillSchedule:
                 with contextlib.suppress(*CONNECTION_LOST):
                     async with self.gateway.client() as client:
                         listed = (await client.call("messages.list", {"limit": 500}))["messages"]
-                        rows = [await client.call("messages.get", {"id": row["id"]}) for row in listed]
+                        kept = [row for row in listed if row["state"] != "held"]  # A held one has no number yet.
+                        rows = [await client.call("messages.get", {"id": row["id"]}) for row in kept]
                         parts = [part for row in rows for part in row["deliveries"]]
-                        over = all(row["state"] in ENDS for row in rows)
+                        over = kept == listed and all(row["state"] in ENDS for row in rows)
                         if over and len(rows) >= len(self.said) and all(p["state"] in ("sent", "dead") for p in parts):
                             return rows
                 await asyncio.sleep(0.1)

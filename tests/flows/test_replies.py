@@ -248,3 +248,18 @@ async def test_a_pause_like_a_persons_comes_before_each_block_but_the_first(
     pauses = [part.payload.get("pauseMs", 0) for part in parts]
     # The end of the run sends what is left at once.
     assert pauses[0] == 0 and set(pauses[1:-1]) == {3}
+
+
+async def test_blocks_that_answer_different_messages_are_sent_apart(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    models.queue(Reply(text="[[reply_to:1700000000001]] To the first. [[reply_to:1700000000002]] To the second."))
+    quiet = {"blockStreaming": True, "blockStreamingCoalesce": {"minChars": 500, "idleMs": 0}, "replyToMode": "all"}
+    async with start(quiet, SMALL):
+        await signal.say("go", sender=ANN)
+        await sent(signal, 2)
+    calls = signal.of("send")
+    assert [(call["message"], call["quoteTimestamp"]) for call in calls] == [
+        ("To the first.", 1700000000001),
+        ("To the second.", 1700000000002),
+    ]

@@ -1,4 +1,7 @@
-"""What channels share that are called by their platform: secrets are compared, turns are kept, answers are given."""
+"""What channels share that are called by their platform.
+
+Secrets are compared, turns are kept, answers are given, and messages are marked as read.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from contextlib import asynccontextmanager
 
 from openclaw.channels.base import WebhookAnswer
 
+MAX_RECEIPTS = 64
 ANSWER_S = 60.0
 """A message that is not on disk by then is asked for again: the platform gets an error and delivers it later."""
 
@@ -54,3 +58,41 @@ class ConversationOrder:
                 self._locks[key] = (lock, waiting - 1)
             else:
                 del self._locks[key]
+
+
+class ReadReceipts:
+    """Marks messages as read, in the background and with one call at a time for a conversation.
+
+    With a message all before it are read. So of those that come during a call, only the newest is marked. ``mark`` gets
+    the conversation and the message, and raises nothing.
+    """
+
+    def __init__(self, mark: Callable[[str, str], Awaitable[None]]) -> None:
+        self._mark = mark
+        self._newest: dict[str, str] = {}
+        """Conversations with a call under way, and the message to mark next. Empty: none."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, conversation: str, message_id: str) -> None:
+        under_way = conversation in self._newest
+        if not under_way and len(self._newest) >= MAX_RECEIPTS:
+            return  # Nobody misses a receipt.
+        self._newest[conversation] = message_id
+        if not under_way:
+            task = asyncio.create_task(self._mark_all(conversation))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _mark_all(self, conversation: str) -> None:
+        try:
+            while message_id := self._newest[conversation]:
+                self._newest[conversation] = ""
+                await self._mark(conversation, message_id)
+        finally:
+            del self._newest[conversation]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._newest.clear()

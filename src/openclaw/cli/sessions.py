@@ -26,7 +26,7 @@ from openclaw.cli.target import resolve
 from openclaw.cli.terminal import CountedWork, note, paint, print_json, working
 from openclaw.cli.turn import message_text
 from openclaw.printable import printable, printable_json
-from openclaw.text import age, shortened
+from openclaw.text import age, counted, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -463,7 +463,8 @@ def _show_archive(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[
         yield "No transcript is old enough to be compressed."
         return
     before, after = answer.get("bytesBefore", 0), answer.get("bytesAfter", 0)
-    yield f"{answer.get('compressed')} transcripts compressed, {before} bytes are now {after}."
+    what = counted(int(answer.get("compressed") or 0), "transcript", "transcripts")
+    yield f"{what} compressed: {before / 1e6:.1f} MB are now {after / 1e6:.1f} MB."
     yield from (f"left as it is: {problem}" for problem in answer.get("problems") or [])
 
 

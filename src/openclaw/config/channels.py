@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from openclaw.config.agents import agent_config
 from openclaw.config.schema import Config
-from openclaw.config.schema.channels.base import ChannelAccount, HeartbeatVisibility
-from openclaw.config.schema.channels.whatsapp import WhatsAppAccount
+from openclaw.config.schema.channels import ChannelAccount, HeartbeatVisibility, WhatsAppAccount
 from openclaw.paths import normalize_agent_id
 
 T = TypeVar("T")
@@ -20,6 +20,7 @@ CLOSED = ChannelAccount(enabled=False, dm_policy="disabled", group_policy="disab
 """Stands for a section that cannot be read. It lets nobody in."""
 
 
+@lru_cache(maxsize=256)
 def normalize_account_id(value: str | None) -> str:
     """Normalises like an agent id, but blank text becomes ``default``."""
     if not (value or "").strip():
@@ -32,6 +33,8 @@ def normalize_account_id(value: str | None) -> str:
 
 def account_named(accounts: Mapping[str, T], account_id: str | None) -> T | None:
     """The section of an account, whichever way the configuration spells its name."""
+    if not accounts:
+        return None
     wanted = normalize_account_id(account_id)
     return next((section for name, section in accounts.items() if normalize_account_id(str(name)) == wanted), None)
 

@@ -10,8 +10,7 @@ from typing import Any
 from openclaw.config.agents import agent_config
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
-from openclaw.config.schema.channels.base import AckReaction
-from openclaw.config.schema.channels.telegram import TelegramAccount
+from openclaw.config.schema.channels import AckReaction, TelegramAccount
 from openclaw.events import Event, TextDelta, ThinkingDelta, ToolStarted, ToolUpdated
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.outbound.blocks import BlockChunker, block_settings
@@ -55,24 +54,37 @@ class ChannelRun:
         self._direct = direct
         self._config = config
         route = record.row.route
-        self._blocks = block_settings(config, str(route["channel"]), route.get("accountId"), record.agent_id)
+        self._begun = False
+        self._stream: ReplyStream | None = None
+        self._draft: DraftStream | None = None
+        self._channel, self._account_id = str(route["channel"]), route.get("accountId")
+        found = services.channels.find(self._channel, self._account_id)
+        self._capabilities = found.kind.capabilities if found is not None else None
+        self._ack: asyncio.Task[bool] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._acknowledge()
+
+    def _begin(self) -> None:
+        """Makes what follows the reply. Many messages wait and are answered with another, so this is not done before.
+
+        Most runs need neither of the two.
+        """
+        record, services = self._record, self._services
+        blocks = block_settings(self._config, self._channel, self._account_id, record.agent_id)
+        self._draft = self._draft_stream() if blocks is None else None
+        if blocks is None and self._verbose() == "off":
+            return
         self._stream = ReplyStream(
             record.row,
             services.ledger,
             services.clock,
             shape=self._shape,
-            blocks=self._blocks,
+            blocks=blocks,
             notice=lambda event: run_notice(event, self._verbose()),
             files=self._reply_files,
             wake=services.delivery.wake,
         )
-        self._channel, self._account_id = str(route["channel"]), route.get("accountId")
-        found = services.channels.find(self._channel, self._account_id)
-        self._capabilities = found.kind.capabilities if found is not None else None
-        self._draft = self._draft_stream() if self._blocks is None else None
-        self._ack: asyncio.Task[bool] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
-        self._acknowledge()
+        record.settle_reply = self._stream.settle
 
     def _draft_stream(self) -> DraftStream | None:
         """Shows drafts where the channel can, and the configuration does not ask for blocks instead."""
@@ -153,13 +165,14 @@ class ChannelRun:
         return self._record.verbose or self._config.agents.defaults.verbose_default or "off"
 
     def started(self) -> None:
-        if self._blocks is not None or self._verbose() != "off":
-            self._record.settle_reply = self._stream.settle
+        if not self._begun:
+            self._begun = True
+            self._begin()
         if self._mode == "instant":
             self._active()
 
     def event(self, event: Event) -> None:
-        if self._record.settle_reply is not None:
+        if self._stream is not None:
             self._stream.event(event)
         if self._draft is not None:
             self._draft.event(event)
@@ -173,7 +186,8 @@ class ChannelRun:
                 pass
 
     def aborted(self, reason: str) -> None:
-        self._stream.stop()
+        if self._stream is not None:
+            self._stream.stop()
         self._end_draft()
         self._end_sign(reply_follows=False)
 

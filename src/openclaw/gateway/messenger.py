@@ -18,7 +18,7 @@ from openclaw.gateway import direct_send
 from openclaw.gateway.direct_send import Letter, SendRefused
 from openclaw.inbound.message import Route
 from openclaw.outbound.reply import Act, Button, MediaRef, OutgoingMessage, SendFailed, is_delivered
-from openclaw.outbound.reply_files import Unsendable, reply_files, size_limit
+from openclaw.outbound.reply_files import Files, Unsendable, reply_files, size_limit
 from openclaw.outbound.visible import CURRENT, speech_of, visible_text
 from openclaw.sessions.keys import SessionRef, is_subagent, parse_agent_key, rest_of, shown_key
 from openclaw.sessions.send_policy import is_blocked
@@ -124,6 +124,8 @@ class ChannelMessenger:
         text, tag = (speech.text.strip(), speech.reply_to) if isinstance(speech, Spoken) else ("", "")
         named = [*order.media, *(speech.media if isinstance(speech, Spoken) else ())]
         media = await self._media(named, attachment, there, context)
+        if order.voice or (isinstance(speech, Spoken) and speech.voice):
+            media = list(Files(tuple(media)).spoken().media)
         if not text and not media:
             raise MessageRefused("message or media required")
         quoted = order.message_id or (current if order.action == "reply" or tag == CURRENT else tag)

@@ -21,6 +21,7 @@ LONG_WAIT_MS = 1_000
 LONGEST_ERROR = 200
 OWN = (None, "", "internal")
 """Channels of messages that came from a client or from the Gateway itself. Their source says more."""
+_TOLD = frozenset({ToolStarted, ToolEnded, RetryScheduled, ModelSwitched, CompactionEnded})
 _WORDS = {"answered": "answered", "silent": "ended in silence", "failed": "failed", "expired": "expired"}
 
 
@@ -44,6 +45,8 @@ class RunLog:
             self._say(logging.INFO, " begins after waiting for %s", duration(waited))
 
     def event(self, event: Event) -> None:
+        if type(event) not in _TOLD:
+            return  # Most events are words of the reply.
         match event:
             case ToolStarted():
                 self._tools += 1

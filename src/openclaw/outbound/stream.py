@@ -140,6 +140,10 @@ class ReplyStream:
                 self._chunker.start()
                 self._later, self._held, self._voice = [], [], False
             case TextDelta(delta, reply_to, media, voice) if self._settings is not None:
+                if self._reply_to and reply_to not in ("", self._reply_to) and not self._settings.at_message_end:
+                    # What waits was said in answer to another message.
+                    await self._blocks(force=True)
+                    await self._send(self._coalescer.flush())
                 self._reply_to = reply_to or self._reply_to
                 self._voice = self._voice or voice
                 self._later += self._answer.fresh(delta, media, self._unclaimed, self._chunker)

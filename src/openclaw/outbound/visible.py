@@ -26,6 +26,7 @@ _TAG = re.compile(
     r"(?:(reply_to_current)|(audio_as_voice)|reply_to[ \t]{0,8}:[ \t]{0,8}([^\]\s][^\]\n]{0,150}?))[ \t]{0,8}\]\]",
     re.IGNORECASE,
 )
+_BEFORE_TAG = re.compile(r"(?=\[\[)")
 _BLANKS = re.compile(r"[ \t]+")
 
 
@@ -93,7 +94,9 @@ class SpeechStream:
             if isinstance(piece, ReasoningText):
                 shown.append(piece)
                 continue
-            shown += self._answer(self._media_lines.feed(self._reply_tags.feed(piece.text)))
+            # Divided before each tag, so that the words before it do not answer what it names.
+            for part in _BEFORE_TAG.split(piece.text) if "[[" in piece.text else (piece.text,):
+                shown += self._answer(self._media_lines.feed(self._reply_tags.feed(part)))
         return shown
 
     def _answer(self, text: str) -> list[Piece]:

@@ -72,6 +72,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     emoji: str = ""
     remove: bool = False
     dry_run: bool = False
+    voice: bool = False
+    """Sound is sent as a voice message."""
     buttons: tuple[tuple[OrderedButton, ...], ...] = ()
 
 
@@ -121,6 +123,7 @@ class MessagingTool:
                 },
                 "path": {"type": "string", "description": "A file of the workspace to send along"},
                 "buffer": {"type": "string", "description": "A file in base64 to send along"},
+                "asVoice": {"type": "boolean", "description": "Send sound as a voice message"},
                 "filename": {"type": "string"},
                 "contentType": {"type": "string"},
                 "buttons": {
@@ -190,6 +193,7 @@ def read_order(arguments: dict[str, Any]) -> Order:
         emoji=text("emoji"),
         remove=arguments.get("remove") is True,
         dry_run=arguments.get("dryRun") is True,
+        voice=arguments.get("asVoice") is True,
         buttons=_buttons(arguments.get("buttons")),
     )
     if action in ("edit", "delete") and not order.message_id:

@@ -106,6 +106,8 @@ const SPANISH = {
   // Sessions
   "Sessions": "Sesiones",
   "Pack old transcripts": "Comprimir transcripciones antiguas",
+  "{n} of {m} packed": "{n} de {m} comprimidas",
+  "Reading transcripts for the first time: {n} of {m}": "Leyendo transcripciones por primera vez: {n} de {m}",
   "{n} transcripts were packed.": "Se comprimieron {n} transcripciones.",
   "Outside the sandbox": "Fuera del entorno aislado",
   "Words that were said": "Palabras dichas",

@@ -1,5 +1,5 @@
 // Sessions: find one by its name or by what was said, change its settings, start it over, condense it, delete it.
-import { html, useEffect, useState } from "../core/dom.js";
+import { html, signal, useEffect, useState } from "../core/dom.js";
 import { ago, count, dateTime, short } from "../core/format.js";
 import { call } from "../core/gateway.js";
 import { address, go, route } from "../core/router.js";
@@ -9,6 +9,7 @@ import { sessionName } from "../parts/session-select.js";
 import { Sure } from "../parts/sure.js";
 
 const PAGE = 50;
+const PIECE = 8 << 20; // Bytes of transcripts that one call of a search reads.
 const ACTIVE = { "": "Any time", 60: "Last hour", 1440: "Last day", 10080: "Last week" };
 
 export function Sessions() {
@@ -21,7 +22,7 @@ export function Sessions() {
   }, [typed]);
   const said = query.in === "words";
   return html`<div class="page">
-    <${PageHead} title=${t("Sessions")}><button onClick=${pack}>${t("Pack old transcripts")}</button><//>
+    <${PageHead} title=${t("Sessions")}><button disabled=${packing.value !== null} onClick=${pack}>${packing.value ? t("{n} of {m} packed", packing.value) : t("Pack old transcripts")}</button><//>
     <div class="filters" role="search">
       <input type="search" aria-label=${t("Search")} placeholder=${said ? t("Words that were said") : t("Name or key")} value=${typed} onInput=${(event) => setTyped(event.target.value)} />
       <select aria-label=${t("Search in")} value=${query.in || ""} onChange=${(event) => set({ in: event.target.value })}>
@@ -35,7 +36,26 @@ export function Sessions() {
   </div>`;
 }
 
-const pack = () => call("sessions.archive").then((done) => told(t("{n} transcripts were packed.", { n: count(done.compressed) })), told);
+const packing = signal(null); // How far the packing is, while it is under way.
+
+// Packs piece by piece, so that one sees how far it is.
+async function pack() {
+  packing.value = "";
+  let n = 0;
+  try {
+    for (let piece = 0; piece < 10_000; piece++) {
+      const done = await call("sessions.archive", { most: 20 });
+      n += done.compressed;
+      if (!done.left || !done.compressed) break;
+      packing.value = { n: count(n), m: count(n + done.left) };
+    }
+    told(t("{n} transcripts were packed.", { n: count(n) }));
+  } catch (error) {
+    told(error);
+  } finally {
+    packing.value = null;
+  }
+}
 
 function List({ query, set }) {
   const offset = Number(query.offset) || 0;
@@ -67,12 +87,16 @@ function List({ query, set }) {
 }
 
 function Found({ words }) {
-  const answer = useCall("sessions.search", { query: words, limit: 40 }, { skip: !words.trim() });
+  const answer = useCall("sessions.search", { query: words, limit: 40, readBytes: PIECE }, { skip: !words.trim() });
+  useEffect(() => {
+    if (answer.data && !answer.data.complete) answer.reload(); // The next piece of what was never searched.
+  }, [answer.data]);
   if (!words.trim()) return html`<${Empty}>${t("Write the words to find. Words in double quotes must follow each other.")}<//>`;
   const { data } = answer;
   if (!data) return pending(answer);
-  if (!data.results.length) return html`<${Empty}>${t("Nobody said that.")}<//>`;
-  return html`<ul class="found">${data.results.map((one, index) => html`<li key=${index} class="card">
+  const reading = !data.complete && html`<${Notice}>${t("Reading transcripts for the first time: {n} of {m}", { n: count(data.indexed.done), m: count(data.indexed.total) })}<//>`;
+  if (!data.results.length) return reading || html`<${Empty}>${t("Nobody said that.")}<//>`;
+  return html`${reading}<ul class="found">${data.results.map((one, index) => html`<li key=${index} class="card">
     ${one.sessionKey ? html`<a href=${address("chat", { session: one.sessionKey })}>${one.sessionKey}</a>` : html`<span>${one.sessionId}</span>`}
     <small> · ${one.role || ""} · ${dateTime(one.timestamp || one.at)}</small>
     <p class="plain">${one.snippet || one.text || ""}</p>

@@ -43,9 +43,9 @@ from openclaw.channels.media import (
 )
 from openclaw.channels.offer import offer
 from openclaw.channels.remembered import Remembered
-from openclaw.channels.webhook import ConversationOrder, answered, is_same
+from openclaw.channels.webhook import ConversationOrder, ReadReceipts, answered, is_same
 from openclaw.config.channels import DEFAULT_ACCOUNT
-from openclaw.config.schema.channels.bluebubbles import BlueBubblesAccount
+from openclaw.config.schema.channels import BlueBubblesAccount
 from openclaw.inbound.message import Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
@@ -84,6 +84,7 @@ class BlueBubblesChannel:
         self._http: aiohttp.ClientSession | None = None
         self._bookmark = context.bookmark("last-message")
         self._turns = ConversationOrder()
+        self._receipts = ReadReceipts(self._mark_read)
         self._taken: Remembered[bool] = Remembered()
         """Messages that are on disk."""
         self._arrived: Remembered[str] = Remembered()
@@ -106,6 +107,7 @@ class BlueBubblesChannel:
                 await self._watch()
             finally:
                 end()
+                await self._receipts.close()
                 self._http = None
                 await self._bookmark.close()
 
@@ -216,10 +218,13 @@ class BlueBubblesChannel:
         taken = await offer(self._context, inbound)
         self._taken.put(inbound.message_id, True)
         if taken and self._settings.send_read_receipts and self._private_api:
-            try:
-                await self._call("POST", f"chat/{quote(chat_guid(inbound.to), safe='')}/read", timeout_s=5.0)
-            except SendFailed as failure:
-                self._context.log.info("message %s was not marked as read: %s", inbound.message_id, failure)
+            self._receipts.add(inbound.to, inbound.message_id)
+
+    async def _mark_read(self, chat: str, message_id: str) -> None:
+        try:
+            await self._call("POST", f"chat/{quote(chat_guid(chat), safe='')}/read", timeout_s=5.0)
+        except SendFailed as failure:
+            self._context.log.info("message %s was not marked as read: %s", message_id, failure)
 
     def _wants(self, tapback: Tapback) -> bool:
         match self._settings.reaction_notifications:

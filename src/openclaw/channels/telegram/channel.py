@@ -10,7 +10,7 @@ import asyncio
 import random
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -39,7 +39,7 @@ from openclaw.channels.telegram.kind import TelegramKind
 from openclaw.channels.telegram.sending import TelegramSender
 from openclaw.channels.webhook import is_same
 from openclaw.config.schema.base import SecretRef
-from openclaw.config.schema.channels.telegram import TelegramAccount
+from openclaw.config.schema.channels import TelegramAccount
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
@@ -201,11 +201,24 @@ class TelegramChannel:
         return updates
 
     async def _take_all(self, updates: Sequence[Any]) -> None:
-        """Takes the updates of each chat in order, and of several chats side by side."""
+        """Takes the updates of each chat in order, and of several chats side by side.
+
+        A group that gets a new id is taken between what came before and after, which belong to the same conversation.
+        """
         chats: dict[int, list[TelegramEvent]] = {}
         for update in updates:
-            if (event := self._event(update)) is not None:
-                chats.setdefault(event.chat, []).append(event)
+            match self._event(update):
+                case None:
+                    pass
+                case MovedEvent() as moved:
+                    await self._take_chats(chats)
+                    chats = {}
+                    await self._take(moved)
+                case event:
+                    chats.setdefault(event.chat, []).append(event)
+        await self._take_chats(chats)
+
+    async def _take_chats(self, chats: Mapping[int, list[TelegramEvent]]) -> None:
         limit = asyncio.Semaphore(CHATS_AT_ONCE)
 
         async def take_chat(events: list[TelegramEvent]) -> None:

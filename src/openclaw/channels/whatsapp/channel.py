@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import hmac
 import random
-from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,7 +30,7 @@ from openclaw.channels.media import (
 )
 from openclaw.channels.offer import offer
 from openclaw.channels.remembered import Remembered
-from openclaw.channels.webhook import ConversationOrder, answered, is_same
+from openclaw.channels.webhook import ConversationOrder, ReadReceipts, answered, is_same
 from openclaw.channels.whatsapp.incoming import (
     Confirmed,
     FailedDelivery,
@@ -48,7 +47,7 @@ from openclaw.channels.whatsapp.incoming import (
 )
 from openclaw.channels.whatsapp.kind import recipient
 from openclaw.config.channels import DEFAULT_ACCOUNT
-from openclaw.config.schema.channels.whatsapp import WhatsAppAccount
+from openclaw.config.schema.channels import WhatsAppAccount
 from openclaw.inbound.message import Inbound, Media, Peer, Route, Sender
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
@@ -61,7 +60,6 @@ TIMEOUT_S = 30.0
 FETCH_S = 45.0
 MAX_ANSWER = 1024 * 1024
 LONGEST_CAPTION = 1024
-MAX_BACKGROUND = 64
 FILE_HOSTS = (".fbsbx.com", ".facebook.com", ".fbcdn.net", ".whatsapp.net", ".whatsapp.com")
 _REFUSED = frozenset({0, 3, 10, 190})
 _LIMITED = {4: 60.0, 80007: 60.0, 130429: 5.0, 131048: 300.0, 131056: 6.0}
@@ -101,7 +99,7 @@ class WhatsAppChannel:
         """Keys of our messages → their ids."""
         self._last: Remembered[str] = Remembered()
         """Conversation → the person's last message. The typing sign belongs to it."""
-        self._background: set[asyncio.Task[Any]] = set()
+        self._receipts = ReadReceipts(lambda _, message_id: self._mark_read(message_id))
 
     # Receiving
 
@@ -123,9 +121,7 @@ class WhatsAppChannel:
                 await self._watch()
             finally:
                 end()
-                for task in self._background:
-                    task.cancel()
-                await asyncio.gather(*self._background, return_exceptions=True)
+                await self._receipts.close()
                 self._http = None
 
     async def _watch(self) -> None:
@@ -208,7 +204,7 @@ class WhatsAppChannel:
         if taken:
             self._last.put(inbound.to, inbound.message_id)
             if self._settings.send_read_receipts:
-                self._do_later(self._mark_read(inbound.message_id))
+                self._receipts.add(inbound.to, inbound.message_id)
 
     async def _tell_failure(self, failed: FailedDelivery) -> None:
         self._context.log.warning("message %s to %s was not delivered: %s", failed.message_id, failed.to, failed.reason)
@@ -235,14 +231,6 @@ class WhatsAppChannel:
             case "allowlist":
                 allowed = {str(entry).strip().lower() for entry in self._settings.reaction_allowlist}
                 return "*" in allowed or reaction.inbound.sender.id in allowed
-
-    def _do_later(self, work: Coroutine[Any, Any, None]) -> None:
-        if len(self._background) >= MAX_BACKGROUND:
-            work.close()
-            return
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     async def _mark_read(self, message_id: str, *, typing: bool = False) -> None:
         sign = {"typing_indicator": {"type": "text"}} if typing else {}

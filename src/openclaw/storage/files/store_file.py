@@ -413,8 +413,10 @@ class StoreFile:
         return prepared
 
     def _commit(self, prepared: Path) -> Signature:
+        began = time.thread_time()
         self._journal.keep_backup()
         put_in_place(prepared, self.path)
+        self.fold_seconds += time.thread_time() - began
         return _signature(self.path)
 
     def _encode(self, values: dict[str, Any]) -> bytes:

@@ -1,0 +1,54 @@
+"""What the channels share that are called by their platform."""
+
+from __future__ import annotations
+
+import asyncio
+
+from openclaw.channels.webhook import MAX_RECEIPTS, ReadReceipts
+
+
+async def test_of_messages_that_come_during_a_call_only_the_newest_is_marked_as_read() -> None:
+    marked: list[tuple[str, str]] = []
+    go_on = asyncio.Event()
+
+    async def mark(conversation: str, message_id: str) -> None:
+        marked.append((conversation, message_id))
+        await go_on.wait()
+
+    receipts = ReadReceipts(mark)
+    receipts.add("ann", "1")
+    await asyncio.sleep(0)
+    for message_id in ("2", "3", "4"):
+        receipts.add("ann", message_id)
+    receipts.add("bob", "5")
+    await asyncio.sleep(0)
+    assert marked == [("ann", "1"), ("bob", "5")], "other conversations do not wait"
+    go_on.set()
+    async with asyncio.timeout(30):
+        while len(marked) < 3:
+            await asyncio.sleep(0)
+    receipts.add("ann", "6")
+    async with asyncio.timeout(30):
+        while len(marked) < 4:
+            await asyncio.sleep(0)
+    assert marked[2:] == [("ann", "4"), ("ann", "6")]
+    await receipts.close()
+
+
+async def test_receipts_are_bounded_and_end_with_their_channel() -> None:
+    marked: list[str] = []
+
+    async def mark(conversation: str, message_id: str) -> None:
+        marked.append(message_id)
+        await asyncio.Event().wait()
+
+    receipts = ReadReceipts(mark)
+    for number in range(MAX_RECEIPTS + 5):
+        receipts.add(f"chat {number}", str(number))
+    await asyncio.sleep(0)
+    assert len(marked) == MAX_RECEIPTS
+    await receipts.close()
+    receipts.add("chat 1", "again")
+    await asyncio.sleep(0)
+    assert marked[-1] == "again"
+    await receipts.close()
