@@ -126,7 +126,7 @@ async def test_a_node_that_dies_is_taken_over_and_cannot_write_any_more(node: Ma
 
 
 async def test_a_node_that_stands_still_keeps_its_sessions_until_its_lease_is_over(node: MakeNode) -> None:
-    a, b = await node(lease_s=1.0), await node(lease_s=1.0)
+    a, b = await node(lease_s=5.0), await node(lease_s=5.0)
     await a.claims.claim(MAIN)
     # An open transaction of the node that stands still must not delay the others.
     connection = await a.database.connect()
@@ -134,6 +134,7 @@ async def test_a_node_that_stands_still_keeps_its_sessions_until_its_lease_is_ov
     await transaction.start()
     await connection.execute("INSERT INTO documents (name, data) VALUES ('half', '')")
     a.pause()
+    await b.database.write("UPDATE nodes SET lease_until = now() - interval '1 s' WHERE id = $1", a.id)
     await until(lambda: a.id not in b.membership.peers)
     assert await b.claims.claim(MAIN) == ClaimOwner(b.id, True)
     assert await b.database.value("SELECT count(*) FROM documents") == 0
@@ -193,3 +194,11 @@ async def test_with_files_the_only_node_owns_everything() -> None:
     await claims.want(SCHEDULER)
     await claims.want(SCHEDULER)
     assert heard == [SCHEDULER] and claims.alone and claims.owns(MAIN) and (await claims.claim(MAIN)).mine
+
+
+async def test_a_claim_whose_answer_was_lost_is_known_at_the_next_try(node: MakeNode) -> None:
+    a = await node()
+    await a.database.write("INSERT INTO claims (name, node) VALUES ($1, $2)", SCHEDULER, a.id)
+    assert not a.claims.owns(SCHEDULER)
+    await asyncio.gather(a.claims.want(SCHEDULER), a.claims.try_wanted(), a.claims.claim(SCHEDULER))
+    assert a.claims.owns(SCHEDULER) and a.gained == [SCHEDULER]

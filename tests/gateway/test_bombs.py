@@ -282,6 +282,7 @@ OWN_FILES = {
     "gateway/http/openai_run.py": "transcripts, bounded when they were written",
     "gateway/http/rpc.py": "an answer made in the same process",
     "gateway/main.py": "the lock",
+    "channels/manager.py": "its own document",
     "gateway/restart.py": "its own file",
     "gateway/views/history.py": "transcripts, bounded when they were written",
     "inbound/commands/management.py": "pyjson5 counts the depth itself",
@@ -323,7 +324,6 @@ def _unguarded(path: Path) -> list[int]:
     if not any(word in text for word in ("Decoder", "decode", "json.load", "pyjson5")):
         return []
     tree = ast.parse(text)
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     made = {
         ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
         for node in ast.walk(tree)
@@ -334,14 +334,17 @@ def _unguarded(path: Path) -> list[int]:
     }
     names = DECODERS | made | {f"{name}.decode" for name in made} | {"decode_event", "raw_line.decode"}
     last = {name.rpartition(".")[2] for name in names}
-    return [
-        node.lineno
+    calls = [
+        node
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")) in last
         and ast.unparse(node.func) in names
-        and not _is_guarded(node, parents)
     ]
+    if not calls:
+        return []
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    return [node.lineno for node in calls if not _is_guarded(node, parents)]
 
 
 def _is_guarded(node: Any, parents: dict[Any, Any]) -> bool:

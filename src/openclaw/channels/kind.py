@@ -22,7 +22,7 @@ from openclaw.channels.base import (
 from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.config.schema import Config
 from openclaw.config.schema.base import SecretRef
-from openclaw.config.schema.channels.base import ChannelAccount
+from openclaw.config.schema.channels import ChannelAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 

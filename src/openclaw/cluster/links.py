@@ -28,7 +28,7 @@ NODE, NONCE, PROOF = "X-OpenClaw-Node", "X-OpenClaw-Nonce", "X-OpenClaw-Proof"
 MOST_NONCES, NONCE_S = 256, 30.0
 MOST_GONE = 1_000
 CONNECT_S = 5.0
-REDIAL_S, LONGEST_REDIAL_S = 0.1, 2.0
+REDIAL_S, LONGEST_REDIAL_S = 0.125, 2.0
 WAIT_FOR_LINK_S = 5.0
 SLOW_BYTES = 1_572_864
 """From this many waiting bytes on, events that may be lost are left out."""
@@ -357,7 +357,8 @@ class Links:
                 pause = REDIAL_S
                 await self._use(node, ws)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                log.debug("node %s cannot be reached at %s: %s", node, row.url, error)
+                level = logging.WARNING if pause == LONGEST_REDIAL_S / 2 else logging.DEBUG
+                log.log(level, "node %s cannot be reached at %s (cluster.advertiseUrl): %s", node, row.url, error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_REDIAL_S)
 

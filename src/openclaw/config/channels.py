@@ -11,8 +11,7 @@ import msgspec
 
 from openclaw.config.agents import agent_config
 from openclaw.config.schema import Config
-from openclaw.config.schema.channels.base import ChannelAccount, HeartbeatVisibility
-from openclaw.config.schema.channels.whatsapp import WhatsAppAccount
+from openclaw.config.schema.channels import ChannelAccount, HeartbeatVisibility, WhatsAppAccount
 from openclaw.paths import normalize_agent_id
 
 T = TypeVar("T")

@@ -18,8 +18,7 @@ import msgspec
 from openclaw.clock import duration_ms, named_zone
 from openclaw.config.keypath import KeyPath, get_path
 from openclaw.config.schema import Config
-from openclaw.config.schema.channels import Channels
-from openclaw.config.schema.channels.base import DmPolicy, GroupPolicy
+from openclaw.config.schema.channels import Channels, DmPolicy, GroupPolicy
 from openclaw.config.shape import FieldShape, Shape, fields_of, free_keys
 from openclaw.paths import normalize_agent_id
 from openclaw.patterns import BoundedPattern, PatternRefused, mention_pattern, redact_pattern

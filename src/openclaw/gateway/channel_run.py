@@ -10,8 +10,7 @@ from typing import Any
 from openclaw.config.agents import agent_config
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
-from openclaw.config.schema.channels.base import AckReaction
-from openclaw.config.schema.channels.telegram import TelegramAccount
+from openclaw.config.schema.channels import AckReaction, TelegramAccount
 from openclaw.events import Event, TextDelta, ThinkingDelta, ToolStarted, ToolUpdated
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.outbound.blocks import BlockChunker, block_settings

@@ -37,6 +37,7 @@ from openclaw.gateway.server.server import (
     Server,
     StartRefused,
     bind_host,
+    own_address,
     own_addresses,
     reachable_host,
     serve,
@@ -239,7 +240,8 @@ async def serving(
             log.info("taking up %d unfinished messages", unfinished)
         gateway.dispatcher.start_unfinished()
         if gateway.cluster is not None:
-            await gateway.cluster.start(server.url(host), gateway.tls.fingerprint if gateway.tls else "")
+            url = server.url(own_address(host))
+            await gateway.cluster.start(url, gateway.tls.fingerprint if gateway.tls else "")
         await tell_lost(gateway)
         if gateway.cluster is None:
             await gateway.pipeline.recover()

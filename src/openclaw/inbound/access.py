@@ -14,10 +14,15 @@ import msgspec
 
 from openclaw.config.channels import DEFAULT_ACCOUNT, account_settings
 from openclaw.config.schema import Config
-from openclaw.config.schema.channels.base import ChannelGroup, DmPolicy, GroupPolicy
-from openclaw.config.schema.channels.discord import DiscordAccount
-from openclaw.config.schema.channels.slack import SlackAccount, SlackRoom
-from openclaw.config.schema.channels.telegram import TelegramGroup
+from openclaw.config.schema.channels import (
+    ChannelGroup,
+    DiscordAccount,
+    DmPolicy,
+    GroupPolicy,
+    SlackAccount,
+    SlackRoom,
+    TelegramGroup,
+)
 from openclaw.config.schema.system import Commands
 from openclaw.config.validate import KNOWN_CHANNELS
 from openclaw.inbound.message import Inbound

@@ -9,7 +9,7 @@ import msgspec
 
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
-from openclaw.config.schema.channels.slack import SlackAccount
+from openclaw.config.schema.channels import SlackAccount
 from openclaw.outbound.blocks import BlockRef
 from openclaw.outbound.chunking import Limits, limits_for
 from openclaw.outbound.prefix import Speaker, prefixed, response_prefix

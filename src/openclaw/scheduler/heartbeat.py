@@ -30,7 +30,7 @@ from openclaw.config.agents import (
 from openclaw.config.channels import heartbeat_visibility
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ActiveHours, Heartbeat
-from openclaw.config.schema.channels.base import HeartbeatVisibility
+from openclaw.config.schema.channels import HeartbeatVisibility
 from openclaw.scheduler.turns import AnnounceTarget, ScheduledTurn, ScheduledTurns, TurnOutcome, said_nothing
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, canonical_key

@@ -24,9 +24,7 @@ from openclaw.agent.window.history_cleaner import (
 )
 from openclaw.agent.window.images import ImageCache
 from openclaw.config.schema import Config
-from openclaw.config.schema.channels import Channels
-from openclaw.config.schema.channels.base import DmHistory
-from openclaw.config.schema.channels.signal import SignalAccount, SignalConfig
+from openclaw.config.schema.channels import Channels, DmHistory, SignalAccount, SignalConfig
 from openclaw.events import RunEnded
 from openclaw.messages import (
     AssistantMessage,

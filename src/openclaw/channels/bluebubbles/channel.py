@@ -45,7 +45,7 @@ from openclaw.channels.offer import offer
 from openclaw.channels.remembered import Remembered
 from openclaw.channels.webhook import ConversationOrder, ReadReceipts, answered, is_same
 from openclaw.config.channels import DEFAULT_ACCOUNT
-from openclaw.config.schema.channels.bluebubbles import BlueBubblesAccount
+from openclaw.config.schema.channels import BlueBubblesAccount
 from openclaw.inbound.message import Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render

@@ -6,7 +6,7 @@ import re
 
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
 from openclaw.channels.kind import AccountKey, ConfiguredKind
-from openclaw.config.schema.channels.bluebubbles import BlueBubblesAccount
+from openclaw.config.schema.channels import BlueBubblesAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 

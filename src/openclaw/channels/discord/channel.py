@@ -46,7 +46,7 @@ from openclaw.channels.discord.incoming import (
 from openclaw.channels.discord.kind import DiscordKind, parse_address
 from openclaw.channels.media import kept_file, of_admitted, opus_seconds
 from openclaw.channels.offer import offer
-from openclaw.config.schema.channels.discord import DiscordAccount
+from openclaw.config.schema.channels import DiscordAccount
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render

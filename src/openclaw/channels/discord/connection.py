@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
 import aiohttp
 import msgspec
 
-from openclaw.config.schema.channels.discord import DiscordAccount
+from openclaw.config.schema.channels import DiscordAccount
 from openclaw.outbound.reply import SendFailed
 
 TIMEOUT_S = 60.0

@@ -6,7 +6,7 @@ import re
 
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
 from openclaw.channels.kind import AccountKey, ConfiguredKind
-from openclaw.config.schema.channels.discord import DiscordAccount
+from openclaw.config.schema.channels import DiscordAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 

@@ -27,7 +27,7 @@ from openclaw.channels.offer import offer
 from openclaw.clock import wait_within
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef
-from openclaw.config.schema.channels.irc import IrcAccount
+from openclaw.config.schema.channels import IrcAccount
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.inbound.message import Inbound, Route
 from openclaw.outbound.backoff import Backoff

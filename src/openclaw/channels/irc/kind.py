@@ -7,7 +7,7 @@ from typing import NamedTuple
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
 from openclaw.channels.irc.protocol import is_channel, is_nick
 from openclaw.channels.kind import AccountKey, ConfiguredKind
-from openclaw.config.schema.channels.irc import IrcAccount
+from openclaw.config.schema.channels import IrcAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 

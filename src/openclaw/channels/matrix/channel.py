@@ -44,7 +44,7 @@ from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, 
 from openclaw.channels.offer import offer
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef
-from openclaw.config.schema.channels.matrix import MatrixAccount
+from openclaw.config.schema.channels import MatrixAccount
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.inbound.message import Inbound, Media, Quoted, Route
 from openclaw.outbound.backoff import Backoff

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
 from openclaw.channels.kind import AccountKey, ConfiguredKind
 from openclaw.config.channels import DEFAULT_ACCOUNT
-from openclaw.config.schema.channels.matrix import MatrixAccount
+from openclaw.config.schema.channels import MatrixAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 

@@ -38,7 +38,7 @@ from openclaw.channels.signal.incoming import (
     with_learned_uuid,
 )
 from openclaw.channels.signal.kind import normalize_number, recipient_params
-from openclaw.config.schema.channels.signal import SignalAccount
+from openclaw.config.schema.channels import SignalAccount
 from openclaw.inbound.message import Inbound, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render

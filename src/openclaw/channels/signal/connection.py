@@ -17,7 +17,7 @@ import msgspec
 
 from openclaw.channels.base import NotConfigured
 from openclaw.clock import Clock
-from openclaw.config.schema.channels.signal import SignalAccount
+from openclaw.config.schema.channels import SignalAccount
 from openclaw.url_text import redact_urls
 
 log = logging.getLogger("openclaw.channels.signal")

@@ -7,7 +7,7 @@ from typing import Any
 
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
 from openclaw.channels.kind import AccountKey, ConfiguredKind
-from openclaw.config.schema.channels.signal import SignalAccount
+from openclaw.config.schema.channels import SignalAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 

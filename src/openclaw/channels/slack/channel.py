@@ -58,7 +58,7 @@ from openclaw.channels.slack.incoming import (
 from openclaw.channels.slack.kind import SlackTarget, target_of
 from openclaw.channels.webhook import ConversationOrder, answered
 from openclaw.config.channels import DEFAULT_ACCOUNT
-from openclaw.config.schema.channels.slack import SlackAccount
+from openclaw.config.schema.channels import SlackAccount
 from openclaw.inbound.message import Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render

@@ -9,7 +9,7 @@ import msgspec
 
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
 from openclaw.channels.kind import AccountKey, ConfiguredKind
-from openclaw.config.schema.channels.slack import SlackAccount
+from openclaw.config.schema.channels import SlackAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
-from openclaw.config.schema.channels.telegram import TelegramAccount
+from openclaw.config.schema.channels import TelegramAccount
 from openclaw.outbound.reply import SendFailed
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from openclaw.channels.telegram.kind import TelegramKind
 from openclaw.channels.telegram.sending import TelegramSender
 from openclaw.channels.webhook import is_same
 from openclaw.config.schema.base import SecretRef
-from openclaw.config.schema.channels.telegram import TelegramAccount
+from openclaw.config.schema.channels import TelegramAccount
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt

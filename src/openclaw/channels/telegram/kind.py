@@ -8,7 +8,7 @@ import msgspec
 
 from openclaw.channels.base import Capabilities, Channel, ChannelContext
 from openclaw.channels.kind import AccountKey, ConfiguredKind
-from openclaw.config.schema.channels.telegram import TelegramAccount
+from openclaw.config.schema.channels import TelegramAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 

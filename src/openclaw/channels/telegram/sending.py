@@ -15,7 +15,7 @@ from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.telegram.api import BotApi, BotApiFailed
 from openclaw.channels.telegram.incoming import GENERAL_TOPIC, OwnBot
 from openclaw.channels.telegram.kind import TelegramTarget, parse_target
-from openclaw.config.schema.channels.telegram import TelegramAccount
+from openclaw.config.schema.channels import TelegramAccount
 from openclaw.inbound.message import Route
 from openclaw.outbound.rendering import Rendered, render, utf16_length
 from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed, SendReceipt

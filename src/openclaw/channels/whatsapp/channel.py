@@ -47,7 +47,7 @@ from openclaw.channels.whatsapp.incoming import (
 )
 from openclaw.channels.whatsapp.kind import recipient
 from openclaw.config.channels import DEFAULT_ACCOUNT
-from openclaw.config.schema.channels.whatsapp import WhatsAppAccount
+from openclaw.config.schema.channels import WhatsAppAccount
 from openclaw.inbound.message import Inbound, Media, Peer, Route, Sender
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render

@@ -249,6 +249,13 @@ def reachable_host(host: str) -> str:
     return everywhere.get(host, host)
 
 
+def own_address(host: str) -> str:
+    """The address under which programs of other machines reach a Gateway that listens on ``host``."""
+    if host not in (EVERYWHERE, "", "::"):
+        return host
+    return next((ip for ip in own_addresses() if not is_loopback(ip)), host)
+
+
 def own_addresses() -> list[str]:
     """The IPv4 addresses of this machine's interfaces."""
     found: list[str] = []
