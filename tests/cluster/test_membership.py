@@ -195,3 +195,11 @@ async def test_with_files_the_only_node_owns_everything() -> None:
     await claims.want(SCHEDULER)
     await claims.want(SCHEDULER)
     assert heard == [SCHEDULER] and claims.alone and claims.owns(MAIN) and (await claims.claim(MAIN)).mine
+
+
+async def test_a_claim_whose_answer_was_lost_is_known_at_the_next_try(node: MakeNode) -> None:
+    a = await node()
+    await a.database.write("INSERT INTO claims (name, node) VALUES ($1, $2)", SCHEDULER, a.id)
+    assert not a.claims.owns(SCHEDULER)
+    await asyncio.gather(a.claims.want(SCHEDULER), a.claims.try_wanted(), a.claims.claim(SCHEDULER))
+    assert a.claims.owns(SCHEDULER) and a.gained == [SCHEDULER]

@@ -519,7 +519,7 @@ PROMPT_MAKERS = {
         "inbound/commands/context_command.py", "inbound/commands/settings.py", "inbound/pipeline.py",
     },
     "notes.put": {
-        "gateway/methods/cron.py", "gateway/methods/exec_approvals.py", "gateway/nodes/events.py", "scheduler/cron.py",
+        "gateway/methods/cron.py", "gateway/nodes/events.py", "scheduler/cron.py",
         "scheduler/hook_runs.py", "scheduler/tool.py",
     },
     "system_line": {"inbound/pipeline.py", "sessions/notes.py"},

@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -28,6 +29,8 @@ from openclaw.channels.base import (
     NotConfigured,
     Receive,
     Webhook,
+    WebhookAnswer,
+    WebhookRequest,
 )
 from openclaw.channels.kind import ChannelKinds
 from openclaw.clock import Clock
@@ -39,7 +42,7 @@ from openclaw.outbound.backoff import Backoff, Chance
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage.base import BlobStore, Fenced
 from openclaw.storage.disk_errors import until_written
-from openclaw.storage.documents import DocumentStore
+from openclaw.storage.documents import DocumentStore, SharedDocument
 
 Report: TypeAlias = Callable[[Inbound], Awaitable[None]]
 RESTART = Backoff(initial_s=1.0, max_s=300.0)
@@ -48,6 +51,28 @@ ANSWER_S = 10.0
 ELSEWHERE = "another node has this account"
 STABLE_S = 60.0
 """After an account has run this long, its next crash counts as the first one again."""
+
+
+PATHS = "channels/webhooks.json"
+MOST_PATHS = 1000
+
+
+class OtherAccounts(Protocol):
+    """What a run of this node asks of the node that has its account. ``RemoteChannels`` in ``gateway`` asks it."""
+
+    async def typing(self, running: RunningAccount, route: dict[str, Any], on: bool) -> None: ...
+
+    async def draft(self, running: RunningAccount, route: dict[str, Any], draft_id: int, text: str) -> bool: ...
+
+    async def act(
+        self, running: RunningAccount, route: dict[str, Any], message: OutgoingMessage, key: str
+    ) -> SendReceipt:
+        """Raises ``SendFailed``."""
+        ...
+
+    async def webhook(self, name: str, path: str, request: WebhookRequest) -> WebhookAnswer:
+        """Hands on what a platform sent to the path of an account, given by the name under which a node owns it."""
+        ...
 
 
 class RunningAccount:
@@ -118,6 +143,18 @@ class ChannelManager:
         """Called before an account is connected that another node may have had. Set where the Gateway is assembled."""
         self.leave: Callable[[RunningAccount], Awaitable[None]] | None = None
         """Called before an account is left to another node: what is being sent through it may finish."""
+        self._paths: SharedDocument[dict[str, str]] = SharedDocument(
+            documents,
+            PATHS,
+            dict,
+            lambda data: msgspec.json.decode(data, type=dict[str, str]),
+            msgspec.json.encode,
+            damaged="drop",
+        )
+        """The paths on which platforms call, and the accounts that they belong to, where there are several nodes."""
+        self._telling: set[asyncio.Task[None]] = set()
+        self.others: OtherAccounts | None = None
+        """The accounts that other nodes have. Set where the Gateway is assembled."""
         if not self._claims.alone:
             self._claims.on_gained(CHANNEL, self._gained)
             self._claims.on_lost(CHANNEL, self._lost)
@@ -126,6 +163,8 @@ class ChannelManager:
 
     async def start(self) -> None:
         """Starts the configured accounts. It does not wait for their connections."""
+        with contextlib.suppress(OSError):
+            await self.load_paths()
         await self.apply(self._config())
 
     async def apply(self, config: Config) -> None:
@@ -283,7 +322,7 @@ class ChannelManager:
             edited=self._edited or nothing,
             deleted=self._deleted or nothing,
             moved=moved,
-            serve=self.serve,
+            serve=partial(self.serve, running=running),
             commands=self._commands,
             environ=self._environ,
             connected=connected,
@@ -293,12 +332,16 @@ class ChannelManager:
 
     # Webhooks
 
-    def serve(self, path: str, webhook: Webhook) -> Callable[[], None]:
-        """Lets a platform call under this path until the returned function is called."""
+    def serve(self, path: str, webhook: Webhook, running: RunningAccount | None = None) -> Callable[[], None]:
+        """Lets a platform call under this path, for the given account, until the returned function is called."""
         key = f"/{path.strip('/')}"
-        if key.split("/")[1] in self._taken_names() or self.webhook(key) is not None:
+        if key.split("/")[1] in self._taken_names() or _below(key, self._webhooks) is not None:
             raise NotConfigured(f"the path {key} is taken; set another webhookPath")
         self._webhooks[key] = webhook
+        if running is not None and not self._claims.alone and self._paths.value.get(key) != running.name:
+            task = asyncio.create_task(self._tell_path(key, running.name))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
 
         def end() -> None:
             if self._webhooks.get(key) is webhook:
@@ -308,10 +351,33 @@ class ChannelManager:
 
     def webhook(self, path: str) -> tuple[Webhook, str] | None:
         """Who serves a path on the Gateway's port, and the rest of the path below it."""
-        for base, webhook in self._webhooks.items():
-            if path == base or path.startswith(f"{base}/"):
-                return webhook, path[len(base) :].strip("/")
+        if (base := _below(path, self._webhooks)) is not None:
+            return self._webhooks[base], path[len(base) :].strip("/")
+        others = self.others
+        if others is not None and (base := _below(path, self._paths.value)) is not None:
+            return partial(others.webhook, self._paths.value[base], base), path[len(base) :].strip("/")
         return None
+
+    def own_webhook(self, base: str) -> Webhook | None:
+        """Who serves exactly this path at this node."""
+        return self._webhooks.get(base)
+
+    async def load_paths(self) -> None:
+        """Learns which paths the accounts of other nodes have."""
+        if not self._claims.alone:
+            await self._paths.latest()
+
+    async def _tell_path(self, path: str, name: str) -> None:
+        """Lets the other nodes know the path, because platforms may call any of them."""
+
+        def put(paths: dict[str, str]) -> None:
+            paths.pop(path, None)
+            while len(paths) >= MOST_PATHS:
+                del paths[next(iter(paths))]
+            paths[path] = name
+
+        with contextlib.suppress(Fenced):
+            await until_written(lambda: self._paths.change(put), self._clock.sleep)
 
     # Sending
 
@@ -336,12 +402,20 @@ class ChannelManager:
         running = self.find(channel, route.get("accountId"))
         return running is not None and bool((await self.probe(running, ANSWER_S)).get("ok"))
 
-    async def send(self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str) -> SendReceipt:
+    def _elsewhere(self, running: RunningAccount, here: bool) -> OtherAccounts | None:
+        """Who does it, if another node has the account. ``here``: nobody else is asked."""
+        return None if here or running.channel is not None or self._claims.owns(running.name) else self.others
+
+    async def send(
+        self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str, *, here: bool = False
+    ) -> SendReceipt:
         account_id = route.get("accountId")
         running = self.find(channel, account_id)
         if running is None:
             account = f" account {account_id}" if account_id else ""
             raise SendFailed(f"{channel}{account} is not configured (channels.{channel})", reached=False)
+        if (others := self._elsewhere(running, here)) is not None:
+            return await others.act(running, route, message, key)
         if running.channel is None:
             raise SendFailed(f"{channel} is not running: {running.status.last_error or 'starting'}", reached=False)
         try:
@@ -360,10 +434,15 @@ class ChannelManager:
         running.status.last_outbound_at = self._clock.now_ms()
         return sent
 
-    async def typing(self, channel: str, route: dict[str, Any], on: bool) -> None:
+    async def typing(self, channel: str, route: dict[str, Any], on: bool, *, here: bool = False) -> None:
         """Shows or ends the typing sign. A failure is only logged, since the sign does not matter much."""
         running = self.find(channel, route.get("accountId"))
-        if running is None or running.channel is None or not running.kind.capabilities.typing:
+        if running is None or not running.kind.capabilities.typing:
+            return
+        if (others := self._elsewhere(running, here)) is not None:
+            with contextlib.suppress(OSError, Fenced):
+                await others.typing(running, route, on)
+        if running.channel is None:
             return
         try:
             await running.channel.typing(msgspec.convert(route, Route), on)
@@ -372,10 +451,15 @@ class ChannelManager:
         except Exception:
             logging.getLogger(f"openclaw.channels.{channel}").exception("the typing sign failed")
 
-    async def draft(self, channel: str, route: dict[str, Any], draft_id: int, text: str) -> bool:
+    async def draft(self, channel: str, route: dict[str, Any], draft_id: int, text: str, *, here: bool = False) -> bool:
         """Shows an unfinished reply. Returns False if the channel cannot, or not now."""
         running = self.find(channel, route.get("accountId"))
-        if running is None or running.channel is None or not running.kind.capabilities.drafts:
+        if running is None or not running.kind.capabilities.drafts:
+            return False
+        if (others := self._elsewhere(running, here)) is not None:
+            with contextlib.suppress(OSError, Fenced):
+                return await others.draft(running, route, draft_id, text)
+        if running.channel is None:
             return False
         try:
             await cast("DraftChannel", running.channel).draft(msgspec.convert(route, Route), draft_id, text)
@@ -402,3 +486,8 @@ class ChannelManager:
             return {"ok": False, "error": f"no answer within {timeout_s:g} s"}
         except Exception as error:
             return {"ok": False, "error": f"{type(error).__name__}: {error}"}
+
+
+def _below(path: str, bases: Iterable[str]) -> str | None:
+    """The base that the path is at or below."""
+    return next((base for base in bases if path == base or path.startswith(f"{base}/")), None)

@@ -84,6 +84,8 @@ class PostgresClaims(ClaimHearers):
                     while len(self._owners) > MOST_OWNERS:
                         self._owners.pop(next(iter(self._owners)))
                 return ClaimOwner(row["node"], False)
+            if name in self._held or name in self._changing:
+                continue  # Somebody else here has claimed it meanwhile.
             await self._now_held({name: row["epoch"]})
             return ClaimOwner(self.node, True)
         raise TimeoutError(f"{name} changes its owner too often")
@@ -111,12 +113,15 @@ class PostgresClaims(ClaimHearers):
         if self.membership.state != "alive" or not names:
             return []
         rows = await self._database.rows(
-            "INSERT INTO claims (name, node) SELECT name, $2 FROM unnest($1::text[]) AS name"
-            " ON CONFLICT DO NOTHING RETURNING name, epoch",
+            # A name that is ours in the database and not here was claimed by a statement whose answer was lost.
+            "INSERT INTO claims AS known (name, node) SELECT name, $2 FROM unnest($1::text[]) AS name"
+            " ON CONFLICT (name) DO UPDATE SET node = known.node WHERE known.node = excluded.node"
+            " RETURNING name, epoch",
             *([without_nul(name) for name in names], self.node),
         )
-        await self._now_held({row[0]: row[1] for row in rows})
-        return [name for name, _ in rows]
+        gained = {name: epoch for name, epoch in rows if name not in self._held and name not in self._changing}
+        await self._now_held(gained)
+        return list(gained)
 
     async def _now_held(self, epochs: dict[str, int]) -> None:
         told = asyncio.Event()

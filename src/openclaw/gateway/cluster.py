@@ -15,6 +15,7 @@ from openclaw.cluster.claims import CHANNEL, SCHEDULER, SESSION, session_name
 from openclaw.cluster.links import Link, LinkLost, Links, PartSender, RemoteFailure
 from openclaw.gateway.relay import ClusterRelay
 from openclaw.gateway.remote_calls import MOST_HOPS, answer_remote, hand_on
+from openclaw.gateway.remote_channels import RemoteChannels
 from openclaw.gateway.remote_messages import RemoteMessages
 from openclaw.gateway.server.params import decode_any, encode, encode_response
 from openclaw.gateway.server.places import place_of, session_of
@@ -62,8 +63,10 @@ class ClusterService:
         self.links = Links(self.membership, self._serve, self._hear)
         self.relay = ClusterRelay(gateway, self.links)
         self.messages = RemoteMessages(gateway, self.links)
+        self.channels = RemoteChannels(gateway, self.links)
         self._served: dict[str, Callable[[bytes, PartSender], Awaitable[bytes]]] = {
             **self.messages.served,
+            **self.channels.served,
             "call": lambda data, parts: answer_remote(gateway, self.links, data, parts),
             "holds": self._answer_holds,
             "read": self._answer_read,
@@ -93,6 +96,7 @@ class ClusterService:
         dispatcher.abort_elsewhere = self.messages.stop
         self._sessions.on_foreign_write = self._tell_row
         self._gateway.pipeline.others = self.messages
+        self._gateway.channel_services.channels.others = self.channels
 
     def _tell_row(self, agent_id: str, key: str) -> None:
         """Lets the owner of a session read its row anew."""

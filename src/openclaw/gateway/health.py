@@ -104,7 +104,7 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
         **({"problem": "; ".join(problems)} if problems else {}),
         "ts": now,
         "durationMs": int((gateway.runtime.clock.monotonic() - began) * 1000),
-        "channels": {name: summary_of(accounts) for name, accounts in channels.items()},
+        "channels": {name: summary_of([one.status.view() for one in accounts]) for name, accounts in channels.items()},
         "channelOrder": list(channels),
         "channelLabels": {name: accounts[0].kind.label for name, accounts in channels.items()},
         "heartbeatSeconds": heartbeat_ms(config, default) // 1000,

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from openclaw.channels.manager import PATHS
 from openclaw.cluster.claims import SCHEDULER
 from openclaw.gateway.channel_services import OUTBOX
 from openclaw.gateway.methods.exec_approvals import tell_lost
@@ -150,6 +151,8 @@ class SharedState:
         if everything or any(name.startswith("devices/") for name in names):
             await gateway.devices.load()
             self._end_unpaired()
+        if everything or PATHS in names:
+            await gateway.channel_services.channels.load_paths()
         if everything or any(name.startswith("nodes/") for name in names):
             await gateway.nodes.pairing.load()
         if everything or notes.FILE_NAME in names:

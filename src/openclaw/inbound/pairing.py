@@ -110,13 +110,10 @@ class PairingStore:
         """Returns the ids that were let in. The list is read again only when it has changed."""
         known = self._allowed(channel)
         try:
-            return frozenset(await known.current())
+            return frozenset(await known.latest())
         except OSError as error:
             if self._documents.shared:
-                # Nobody is turned away because a database cannot be asked. Who writes is told to wait, or is known.
-                if known.known:
-                    return frozenset(known.value)
-                raise
+                raise  # Nobody is turned away because a database cannot be asked.
             log.error("%s cannot be read (%s); nobody on it is let in until it can", known.place, error)
             return frozenset()
 

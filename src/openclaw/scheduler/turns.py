@@ -36,6 +36,8 @@ INTERNAL_ROUTE = {"channel": "internal"}
 LONGEST_SUMMARY = 2000
 LONGEST_WAIT_S = 3600.0
 """A wait for a run is begun anew after this long."""
+LOOK_AGAIN_S = 10.0
+"""The same where another node may run it, and may go away before it tells the end."""
 _KEPT_SETTINGS = (
     *("thinkingLevel", "verboseLevel", "reasoningLevel", "providerOverride", "modelOverride", "authProfileOverride"),
     *("modelProvider", "model", "contextTokens"),
@@ -149,7 +151,7 @@ class ScheduledTurns:
     async def ended(self, run_id: str) -> TurnOutcome:
         """Waits for the end of a turn that was accepted."""
         while (row := await self.runtime.ledger.by_run(run_id)) is not None and row.state not in END_STATES:
-            await self.dispatcher.wait(run_id, LONGEST_WAIT_S)
+            await self.dispatcher.wait(run_id, LONGEST_WAIT_S if self.runtime.claims.alone else LOOK_AGAIN_S)
         if row is None:
             return TurnOutcome(status="error", error="the run is not known any more")
         result = row.result or {}

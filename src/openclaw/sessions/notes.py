@@ -27,6 +27,7 @@ MAX_SESSIONS = 1000
 MAX_TEXT = 4000
 MAX_REMEMBERED = 256
 """The ids of the last notes that were taken are remembered, so that the same note is not added again."""
+MAX_UNSAVED = 5000
 FILE_NAME = "system-events.json"
 
 
@@ -186,6 +187,8 @@ class SessionNotes:
             return result
         self._changes.append(change)
         if self._saving is None or self._saving.done():
+            # While nothing can be saved, the oldest changes give way.
+            del self._changes[:-MAX_UNSAVED]
             try:
                 self._saving = asyncio.get_running_loop().create_task(self._save())
             except RuntimeError:

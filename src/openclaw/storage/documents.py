@@ -144,6 +144,15 @@ class SharedDocument(Generic[T]):
             await self._read()
         return self.value
 
+    async def latest(self) -> T:
+        """Like ``current``, but while the store cannot be reached it returns the last value that was read."""
+        try:
+            return await self.current()
+        except OSError:
+            if not self.known or not self._documents.shared:
+                raise
+            return self.value
+
     async def change(self, edit: Callable[[T], R]) -> R:
         """Applies an edit to the newest value, writes it and returns what the edit returns.
 

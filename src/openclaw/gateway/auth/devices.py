@@ -33,8 +33,8 @@ class Devices:
 
     async def load(self) -> None:
         """Reads what is new, also what another Gateway has changed."""
-        await self._paired.current()
-        await self._pending.current()
+        await self._paired.latest()
+        await self._pending.latest()
 
     def paired(self, device_id: str) -> Record | None:
         return self._paired.value.get(device_id)

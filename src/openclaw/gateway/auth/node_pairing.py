@@ -34,7 +34,7 @@ class NodePairing:
     async def load(self) -> None:
         """Reads what is new, also what another Gateway has changed."""
         for document in (self._pending, self._paired, self._names):
-            await document.current()
+            await document.latest()
 
     def listing(self) -> dict[str, list[Record]]:
         """Both lists, newest first, without tokens."""

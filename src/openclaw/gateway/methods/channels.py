@@ -33,9 +33,12 @@ async def channels_status(call: MethodCall) -> Any:
     labels = {name: running[0].kind.label for name, running in grouped.items()}
 
     async def account_view(one: RunningAccount) -> dict[str, Any]:
-        view = one.status.view()
+        view, probe_s = one.status.view(), params.timeout_ms / 1000 if params.probe else 0.0
         if (holder := await channels.holder(one)) is not None:
             view["node"] = holder
+        if holder is not None and holder != gateway.runtime.claims.node and gateway.cluster is not None:
+            there = await gateway.cluster.channels.status(one, probe_s)
+            return {**view, **(there or {})}
         if not params.probe or not one.account.enabled:
             return view
         probed = await channels.probe(one, params.timeout_ms / 1000)
@@ -49,7 +52,7 @@ async def channels_status(call: MethodCall) -> Any:
         "channelDetailLabels": labels,
         "channelSystemImages": {},
         "channelMeta": [{"id": name, "label": label, "detailLabel": label} for name, label in labels.items()],
-        "channels": {name: summary_of(running) for name, running in grouped.items()},
+        "channels": {name: summary_of(views) for name, views in accounts.items()},
         "channelAccounts": accounts,
         "channelCapabilities": {
             name: msgspec.to_builtins(running[0].kind.capabilities) for name, running in grouped.items()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from openclaw.cluster.claims import OwnedElsewhere
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.tools.exec.approvals import (
@@ -195,21 +194,11 @@ async def tell_lost(gateway: Gateway) -> None:
             lost = journal.left_over[0]
             if lost.run_id:
                 # The id follows from the question, so a second attempt after a crash tells nothing twice.
-                await _tell_lost(gateway, lost.run_id, lost_text(lost), str(uuid.uuid5(_LOST, lost.id)))
+                await gateway.pipeline.wake(lost.run_id, lost_text(lost), str(uuid.uuid5(_LOST, lost.id)))
             await journal.note(msgspec.structs.replace(lost, state="lost"))
             journal.left_over.pop(0)
     except OSError as error:
         log.error("sessions cannot be told yet of questions that a restart closed: %s", error)
-
-
-async def _tell_lost(gateway: Gateway, run_id: str, text: str, id: str) -> None:
-    try:
-        await gateway.pipeline.wake(run_id, text, id)
-    except OwnedElsewhere:
-        # Another node has the session. Its agent is told at its next turn.
-        if (row := await gateway.runtime.ledger.by_run(run_id)) is not None:
-            gateway.runtime.notes.put(row.session_key, text, id=id, wake=True)
-            await gateway.runtime.notes.synced()
 
 
 def lost_text(lost: PendingApproval) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from openclaw.channels.manager import ChannelManager, RunningAccount
@@ -15,9 +16,8 @@ def by_channel(channels: ChannelManager) -> dict[str, list[RunningAccount]]:
     return grouped
 
 
-def summary_of(accounts: list[RunningAccount]) -> dict[str, Any]:
-    """The flags of one channel. The channel is as well as the best of its accounts."""
-    views = [running.status.view() for running in accounts]
+def summary_of(views: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The flags of one channel, from the views of its accounts. It is as well as the best of them."""
     best = max(views, key=lambda view: (view["connected"], view["running"], view["configured"], view["enabled"]))
     flags = {name: best[name] for name in ("enabled", "configured", "running", "connected")}
     return {**flags, "lastError": best["lastError"]} if best.get("lastError") else flags
@@ -27,7 +27,7 @@ def summary_lines(channels: ChannelManager) -> list[str]:
     """One line for each channel, such as ``Signal: connected``."""
     lines: list[str] = []
     for accounts in by_channel(channels).values():
-        summary = summary_of(accounts)
+        summary = summary_of([running.status.view() for running in accounts])
         if not summary["enabled"]:
             state = "disabled"
         elif not summary["configured"]:
