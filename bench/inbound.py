@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -13,7 +15,7 @@ import aiohttp
 from tests.faults.platforms import BlueBubbles, Discord, Irc, Matrix, Platform, Signal, Slack, Telegram, WhatsApp
 from tests.support.signal_daemon import SignalDaemon
 
-from bench.harness import GatewayProcess, prepared
+from bench.harness import ROOT, GatewayProcess, prepared
 from bench.process import cpu_s
 from bench.row import Row, summary
 
@@ -23,6 +25,8 @@ EACH = 20
 BATCHES = 5
 MESSAGES = 100
 """Of one person, in a batch on one of the other channels."""
+MATRIX_MESSAGES = 40
+"""Synapse takes a while for each."""
 GROUP = "Z3JvdXAtb25l"
 
 
@@ -40,7 +44,8 @@ async def measure() -> list[Row]:
     return [
         Row(figure="inbound", what="channel message, accepted and queued, CPU", unit="ms", bar=1, **summary(queued)),
         Row(figure="inbound", what="group message not addressed to us, CPU", unit="ms", bar=1, **summary(overheard)),
-        *[await one_channel(kind) for kind in (Telegram, Discord, Slack, WhatsApp, BlueBubbles, Signal, Irc, Matrix)],
+        *[await one_channel(kind) for kind in (Telegram, Discord, Slack, WhatsApp, BlueBubbles, Signal, Irc)],
+        await matrix(),
     ]
 
 
@@ -80,6 +85,49 @@ async def one_channel(kind: type[Platform]) -> Row:
         reference="its HTTP request" if alone else "",
         reference_value=median(alone) if alone else None,
         **summary(figures),
+    )
+
+
+async def matrix() -> Row:
+    """The library checks each answer of the server against a schema. A process with nothing but the library follows the
+    same account, and what it takes is no cost of ours.
+    """
+    async with Matrix() as platform, prepared({"channels": {"matrix": platform.section()}}) as gateway:
+        await gateway.start()
+        await platform.say("[[bench hold=0]]")
+        await accepted(gateway, 1)
+        command = [
+            sys.executable,
+            "-m",
+            "bench.nio_alone",
+            platform.proxy.url,
+            platform.bot.user_id,
+            platform.bot.token,
+        ]
+        library = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+        try:
+            assert library.stdout is not None and await asyncio.to_thread(library.stdout.readline)
+            ours: list[float] = []
+            alone: list[float] = []
+            for number in range(BATCHES):
+                before = cpu_s(gateway.pid), cpu_s(library.pid)
+                for place in range(MATRIX_MESSAGES):
+                    await platform.say(f"and another thing, number {place}, please look at it")
+                await accepted(gateway, 1 + MATRIX_MESSAGES * (number + 1))
+                both, its = cpu_s(gateway.pid) - before[0], cpu_s(library.pid) - before[1]
+                ours.append((both - its) / MATRIX_MESSAGES * 1000)
+                alone.append(its / MATRIX_MESSAGES * 1000)
+        finally:
+            library.kill()
+            library.communicate()
+    return Row(
+        figure="inbound",
+        what="matrix message, until it is queued, without its library, CPU",
+        unit="ms",
+        bar=2,
+        reference="matrix-nio alone, sync and receipt",
+        reference_value=median(alone),
+        **summary(ours),
     )
 
 

@@ -22,6 +22,9 @@ settings.load_profile("steady")
 with contextlib.suppress(ValueError):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# `openclaw update` looks whether a checkout is behind. In a test git asks no other machine for that.
+os.environ["GIT_ALLOW_PROTOCOL"] = "file"
+
 _WHOLE_GATEWAY = {"browser", "flows", "gateway", "interop"}
 """Folders whose tests have a whole Gateway in their own event loop."""
 

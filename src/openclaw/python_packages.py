@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -41,3 +43,23 @@ def has_pip() -> bool:
         return False
     importlib.invalidate_caches()
     return importlib.util.find_spec("pip") is not None
+
+
+def extras() -> list[str]:
+    """The names of what can be added to this program."""
+    return sorted(importlib.metadata.metadata("openclaw").get_all("Provides-Extra") or [])
+
+
+def requirements_of(extra: str) -> list[str]:
+    """The libraries that an extra of this program consists of."""
+    marked = [line.partition(";") for line in importlib.metadata.requires("openclaw") or []]
+    return [name.strip() for name, _, mark in marked if f'extra == "{extra}"' in mark.replace("'", '"')]
+
+
+def has_extra(extra: str) -> bool:
+    """Whether all libraries of an extra are installed, whatever their versions."""
+    names = [re.split(r"[^\w.-]", requirement, maxsplit=1)[0] for requirement in requirements_of(extra)]
+    try:
+        return all(importlib.metadata.version(name) for name in names)
+    except importlib.metadata.PackageNotFoundError:
+        return False

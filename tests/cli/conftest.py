@@ -24,7 +24,7 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environ(tmp_path: Path, state: Path) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "GIT_ALLOW_PROTOCOL") if name in os.environ}
     return {
         **kept,
         "HOME": str(tmp_path),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from openclaw.cli.installation import (
     InstalledFrom,
     commits_behind,
     has_upstream,
+    install_extra,
     install_method,
     installed_from,
     same_program,
@@ -108,6 +110,27 @@ def test_two_copies_of_the_program_are_compared_by_what_they_hold(tmp_path: Path
     assert same_program(str(one), str(other))
     (other / "cli" / "main.py").write_text("x = 2")
     assert not same_program(str(one), str(other))
+
+
+def test_extras_are_listed_and_an_unknown_one_is_named(cli: Cli) -> None:
+    listed = {row["name"]: row for row in json.loads(cli("extras", "--json").stdout)["extras"]}
+    assert listed["telegram"]["libraries"] == ["python-telegram-bot>=21"] and {"mcp", "postgres"} <= listed.keys()
+    refused = cli("extras", "add", "nope")
+    assert refused.returncode == 1 and "There are: " in refused.stderr and "telegram" in refused.stderr
+    there = json.loads(cli("extras", "add", "telegram", "--json").stdout)
+    assert there == {"ok": True, "name": "telegram", "added": False}, "the tests have every library"
+
+
+def test_an_extra_is_installed_where_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    run: list[list[str]] = []
+
+    def ran(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        run.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", ran)
+    install_extra("mcp")
+    assert run[0][0] == sys.executable and "mcp>=2" in run[0] and not any("openclaw" in word for word in run[0][1:])
 
 
 @pytest.fixture

@@ -138,12 +138,12 @@ async def test_a_missing_library_is_one_line_that_says_what_to_install(
         setup = ChannelSetup(tmp_path, "irc", everywhere)
         await setup.manager.start()
         try:
-            lines = await told(setup.manager, list(needed), lambda line: "pip install" in line)
+            lines = await told(setup.manager, list(needed), lambda line: "extras add" in line)
             await setup.connected()
         finally:
             await setup.manager.stop()
     assert lines == {
-        channel: f"install the library of this channel: pip install 'openclaw[{channel}]'" for channel in needed
+        channel: f"install the library of this channel: openclaw extras add {channel}" for channel in needed
     }
 
 

@@ -155,7 +155,7 @@ async def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "mcp", None)
     async with connected(stdio()) as shelf:
         assert not await shelf.ready(LIMIT_S)
-        assert shelf.state == "failed" and "pip install 'openclaw[mcp]'" in shelf.problem
+        assert shelf.state == "failed" and "openclaw extras add mcp" in shelf.problem
 
 
 @asynccontextmanager

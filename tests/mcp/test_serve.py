@@ -92,7 +92,7 @@ async def test_without_the_library_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp.server", None)
     assert serving.serve(None) == 1  # type: ignore[arg-type]
-    assert "pip install 'openclaw[mcp]'" in capsys.readouterr().err
+    assert "openclaw extras add mcp" in capsys.readouterr().err
 
 
 async def test_an_unknown_tool_is_told(tmp_path: Path) -> None:

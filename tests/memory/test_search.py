@@ -208,7 +208,7 @@ def test_a_model_file_is_preferred_to_a_key(tmp_path: Path) -> None:
     assert chosen({"local": {"modelPath": str(file)}}, {"OPENAI_API_KEY": "k-12345678"}) == ["local/embed.gguf"]
 
 
-@pytest.mark.parametrize(("name", "hint"), [("local", "openclaw[memory]"), ("nowhere", "is not known")])
+@pytest.mark.parametrize(("name", "hint"), [("local", "openclaw extras add memory"), ("nowhere", "is not known")])
 async def test_a_provider_that_cannot_be_had_is_explained_and_words_serve(
     workspace: Path, name: str, hint: str
 ) -> None:

@@ -147,6 +147,8 @@ CASES: dict[str, list[list[str]]] = {
     "approvals allowlist": [["approvals", "allowlist", "add", f"/bin/{ESCAPES}"]],
     "logs": [["logs"], ["logs", "--json"]],
     "dashboard": [["dashboard", "--no-open"], ["dashboard", "--no-open", "--json"]],
+    "extras list": [["extras"], ["extras", "--json"]],
+    "extras add": [["extras", "add", f"x{ESCAPES}"], ["extras", "add", f"x{ESCAPES}", "--json"]],
     "update": [["update", "--dry-run"], ["update", "--dry-run", "--json"]],
     "uninstall": [["uninstall", "--dry-run"], ["uninstall", "--all", "--dry-run", "--json"]],
     "models remove": [["models", "remove", f"x{ESCAPES}"]],

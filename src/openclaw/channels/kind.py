@@ -212,7 +212,7 @@ class ConfiguredKind(abc.ABC):
         """What to do about a library that is not installed. Empty if nothing is missing."""
         if not self.library or find_spec(self.library) is not None:
             return ""
-        return f"install the library of this channel: pip install 'openclaw[{self.id}]'"
+        return f"install the library of this channel: openclaw extras add {self.id}"
 
     def need_library(self) -> None:
         """Raises ``NotConfigured`` if the library of the channel is not installed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 
 from openclaw import paths
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from openclaw.channels.kind import AccountKey, ConfiguredKind
 
-STDERR = 2
 DEFAULT_ACCOUNT = "default"
 WAIT_S = 20.0
 """How long a person waits to see whether a new account connects."""
@@ -133,30 +131,15 @@ def _need_library(kind: type[ConfiguredKind], *, install: bool) -> None:
 
     if not kind.library or find_spec(kind.library) is not None:
         return
+    from openclaw.cli.installation import install_extra
+    from openclaw.python_packages import requirements_of
+
     wanted = requirements_of(kind.id)
     if not install and sys.stdin.isatty():
         install = yes(f"{kind.label} needs {', '.join(wanted)}. Install it now?", usual=True)
     if not install:
         raise UserError(f"{kind.label} needs {', '.join(wanted)}: say --install to have it installed.")
-    import subprocess
-
-    from openclaw.python_packages import NoInstaller, install_command
-
-    note(f"Installing {', '.join(wanted)} …")
-    try:
-        command = install_command([*wanted, "--quiet"])
-    except NoInstaller as problem:
-        raise UserError(str(problem)) from None
-    if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=STDERR, check=False).returncode != 0:
-        raise UserError(f"The installation failed; see above. Try it yourself: {shlex.join(command)}")
-
-
-def requirements_of(extra: str) -> list[str]:
-    """What an extra of this package consists of."""
-    from importlib.metadata import requires
-
-    marked = [line.partition(";") for line in requires("openclaw") or []]
-    return [name.strip() for name, _, mark in marked if f'extra == "{extra}"' in mark.replace("'", '"')]
+    install_extra(kind.id)
 
 
 def _need_section(where: str) -> None:

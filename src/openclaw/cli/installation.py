@@ -1,7 +1,7 @@
-"""``openclaw update`` and ``openclaw uninstall``: say what they would do, and do it.
+"""``openclaw update``, ``openclaw uninstall`` and ``openclaw extras``: change the installation itself.
 
-Both make a plan of steps first. ``--dry-run`` prints the plan, a person is asked before it is carried out, and a script
-says ``--yes``.
+Updating and removing make a plan of steps first. ``--dry-run`` prints the plan, a person is asked before it is carried
+out, and a script says ``--yes``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 from openclaw import __version__, paths
 from openclaw.cli import service
-from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, UserError, answer
+from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer
 from openclaw.cli.questions import yes
 from openclaw.cli.terminal import note, paint, print_json, working
 from openclaw.printable import printable
@@ -368,6 +368,49 @@ def _delete(path: str) -> Callable[[], str]:
     return run
 
 
+# Extras
+
+
+def list_extras(args: argparse.Namespace) -> int:
+    from openclaw.python_packages import extras, has_extra, requirements_of
+
+    found = [(name, has_extra(name), requirements_of(name)) for name in extras()]
+    rows = [{"name": name, "installed": there, "libraries": libraries} for name, there, libraries in found]
+    lines = [f"{name:<10} {'installed' if there else '-':<10} {', '.join(needs)}" for name, there, needs in found]
+    return answer(args, {"extras": rows}, "\n".join(lines))
+
+
+def add_extra(args: argparse.Namespace) -> int:
+    from openclaw.python_packages import extras, has_extra
+
+    if args.name not in extras():
+        raise UserError(f"There is no extra {args.name!r}. There are: {', '.join(extras())}.")
+    present = has_extra(args.name)
+    if not present:
+        install_extra(args.name)
+    told = f"{args.name} is installed{' already' if present else ''}."
+    if not present and service.running_pid() is not None:
+        told += " The Gateway finds it after a restart: openclaw gateway restart"
+    return answer(args, {"ok": True, "name": args.name, "added": not present}, told)
+
+
+def install_extra(name: str) -> None:
+    """Installs the libraries of an extra into the environment of this program. Raises ``UserError``."""
+    import shlex
+    import subprocess
+
+    from openclaw.python_packages import NoInstaller, install_command, requirements_of
+
+    wanted = requirements_of(name)
+    note(f"Installing {', '.join(wanted)} …")
+    try:
+        command = install_command([*wanted, "--quiet"])
+    except NoInstaller as problem:
+        raise UserError(str(problem)) from None
+    if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=STDERR, check=False).returncode != 0:
+        raise UserError(f"The installation failed; see above. Try it yourself: {shlex.join(command)}")
+
+
 # The plan
 
 
@@ -407,7 +450,20 @@ _PLAN = (
     Flag("--method", "how it was installed (found out by itself)", choices=METHODS),
     JSON,
 )
+_EXTRAS = {
+    "list": Action(
+        "List what can be added, and whether it is there", list_extras, (JSON,), example="openclaw extras list"
+    ),
+    "add": Action(
+        "Install the libraries of an extra where this program runs",
+        add_extra,
+        (Flag("name NAME", "as `openclaw extras list` shows it, such as mcp"), JSON),
+        example="openclaw extras add mcp",
+        about="It works for a program that pipx, uv or pip installed, and for a checkout.",
+    ),
+}
 COMMANDS = {
+    "extras": Group(_EXTRAS, default="list"),
     "update": Action(
         "Look for a newer version, install it and restart the Gateway",
         update,

@@ -52,6 +52,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("storage", "storage", "Copy everything from files to a PostgreSQL database, or back"),
     ("logs", "logs", "Show what the Gateway does, live with -f"),
     ("dashboard", "status", "Open the web page in your browser, signed in"),
+    ("extras", "installation", "Add the libraries that channels, MCP, PostgreSQL and others need"),
     ("update", "installation", "Install the newest version"),
     ("uninstall", "installation", "Remove the service, the program and, if you want, everything it kept"),
     ("completion", "completion", "Print a completion script for bash, zsh or fish"),

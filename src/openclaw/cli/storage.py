@@ -75,7 +75,7 @@ async def _copy(args: argparse.Namespace) -> tuple[Copied, str]:
         from openclaw.storage.postgres.database import PostgresDatabase
         from openclaw.storage.postgres.move import copy_to_files, copy_to_postgres
     except ImportError:
-        raise UserError("The package for PostgreSQL is missing: pip install 'openclaw[postgres]'") from None
+        raise UserError("The package for PostgreSQL is missing: openclaw extras add postgres") from None
     shown = sys.stderr.isatty()
 
     def tell(what: str, count: int) -> None:

@@ -353,7 +353,7 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
     except ImportError:
         raise StorageRefused(
             "storage.url names a PostgreSQL database, and the package for it is missing. "
-            "Install it with: pip install 'openclaw[postgres]'"
+            "Install it with: openclaw extras add postgres"
         ) from None
     settings = config.storage
     # A command that only looks is no node.

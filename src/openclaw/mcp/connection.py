@@ -52,7 +52,7 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_PAGES = 20
 TOO_LONG = f"its answer is longer than {MAX_BODY_BYTES // 1024**2} MB"
 LONGEST_PROBLEM = 300
-NOT_INSTALLED = "the package mcp is not installed: pip install 'openclaw[mcp]'"
+NOT_INSTALLED = "the package mcp is not installed: openclaw extras add mcp"
 
 
 class ServerProblem(Exception):

@@ -192,7 +192,7 @@ def serve(client: CallMethod) -> int:
     try:
         importlib.import_module("mcp.server")
     except ImportError:
-        sys.stderr.write("openclaw: the package mcp is not installed: pip install 'openclaw[mcp]'\n")
+        sys.stderr.write("openclaw: the package mcp is not installed: openclaw extras add mcp\n")
         return 1
     if sys.stdin.isatty():
         sys.stderr.write("This command speaks MCP over its standard input. Other agents start it; see docs/mcp.md.\n")

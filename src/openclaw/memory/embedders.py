@@ -165,7 +165,7 @@ class Embedders:
             if (place := word_vectors_folder()) is not None:
                 return WordVectors(place)
             raise NoEmbedder(
-                "local embeddings need the memory extra (pip install 'openclaw[memory]'), or an embedding model in "
+                "local embeddings need the memory extra (openclaw extras add memory), or an embedding model in "
                 "GGUF format named by agents.defaults.memorySearch.local.modelPath"
             )
         if name not in SERVICES and provider_config(config, name) is None:

@@ -494,12 +494,16 @@ class _Writer:
         self._start_line()
         if heading:
             self._begin("heading")
-        bars = sum(child.content.count("||") for child in children if child.type == "text")
-        pairs = bars // 2 * 2 if self._layout.spoilers and bars <= MOST_SPOILERS else 0
+        bars = 0
+        if self._layout.spoilers:
+            bars = sum(child.content.count("||") for child in children if child.type == "text")
+        pairs = bars // 2 * 2 if bars <= MOST_SPOILERS else 0
         for child in children:
             match child.type:
-                case "text":
+                case "text" if pairs:
                     pairs = self._spoken(child.content, pairs)
+                case "text":
+                    self._put(child.content)
                 case "softbreak" | "hardbreak":
                     self._line_end()
                 case "code_inline":
@@ -520,8 +524,7 @@ class _Writer:
 
     def _spoken(self, text: str, pairs: int) -> int:
         """Writes text with its spoiler marks. Returns how many marks are still to be taken as such."""
-        pieces = text.split("||") if pairs else [text]
-        for number, piece in enumerate(pieces):
+        for number, piece in enumerate(text.split("||")):
             if number and pairs:
                 spoiler = any(kind == "spoiler" for kind, _, _ in self._open)
                 self._end("spoiler") if spoiler else self._begin("spoiler")

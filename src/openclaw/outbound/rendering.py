@@ -207,6 +207,8 @@ def _slack_url(url: str) -> str:
 
 def _slack_escaped(text: str) -> str:
     """Escapes all but Slack's own mentions and addresses in angle brackets, and the marks of quoted lines."""
+    if "<" not in text and ">" not in text and "&" not in text:
+        return text
     pieces: list[str] = []
     done = 0
     for token in _SLACK_TOKEN.finditer(text):
