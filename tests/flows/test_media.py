@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
+import random
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from PIL import Image
 
 from tests.flows.test_replies import SMALL, STREAM, streamed
 from tests.support.gateway import RequestFailed, model_config
@@ -76,6 +79,22 @@ async def test_each_file_is_an_attachment_and_the_words_are_the_caption_of_the_f
     async with start():
         await signal.say("go", sender=ANN)
         assert await sent(signal, 2) == [("Here they are.\nEnjoy.", PICTURE), ("", WORDS)]
+
+
+async def test_a_picture_that_is_too_large_arrives_smaller(
+    start: Start, signal: SignalDaemon, models: ModelServer, tmp_path: Path
+) -> None:
+    models.queue(Reply(text="The photograph.\nMEDIA:./photo.png"))
+    async with start({"mediaMaxMb": 0.1}):
+        picture = Image.frombytes("RGB", (500, 400), random.Random(1).randbytes(500 * 400 * 3))
+        picture.save(tmp_path / "state" / "workspace" / "photo.png")
+        await signal.say("go", sender=ANN)
+        ((words, file),) = await sent(signal, 1)
+    assert words == "The photograph." and file is not None and file[0] == "image/jpeg;filename=photo.jpg"
+    assert len(file[1]) <= 0.1 * 1024 * 1024
+    with Image.open(io.BytesIO(file[1])) as made:
+        made.load()
+        assert made.format == "JPEG"
 
 
 async def test_a_file_alone_and_a_file_beside_silence_are_sent(

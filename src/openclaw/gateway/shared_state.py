@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 log = logging.getLogger("openclaw.cluster")
+START_S = 5.0
+"""So long the start of the Gateway waits for scheduled work to begin."""
 
 
 class SchedulerService:
@@ -44,6 +46,9 @@ class SchedulerService:
         claims.on_lost(SCHEDULER, self._lost)
         with contextlib.suppress(OSError):  # It is wanted from now on, and tried for again and again.
             await claims.want(SCHEDULER)
+        if self._starting is not None:
+            # A client that connects at once finds it running.
+            await asyncio.wait([self._starting], timeout=START_S)
 
     async def stop(self) -> None:
         claims = self._gateway.runtime.claims

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from openclaw.clock import Clock, wait_within
-from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta, ToolStarted
+from openclaw.events import AssistantEnded, AssistantStarted, Event, Spoken, TextDelta, ToolStarted
 from openclaw.outbound.blocks import JOINERS, BlockChunker, BlockRef, BlockSettings, Coalescer, ReplyBlock, file_digest
 from openclaw.outbound.media_lines import closed_up, is_web
 from openclaw.outbound.messaged import MOST_REMEMBERED, is_repeated, messaged_here
@@ -150,8 +150,9 @@ class ReplyStream:
                 if not self._settings.at_message_end and not self._answer.waits:
                     await self._sections()
                     await self._blocks(force=False)
-            case AssistantEnded(message, continues=continues) if self._settings is not None:
+            case AssistantEnded(message, speech, continues) if self._settings is not None:
                 if not continues and message.stop_reason not in ("error", "aborted"):
+                    self._voice = self._voice or (isinstance(speech, Spoken) and speech.voice)
                     self._later += self._answer.fresh("", (), self._unclaimed, self._chunker, complete=True)
                     await self._sections()
                     await self._blocks(force=True)
