@@ -36,6 +36,7 @@ def status(*accounts: dict[str, Any]) -> dict[str, Any]:
         ),
         ({**WELL, "enabled": False, "connected": False}, 0, "Signal default: disabled"),
         ({**WELL, "probe": {"ok": True, "version": "0.13"}}, 0, "Signal default: connected, answers (version 0.13)"),
+        ({**WELL, "node": "12140f8c-c077"}, 0, "Signal default: connected, at node 12140f8c"),
         ({**WELL, "probe": {"ok": False, "error": "gone"}}, 1, "Signal default: connected, does not answer (gone)"),
     ],
 )

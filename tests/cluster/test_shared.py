@@ -149,6 +149,19 @@ async def test_a_job_runs_once_for_each_moment_and_goes_on_when_its_node_dies(cl
     assert len(cluster.model.requests) == 2
 
 
+async def test_a_job_that_an_agent_runs_at_another_node_runs_at_its_owner(cluster: Cluster) -> None:
+    first, second = await cluster.join(), await cluster.join()
+    cluster.model.queue("by hand")
+    job = await second.gateway.cron.add({**JOB, "delivery": {"mode": "none"}})
+    assert await second.gateway.cron.run(job["id"], wait=False) == {"ok": True, "ran": True}
+
+    async def ran() -> bool:
+        return bool(await first.gateway.cron.history.entries(job["id"]))
+
+    await until(ran)
+    assert not second.gateway.cron._active and len(cluster.model.requests) == 1
+
+
 async def test_an_account_is_connected_by_one_node_and_moves_when_that_dies(cluster: Cluster) -> None:
     first, second = await cluster.join(), await cluster.join()
     await first.phone.until(lambda: first.has_account)

@@ -112,6 +112,7 @@ async def test_any_node_tells_which_node_has_an_account_and_how_it_is(two: Two) 
             status = await client.call("channels.status", {"probe": True})
             (account,) = status["channelAccounts"]["loopback"]
             assert (account["node"], account["connected"], account["probe"]["ok"]) == (node, True, True)
+            assert "lastError" not in account
             assert status["channels"]["loopback"]["connected"]
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
+from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.inbound.notices import injected_message
 from openclaw.sessions.keys import SessionRef
 from openclaw.tools.exec.approvals import ApprovalRequest
@@ -26,6 +27,10 @@ class Pair(NamedTuple):
 
     owner: InProcessGateway
     other: InProcessGateway
+
+
+def says(payload: dict[str, Any], text: str) -> bool:
+    return payload["state"] == "final" and "message" in payload and text_of(payload) == text
 
 
 async def start_pair(stack: AsyncExitStack, tmp_path: Path, models: ModelServer, **config: Any) -> Pair:
@@ -114,6 +119,34 @@ async def test_a_stream_over_http_ends_with_a_run_of_another_node(pair: Pair) ->
     assert frames[0]["type"] == "res" and frames[0]["payload"]["status"] == "started"
     final = [frame["payload"] for frame in frames if frame.get("event") == "chat"][-1]
     assert final["state"] == "final" and text_of(final) == "More."
+
+
+async def test_a_channel_message_is_answered_by_the_owner_of_its_session_and_taken_once(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    signal = {"enabled": False, "dmPolicy": "open", "allowFrom": ["*"]}
+    inbound = Inbound(
+        channel="signal",
+        message_id="m1",
+        peer=Peer(kind="direct", id="+1555"),
+        sender=Sender(id="+1555", name="Ann"),
+        to="+1555",
+        text="hello [[reply:From afar.]]",
+        timestamp_ms=1,
+    )
+    async with AsyncExitStack() as stack:
+        pair = await start_pair(stack, tmp_path, models, channels={"signal": signal})
+        async with pair.owner.client() as here:
+            await here.chat("hello [[reply:Hi.]]")
+            assert await pair.other.gateway.pipeline.receive(inbound)
+            await here.event(lambda event, payload: event == "chat" and says(payload, "From afar."))
+            assert await pair.owner.gateway.pipeline.receive(inbound), "the platform delivers it again, elsewhere"
+            listed = await here.call("messages.list", {"sessionKey": "main"})
+    assert [(one["source"], one["state"]) for one in listed["messages"]] == [
+        ("signal", "answered"),
+        ("webchat", "answered"),
+    ]
+    assert len(models.requests) == 2
 
 
 async def test_what_a_node_writes_into_a_session_of_another_does_not_confuse_its_owner(pair: Pair) -> None:

@@ -73,6 +73,8 @@ def _state(account: dict[str, Any], now: float) -> str:
         for word, field in (("last heard", "lastInboundAt"), ("last sent", "lastOutboundAt"))
         if isinstance(account.get(field), int | float)
     ]
+    if account.get("node"):
+        details.append(f"at node {str(account['node'])[:8]}")
     if account.get("lastError"):
         details.append(str(account["lastError"]))
     if probe := account.get("probe"):

@@ -66,6 +66,10 @@ class Claims(Protocol):
         """
         ...
 
+    def forget_owner(self, name: str) -> None:
+        """Looks again who owns the name. Call it when the node that ``claim`` named did not answer, or asks itself."""
+        ...
+
     async def owner(self, name: str) -> str | None:
         """Returns the node that owns the name, or None. Nothing is claimed."""
         ...
@@ -138,6 +142,9 @@ class SoleClaims(ClaimHearers):
         return ClaimOwner(self.node, True)
 
     async def acquire(self, name: str) -> None:
+        pass
+
+    def forget_owner(self, name: str) -> None:
         pass
 
     async def owner(self, name: str) -> str | None:

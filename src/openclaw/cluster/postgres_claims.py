@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from openclaw.cluster.claims import SCHEDULER, ClaimHearers, ClaimOwner, OwnedElsewhere
+from openclaw.cluster.claims import SCHEDULER, SESSION, ClaimHearers, ClaimOwner, OwnedElsewhere
 from openclaw.cluster.membership import Membership
 from openclaw.storage.postgres.database import PostgresDatabase, without_nul
 
 ACQUIRE_S, RELEASE_PAUSE_S = 60.0, 0.1
+MOST_OWNERS, OWNER_S = 50_000, 10.0
 MOST_TRIES = 50
 """How often a claim is tried again because its owner went away in between."""
 _CLAIM = """
@@ -44,6 +45,9 @@ class PostgresClaims(ClaimHearers):
         self._asking: dict[str, asyncio.Task[ClaimOwner]] = {}
         self._changing: dict[str, asyncio.Event] = {}
         """Names that are being gained or let go. Whoever asks for one waits until those who hear of it are told."""
+        self._owners: dict[str, tuple[str, float]] = {}
+        """The owners of other sessions, and when the database said so. An owner that has let its session go meanwhile
+        claims it again, or hands on what it is asked."""
         self._wanted: dict[str, None] = {}
         self.ask_to_release: Callable[[str, str], Awaitable[None]] = _nobody_to_ask
         """Asks a node to let a name go as soon as it has nothing to do with it."""
@@ -52,6 +56,9 @@ class PostgresClaims(ClaimHearers):
         if (held := self._held.get(name)) is not None and name not in self._changing:
             held.used_at = time.monotonic()
             return ClaimOwner(self.node, True)
+        known = self._owners.get(name)
+        if known is not None and known[0] in self.membership.peers and time.monotonic() - known[1] < OWNER_S:
+            return ClaimOwner(known[0], False)
         # Callers that ask together share one question, and go on in their order.
         task = self._asking.get(name)
         if task is None:
@@ -71,6 +78,11 @@ class PostgresClaims(ClaimHearers):
             if row is None:
                 continue  # The owner let it go between the two halves of the statement.
             if row["node"] != self.node:
+                if name.startswith(SESSION):
+                    self._owners.pop(name, None)
+                    self._owners[name] = (row["node"], time.monotonic())
+                    while len(self._owners) > MOST_OWNERS:
+                        self._owners.pop(next(iter(self._owners)))
                 return ClaimOwner(row["node"], False)
             if name in self._held or name in self._changing:
                 continue  # Somebody else here has claimed it meanwhile.
@@ -89,7 +101,12 @@ class PostgresClaims(ClaimHearers):
             if time.monotonic() > until:
                 raise OwnedElsewhere(name, owner)
             await self.ask_to_release(owner.node, name)
+            self.forget_owner(name)
             await asyncio.sleep(RELEASE_PAUSE_S)
+
+    def forget_owner(self, name: str) -> None:
+        """Asks the database again who owns the name, the next time it is wanted."""
+        self._owners.pop(name, None)
 
     async def claim_free(self, names: Sequence[str]) -> list[str]:
         """Claims those of the names that nobody owns, and returns them."""

@@ -160,9 +160,10 @@ class ClusterService:
             return None
         if place == "all":
             return await self._answer_of_all(call, raw)
-        until = time.monotonic() + PATIENCE_S
+        until, again = time.monotonic() + PATIENCE_S, False
         while True:
-            node = await self._node_for(call)
+            node = await self._node_for(call, again)
+            again = True
             if node is None or node == self.claims.node:
                 return None
             if call.hops >= MOST_HOPS:
@@ -176,13 +177,16 @@ class ClusterService:
                     raise MethodError(f"{lost}; try again", code="UNAVAILABLE", retryable=True) from None
             await asyncio.sleep(RETRY_S)
 
-    async def _node_for(self, call: MethodCall) -> str | None:
+    async def _node_for(self, call: MethodCall, again: bool) -> str | None:
         match place_of(call.method):
             case "session":
                 session = await session_of(call)
                 if session is None:
                     return None
-                return (await self.claims.claim(session_name(session.agent_id, session.key))).node
+                name = session_name(session.agent_id, session.key)
+                if call.hops or again:
+                    self.claims.forget_owner(name)  # Two nodes must not send each other what neither of them owns.
+                return (await self.claims.claim(name)).node
             case "owner":
                 session = await session_of(call)
                 return None if session is None else await self.claims.owner(session_name(session.agent_id, session.key))

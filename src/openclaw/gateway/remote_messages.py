@@ -85,6 +85,7 @@ class RemoteMessages:
                     raise OSError(errno.ENOTCONN, f"the node that answers {facts.session.key}: {lost}") from lost
             # The same message may be handed in twice: its run id is taken once.
             await asyncio.sleep(RETRY_S)
+            self._gateway.runtime.claims.forget_owner(name)
             now = await self._gateway.runtime.claims.claim(name)
             if now.mine:
                 return await self._gateway.pipeline.take_from(message)
@@ -118,8 +119,11 @@ class RemoteMessages:
     # Answering
 
     async def _answer_process(self, data: bytes, _parts: PartSender | None) -> bytes:
+        message = _incoming(data)
+        session = message.facts.session
+        self._gateway.runtime.claims.forget_owner(session_name(session.agent_id, session.key))
         try:
-            result = await self._gateway.pipeline.take_from(_incoming(data))
+            result = await self._gateway.pipeline.take_from(message)
         except SessionGone:
             return _encode(HandedOn("gone"))
         match result:
@@ -135,6 +139,8 @@ class RemoteMessages:
 
     async def _answer_wake(self, data: bytes, _parts: PartSender | None) -> bytes:
         asked = _wake(data)
+        if (row := await self._gateway.runtime.ledger.by_run(asked.run_id)) is not None:
+            self._gateway.runtime.claims.forget_owner(session_name(row.agent_id, row.session_key))
         await self._gateway.pipeline.wake(asked.run_id, asked.text, asked.own_id)
         return b""
 

@@ -38,7 +38,7 @@ async def channels_status(call: MethodCall) -> Any:
             view["node"] = holder
         if holder is not None and holder != gateway.runtime.claims.node and gateway.cluster is not None:
             there = await gateway.cluster.channels.status(one, probe_s)
-            return {**view, **(there or {})}
+            return {**there, "node": holder} if there is not None else view
         if not params.probe or not one.account.enabled:
             return view
         probed = await channels.probe(one, params.timeout_ms / 1000)
