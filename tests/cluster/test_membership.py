@@ -172,6 +172,28 @@ async def test_a_node_that_leaves_hands_everything_on(node: MakeNode) -> None:
     await until(lambda: not b.membership.peers)
 
 
+async def test_what_is_given_back_while_it_is_claimed_does_not_stay(
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await node(), await node()
+    asks, goes_on, rows = asyncio.Event(), asyncio.Event(), a.database.rows
+
+    async def slow(statement: str, *values: object) -> object:
+        asks.set()
+        await goes_on.wait()
+        return await rows(statement, *values)
+
+    monkeypatch.setattr(a.database, "rows", slow)
+    wanting = asyncio.create_task(a.claims.want(SCHEDULER))
+    await asks.wait()
+    await a.claims.unwant(SCHEDULER)
+    goes_on.set()
+    await wanting
+    assert not a.claims.owns(SCHEDULER)
+    await b.claims.want(SCHEDULER)
+    assert b.claims.owns(SCHEDULER)
+
+
 async def test_a_tool_that_copies_everything_keeps_gateways_away(
     node: MakeNode, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

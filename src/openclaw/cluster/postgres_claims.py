@@ -211,4 +211,6 @@ class PostgresClaims(ClaimHearers):
 
     async def try_wanted(self) -> None:
         """Claims what is wanted and free. The node does this whenever another one has gone, and every second."""
-        await self.claim_free([name for name in self._wanted if name not in self._held])
+        gained = await self.claim_free([name for name in self._wanted if name not in self._held])
+        # What was given back while the database was asked must not stay here, where nobody uses it.
+        await self.release_all([name for name in gained if name not in self._wanted])
