@@ -63,12 +63,6 @@ class RunIndex:
         if self.on_ended is not None:
             self.on_ended(run_id)
 
-    def wake_all(self) -> None:
-        """Lets everybody look again whether the run has ended."""
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                waiter.set()
-
     async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
         """Waits for the end of a run. A run that is not known yet may still come."""
         known = await self._outcome(run_id)

@@ -834,8 +834,6 @@ class Ledger(Protocol):
         """Returns the jobs that fit, oldest first."""
         ...
 
-    async def job_forget(self, job_id: str) -> None: ...
-
     # The parts of replies that wait for their delivery
 
     async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:

@@ -181,10 +181,6 @@ class SharedDocument(Generic[T]):
                 return result
         raise OSError(f"{self.place} is changed by others all the time")
 
-    def changed_elsewhere(self, name: str) -> bool:
-        """Tells whether a name given by ``DocumentStore.watch`` concerns this document."""
-        return name in ("", self.name)
-
     async def _read(self) -> None:
         async with self._reading:
             try:

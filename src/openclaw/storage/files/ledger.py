@@ -607,9 +607,6 @@ class FileLedger:
         where = f"WHERE {' AND '.join(tests)} " if tests else ""
         return await self._jobs(f"{where}ORDER BY created_at, rowid LIMIT ?", *given.values(), max(0, limit))
 
-    async def job_forget(self, job_id: str) -> None:
-        await self._write("DELETE FROM jobs WHERE id = ?", job_id)
-
     async def _jobs(self, condition: str, *values: Any) -> list[JobRow]:
         names = JobRow.__struct_fields__
         rows = await self._rows(f"SELECT {', '.join(names)} FROM jobs {condition}", *values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -184,10 +184,6 @@ class PostgresDatabase:
     async def write(self, statement: str, *values: Any) -> int:
         """Does one statement and returns how many rows it changed."""
         return changed(await self._use(lambda connection: connection.execute(statement, *values)))
-
-    async def write_many(self, statement: str, values: Sequence[Sequence[Any]]) -> None:
-        """Does one statement with each of the values, in one transaction."""
-        await self._use(lambda connection: connection.executemany(statement, values))
 
     async def once(self, work: Callable[[Connection, Statement], Awaitable[T]], after: Pending | None = None) -> T:
         """Does work whose writes are one statement, together with what must be written before them.

@@ -362,9 +362,6 @@ class PostgresLedger:
         where = f"WHERE {' AND '.join(tests)} " if tests else ""
         return await self._jobs(f"{where}ORDER BY created_at, step LIMIT $1", max(0, limit), *given.values())
 
-    async def job_forget(self, job_id: str) -> None:
-        await self._database.write("DELETE FROM jobs WHERE id = $1", without_nul(job_id))
-
     async def _jobs(self, condition: str, *values: Any) -> list[JobRow]:
         names = ", ".join(JobRow.__struct_fields__)
         rows = await self._database.rows(f"SELECT {names} FROM jobs {condition}", *values)
