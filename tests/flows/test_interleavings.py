@@ -200,7 +200,7 @@ async def settled(gateway: ForkedGateway, numbers: int) -> list[Row]:
 
 def read_ledger(gateway: ForkedGateway) -> tuple[list[Row], int]:
     found = stored.ledger(gateway, "SELECT id, run_id, state, code, body, result FROM messages ORDER BY id")
-    [waiting] = stored.ledger(gateway, "SELECT COUNT(*) AS count FROM outbox WHERE state = 'pending'")
+    [waiting] = stored.ledger(gateway, "SELECT COUNT(*) AS count FROM outbox WHERE state IN ('pending', 'sending')")
     return [
         Row(
             *(row["id"], row["run_id"], row["state"], row["code"], json.loads(row["body"])["prompt"]),

@@ -85,6 +85,7 @@ async def test_near_the_threshold_the_agent_writes_notes_before_it_answers_and_n
         (row,) = (await client.call("sessions.list", {}))["sessions"]
         kept = gateway.transcript(row["sessionId"])
         assert [line["customType"] for line in kept if line.get("customType") == "memory-flush"] == ["memory-flush"] * 2
+    await gateway.stop()  # It writes the rows of sessions.
     stored = entry(gateway)
     assert stored["memoryFlushAt"] > 0 and stored["memoryFlushCompactionCount"] == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
@@ -153,7 +154,6 @@ async def _all_agree(gateway: InProcessGateway, client: WireClient, state: str) 
     (recent,) = (await client.call("status", {}))["sessions"]["recent"]
     (listed,) = json.loads(await command_line(gateway, "sessions", "--json"))["sessions"]
     (shown,) = json.loads(await command_line(gateway, "status", "--json"))["sessions"]["recent"]
-    kept = stored.sessions(gateway)[row["key"]]
     for view in (recent, listed, shown):
         assert {name: view.get(name) for name in shared} == numbers, state
         assert view["compactionCount"] == 1
@@ -181,7 +181,11 @@ async def _all_agree(gateway: InProcessGateway, client: WireClient, state: str) 
     answers = sum(log.get("tokens", 0) for log in logged)
     summaries = [line for line in gateway.transcript(row["sessionId"]) if line.get("customType") == "model-usage"]
     assert answers + sum(line["data"]["usage"]["totalTokens"] for line in summaries) == whole["totalTokens"]
-    assert kept["sessionId"] == row["sessionId"]
+    store = gateway.sessions_dir() / "sessions.json"
+    async with asyncio.timeout(30):
+        while gateway.storage is None and not store.exists():  # It is written shortly after a change.
+            await asyncio.sleep(0.01)
+    assert stored.sessions(gateway)[row["key"]]["sessionId"] == row["sessionId"]
 
 
 async def test_how_long_answers_took_is_told_per_session_and_per_day(gateway: InProcessGateway) -> None:

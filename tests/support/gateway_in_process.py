@@ -64,8 +64,7 @@ class InProcessGateway(GatewayUnderTest):
     async def _live(self, listening: asyncio.Future[None]) -> None:
         """Serves until told to stop; a restart that the configuration asks for begins again on the same port."""
         async with AsyncExitStack() as stack:
-            stack.callback(_replace_environ, dict(os.environ))
-            _replace_environ(self.env)
+            stack.enter_context(_environment(self.env))
             stack.enter_context(_planned_faults(self.env))
             state = make_private_dir(str(self.state_dir))
             lock = GatewayLock.acquire(state, os.environ)
@@ -151,6 +150,26 @@ def _planned_faults(env: dict[str, str]) -> Iterator[None]:
     assert '"kill"' not in env[faults.PLAN], "a plan that kills needs a process of its own"
     with patch.multiple(faults, active=True, point=plan.point, write=plan.write, sync=plan.sync):
         yield
+
+
+_environments: list[dict[str, str]] = []
+"""The environment of the test, then those of the Gateways that run, in the order in which they began."""
+
+
+@contextmanager
+def _environment(env: dict[str, str]) -> Iterator[None]:
+    """Gives the process this environment. Of several Gateways, which may end in any order, the last one gives it."""
+    if not _environments:
+        _environments.append(dict(os.environ))
+    _environments.append(env)
+    _replace_environ(env)
+    try:
+        yield
+    finally:
+        _environments.remove(env)
+        _replace_environ(_environments[-1])
+        if len(_environments) == 1:
+            _environments.clear()
 
 
 def _replace_environ(env: dict[str, str]) -> None:

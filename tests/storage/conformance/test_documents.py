@@ -120,9 +120,8 @@ async def test_an_edit_that_changes_nothing_or_fails_writes_nothing(documents: D
     assert await documents.get("other.json") is None
 
 
+@pytest.mark.parametrize("stores", ["postgres"], indirect=True)
 async def test_a_gateway_hears_what_another_has_changed(stores: Stores) -> None:
-    if not stores.documents.shared:
-        pytest.skip("files are not watched: one Gateway has them")
     heard: asyncio.Queue[str] = asyncio.Queue()
     ready = asyncio.Event()
 

@@ -71,6 +71,23 @@ def test_a_folder_that_cannot_be_read_is_named(state: Path, tmp_path: Path, monk
     assert backup.skipped == ["agents/main/sessions: Permission denied"]
 
 
+def test_a_store_that_is_written_for_the_first_time_meanwhile_is_whole(state: Path, tmp_path: Path) -> None:
+    """When the backup begins there is only the journal. It goes into ``sessions.json`` before it is copied."""
+    sessions = state / "agents" / "main" / "sessions"
+    (sessions / "sessions.journal").write_text("a change")
+
+    def fold(*_: object) -> None:
+        if not (sessions / "sessions.json").exists():
+            (sessions / "sessions.journal").unlink()
+            (sessions / "sessions.json").write_text("the change")
+            (sessions / "sessions.journal").touch()
+
+    folder = BackupFolder(tmp_path / "backups", create=True)
+    backup, _ = folder.create(state, "1", fold)
+    folder.restore(backup, tmp_path / "other")
+    assert content(tmp_path / "other")["agents/main/sessions/sessions.json"] == b"the change"
+
+
 def test_a_second_backup_stores_only_what_was_added(state: Path, tmp_path: Path) -> None:
     folder = BackupFolder(tmp_path / "backups", create=True)
     folder.create(state, "1")

@@ -6,6 +6,7 @@ Everything here blocks; commands call it from their own process, also while a Ga
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -15,6 +16,7 @@ import shutil
 import sqlite3
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from io import BytesIO
@@ -33,6 +35,8 @@ from openclaw.storage.files.ledger import FileLedger
 PIECE = 4 * 1024 * 1024
 FORMAT = 1
 DATABASES = (".db", ".sqlite")
+STORE = "sessions.json"
+STORE_TRIES, STORE_PAUSE_S = 100, 0.02
 LEFT_OUT = frozenset({"logs", "sandboxes", "search.db", "gateway.lock", "browser", "models", "memory", "tmp"})
 """Names at the top of the state folder that can be made again or mean nothing elsewhere."""
 _PIECE_NAME = re.compile("[0-9a-f]{64}")
@@ -130,13 +134,13 @@ class BackupFolder:
     def create(self, state: Path, version: str, progress: Progress = lambda *_: None) -> tuple[Backup, int]:
         """Stores the state folder as it is now. Returns the backup and how many bytes its new pieces take."""
         skipped: list[str] = []
-        groups = list(_groups(state, skipped))
+        paths = list(_paths(state, skipped))
         files: list[StoredFile] = []
         added = 0
-        for number, group in enumerate(groups, start=1):
-            name = str(group[0].relative_to(state))
+        for number, place in enumerate(paths, start=1):
+            name = str(place.relative_to(state))
             try:
-                for path, mode, content in self._read(group):
+                for path, mode, content in self._read(place):
                     with content as file:
                         stored, new = self._cut(path.relative_to(state), file, mode)
                     files.append(stored)
@@ -145,7 +149,7 @@ class BackupFolder:
                 pass  # It went while the Gateway worked.
             except (OSError, sqlite3.Error) as error:
                 skipped.append(f"{name}: {error}")
-            progress(number, len(groups), name)
+            progress(number, len(paths), name)
         now = datetime.now(UTC)
         backup = Backup(
             id=f"{now:%Y%m%dT%H%M%S.%fZ}",
@@ -158,11 +162,10 @@ class BackupFolder:
         atomic_replace(self.folder / "backups" / backup.id, self._seal(msgspec.json.encode(backup)))
         return backup, added
 
-    def _read(self, group: list[Path]) -> Iterator[tuple[Path, int, BinaryIO]]:
-        """Opens the files of a group as they are at one moment."""
-        path = group[0]
-        if len(group) > 1:
-            yield from _read_store(group)
+    def _read(self, path: Path) -> Iterator[tuple[Path, int, BinaryIO]]:
+        """Opens a file, or all files of a session store as they are at one moment."""
+        if _is_store(path):
+            yield from _read_store(path)
         elif path.suffix in DATABASES:
             with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
                 copy = Path(scratch) / "copy"
@@ -318,8 +321,8 @@ class _Damaged(Exception):
     """A piece cannot be read."""
 
 
-def _groups(state: Path, closed: list[str]) -> Iterator[list[Path]]:
-    """The files of the state folder. Files that only make sense together are one group. Links are left out.
+def _paths(state: Path, closed: list[str]) -> Iterator[Path]:
+    """The files of the state folder. One path stands for all files of a session store. Links are left out.
 
     ``closed`` gets the folders that cannot be read.
     """
@@ -336,11 +339,10 @@ def _groups(state: Path, closed: list[str]) -> Iterator[list[Path]]:
         names[:] = [name for name in names if name != "__pycache__" and not (here / name).is_symlink()]
         plain = [here / name for name in sorted(files) if not (here / name).is_symlink()]
         kept = [path for path in plain if path.is_file() and not _is_side_file(path)]
-        store = [path for path in kept if here.name == "sessions" and path.name.startswith("sessions.")]
-        if len(store) > 1:
-            yield sorted(store, key=lambda path: path.name != "sessions.json")
-            kept = [path for path in kept if path not in store]
-        yield from ([path] for path in kept)
+        if any(_is_store(path) for path in kept):
+            # The files of the store are looked for when it is read, because they come and go together.
+            yield here / STORE
+        yield from (path for path in kept if not _is_store(path))
 
 
 def _is_side_file(path: Path) -> bool:
@@ -348,23 +350,38 @@ def _is_side_file(path: Path) -> bool:
     return path.name.endswith(_SIDE_FILES)
 
 
-def _read_store(group: list[Path]) -> list[tuple[Path, int, BinaryIO]]:
-    """Reads a session store and its journals.
+def _is_store(path: Path) -> bool:
+    """Whether this is a session store or one of its journals."""
+    return path.parent.name == "sessions" and path.name.startswith("sessions.")
+
+
+def _read_store(path: Path) -> list[tuple[Path, int, BinaryIO]]:
+    """Reads a session store and its journals, of which some may not be there.
 
     The store takes the journal in and begins a new one. A copy of one from before that and of the other from after it
-    would lose or undo what lies between. So all are read again until the store has not changed meanwhile.
+    would lose or undo what lies between. So all are read again until none has been replaced meanwhile.
     """
-    for _ in range(100):
-        before = _identity(group[0])
-        found = [(path, _mode(path), path.read_bytes()) for path in group if path.exists()]
-        if _identity(group[0]) == before:
-            return [(path, mode, BytesIO(data)) for path, mode, data in found]
+    for _ in range(STORE_TRIES):
+        before = _store_files(path.parent)
+        try:
+            found = [(one, _mode(one), one.read_bytes()) for one in before]
+        except FileNotFoundError:
+            continue
+        if _store_files(path.parent) == before:
+            return [(one, mode, BytesIO(data)) for one, mode, data in found]
+        time.sleep(STORE_PAUSE_S)
     raise OSError("it changes all the time; try again in a quiet moment")
 
 
-def _identity(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns, found.st_size
+def _store_files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """The files of a session store, and which file each of them is. Journals only grow, the others are replaced."""
+    files: dict[Path, tuple[int, int]] = {}
+    for path in sorted(folder.glob("sessions.*")):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and not _is_side_file(path):
+                files[path] = (found.st_ino, found.st_mtime_ns if path.name == STORE else 0)
+    return files
 
 
 def _mode(path: Path) -> int:

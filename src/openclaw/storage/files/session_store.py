@@ -87,7 +87,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """How often the store looks for outside edits and folds changes."""
-QUIET_SECONDS = 0.2
+QUIET_SECONDS = 0.05
 """Changes are folded when none came for this time, so that ``sessions.json`` is up to date after a turn.
 
 A fold costs as much as the way of a message into the queue. With a shorter time, every message of a quick succession
