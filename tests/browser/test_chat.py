@@ -7,11 +7,11 @@ import base64
 import re
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Browser, WebSocketRoute, expect
 
 from openclaw.messages import AssistantMessage, ImageBlock, ThinkingBlock, ToolCall, UserMessage
 from openclaw.models.base import ModelRequest, OnEvent, Thinking
-from tests.browser.support import Tab
+from tests.browser.support import LIMIT_MS, Tab, WebGateway, new_tab
 from tests.support.scripted_model import Answer, ScriptedModel
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -51,6 +51,50 @@ async def test_a_tool_card_shows_output_while_the_tool_runs_and_how_it_ended(tab
     await card.locator("summary").click()
     await expect(card.get_by_label("Output")).to_contain_text("second")
     await expect(tab.log.get_by_role("article", name="Agent")).to_have_count(1)
+
+
+async def test_a_tool_of_a_run_that_ended_while_the_page_was_asking_does_not_begin_it_again(
+    browser: Browser, gateway: WebGateway
+) -> None:
+    """The page asks for its view, hears of a tool, and the run has ended when the question arrives."""
+    tab = await new_tab(browser, gateway)
+    held: list[tuple[WebSocketRoute, str | bytes]] = []
+    holds, asked = False, asyncio.Event()
+
+    def route(page: WebSocketRoute) -> None:
+        server = page.connect_to_server()
+
+        def from_page(message: str | bytes) -> None:
+            if holds and '"chat.view"' in str(message):
+                held.append((server, message))
+                asked.set()
+            else:
+                server.send(message)
+
+        page.on_message(from_page)
+
+    await tab.page.route_web_socket(re.compile("^ws"), route)
+    await tab.open("/chat")
+    tab.gateway.model.queue("Ready.")
+    await tab.say("Hello")
+    await tab.sees("Ready.")
+    await expect(tab.button("Stop")).to_have_count(0)
+    begins, begin = tab.gateway.state_dir / "begins", "for i in $(seq 1200); do [ -e {} ] && break; sleep 0.05; done"
+    call = ToolCall(id="c1", name="exec", arguments={"command": begin.format(begins)})
+    tab.gateway.model.queue(Answer("I look.", calls=[call]), "All seen.")
+    holds = True
+    await tab.say("Look, please")
+    await asyncio.wait_for(asked.wait(), LIMIT_MS / 1000)
+    begins.touch()
+    async with asyncio.timeout(LIMIT_MS / 1000):
+        while tab.gateway.gateway.dispatcher.busy():
+            await asyncio.sleep(0.01)
+    holds = False
+    for server, message in held:
+        server.send(message)
+    await tab.sees("All seen.")
+    await expect(tab.button("Stop")).to_have_count(0)
+    await tab.page.context.close()
 
 
 async def test_waiting_messages_can_be_dropped_and_edited(tab: Tab) -> None:

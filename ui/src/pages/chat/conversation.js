@@ -197,7 +197,10 @@ export class Conversation {
       if (data.phase === "end") this.soon();
       return;
     }
-    const run = this.run.value?.runId === runId ? this.run.value : { runId, startedAt: Date.now(), items: [] };
+    const known = this.run.value?.runId === runId;
+    // Events of tools have no number. This one came while a view was being fetched, in which its run has ended.
+    if (stream === "tool" && !known) return;
+    const run = known ? this.run.value : { runId, startedAt: Date.now(), items: [] };
     const items = withEvent(run.items, stream, data);
     if (items !== run.items) this.run.value = { ...run, items };
   }
