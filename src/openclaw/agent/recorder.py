@@ -182,9 +182,9 @@ class Recorder:
         self._messages: list[Message]
         """The loop's own list."""
         self._reasoning: list[str] = []
+        """The reasoning of the answer that is arriving."""
         self.messaged: list[str] = []
         """What the agent wrote to this conversation with the message tool."""
-        """The reasoning of the answer that is arriving."""
         self._background: set[asyncio.Future[None]] = set()
 
     # The beginning of the run

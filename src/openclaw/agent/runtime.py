@@ -118,6 +118,6 @@ class Runtime(msgspec.Struct, kw_only=True):
     hygiene: Hygiene
     """Fitted pictures, and which conversations a provider refused."""
     spending: Spending
-    search: TranscriptSearch
     """The tokens and costs that are in the transcripts."""
+    search: TranscriptSearch
     deadlines: Deadlines

@@ -17,7 +17,7 @@ from openclaw.agent.compaction.compaction import (
     CompactionOutcome,
     NothingToDo,
     compact,
-    history_limit,
+    compaction_threshold,
     settings_for,
     should_compact,
     summary_model,
@@ -87,7 +87,7 @@ class Compactions:
     def after_run(self, prepared: Prepared, final: AssistantMessage | None, emit: Callable[[Event], None]) -> None:
         """Starts a compaction if the context window is full, and returns at once."""
         used = context_tokens(final.usage) if final is not None else 0
-        limit = history_limit(self._runtime.config.current, prepared.window.budget.window)
+        limit = compaction_threshold(self._runtime.config.current, prepared.window.budget.window)
         if 0 < used <= limit and not prepared.window.shortened:
             return
         key, settings = prepared.session_key, settings_for(prepared, self._runtime)

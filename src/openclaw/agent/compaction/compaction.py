@@ -92,7 +92,7 @@ class CompactionSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.window - self.reserve
 
 
-def history_limit(config: Config, window: int) -> int:
+def compaction_threshold(config: Config, window: int) -> int:
     """The size above which a prompt is condensed. The reserve is at least its floor and at most half the window."""
     return window - min(_wanted_reserve(config), window // 2)
 
@@ -106,7 +106,7 @@ def _wanted_reserve(config: Config) -> int:
 def compaction_settings(config: Config, window: int, overhead: int = 0) -> CompactionSettings:
     """The settings for a model's window. ``overhead`` is the size of the system prompt and the tools."""
     agent, general = config.agents.defaults.compaction, config.compaction
-    wanted, reserve = _wanted_reserve(config), window - history_limit(config, window)
+    wanted, reserve = _wanted_reserve(config), window - compaction_threshold(config, window)
     warning = ""
     if wanted > reserve:
         warning = (
