@@ -35,6 +35,7 @@ def test_the_nodes_are_shown_with_what_they_own_and_their_lag(cli: Cli, gateway:
     status |= {"nodes": [NODE, gone], "holds": {"scheduler": "n1"}, "unowned": 0}
     gateway.replies["cluster.status"] = status
     shown = cli("cluster", "status").stdout
+    assert shown.startswith("1 node on postgresql://db/x")
     assert "n1  alive    http://10.0.0.1:18789 (this one)" in shown and "n2  dead     two" in shown
     assert "12 sessions, 3 runs, 1 waiting, 2 clients; lease 4.3 s, relay 0.4 ms, database 1.3 ms" in shown
     assert "holds scheduler" in shown and "started 2 h ago" in shown

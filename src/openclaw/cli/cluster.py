@@ -12,20 +12,22 @@ if TYPE_CHECKING:
 
 
 def _show(payload: dict[str, Any], _: argparse.Namespace) -> Iterator[str]:
-    from openclaw.text import duration
+    from openclaw.text import counted, duration
 
     if not payload["clustered"]:
         yield "This Gateway keeps its sessions in files and is the only node. See docs/scaling.md to have several."
         return
-    yield f"{len(payload['nodes'])} nodes on {payload['storage']}"
+    living = sum(node["state"] in ("alive", "draining") for node in payload["nodes"])
+    yield f"{counted(living, 'node', 'nodes')} on {payload['storage']}"
     for node in payload["nodes"]:
         here = " (this one)" if node["id"] == payload["node"] else ""
         link = "" if here or node["connected"] or node["state"] not in ("alive", "draining") else ", not connected"
         yield f"{node['id']}  {node['state']:<8} {node['url'] or node['host']}{here}{link}"
         if node["state"] in ("alive", "draining"):
             yield (
-                f"    {node['sessions']} sessions, {node['runs']} runs, {node['queued']} waiting, {node['clients']} "
-                f"clients; lease {node['leaseMs'] / 1000:.1f} s, relay {node['relayLagMs']:.1f} ms, "
+                f"    {counted(node['sessions'], 'session', 'sessions')}, {counted(node['runs'], 'run', 'runs')}, "
+                f"{node['queued']} waiting, {counted(node['clients'], 'client', 'clients')}; "
+                f"lease {node['leaseMs'] / 1000:.1f} s, relay {node['relayLagMs']:.1f} ms, "
                 f"database {node['databaseMs']:.1f} ms"
             )
         age = duration(max(0, payload["ts"] - node["startedAt"]))

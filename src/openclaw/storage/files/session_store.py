@@ -88,11 +88,10 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """How often the store looks for outside edits and folds changes."""
 QUIET_SECONDS = 0.05
-"""Changes are folded when none came for this time, so that ``sessions.json`` is up to date after a turn.
-
-A fold costs as much as the way of a message into the queue. With a shorter time, every message of a quick succession
-had one of its own.
-"""
+"""Changes are folded when none came for this time, so that ``sessions.json`` is up to date after a turn."""
+BUSY_SECONDS = 0.2
+"""The same for a file that was folded within the last ``LOOK_SECONDS``. A fold costs as much as the way of a message
+into the queue, and otherwise every message of a quick succession would have one of its own."""
 FOLD_SHARE = 40
 """The pause between two folds is this many times as long as a fold takes."""
 LONGEST_WAIT_S = 5.0
@@ -294,7 +293,8 @@ class FileSessionStore:
             if len(self._unlisted) > MOST_UNLISTED:
                 self._list()
             for file in list(self._files.values()):
-                if file.dirty and self._clock.monotonic() - file.folded_at < _rest(file):
+                now = self._clock.monotonic()
+                if file.dirty and now - file.folded_at < _rest(file, now):
                     continue
                 # The fold is a task of its own, because closing cancels this loop but must not cancel a fold.
                 await self._settled(file)
@@ -305,7 +305,7 @@ class FileSessionStore:
             changes = -1
             while file.dirty and changes != file.changes:
                 changes = file.changes
-                await self._clock.sleep(_rest(file))
+                await self._clock.sleep(_rest(file, self._clock.monotonic()))
         finally:
             del self._settling[file]
         if file.dirty:
@@ -355,6 +355,7 @@ def _session_id(row: SessionRow | None) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _rest(file: StoreFile) -> float:
+def _rest(file: StoreFile, now: float) -> float:
     """Returns the pause between two folds of a file."""
-    return min(LONGEST_WAIT_S, max(QUIET_SECONDS, FOLD_SHARE * file.fold_seconds))
+    least = BUSY_SECONDS if now - file.folded_at < LOOK_SECONDS else QUIET_SECONDS
+    return min(LONGEST_WAIT_S, max(least, FOLD_SHARE * file.fold_seconds))
