@@ -515,7 +515,7 @@ PROMPT_MAKERS = {
     },
     "notes.add": {
         "agent/prepare.py", "gateway/gateway.py", "gateway/http/tools_invoke.py", "gateway/methods/system.py",
-        "gateway/remote_messages.py",
+        "gateway/cluster/remote_messages.py",
         "inbound/commands/context_command.py", "inbound/commands/settings.py", "inbound/pipeline.py",
     },
     "notes.put": {

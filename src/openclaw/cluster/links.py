@@ -36,6 +36,8 @@ MOST_BYTES = 16 * 1024 * 1024
 """With this many waiting bytes, everything is forgotten that waits for the node."""
 LARGEST_MESSAGE = 64 * 1024 * 1024
 PING_S = 1.0
+PATIENCE_S, RETRY_S = 15.0, 0.1
+"""How long a request waits for a node that does not answer, or for the one that takes its place, and the pauses."""
 
 log = logging.getLogger("openclaw.cluster")
 

@@ -38,7 +38,8 @@ from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
-from openclaw.gateway.cluster import ClusterService
+from openclaw.gateway.cluster.service import ClusterService
+from openclaw.gateway.cluster.shared_state import SchedulerService, SharedState
 from openclaw.gateway.event_loop import LoopFairness, LoopLag
 from openclaw.gateway.extension_doors import SentMessages, extension_method, extension_route
 from openclaw.gateway.gateway import Gateway
@@ -90,7 +91,6 @@ from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.server.server import taken_names
-from openclaw.gateway.shared_state import SchedulerService, SharedState
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
@@ -130,7 +130,6 @@ from openclaw.storage.base import (
     Ledger,
     SessionStore,
     StorageRefused,
-    TranscriptLines,
     TranscriptStore,
 )
 from openclaw.storage.documents import DocumentStore
@@ -141,6 +140,7 @@ from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
 from openclaw.storage.repairs import Repairs
+from openclaw.storage.transcript_lines import TranscriptLines
 from openclaw.teamwork.session_tools import SessionViews
 from openclaw.teamwork.team import Team
 from openclaw.tools.base import Tool, ToolContext

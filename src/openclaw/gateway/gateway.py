@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from openclaw.gateway.auth.devices import Devices
     from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
     from openclaw.gateway.channel_services import ChannelServices
-    from openclaw.gateway.cluster import ClusterService
+    from openclaw.gateway.cluster.service import ClusterService
+    from openclaw.gateway.cluster.shared_state import SchedulerService, SharedState
     from openclaw.gateway.event_loop import LoopFairness, LoopLag
     from openclaw.gateway.health import DiskCheck, Health
     from openclaw.gateway.http.sign_in import SignInTickets
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from openclaw.gateway.server.presence import Presence
     from openclaw.gateway.server.registry import MethodTable
     from openclaw.gateway.server.server import Route
-    from openclaw.gateway.shared_state import SchedulerService, SharedState
     from openclaw.gateway.tls import ServerTls
     from openclaw.inbound.notices import Notices
     from openclaw.inbound.pairing import PairingStore

@@ -20,8 +20,8 @@ from openclaw.agent.spend.reservations import Reservations
 from openclaw.messages import Usage
 from openclaw.models.base import Price
 from openclaw.models.cost import added, cost_of
-from openclaw.storage.base import TranscriptLines
 from openclaw.storage.files.compressed import SUFFIX, unpacked_blocks
+from openclaw.storage.transcript_lines import TranscriptLines
 
 log = logging.getLogger("openclaw.agents.spend")
 

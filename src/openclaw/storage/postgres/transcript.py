@@ -24,7 +24,6 @@ from openclaw.storage.base import (
     Entry,
     Fenced,
     Shortened,
-    StoredTranscript,
     Transcript,
     TranscriptRef,
 )
@@ -40,6 +39,7 @@ from openclaw.storage.files.transcript_index import (
 )
 from openclaw.storage.indexed_transcript import IndexedTranscript
 from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, Statement, without_nul
+from openclaw.storage.transcript_lines import StoredTranscript
 
 if TYPE_CHECKING:
     from openclaw.storage.postgres.database import Connection

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from openclaw.cluster.claims import session_name
-from openclaw.cluster.links import LinkLost, Links, PartSender, RemoteFailure
+from openclaw.cluster.links import PATIENCE_S, RETRY_S, LinkLost, Links, PartSender, RemoteFailure
 from openclaw.config.agents import default_agent_id
 from openclaw.inbound.incoming import Incoming, SessionGone
 from openclaw.inbound.pipeline import Accepted, Blocked, Empty, Result, TakenElsewhere
@@ -20,9 +20,6 @@ from openclaw.storage.base import AbortReason, LedgerRow
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
-
-PATIENCE_S = 15.0
-RETRY_S = 0.1
 
 
 class HandedOn(msgspec.Struct, array_like=True):

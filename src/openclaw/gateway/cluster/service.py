@@ -12,11 +12,11 @@ import msgspec
 from aiohttp import web
 
 from openclaw.cluster.claims import CHANNEL, SCHEDULER, SESSION, session_name
-from openclaw.cluster.links import Link, LinkLost, Links, PartSender, RemoteFailure
-from openclaw.gateway.relay import ClusterRelay
-from openclaw.gateway.remote_calls import MOST_HOPS, answer_remote, hand_on
-from openclaw.gateway.remote_channels import RemoteChannels
-from openclaw.gateway.remote_messages import RemoteMessages
+from openclaw.cluster.links import PATIENCE_S, RETRY_S, Link, LinkLost, Links, PartSender, RemoteFailure
+from openclaw.gateway.cluster.relay import ClusterRelay
+from openclaw.gateway.cluster.remote_calls import MOST_HOPS, answer_remote, hand_on
+from openclaw.gateway.cluster.remote_channels import RemoteChannels
+from openclaw.gateway.cluster.remote_messages import RemoteMessages
 from openclaw.gateway.server.params import decode_any, encode, encode_response
 from openclaw.gateway.server.places import place_of, session_of
 from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
@@ -36,9 +36,6 @@ TAKEN_AT_ONCE = 20
 """How many sessions without an owner a node claims together. The others take theirs meanwhile."""
 MOST_TAKEN = 100
 RELEASED_AT_ONCE = 500
-PATIENCE_S = 15.0
-"""How long a request waits for a node that does not answer, or for the one that takes its place."""
-RETRY_S = 0.1
 DRAIN_PAUSE_S = 0.05
 MOST_COUNTED = 1_000
 ROW = "row"

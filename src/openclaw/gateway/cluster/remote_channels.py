@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 KNOWN_S = 2.0
 """So long a node is taken for the one that has an account, once it was looked up."""
 
+NOT_CONNECTED = WebhookAnswer(status=503, text="the account is not connected at this moment; try again")
+"""The platform sends it again, when a node has the account."""
+
 
 class TypingSign(msgspec.Struct, array_like=True):
     channel: str
@@ -108,8 +111,7 @@ class RemoteChannels:
     async def webhook(self, name: str, path: str, request: WebhookRequest) -> WebhookAnswer:
         answer = await self._ask(name, "channel.webhook", RemoteWebhook(path, request))
         if answer is None:
-            # The platform sends it again, when a node has the account.
-            return WebhookAnswer(status=503, text="the account is not connected at this moment; try again")
+            return NOT_CONNECTED
         return _answer(answer)
 
     async def _ask(self, name: str, kind: str, request: Any) -> bytes | None:
@@ -160,5 +162,5 @@ class RemoteChannels:
         asked = _webhook(data)
         webhook = self._gateway.channel_services.channels.own_webhook(asked.path)
         if webhook is None:
-            return _encode(WebhookAnswer(status=503, text="the account is not connected at this moment; try again"))
+            return _encode(NOT_CONNECTED)
         return _encode(await webhook(asked.request))
