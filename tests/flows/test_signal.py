@@ -143,7 +143,7 @@ async def test_the_one_session_of_the_global_scope_is_not_named_after_a_group(
         assert (await signal.called("send"))[0]["groupId"] == GROUP
         (row,) = (await client.call("sessions.list", {}))["sessions"]
     assert (row["key"], row["kind"], row["chatType"], row["lastTo"]) == ("main", "direct", "direct", f"group:{GROUP}")
-    assert "displayName" not in row and "subject" not in row
+    assert "subject" not in row
 
 
 async def test_a_group_is_answered_when_nothing_asks_for_a_mention(start: Start, signal: SignalDaemon) -> None:
