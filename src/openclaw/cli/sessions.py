@@ -416,9 +416,10 @@ def _by_itself(args: argparse.Namespace, folder: str) -> Iterator[dict[str, Any]
     from openclaw.storage.files.import_sessions import import_sessions
     from openclaw.storage.files.newer_state import Unreadable
     from openclaw.storage.files.session_store import FileSessionStore
+    from openclaw.storage.inspection import storage_url
 
     state, config = paths.make_private_dir(paths.state_dir()), read_config(paths.config_path(), os.environ).config
-    if os.environ.get("OPENCLAW_STORAGE_URL") or config.storage.url:
+    if storage_url(config, os.environ):
         raise UserError("The sessions are kept in a database, and folders are imported into files only.")
 
     async def opened() -> FileSessionStore:
