@@ -77,6 +77,21 @@ async def test_sessions_made_elsewhere_are_listed_with_their_channel_and_reserve
             assert {row["key"] for row in seen} == set(channels)
 
 
+@pytest.mark.parametrize("form", [None, "messages"])
+async def test_half_of_a_surrogate_pair_hides_no_message(form: str | None, tmp_path: Path, models: ModelServer) -> None:
+    """JavaScript cuts text between the halves of an emoji, and writes the half down as an escape."""
+    gateway = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
+    lines = transcript_lines("m", "a cut \ud83d question", "a cut \ude00 answer")
+    assert "\\ud83d" in lines
+    stored.put_transcript(gateway, "m.jsonl", lines.encode())
+    stored.put_sessions(gateway, {"agent:main:main": {"sessionId": "m", "updatedAt": int(time.time() * 1000)}})
+    async with gateway, gateway.client() as client:
+        asked = {"sessionKey": "main"} if form is None else {"sessionKey": "main", "format": form}
+        said = (await client.call("chat.history", asked))["messages"]
+        texts = [block if isinstance(block, str) else block["text"] for one in said for block in one["content"]]
+        assert texts == ["a cut \ufffd question", "a cut \ufffd answer"]
+
+
 async def test_topic_goes_on_in_the_file_that_has_its_number(tmp_path: Path, models: ModelServer) -> None:
     gateway = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
     made_elsewhere(gateway, int(time.time() * 1000))
