@@ -12,7 +12,18 @@ import msgspec
 from openclaw.clock import Clock
 from openclaw.messages import AssistantMessage, UserMessage
 from openclaw.models import anthropic, openai_chat, openai_responses
-from openclaw.models.base import Credential, Done, ErrorKind, Model, ModelError, ModelRequest, OnEvent, Provider
+from openclaw.models.base import (
+    CLI_API,
+    Credential,
+    Done,
+    ErrorKind,
+    Model,
+    ModelError,
+    ModelRequest,
+    OnEvent,
+    Provider,
+)
+from openclaw.models.cli_backend import CliProvider
 from openclaw.models.http import HttpProvider, ModelHttp, encode_body
 from openclaw.models.keys import Keys
 from openclaw.models.local.provider import LocalProvider
@@ -62,6 +73,7 @@ class ModelCalls:
                 self.http, clock, openai_responses.build_request, openai_responses.ResponsesStream
             ),
             "local": self._local,
+            CLI_API: CliProvider(config, keys.environ, clock),
         }
 
     async def call(self, request: ModelRequest, agent_id: str, on_event: OnEvent) -> AssistantMessage:
