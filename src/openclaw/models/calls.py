@@ -11,7 +11,7 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.messages import AssistantMessage, UserMessage
-from openclaw.models import anthropic, openai_chat, openai_responses
+from openclaw.models import anthropic, google, openai_chat, openai_responses
 from openclaw.models.base import (
     CLI_API,
     Credential,
@@ -39,6 +39,7 @@ _BODIES = {
     "anthropic-messages": anthropic.build_body,
     "openai-completions": openai_chat.build_body,
     "openai-responses": openai_responses.build_body,
+    "google-generative-ai": google.build_body,
 }
 
 
@@ -72,6 +73,7 @@ class ModelCalls:
             "openai-responses": HttpProvider(
                 self.http, clock, openai_responses.build_request, openai_responses.ResponsesStream
             ),
+            "google-generative-ai": HttpProvider(self.http, clock, google.build_request, google.GoogleStream),
             "local": self._local,
             CLI_API: CliProvider(config, keys.environ, clock),
         }

@@ -377,10 +377,10 @@ def _headers(provider: str, section: ProviderConfig, environ: Mapping[str, str])
 
 
 def _endpoint(api: str, base_url: str) -> tuple[str, str]:
-    """The protocol and address to use. Two older protocols are replaced by their server's OpenAI-compatible one."""
+    """The protocol and address to use. Ollama's own protocol is replaced by its server's OpenAI-compatible one."""
     address = base_url.rstrip("/")
     if api == "ollama":
         return "openai-completions", address if address.endswith("/v1") else f"{address}/v1"
-    if api == "google-generative-ai":
-        return "openai-completions", address if address.endswith("/openai") else f"{address}/openai"
+    if api == "google-generative-ai" and address.endswith("/openai"):
+        return "openai-completions", address
     return api, address
