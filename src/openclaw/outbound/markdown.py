@@ -139,8 +139,11 @@ def inline_text(markdown: str) -> str:
     marks = count_marks(markdown) if len(markdown) > FREE_MARKS else 0
     if marks > FREE_MARKS + len(markdown) // CHARS_PER_MARK or markdown.count("[") * marks > BRACKET_STEPS:
         return markdown
+    tokens = parser.inline.parse(markdown, parser, {}, [])
+    if "](" not in markdown:
+        return "".join(token.content for token in tokens)
     writer = _Writer(Layout(headings=False))
-    writer.write_inline(parser.inline.parse(markdown, parser, {}, []))
+    writer.write_inline(tokens)
     return writer.finish().text
 
 
@@ -155,18 +158,18 @@ def _bounded_parser() -> MarkdownIt:
 
 
 def _read_blocks(state: StateCore) -> None:
-    if too_many_lines(state.src):
+    if too_many_lines(state.src, len(state.src)):
         state.tokens.extend(_fences_and_text(state.src))
     else:
         state.md.block.parse(state.src, state.md, state.env, state.tokens)
 
 
-def too_many_lines(text: str) -> bool:
-    """Whether the lines are so short and many that the parser would take long to tell their blocks apart.
+def too_many_lines(text: str, length: int) -> bool:
+    """Whether a text of this length has so many lines that the parser would take long to tell their blocks apart.
 
     The code of fenced blocks does not count, since the parser passes over it quickly.
     """
-    most = FREE_LINES + len(text) // CHARS_PER_LINE
+    most = FREE_LINES + length // CHARS_PER_LINE
     if text.count("\n") <= most:
         return False
     lines, fence = 0, ""

@@ -96,7 +96,7 @@ def _table_parser() -> MarkdownIt:
 
 def _read_tables(state: StateCore) -> None:
     """The rows of tables do not count as lines, because they are read quickly."""
-    if not too_many_lines(re.sub(r"(?m)^\|.*\n", "", state.src)):
+    if not too_many_lines(re.sub(r"(?m)^\|.*\n", "", state.src), len(state.src)):
         state.md.block.parse(state.src, state.md, state.env, state.tokens)
 
 
