@@ -7,11 +7,14 @@ from typing import Self
 
 from aiohttp import web
 
+from tests.support.ports import KeptPort
+
 
 class VendorServer:
     """``async with``, or ``start`` and ``stop``. After a stop it starts again at the same port."""
 
     port = 0
+    _kept_port: KeptPort | None = None
     _runner: web.AppRunner | None = None
 
     def application(self) -> web.Application:
@@ -23,10 +26,12 @@ class VendorServer:
         return
 
     async def start(self) -> Self:
+        if self._kept_port is None:
+            self._kept_port = KeptPort()
+            self.port = self._kept_port.number
         self._runner = web.AppRunner(self.application(), shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
         return self
 
     async def stop(self) -> None:
