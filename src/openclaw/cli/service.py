@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.05
+LEAST_FREE_BYTES = 1_000_000
 LOG_TAIL_LINES = 15
 MAX_CONSOLE_LOG_BYTES = 5_000_000
 KEPT_VARIABLES = ("OPENCLAW_STATE_DIR", "OPENCLAW_CONFIG_PATH", "OPENCLAW_PROFILE", "OPENCLAW_GATEWAY_PORT")
@@ -122,7 +123,12 @@ def _log_tail() -> str:
             file.seek(max(0, os.path.getsize(path) - 8192))
             lines = file.read().decode("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:]
     except OSError:
-        return f"It left no log at {path}."
+        lines = []
+    if not lines:
+        import shutil
+
+        full = shutil.disk_usage(paths.make_private_dir(paths.state_dir())).free < LEAST_FREE_BYTES
+        return f"It left no log at {path}." + (" The disk is full: make room, then try again." if full else "")
     return "\n".join([f"Last lines of {path}:", *(f"  {line}" for line in lines)])
 
 
