@@ -62,6 +62,9 @@ def start(client: GatewayClient, extra: list[str] | None = None) -> int:
             lock = targets.running_gateway()
             if lock is not None and (extra or not targets.port_from_environment()):
                 client.target.port = int(lock.get("port") or client.target.port)
+            if lock is not None and lock.get("tlsFingerprint"):
+                # A first start with TLS has made its certificate only now.
+                client.target.tls, client.target.fingerprint = True, str(lock["tlsFingerprint"])
             if client.alive():
                 if not client.target.secret:
                     # A first start has written a secret into the configuration.
@@ -220,7 +223,8 @@ def unit_text(what: str, extra: list[str]) -> str:
             "Wants=network-online.target",
             "",
             "[Service]",
-            f"ExecStart={' '.join(_quote(word) for word in command)}",
+            # A dollar sign begins a variable here, and only here.
+            f"ExecStart={' '.join(_quote(word) for word in command).replace('$', '$$')}",
             *kept,
             # systemd starts it again after a crash, and not after a clean stop.
             "Restart=on-failure",
@@ -331,7 +335,7 @@ def unit_issues() -> list[str]:
             commands = [line for line in file if line.startswith("ExecStart=")]
     except OSError:
         return []
-    if commands and _quote(sys.executable) in commands[0]:
+    if commands and _quote(sys.executable).replace("$", "$$") in commands[0]:
         return []
     return [f"it does not run {sys.executable}; `openclaw gateway install --force` writes it again"]
 
