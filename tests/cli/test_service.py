@@ -227,4 +227,7 @@ def test_a_node_is_installed_as_a_service_without_its_secret(cli: Cli, tmp_path:
 
 def test_unit_quotes_what_systemd_would_read_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENCLAW_STATE_DIR", '/home/a b/100%/"x"')
-    assert 'Environment="OPENCLAW_STATE_DIR=/home/a b/100%%/\\"x\\""\n' in service.unit_text("gateway", [])
+    monkeypatch.setattr("sys.executable", "/opt/$x/python")
+    text = service.unit_text("gateway", [])
+    assert 'Environment="OPENCLAW_STATE_DIR=/home/a b/100%%/\\"x\\""\n' in text
+    assert "ExecStart=/opt/$$x/python -m openclaw" in text
