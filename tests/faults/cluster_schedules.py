@@ -81,7 +81,8 @@ class ClusterSchedule(KillSchedule):
         config = model_config(
             self.models.base_url,
             self.models.api_key,
-            messages={"queue": {"mode": self.mode, "debounceMs": 0, "cap": 1000}},
+            # On the channel each message has its own reply, so that replies can be counted.
+            messages={"queue": {"mode": self.mode, "debounceMs": 0, "cap": 1000, "byChannel": {"signal": "followup"}}},
             storage={"url": self.server.url, "schema": new_schema()},
             cluster={"leaseSeconds": LEASE_S},
             channels={"signal": {**account, "allowFrom": list(PEOPLE)}},

@@ -50,6 +50,7 @@ _NODE_LOCK = "hashtextextended('openclaw-node/' || id, 0)"
 _WRITE_LOCK = "hashtextextended('openclaw-write/' || $1, 0)"
 _COLUMNS = """id, url, fingerprint, host, pid, version, state, load,
   (extract(epoch FROM started_at) * 1000)::bigint AS started_at,
+  (extract(epoch FROM ended_at) * 1000)::bigint AS ended_at,
   extract(epoch FROM lease_until - now())::float8 AS lease_left"""
 _ALL = f"SELECT {_COLUMNS} FROM nodes ORDER BY {_LIVING} DESC, nodes.started_at DESC LIMIT $1"
 _POLL = f"""
@@ -87,6 +88,8 @@ class NodeRow(msgspec.Struct):
     version: str
     state: NodeState
     started_at: int
+    ended_at: int | None
+    """When it left or was given up."""
     lease_left: float
     load: NodeLoad
 
