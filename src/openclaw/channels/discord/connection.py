@@ -197,7 +197,7 @@ class DiscordConnection:
             wait = limited.retry_after
             raise DiscordFailed("rate", f"Discord {what}: too many requests", retry_after_s=wait) from None
         except discord.HTTPException as error:
-            raise _failure(what, error, await _body_of(error.response)) from None
+            raise _failure(what, error) from None
         except aiohttp.ClientConnectorError:
             raise DiscordFailed("unreachable", f"Discord {what}: the server cannot be reached") from None
         except (OSError, aiohttp.ClientError, TimeoutError) as error:
@@ -212,16 +212,10 @@ def _read(text: str | bytes) -> Any:
         return text
 
 
-async def _body_of(response: Any) -> dict[str, Any]:
-    """What a refusal says. The library has read it already, but keeps only a part of it."""
-    try:
-        body = _read(await response.read())
-    except (aiohttp.ClientError, OSError):
-        return {}
-    return body if isinstance(body, dict) else {}
-
-
-def _failure(what: str, error: Any, body: Mapping[str, Any]) -> DiscordFailed:
+def _failure(what: str, error: Any) -> DiscordFailed:
+    # The library keeps only a part of what a refusal says, and a response that was read cannot be read again.
+    given = _read(getattr(error.response, "_body", None) or b"")
+    body: dict[str, Any] = given if isinstance(given, dict) else {}
     told = body.get("code")
     code: int = told if isinstance(told, int) else error.code
     words = _WORDS.get(code) or f"{body.get('message') or error.text or error.response.reason} ({error.status})"
