@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from openclaw.inbound.commands.registry import Command, find
-from openclaw.inbound.prompt_text import CURRENT_MARKER
 from openclaw.patterns import BoundedPattern
+from openclaw.sessions.prompt_prefix import CURRENT_MARKER
 
 ABORT_WORDS: frozenset[str] = frozenset({"stop", "esc", "abort", "wait", "exit", "interrupt"})
 NATIVE_SURFACES: frozenset[str] = frozenset({"telegram", "discord", "slack"})
