@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.channels.signal.incoming import (
-    IncomingDeletion,
-    IncomingEdit,
     IncomingMessage,
     IncomingReaction,
     Mention,
     OwnIdentity,
+    SignalDeletion,
+    SignalEdit,
     decode_event,
     interpret,
     with_learned_uuid,
@@ -90,10 +90,10 @@ def test_a_changed_message_keeps_its_id_and_a_deleted_one_is_named_by_it(group: 
     changed = interpret(
         event({**envelope, "editMessage": {"targetSentTimestamp": 5, "dataMessage": data}}), ME, "default"
     )
-    assert isinstance(changed, IncomingEdit)
+    assert isinstance(changed, SignalEdit)
     assert (changed.inbound.text, changed.inbound.message_id, changed.inbound.revision) == ("second", message_id, "77")
     taken_back = interpret(event(DAEMON.message(None, groupInfo=group, remoteDelete={"timestamp": 5})), ME, "default")
-    assert isinstance(taken_back, IncomingDeletion) and taken_back.inbound.message_id == message_id
+    assert isinstance(taken_back, SignalDeletion) and taken_back.inbound.message_id == message_id
 
 
 def test_a_person_is_known_by_the_number_and_the_uuid() -> None:

@@ -29,11 +29,11 @@ from openclaw.channels.signal.connection import (
     read_events,
 )
 from openclaw.channels.signal.incoming import (
-    IncomingDeletion,
-    IncomingEdit,
     IncomingMessage,
     IncomingReaction,
     OwnIdentity,
+    SignalDeletion,
+    SignalEdit,
     decode_event,
     fetch_attachments,
     interpret,
@@ -143,9 +143,9 @@ class SignalChannel:
                     inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
                 if inbound.text.strip() or inbound.media or inbound.untrusted:
                     await self._hand_over(inbound)
-            case IncomingEdit(inbound=inbound):
+            case SignalEdit(inbound=inbound):
                 await offer(self._context, inbound, self._context.edited)
-            case IncomingDeletion(inbound=inbound):
+            case SignalDeletion(inbound=inbound):
                 await offer(self._context, inbound, self._context.deleted)
             case IncomingReaction() as reaction if self._wants(reaction):
                 await self._context.notice(reaction.inbound)

@@ -108,13 +108,13 @@ class IncomingMessage(msgspec.Struct, frozen=True, kw_only=True):
     attachments: tuple[SignalAttachment, ...] = ()
 
 
-class IncomingEdit(msgspec.Struct, frozen=True, kw_only=True):
+class SignalEdit(msgspec.Struct, frozen=True, kw_only=True):
     """New words of an earlier message, whose id it has."""
 
     inbound: Inbound
 
 
-class IncomingDeletion(msgspec.Struct, frozen=True, kw_only=True):
+class SignalDeletion(msgspec.Struct, frozen=True, kw_only=True):
     """A message was taken back by its sender. ``inbound`` has its id."""
 
     inbound: Inbound
@@ -153,7 +153,7 @@ def with_learned_uuid(own: OwnIdentity, event: ReceiveEvent) -> OwnIdentity:
     return OwnIdentity(own.number, found) if found else own
 
 
-SignalEvent: TypeAlias = IncomingMessage | IncomingEdit | IncomingDeletion | IncomingReaction
+SignalEvent: TypeAlias = IncomingMessage | SignalEdit | SignalDeletion | IncomingReaction
 
 
 def interpret(event: ReceiveEvent, own: OwnIdentity, account_id: str) -> SignalEvent | None:
@@ -169,11 +169,11 @@ def interpret(event: ReceiveEvent, own: OwnIdentity, account_id: str) -> SignalE
     inbound = _inbound(envelope, data, sender, own, account_id)
     if data.remote_delete is not None:
         inbound.message_id = _message_id(data.remote_delete.timestamp, sender, data.group_info)
-        return IncomingDeletion(inbound=inbound)
+        return SignalDeletion(inbound=inbound)
     if edit is not None and edit.target_sent_timestamp and inbound.text.strip():
         inbound.revision = str(inbound.timestamp_ms)
         inbound.message_id = _message_id(edit.target_sent_timestamp, sender, data.group_info)
-        return IncomingEdit(inbound=inbound)
+        return SignalEdit(inbound=inbound)
     if data.reaction is not None:
         return _reaction(inbound, data.reaction, own)
     if not inbound.text.strip() and not data.attachments:

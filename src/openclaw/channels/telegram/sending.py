@@ -291,6 +291,8 @@ class TelegramSender:
 
         Elsewhere a draft would be a message, which people would get twice.
         """
+        if self._settings.stream_mode == "off":
+            raise SendFailed("channels.telegram.streamMode is off", permanent=True)
         target = self._target(route)
         if not self._own.has_topics_enabled or target.topic is None or _is_group(target):
             raise SendFailed("Telegram shows drafts in the topics of direct chats only", permanent=True)
