@@ -255,7 +255,8 @@ async def _web_page_error(response: aiohttp.ClientResponse, wire: WireRequest) -
 
 def _cause(error: OSError) -> str:
     """The system's own words: asyncio puts the address in their place, which the sentence has already."""
-    return os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
+    number = error.errno or 0  # That of a name that cannot be found is negative.
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 def _transport_error(error: Exception, wire: WireRequest, reply: ReplyReader) -> ModelError:
