@@ -19,7 +19,7 @@ from openclaw.config.channels import account_settings, foreign_section
 from openclaw.config.schema import Config
 from openclaw.outbound.markdown import count_marks, open_marks, parse_blocks
 from openclaw.outbound.markdown_tables import TableMode, convert_tables, may_have_tables
-from openclaw.outbound.rendering import CONTROLS, TABLES, Format, render, utf16_length
+from openclaw.outbound.rendering import CONTROLS, TABLES, Format, measure, utf16_length
 
 DEFAULT_LIMIT = 4000
 # fmt: off
@@ -58,6 +58,11 @@ _NESTED_MARKER = re.compile(r"(?m)^[ \t>]{0,40}(?:[-+*]|\d{1,9}[.)]) {1,4}(?:[-+
 _ODD = r"\"%\\^`{|}\[\]<&\x00-\x08\x0b-\x1f\x7f-\U0010ffff"
 _ODD_ADDRESS = re.compile(rf"(?:\]\(|<[a-zA-Z][a-zA-Z0-9+.-]{{1,31}}:)[^){_ODD}]*+[{_ODD}]")
 """An address that is encoded when it is written behind its label. Some others are named, too."""
+_ODD_QUOTE = re.compile(r"(?m)^(?:[ \t]+>|>(?! [^>\s]| ?$)|>[^\n]*\n(?!>|[ \t]*$))")
+"""A line of a quote that gets more marks than it has."""
+_SPACE_OR_BRACKET = re.compile(r"[()]|\s+")
+_SETEXT = re.compile(r"(?m)^[ \t]*+\S[^\n]*\n[-= \t]+$")
+_STYLED_LINE = re.compile(r"(?m)^[^\n*_~]*+[*_~][^\n]*")
 _LONG_ENTITY = re.compile(r"&n[GL][a-z];")
 """An entity that stands for more bytes than its name has."""
 _NUMBERED = re.compile(r"(?m)^[ \t>*+-]*+(\d{1,9})[.)](?:[ \t]|$)")
@@ -143,7 +148,7 @@ def _weigh(text: str, format: Format) -> int:
 
 def _size(text: str, limits: Limits) -> int:
     """The exact length of a part as its channel counts it."""
-    return render(text, limits.format, tables=limits.tables).size
+    return measure(text, limits.format, tables=limits.tables)
 
 
 def _may_grow(text: str, format: Format) -> bool:
@@ -160,22 +165,31 @@ def _may_grow(text: str, format: Format) -> bool:
         return False
     if format == "irc" and (CONTROLS.search(text) or ("&n" in text and _LONG_ENTITY.search(text))):
         return True
-    if "\n>" in text or text.startswith(">") or ("\n " in text and "> " in text):
+    if ">" in text and _ODD_QUOTE.search(text):
         return True
-    if format in ("slack", "whatsapp", "irc"):
-        fenced = False
-        if "~~~" in text or "````" in text:
+    return format in ("slack", "whatsapp", "irc") and _marks_grow(text, format)
+
+
+def _marks_grow(text: str, format: Format) -> bool:
+    """Whether marks may be repeated: those of a style or heading that goes on over a line end are, on each line."""
+    if "~~~" in text or "````" in text or _SETEXT.search(text):
+        return True
+    if "```" in text:
+        return _lines_grow(text.split("\n"))
+    if "    " in text and format != "irc":  # Indented code gets fences.
+        return True
+    return any(line.count(mark) % 2 for line in _STYLED_LINE.findall(text) for mark in "*_~")
+
+
+def _lines_grow(lines: list[str]) -> bool:
+    """The same for a text with blocks of code, whose lines stay as they are."""
+    fenced = False
+    for line in lines:
+        if line.lstrip(" ").startswith("```") and (not fenced or line.strip() == "```"):
+            fenced = not fenced
+        elif not fenced and ("    " in line or any(line.count(mark) % 2 for mark in "*_~")):
             return True
-        for line in text.split("\n"):
-            if line.lstrip(" ").startswith("```") and (not fenced or line.strip() == "```"):
-                fenced = not fenced
-            # A style or heading that goes on over a line end is marked on each line, and indented code gets fences.
-            elif (not fenced and ("    " in line or any(line.count(mark) % 2 for mark in "*_~"))) or (
-                line and not line.strip("-= ")
-            ):
-                return True
-        return fenced
-    return False
+    return fenced
 
 
 def _numbers_grow(text: str) -> bool:
@@ -502,14 +516,14 @@ class _Cutter:
     def _word_cut(self, place: int, end: int) -> int:
         """The last white space outside of parentheses, or else the end of the last whole character."""
         text, depth, space = self._text, 0, -1
-        for index in range(place, end):
-            char = text[index]
+        for found in _SPACE_OR_BRACKET.finditer(text, place, end):
+            char = found[0]
             if char == "(":
                 depth += 1
             elif char == ")":
                 depth = max(0, depth - 1)
-            elif depth == 0 and char.isspace():
-                space = index
+            elif depth == 0:
+                space = found.end() - 1
         return space if space > place else _character_end(text, place, end)
 
     def _marks_at(self, place: int, cut: int) -> tuple[str, str]:

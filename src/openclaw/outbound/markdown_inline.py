@@ -127,6 +127,8 @@ class _Reader:
         """The styles that are open: their marks, and the places of their tokens."""
         self._counts = {"*": 0, "_": 0, "~": 0}
         """How many of them begin with each mark."""
+        self._last: dict[str, int] = {}
+        """The last place at which each mark may close a style. It is looked for when it is asked for."""
 
     def read(self) -> bool:
         text, place = self._text, 0
@@ -192,11 +194,18 @@ class _Reader:
     def _line_end(self, mark: re.Match[str]) -> None:
         """A line end. Two blanks before it ask for one."""
         start = mark.start()
-        before = self._text[self._done : start]
-        shown = before.rstrip(" ")
-        self._pieces.append(shown)
-        self._done = start
-        self._push("hardbreak" if len(before) - len(shown) > 1 else "softbreak", "br", 0, mark)
+        content = self._text[self._done : start]
+        kind = "softbreak"
+        if content[-1:] == " ":
+            kind = "hardbreak" if content[-2:] == "  " else kind
+            content = content.rstrip(" ")
+        if self._pieces:
+            content = "".join([*self._pieces, content])
+            self._pieces.clear()
+        if content:
+            self.tokens.append(QuickToken("text", "", 0, self._level, content))
+        self.tokens.append(QuickToken(kind, "br", 0, self._level))
+        self._done = mark.end()
 
     # Links
 
@@ -246,7 +255,7 @@ class _Reader:
             self._close(mark, run)
         elif closes and self._counts[run[0]]:
             return False
-        elif opens:
+        elif opens and self._closes_behind(run[0], end):
             self._push("text", "", 0, mark).content = run
             self._open.append((run, len(self.tokens) - 1))
             self._counts[run[0]] += 1
@@ -255,6 +264,15 @@ class _Reader:
             self._pieces.append(text[self._done : end])
             self._done = end
         return True
+
+    def _closes_behind(self, char: str, place: int) -> bool:
+        """Whether a style that is opened here may be closed. Otherwise its marks are text."""
+        if char not in self._last:
+            last = self._text.rfind(char)
+            while last > 0 and self._text[last - 1].isspace():
+                last = self._text.rfind(char, 0, last)
+            self._last[char] = last
+        return self._last[char] >= place
 
     def _close(self, mark: re.Match[str], run: str) -> None:
         style = _STYLES[run]
