@@ -281,12 +281,12 @@ def open_marks(before: str, after: str, longest_address: int) -> tuple[str, str]
         return "", ""
     apart = not before[-1:].strip() or not after[:1].strip()
     middle = f" {PLACE} " if apart else PLACE
-    if _all_closed(before + middle):  # This is almost always so, and the parser would take far longer to say it.
+    if all_closed(before + middle):  # This is almost always so, and the parser would take far longer to say it.
         return "", ""
     return _open_at_place(before + middle + after, longest_address)
 
 
-def _all_closed(text: str) -> bool:
+def all_closed(text: str) -> bool:
     """Whether every style and link of a text surely ends in it. No is said of some that do, too."""
     place = 0
     while place < len(text):
