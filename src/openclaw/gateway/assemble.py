@@ -91,6 +91,7 @@ from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.server.server import taken_names
+from openclaw.gateway.session_maintenance import Maintenance
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
@@ -341,7 +342,7 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
         from openclaw.cluster.membership import Membership
         from openclaw.cluster.postgres_claims import PostgresClaims
         from openclaw.storage.postgres.blobs import PostgresBlobStore
-        from openclaw.storage.postgres.database import PostgresDatabase
+        from openclaw.storage.postgres.database import ClaimEpoch, PostgresDatabase
         from openclaw.storage.postgres.documents import PostgresDocuments
         from openclaw.storage.postgres.ledger import PostgresLedger
         from openclaw.storage.postgres.session_store import PostgresSessionStore
@@ -358,16 +359,19 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
     membership = Membership(database, lease_s=config.cluster.lease_seconds, version=__version__)
     claims = PostgresClaims(database, membership)
 
-    def epoch_of(agent_id: str, key: str) -> int:
-        return claims.epoch(session_name(agent_id, key))
+    def claim_of(agent_id: str, key: str) -> ClaimEpoch:
+        name = session_name(agent_id, key)
+        return ClaimEpoch(name, claims.epoch(name))
 
     try:
         if not only_reads:
             await membership.join()
-        sessions = await PostgresSessionStore.open(database, epoch_of)
-        transcripts = PostgresTranscriptStore(database, state_dir, clock=clock, epoch_of=sessions.transcript_epoch)
+        sessions = await PostgresSessionStore.open(database, claim_of)
+        transcripts = PostgresTranscriptStore(database, state_dir, clock=clock, claim_of=sessions.transcript_claim)
         shared = only_reads or bool(membership.peers)
-        ledger = await PostgresLedger.open(database, clock=clock, only_reads=shared)
+        ledger = await PostgresLedger.open(
+            database, clock=clock, only_reads=shared, claim_of=None if only_reads else claim_of
+        )
     except BaseException:
         await membership.leave()
         await database.close()
@@ -487,6 +491,7 @@ def add_message_flow(gateway: Gateway) -> None:
         stop_subagents=lambda key: gateway.team.subagents.stop_all(key),
     )
     gateway.dispatcher, gateway.notices = dispatcher, notices
+    gateway.maintenance = Maintenance(runtime, dispatcher, gateway.transcript_folders)
     if not runtime.claims.alone and runtime.claims.node:
         # Only the stores in PostgreSQL have such claims, and a command that looks at them is no node.
         stores = cast("PostgresSessionStore", runtime.sessions), cast("PostgresLedger", runtime.ledger)

@@ -15,7 +15,7 @@ from openclaw.agent.request_log import preview, role_of
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, user_text
 from openclaw.outbound.visible import media_of, visible_message
 from openclaw.runs.queue import COLLECTED
-from openclaw.sessions.export import public_messages
+from openclaw.sessions.export import public_messages, with_their_calls
 from openclaw.sessions.prompt_prefix import as_typed, is_internal, without_wrappers
 from openclaw.storage.base import Entry
 from openclaw.text import clipped
@@ -52,7 +52,7 @@ def read_history(entries: Sequence[Entry], *, public: bool, with_reasoning: bool
     """
     entries = joined_parts(entries)
     if public:
-        said = public_messages(entries, partial(as_people_see_it, with_reasoning=with_reasoning))
+        said = with_their_calls(public_messages(entries, partial(as_people_see_it, with_reasoning=with_reasoning)))
         return _within_budget([msgspec.Raw(msgspec.json.encode(item)) for item in said])
     return _within_budget([raw for entry in entries if (raw := _stored(entry, with_reasoning)) is not None])
 
@@ -222,6 +222,8 @@ def entry_view(entry: Entry) -> dict[str, Any]:
     if message is not None:
         seen = as_people_see_it(message, with_reasoning=True) or message
         view |= {"role": role_of(message), "text": preview(seen)}
+        if isinstance(message, AssistantMessage) and message.error_message and not view["text"]:
+            view |= {"text": clipped(" ".join(message.error_message.split()), LONGEST_PREVIEW), "failed": True}
     else:
         words = fields.get("summary") or fields.get("label") or fields.get("modelId") or fields.get("content")
         data = fields.get("data")
