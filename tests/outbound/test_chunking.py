@@ -22,8 +22,10 @@ PIECES = [
     "> ", "- ", "1. ", "# ", "    ", "| a | b |\n| - | - |\n| c | d |\n", "word", "two words ", " ", "😀", "é", "\t",
     "https://e.org/_x_", "![p](http://q.r/s.png)", "---\n", "\\", "[l](http://é.x/ü)", "- - x\n", "1) ", "=\n",
     "*a\nb*", "e\u0301", "\ue000", "[l](http://long.example.org/" + "p/" * 30 + ")", "[a label of words](http://x.y)",
-    "[ü](ü)", "<http://a.b/c>", "<http://é.x/ü>", "http://h.i/" + "jk" * 40, "[a](javascript:x)", "[a\nb](http://x.y/l)", "%zz",
-    "&nGt;", "👩\u200d👩\u200d👧", "🇩🇪", "👍🏽", "1. one\n2. two\n3. three\n", "- item\n  - nested\n", "> quote\n> more\n\n",
+    "[ü](ü)", "<http://a.b/c>", "<http://é.x/ü>", "http://h.i/" + "jk" * 40, "[a](javascript:x)", "[a\nb](http://x.y/l)",
+    "%zz",
+    "&nGt;", "👩\u200d👩\u200d👧", "🇩🇪", "👍🏽", "1. one\n2. two\n3. three\n", "- item\n  - nested\n",
+    "> quote\n> more\n\n",
     "**a\nb** ", "``` info string\ncode\n```\n",
     "\n\n| h | i | j |\n|---|:-:|--:|\n| 😀 | `a` | [x](http://y.z/w) |\n| **b** | | c d |\n\n",
 ]
