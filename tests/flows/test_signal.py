@@ -146,6 +146,28 @@ async def test_the_one_session_of_the_global_scope_is_not_named_after_a_group(
     assert "subject" not in row
 
 
+async def test_a_job_reports_to_the_owner_when_every_direct_chat_is_apart(start: Start, signal: SignalDaemon) -> None:
+    more = {"session": {"dmScope": "per-peer"}, "commands": {"ownerAllowFrom": [f"signal:{ANN}"]}}
+    async with start(more, allowFrom=[ANN, BOB]) as gateway, gateway.client() as client:
+        await signal.say("I am the owner [[reply:yes]]", sender=ANN, name="Ann")
+        await signal.called("send")
+        await signal.say("I am a guest [[reply:hello]]", sender=BOB, name="Bob")
+        await signal.called("send", 2)
+        job = {
+            "name": "Brief",
+            "schedule": {"kind": "every", "everyMs": 3_600_000},
+            "sessionTarget": "isolated",
+            "wakeMode": "next-heartbeat",
+            "payload": {"kind": "agentTurn", "message": "Brief me [[reply:Two meetings]]"},
+            "delivery": {"mode": "announce", "channel": "last"},
+        }
+        await client.call("cron.run", {"id": (await client.call("cron.add", job))["id"], "mode": "force"})
+        report = (await signal.called("send", 3))[2]
+        keys = {row["key"] for row in (await client.call("sessions.list", {}))["sessions"]}
+    assert (report["message"], report["recipient"]) == ("Two meetings", [ANN])
+    assert {f"agent:main:direct:{ANN}", f"agent:main:direct:{BOB}"} < keys and "agent:main:main" not in keys
+
+
 async def test_a_group_is_answered_when_nothing_asks_for_a_mention(start: Start, signal: SignalDaemon) -> None:
     async with start(groupPolicy="open"):
         await signal.deliver(in_group(signal, "lunch at noon? [[reply:gladly]]"))
@@ -421,3 +443,20 @@ async def test_a_daemon_that_is_silent_for_long_gets_the_reply_once_when_it_answ
             while (await client.call("messages.get", {"id": row["id"]}))["deliveries"][0]["state"] != "sent":
                 await asyncio.sleep(0.02)
     assert [call["message"] for call in signal.of("send")] == ["(possibly sent twice) Hi Ann"]
+
+
+async def test_a_message_that_its_sender_changes_or_takes_back_is_answered_anew_or_forgotten(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    async with start(allowFrom=[ANN]):
+        first = await signal.say("teh capital of France? [[reply:What is teh?]]")
+        await signal.called("send")
+        data = {**first["dataMessage"], "message": "the capital of France? [[reply:Paris]]", "timestamp": 77}
+        edit = {"targetSentTimestamp": first["dataMessage"]["timestamp"], "dataMessage": data}
+        await signal.deliver({**{name: first[name] for name in first if name != "dataMessage"}, "editMessage": edit})
+        await signal.called("send", 2)
+        await signal.deliver(signal.message(None, remoteDelete={"timestamp": first["dataMessage"]["timestamp"]}))
+        await signal.say("and now? [[reply:nothing]]")
+        await signal.called("send", 3)
+    assert [sent["message"] for sent in signal.of("send")] == ["What is teh?", "Paris", "nothing"]
+    assert "teh" not in prompts(models, 1) and "capital" not in prompts(models, 2)
