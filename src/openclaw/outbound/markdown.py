@@ -199,7 +199,7 @@ def fence_after(line: re.Match[str], fence: str) -> str:
 
 def _fences_and_text(text: str) -> list[Token]:
     """The blocks of a text that is read quickly: fenced code, and all the lines between as one paragraph each."""
-    from markdown_it.token import Token
+    from openclaw.outbound.markdown_inline import QuickToken
 
     tokens: list[Token] = []
     lines = text.split("\n")
@@ -208,14 +208,15 @@ def _fences_and_text(text: str) -> list[Token]:
         place = [start, end]
         if fence is not None:
             code = lines[start + 1 : end - 1 if _closes(lines[end - 1], fence, end - start) else end]
-            content = "".join(f"{line}\n" for line in code)
-            tokens.append(Token("fence", "code", 0, map=place, markup=fence[1], info=fence[2].strip(), content=content))
-        elif any(map(str.strip, lines[start:end])):
-            tokens.append(Token("paragraph_open", "p", 1, map=place))
-            content = "\n".join(lines[start:end]).strip()
-            children = [] if MARKS_INSIDE.search(content) else _unread(content)
-            tokens.append(Token("inline", "", 0, map=place, level=1, content=content, children=children))
-            tokens.append(Token("paragraph_close", "p", -1))
+            token = QuickToken("fence", "code", 0, 0, "\n".join([*code, ""]) if code else "", fence[1])
+            token.map, token.info = place, fence[2].strip()
+            tokens.append(token)
+        elif content := "\n".join(lines[start:end]).strip():
+            inline = QuickToken("inline", "", 0, 1, content)
+            inline.map, inline.children = place, [] if MARKS_INSIDE.search(content) else _unread(content)
+            opening = QuickToken("paragraph_open", "p", 1, 0)
+            opening.map = place
+            tokens.extend((opening, inline, QuickToken("paragraph_close", "p", -1, 0)))
 
     opened: re.Match[str] | None = None
     done = 0
@@ -266,9 +267,10 @@ def count_marks(text: str) -> int:
 
 def _unread(content: str) -> list[Token]:
     """A paragraph whose marks are not read: one text with line ends in it."""
-    from markdown_it.token import Token
+    from openclaw.outbound.markdown_inline import QuickToken
 
-    return [Token("text", "", 0, content="\n".join(line.strip(" ") for line in content.split("\n")))]
+    shown = "\n".join([line.strip(" ") for line in content.split("\n")]) if " " in content else content
+    return [QuickToken("text", "", 0, 0, shown)]
 
 
 def open_marks(before: str, after: str, longest_address: int) -> tuple[str, str]:
