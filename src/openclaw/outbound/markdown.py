@@ -33,6 +33,7 @@ SAFE_SCHEMES = frozenset({"http", "https", "mailto", "tel", "tg"})
 PLACE = "\ue000"
 """A character that nobody writes. It stands for the place of a cut."""
 BARE = "bare_url"
+"""The mark of a link that is an address in the text."""
 RULE_LINE = "---"
 """What a thematic break is written as."""
 MARKS = "$%&*+-:<=>@[\\]^_`{}~!"
@@ -131,7 +132,7 @@ def html_parser(tables: bool) -> MarkdownIt:
 
 def _text_as_html(self: RendererProtocol, tokens: Sequence[Token], place: int, *_: object) -> str:
     """Text that was not read has its line ends in it."""
-    return html.escape(tokens[place].content).replace("&#x27;", "'").replace("\n", "<br />\n")
+    return html.escape(tokens[place].content, quote=False).replace('"', "&quot;").replace("\n", "<br />\n")
 
 
 def parse_blocks(markdown: str) -> list[Token]:
@@ -141,12 +142,12 @@ def parse_blocks(markdown: str) -> list[Token]:
 
 def inline_text(markdown: str) -> str:
     """What people see of a line in which no block begins, for example of a cell of a table."""
-    parser = _parser(True)
     if not MARKS_INSIDE.search(markdown):
         return markdown
     marks = count_marks(markdown) if len(markdown) > FREE_MARKS else 0
     if marks > FREE_MARKS + len(markdown) // CHARS_PER_MARK or markdown.count("[") * marks > BRACKET_STEPS:
         return markdown
+    parser = _parser(True)
     tokens = parser.inline.parse(markdown, parser, {}, [])
     if "](" not in markdown:
         return "".join(token.content for token in tokens)
@@ -246,8 +247,7 @@ def _read_inline(state: StateCore) -> None:
     if all_marks <= room and state.src.count("[") * all_marks <= BRACKET_STEPS:
         for token in state.tokens:
             if token.type == "inline" and not token.children:
-                token.children = []
-                state.md.inline.parse(token.content, state.md, state.env, token.children)
+                token.children = state.md.inline.parse(token.content, state.md, state.env, [])
         return
     for token in state.tokens:
         if token.type == "inline" and not token.children:
