@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
@@ -14,6 +15,7 @@ import aiohttp
 import msgspec
 
 from openclaw.clock import Clock
+from openclaw.http_body import read_bounded
 from openclaw.json_text import is_deep, may_be_deep
 from openclaw.messages import AssistantBlock, AssistantMessage, StopReason, TextBlock, ThinkingBlock, ToolCall
 from openclaw.models.base import (
@@ -97,12 +99,12 @@ class ModelHttp:
         try:
             response = await self._post(wire, "text/event-stream", timeout)
             if response.status >= 300:
-                body = await _read_bounded(response, MAX_ERROR_BODY)
+                body = await read_bounded(response, MAX_ERROR_BODY)
                 raise status_error(provider, response.status, response.headers, body, wire.secrets)
             if response.content_type == "text/html":
                 raise await _web_page_error(response, wire)
             if response.content_type == "application/json":
-                for event in reply.feed_whole(await _read_bounded(response, MAX_WHOLE_BODY)):
+                for event in reply.feed_whole(await read_bounded(response, MAX_WHOLE_BODY)):
                     yield event
                 return
             parser = SseParser()
@@ -132,8 +134,8 @@ class ModelHttp:
         try:
             async with await self._post(wire, "application/json", timeout) as response:
                 if response.status < 300:
-                    return await _read_bounded(response, MAX_WHOLE_BODY)
-                body = await _read_bounded(response, MAX_ERROR_BODY)
+                    return await read_bounded(response, MAX_WHOLE_BODY)
+                body = await read_bounded(response, MAX_ERROR_BODY)
                 raise status_error(provider, response.status, response.headers, body, wire.secrets)
         except TimeoutError:
             raise ModelError(
@@ -203,13 +205,6 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
         response.close()
 
 
-async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    body = bytearray()
-    while len(body) < limit and (chunk := await response.content.readany()):
-        body += chunk
-    return bytes(body[:limit])
-
-
 def _last_events(parser: SseParser, reply: ReplyReader) -> Iterator[StreamEvent]:
     """After the last byte: an event whose blank line is missing still counts, half an event does not."""
     tail = parser.finish()
@@ -244,12 +239,18 @@ def proxy_for(url: str) -> str | None:
 
 
 async def _web_page_error(response: aiohttp.ClientResponse, wire: WireRequest) -> ModelError:
-    page = (await _read_bounded(response, 300)).decode("utf-8", "replace").strip()
+    page = (await read_bounded(response, 300)).decode("utf-8", "replace").strip()
     return ModelError(
         f"{wire.host} answered with a web page instead of a model's reply; check the provider's baseUrl. "
         f"It begins: {page[:200]!r}",
         kind="other",
     )
+
+
+def _cause(error: OSError) -> str:
+    """The system's own words: asyncio puts the address in their place, which the sentence has already."""
+    number = error.errno or 0  # That of a name that cannot be found is negative.
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 def _transport_error(error: Exception, wire: WireRequest, reply: ReplyReader) -> ModelError:
@@ -271,7 +272,7 @@ def _transport_error(error: Exception, wire: WireRequest, reply: ReplyReader) ->
             retryable = False
             text = f"The TLS certificate of {host} was not accepted: {error}"
         case aiohttp.ClientConnectorError():
-            text = f"Connection error: cannot reach {host}: {error.os_error.strerror or error.os_error}."
+            text = f"Connection error: cannot reach {host}: {_cause(error.os_error)}."
         case SseTooLarge():
             kind, retryable = "other", False
             text = f"{host} sent an unreadable stream: {error}"

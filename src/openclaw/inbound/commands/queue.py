@@ -13,7 +13,7 @@ from openclaw.inbound.directives import QueueDirective, parse_directives
 from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.runs.queue import RunRecord, queue_settings
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.prompt_prefix import without_wrappers
+from openclaw.sessions.prompt_prefix import typed_words
 from openclaw.storage.base import AbortReason
 from openclaw.text import shortened
 
@@ -70,7 +70,7 @@ def running_and_waiting(context: CommandContext, facts: Facts) -> tuple[RunRecor
 
 def _typed(record: RunRecord) -> str:
     """The beginning of what the person wrote."""
-    return shortened(record.row.body.written or without_wrappers(record.row.body.prompt or ""))
+    return shortened(record.row.body.written or typed_words(record.row.body.prompt or ""))
 
 
 def _listing(context: CommandContext, facts: Facts) -> str:
