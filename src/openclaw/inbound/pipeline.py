@@ -21,6 +21,7 @@ from openclaw.cluster.claims import session_name
 from openclaw.config.agents import main_session_key, user_zone
 from openclaw.config.channels import message_prefix, normalize_account_id
 from openclaw.extensions.api import MessageReceived
+from openclaw.file_types import SEEN_PICTURES
 from openclaw.foreign_text import disarmed
 from openclaw.inbound.access import (
     ChannelSettings,
@@ -655,7 +656,7 @@ class Pipeline:
             images=[
                 StoredImage(media.blob, media.mime_type)
                 for media in inbound.media
-                if media.blob and media.mime_type.startswith("image/")
+                if media.blob and media.mime_type in SEEN_PICTURES
             ],
             message_ids=inbound.own_ids,
             sender=inbound.sender.id,
