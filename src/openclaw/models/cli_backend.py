@@ -49,7 +49,9 @@ SESSION_PLACE = "{sessionId}"
 LOOK_S = 0.25
 PATIENCE_S = 2.0
 """How long the output is read further after the program has ended, if something that it started keeps it open."""
-_NOT_FOR_PROGRAMS = re.compile(r"OPENCLAW_.*|(TELEGRAM|DISCORD|SLACK|MATRIX|IRC|WHATSAPP)_.*|(BRAVE|PERPLEXITY)_API_KEY")
+_NOT_FOR_PROGRAMS = re.compile(
+    r"OPENCLAW_.*|(TELEGRAM|DISCORD|SLACK|MATRIX|IRC|WHATSAPP)_.*|(BRAVE|PERPLEXITY)_API_KEY"
+)
 """Variables that only the Gateway uses. A program would show them to whoever talks it into that."""
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 _VENDORS = ("claude", "codex")
