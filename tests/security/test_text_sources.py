@@ -520,7 +520,7 @@ PROMPT_MAKERS = {
     },
     "notes.put": {
         "gateway/methods/cron.py", "gateway/nodes/events.py", "scheduler/cron.py",
-        "scheduler/hook_runs.py", "scheduler/tool.py",
+        "scheduler/hooks.py", "scheduler/tool.py",
     },
     "system_line": {"inbound/pipeline.py", "sessions/notes.py"},
 }  # fmt: skip

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from openclaw.storage.documents import DocumentStore
     from openclaw.tools.base import Tool
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
-    from openclaw.tools.node_calls import NodeCalls
-    from openclaw.tools.process_registry import ProcessRegistry
+    from openclaw.tools.nodes import NodeCalls
+    from openclaw.tools.process import ProcessRegistry
 
 
 class ForeignTools(Protocol):

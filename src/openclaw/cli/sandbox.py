@@ -19,10 +19,8 @@ from openclaw.config.load import read_config
 from openclaw.config.schema import Config
 from openclaw.paths import normalize_agent_id
 from openclaw.printable import printable
-from openclaw.tools.sandbox.boundary import Boundary
-from openclaw.tools.sandbox.folder import SandboxRecord, list_sandboxes, remove_sandbox
-from openclaw.tools.sandbox.plan import SandboxPlan, make_plan, sandbox_root, scope_of
-from openclaw.tools.sandbox.rules import PLACES, tools_inside
+from openclaw.tools.sandbox.boundary import Boundary, SandboxRecord, list_sandboxes, remove_sandbox
+from openclaw.tools.sandbox.plan import PLACES, SandboxPlan, make_plan, sandbox_root, scope_of, tools_inside
 
 if TYPE_CHECKING:
     import argparse

@@ -117,7 +117,7 @@ from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import Observer, RunRecord
 from openclaw.scheduler.cron import Cron
 from openclaw.scheduler.heartbeat import Heartbeats
-from openclaw.scheduler.hook_runs import HookRuns
+from openclaw.scheduler.hooks import HookRuns
 from openclaw.scheduler.tool import CronTool
 from openclaw.scheduler.turns import ScheduledTurns
 from openclaw.sessions.keys import SessionRef
@@ -148,8 +148,8 @@ from openclaw.tools.browser.browsers import Browsers
 from openclaw.tools.browser.tool import BrowserTool
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.message import MessagingTool
-from openclaw.tools.process_registry import ProcessRegistry
-from openclaw.tools.sandbox.rules import PLACES
+from openclaw.tools.process import ProcessRegistry
+from openclaw.tools.sandbox.plan import PLACES
 from openclaw.tools.web import WebFetchTool
 from openclaw.tools.web_search import WebSearchTool
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from openclaw.runs.dispatcher import Dispatcher
     from openclaw.scheduler.cron import Cron
     from openclaw.scheduler.heartbeat import Heartbeats
-    from openclaw.scheduler.hook_runs import HookRuns
+    from openclaw.scheduler.hooks import HookRuns
     from openclaw.scheduler.turns import ScheduledTurns
     from openclaw.sessions.search import TranscriptSearch
     from openclaw.teamwork.team import Team

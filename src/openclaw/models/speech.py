@@ -6,7 +6,7 @@ import msgspec
 
 from openclaw.messages import Cost, Usage
 from openclaw.models.base import Price
-from openclaw.models.cost import priced_usage
+from openclaw.models.catalogue import priced_usage
 
 TOKEN_PRICES = {
     "gpt-4o-transcribe": Price(input=6.0, output=10.0),

@@ -22,8 +22,7 @@ from openclaw.teamwork.session_tools import (
     SessionStatusTool,
     SessionViews,
 )
-from openclaw.teamwork.subagents import SessionsSpawnTool, Subagents
-from openclaw.teamwork.subagents_command import SubagentsCommand
+from openclaw.teamwork.subagents import SessionsSpawnTool, Subagents, SubagentsCommand
 from openclaw.tools.base import Tool
 
 

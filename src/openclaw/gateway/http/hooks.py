@@ -13,8 +13,7 @@ from openclaw.gateway.auth.origin import PeerAddress, caller_key
 from openclaw.gateway.auth.shared_auth import SecretCheck, same_secret
 from openclaw.gateway.http.common import BodyRefused, json_response, read_body
 from openclaw.gateway.server.params import NotJson, decode_any
-from openclaw.scheduler.hook_runs import TooManyRuns
-from openclaw.scheduler.hooks import Call, HookRefused, NoSuchHook, Wake, action_of, run_ids
+from openclaw.scheduler.hooks import Call, HookRefused, NoSuchHook, TooManyRuns, Wake, action_of, run_ids
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
