@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from openclaw.agent.skills import SkillsPrompt
 
 from openclaw.agent.prompt.sections import SandboxFacts
 from openclaw.agent.prompt.system_prompt import PromptFacts, build_system_prompt, turn_facts
 from openclaw.agent.prompt.workspace_snapshot import load_bootstrap
+from openclaw.agent.skills import SkillsPrompt
 from openclaw.config.schema import Config
 from openclaw.messages import ToolSpec
 from openclaw.models.base import Model
