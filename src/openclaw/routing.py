@@ -20,6 +20,10 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     channel: str
     account_id: str
     session_key: str
+    parent_key: str | None = None
+    """The session whose conversation a new session of this thread begins with."""
+    new_thread: str | None = None
+    """The thread that the answer begins. It is not there yet."""
 
 
 def resolve_route(config: Config, inbound: Inbound) -> Resolved:
@@ -44,13 +48,23 @@ def broadcast_routes(config: Config, inbound: Inbound) -> list[Resolved]:
     return [_resolved(config, inbound, agent) for agent in wanted if known is None or agent in known]
 
 
+def in_new_thread(inbound: Inbound, resolved: Resolved) -> Resolved:
+    """The conversation in a thread that begins with this message, for the same agent."""
+    thread, key = inbound.message_id, resolved.session_key
+    around = key.removesuffix(f":{inbound.peer.id.strip()}".lower())
+    if around == key:  # All conversations share one session.
+        return msgspec.structs.replace(resolved, new_thread=thread)
+    session_key = f"{around}:{thread}".lower()
+    return msgspec.structs.replace(resolved, session_key=session_key, parent_key=key, new_thread=thread)
+
+
 def reply_route(inbound: Inbound, resolved: Resolved) -> Route:
     """Where answers to this message go. Later changes of the session do not change it."""
     return Route(
         channel=resolved.channel,
         to=inbound.to or inbound.peer.id,
         account_id=resolved.account_id,
-        thread_id=inbound.thread_id,
+        thread_id=resolved.new_thread or inbound.thread_id,
         session_key=resolved.session_key,
         reply_to_id=inbound.message_id or None,
     )
@@ -98,22 +112,32 @@ _TIERS: tuple[Callable[[BindingMatch, Inbound], bool], ...] = (
 def _resolved(config: Config, inbound: Inbound, agent_id: str) -> Resolved:
     agent = normalize_agent_id(agent_id)
     main = main_session_key(agent, main_key=main_key(config), scope=config.session.scope)
+    shared = config.session.scope == "global"
+    parent_key: str | None = None
+    if inbound.inherits_parent and not shared:
+        parent = inbound if inbound.thread_has_session else _in_parent(inbound)
+        parent_key = _session_key(config, parent, agent, main, in_thread=False)
     return Resolved(
         agent_id=agent,
         channel=inbound.channel.strip().lower(),
         account_id=inbound.account_id.strip() or DEFAULT_ACCOUNT,
-        session_key=main if config.session.scope == "global" else _session_key(config, inbound, agent, main),
+        session_key=main if shared else _session_key(config, inbound, agent, main),
+        parent_key=parent_key,
     )
 
 
-def _session_key(config: Config, inbound: Inbound, agent: str, main: str) -> str:
+def _in_parent(inbound: Inbound) -> Inbound:
+    return msgspec.structs.replace(inbound, peer=inbound.parent_peer or inbound.peer)
+
+
+def _session_key(config: Config, inbound: Inbound, agent: str, main: str, *, in_thread: bool = True) -> str:
     channel = inbound.channel.strip().lower() or "unknown"
     peer = inbound.peer.id.strip() or "unknown"
     if inbound.peer.kind == "direct":
         key = _direct_key(config, inbound, f"agent:{agent}", channel, peer) or main
     else:
         key = f"agent:{agent}:{channel}:{inbound.peer.kind}:{peer}"
-    if inbound.thread_has_session:
+    if in_thread and inbound.thread_has_session:
         key += thread_suffix(inbound.thread_id)
     return key.lower()
 

@@ -58,3 +58,17 @@ def short_duration(ms: int) -> str:
 def counted(count: int, one: str, several: str) -> str:
     """A number and the word that fits it: "1 file", "2 files"."""
     return f"{count} {one if count == 1 else several}"
+
+
+def failure_text(text: str) -> str:
+    """What a failed tool says for people: the sentence inside, where its result is an object with one."""
+    if not text.startswith("{"):
+        return text
+    import json
+
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    error = found.get("error") if isinstance(found, dict) else None
+    return error if isinstance(error, str) and error.strip() else text

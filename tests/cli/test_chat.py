@@ -134,7 +134,7 @@ def test_chat_opens_with_the_last_messages(terminal: Any, talk: FakeGateway) -> 
     assert "› what was it" in screen
     assert "⚙ read: a.txt" in screen
     assert "raw result" not in screen
-    assert talk.params_of("chat.view")[0] == {"sessionKey": "agent:main:main", "limit": 10}
+    assert talk.params_of("chat.view")[0] == {"sessionKey": "agent:main:main", "limit": 50}
 
 
 def test_tool_calls_are_progress_lines_and_errors_are_plain(terminal: Any, talk: FakeGateway) -> None:

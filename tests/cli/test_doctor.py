@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -15,6 +16,9 @@ from typing import Any
 import pytest
 
 from openclaw.cli import doctor
+from openclaw.storage.postgres.database import PostgresDatabase
+from openclaw.storage.postgres.documents import PostgresDocuments
+from tests.support.postgres import storage_for, stored_rows
 from tests.support.tmux import Tmux, need_tmux
 
 from .conftest import Cli
@@ -185,3 +189,68 @@ def test_the_security_audit_is_one_line(cli: Cli, state: Path) -> None:
     code, found = findings(cli)
     assert (code, found["security"]["level"], found["security"]["fix"]) == (1, "error", "openclaw security audit")
     assert found["security"]["text"].startswith("security audit: 1 critical")
+
+
+def kept_in_database(state: Path, documents: dict[str, bytes]) -> dict[str, str]:
+    """Writes the configuration of a Gateway on PostgreSQL, makes its tables, and puts documents there."""
+
+    async def put() -> None:
+        database = await PostgresDatabase.open(storage["url"], schema=storage["schema"])
+        for name, data in documents.items():
+            await PostgresDocuments(database).put(name, data, None)
+        await database.close()
+
+    storage = storage_for(state)
+    (state / "openclaw.json").write_text(json.dumps({"storage": storage}))
+    (state / "openclaw.json").chmod(0o600)
+    asyncio.run(put())
+    return storage
+
+
+def test_what_is_in_a_database_is_looked_at_there(cli: Cli, state: Path) -> None:
+    paired = {"credentials/signal-allowFrom.json": b'{"version": 1, "allowFrom": ["+1", "+2"]}'}
+    device = {"devices/paired.json": b'{"d1": {"deviceId": "d1", "role": "operator"}}', "devices/pending.json": b"{"}
+    rules = {"exec-approvals.json": b'{"version": 1, "defaults": {"allowlist": [{"pattern": "*"}]}, "agents": {}}'}
+    jobs = [{"id": "j", "schedule": {"kind": "every", "everyMs": 60_000}}, {"id": "k", "enabled": False}]
+    job = json.dumps({"version": 1, "jobs": jobs}).encode()
+    kept_in_database(state, {**paired, **device, **rules, "cron/jobs.json": job})
+    (state / "credentials").mkdir(mode=0o700)
+    (state / "exec-approvals.json").write_text("what files say does not count")
+    (state / "exec-approvals.json").chmod(0o600)
+    done = cli("doctor", "--json")
+    told = [(one["check"], one["level"], one["text"]) for one in json.loads(done.stdout)["findings"]]
+    assert ("pairing", "ok", "2 people were let in by pairing, 0 wait; 1 device is paired, 0 wait") in told
+    assert ("rules", "ok", "1 rule allows commands") in told
+    assert ("ledger", "ok", "0 messages are in the ledger, 0 unfinished") in told
+    assert ("sessions", "ok", "0 sessions are listed") in told and any(check == "storage" for check, _, _ in told)
+    (damaged,) = [text for check, level, text in told if (check, level) == ("pairing", "error")]
+    assert "/devices/pending.json cannot be read" in damaged
+    assert done.returncode == 1 and not done.stderr
+    audited = json.loads(cli("security", "audit", "--json").stdout)
+    (wide,) = [one for one in audited["findings"] if one["checkId"] == "tools.exec.allowlist_wide"]
+    assert "postgresql://" in wide["detail"] and "#test_" in wide["detail"]
+
+
+def test_a_database_that_cannot_be_reached_is_said_so(cli: Cli, state: Path, tmp_path: Path) -> None:
+    url = f"postgresql://me:hush@/db?host={tmp_path}/nowhere"
+    (state / "openclaw.json").write_text(json.dumps({"storage": {"url": url}}))
+    (state / "openclaw.json").chmod(0o600)
+    code, found = findings(cli)
+    assert (
+        code == 1
+        and "cannot be reached" in found["storage"]["text"]
+        and "start the database" in found["storage"]["fix"]
+    )
+    assert not {"sessions", "ledger", "rules", "cron", "pairing"} & set(found)
+    shown = cli("security", "audit").stdout
+    assert "storage.unreachable" in shown and "hush" not in shown + cli("doctor").stdout
+
+
+def test_looking_makes_no_tables(cli: Cli, state: Path) -> None:
+    storage = storage_for(state)
+    (state / "openclaw.json").write_text(json.dumps({"storage": storage}))
+    (state / "openclaw.json").chmod(0o600)
+    code, found = findings(cli)
+    assert code == 0 and "makes its tables" in found["storage"]["text"]
+    made = stored_rows(storage, "SELECT 1 FROM pg_namespace WHERE nspname = $1", storage["schema"])
+    assert not made

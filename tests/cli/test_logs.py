@@ -35,8 +35,9 @@ async def test_each_message_failure_and_outcome_is_one_line_live_and_over_a_rest
                 assert re.search(r"message 1 for agent:main:main from \w+", await _line(follower, "message 1 for"))
                 answered = await _line(follower, "message 1 answered in")
                 assert "mock/mock-1" in answered and "tokens in" in answered and "secret words" not in answered
-                assert "exited with code 3" in await _line(follower, "message 2: the tool exec failed")
-                assert "1 tool calls" in await _line(follower, "message 2 answered")
+                failed = await _line(follower, "message 2: the tool exec failed")
+                assert "exited with code 3" in failed and "{" not in failed
+                assert "1 tool call" in await _line(follower, "message 2 answered")
                 await gateway.stop()
                 await gateway.start()
                 await _say(gateway, "x [[error:400 bad thing]]")

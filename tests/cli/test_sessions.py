@@ -127,6 +127,7 @@ def work(gateway: FakeGateway) -> FakeGateway:
     row = {"key": "agent:main:work", "sessionId": "s1", "label": "Garden", "model": "mock-1", "thinkingLevel": "low"}
     said = [
         {"role": "user", "content": [{"type": "text", "text": "plant\x1b[31m what?"}]},
+        {"role": "assistant", "content": [], "stopReason": "error", "errorMessage": "too busy"},
         {"role": "assistant", "content": [], "stopReason": "error", "errorMessage": "overloaded"},
     ]
     gateway.replies |= {

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from openclaw.cli.terminal import working
+from openclaw.cli.terminal import fitted, paint, show_progress, working
 
 
 class Terminal(io.StringIO):
@@ -30,3 +30,22 @@ def test_a_pipe_hears_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with working("Searching", after_s=0.001):
         time.sleep(0.01)
     assert pipe.getvalue() == ""
+
+
+def test_progress_stays_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    show_progress("Downloading broke off " * 20, "[###] 1/2 MB")
+    line = terminal.getvalue().strip("\r").removesuffix("\x1b[K")
+    assert len(line) < 80
+    assert line.endswith("… [###] 1/2 MB")
+
+
+def test_long_remarks_are_broken_between_words_and_commands_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", Terminal())
+    command = "  ln -sf /a/very/long/path/to/somewhere ~/.local/bin/openclaw"
+    text = f"one two three four\n{command}\nshort"
+    assert fitted(text, 9).split("\n") == ["one two", "three", "four", command, "short"]
+    assert fitted("a" * 30, 9) == "a" * 30
+    coloured = paint("It answers", "green") + ": yes"
+    assert fitted(coloured, 15) == coloured

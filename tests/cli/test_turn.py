@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from openclaw.cli.client import GatewayError
-from openclaw.cli.turn import Turn, message_text, reply_texts, tool_line
+from openclaw.cli.turn import Turn, message_text, recent, reply_texts, tool_line
 
 from .fake_gateway import agent_event, agent_result, chat_event, deltas, res, spoken
 
@@ -151,3 +151,16 @@ def test_a_change_of_the_model_is_a_note_between_the_words() -> None:
     )
     assert shown == [("text", "It is for"), ("note", "↪️ b/m answers."), ("break", ""), ("text", "It is 42.")]
     assert (turn.error, turn.rest()) == (None, "")
+
+
+def test_the_end_of_a_conversation_counts_what_was_said_and_leaves_repeated_failures_out() -> None:
+    def said(role: str, text: str) -> dict:
+        return {"role": role, "content": [{"type": "text", "text": text}]}
+
+    failed = {"role": "assistant", "content": [], "stopReason": "error", "errorMessage": "busy"}
+    call = {"role": "assistant", "content": [{"type": "toolCall", "name": "read", "arguments": {}}]}
+    result = said("toolResult", "a file")
+    talk = [said("user", "one"), call, result, said("assistant", "two"), said("user", "three"), failed, failed, failed]
+    assert recent(talk, 2) == [said("user", "three"), failed]
+    assert recent(talk, 4) == [*talk[:5], failed]
+    assert recent(talk, 0) == []

@@ -214,3 +214,78 @@ async def test_a_file_of_the_workspace_goes_with_the_words(
         await discord.say("send")
         (sent,) = await discord.called(f"POST /channels/{DM}/messages")
     assert (sent["content"], sent["files"]) == ("Here **it** is.", [("a.txt", b"words")])
+
+
+async def test_with_auto_thread_a_message_is_answered_in_a_thread_of_its_own(
+    start: Start, discord: DiscordServer, models: ModelServer
+) -> None:
+    room = {"autoThread": True, "systemPrompt": "Speak like a pirate.", "requireMention": True}
+    more = {"messages": {"ackReaction": "👀"}}
+    async with start(more, guilds={GUILD: {"channels": {CHANNEL: room}}}) as gateway, gateway.client() as client:
+        await discord.say("we sail at dawn", channel=CHANNEL)
+        first = await discord.say(f"<@{BOT}>  plan\n the <#1> trip [[reply:first]]", channel=CHANNEL)
+        await discord.called(f"POST /channels/{first['id']}/messages")
+        (thread,) = discord.of(f"POST /channels/{CHANNEL}/messages/{first['id']}/threads")
+        await discord.called(f"PUT /channels/{CHANNEL}/messages/{first['id']}/reactions")
+        await discord.dispatch("THREAD_CREATE", discord.threads[first["id"]])
+        second = await discord.say("and then? [[reply:second]]", channel=first["id"])
+        await discord.called(f"POST /channels/{first['id']}/messages", 2)
+        rows = (await client.call("sessions.list", {}))["sessions"]
+    assert thread == {"name": "plan the trip [[reply:first]]", "auto_archive_duration": 60}
+    assert (discord.texts(CHANNEL), discord.texts(first["id"])) == ([], ["first", "second"])
+    assert [row["key"] for row in rows] == [f"agent:main:discord:channel:{first['id']}"]
+    # The thread's first message is not in it, so the answer cannot quote it. The next one can.
+    sent = discord.of(f"POST /channels/{first['id']}/messages")
+    quoted = [(one.get("message_reference") or {}).get("message_id") for one in sent]
+    assert quoted == [None, second["id"]]
+    assert "we sail at dawn" in prompts(models, 0) and "Speak like a pirate." in json.dumps(models.requests[1].body)
+    assert not discord.refused
+
+
+async def test_a_command_begins_no_thread_and_without_the_permission_the_channel_is_answered(
+    start: Start, discord: DiscordServer, models: ModelServer
+) -> None:
+    guild = {"users": [ANN], "channels": {"*": {"autoThread": True, "requireMention": False}}}
+    async with start(dm={"allowFrom": [ANN]}, guilds={GUILD: guild}):
+        await discord.say("/whoami", channel=CHANNEL)
+        await discord.called(f"POST /channels/{CHANNEL}/messages")
+        discord.fail_next(f"POST /channels/{CHANNEL}/messages/", 403, 50013, "Missing Permissions")
+        await discord.say("no thread [[reply:here]]", channel=CHANNEL)
+        await discord.called(f"POST /channels/{CHANNEL}/messages", 2)
+    assert not discord.threads and discord.texts(CHANNEL)[1] == "here"
+
+
+async def test_a_thread_begins_with_its_channel_and_shows_the_message_that_it_began_with(
+    start: Start, discord: DiscordServer, models: ModelServer
+) -> None:
+    async with start(guilds={GUILD: {"requireMention": False}}) as gateway, gateway.client() as client:
+        root = await discord.say("where to? [[reply:Rome]]", channel=CHANNEL)
+        await discord.called(f"POST /channels/{CHANNEL}/messages")
+        thread = {
+            "id": root["id"],
+            "type": 11,
+            "name": "trip",
+            "parent_id": CHANNEL,
+            "owner_id": ANN,
+            "guild_id": GUILD,
+        }
+        discord.threads[root["id"]] = thread
+        await discord.dispatch("THREAD_CREATE", thread)
+        inside = await discord.say("go on [[reply:fine]]", channel=root["id"])
+        await discord.called(f"POST /channels/{root['id']}/messages")
+        rows = (await client.call("sessions.list", {}))["sessions"]
+    asked = models.requests[1].body["messages"]
+    assert "Rome" in json.dumps(asked[:-1]) and "[Thread starter - for context]" in json.dumps(asked[-1])
+    sent = discord.of(f"POST /channels/{root['id']}/messages")[0]
+    assert sent["message_reference"]["message_id"] == inside["id"]
+    assert {row["key"] for row in rows} == {f"agent:main:discord:channel:{one}" for one in (CHANNEL, root["id"])}
+
+
+async def test_a_channel_that_the_gateway_has_not_told_of_is_asked_for(
+    start: Start, discord: DiscordServer, models: ModelServer
+) -> None:
+    discord.threads["700000000000000077"] = {"id": "700000000000000077", "type": 11, "parent_id": CHANNEL}
+    async with start(guilds={GUILD: {"requireMention": False, "channels": {CHANNEL: {}}}}):
+        await discord.say("hello? [[reply:yes]]", channel="700000000000000077")
+        await discord.called("POST /channels/700000000000000077/messages")
+    assert discord.texts("700000000000000077") == ["yes"]

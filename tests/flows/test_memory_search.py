@@ -50,6 +50,12 @@ async def test_the_agent_the_methods_and_the_command_line_find_by_meaning(
 
         status = await gateway.command("memory", "status", "--deep")
         assert "Embeddings: openai (text-embedding-3-small), 1 of 1 pieces, works" in status.stdout, status
+        (notes / "2026-01-31.md").write_text("".join(f"# Day {n}\n\n{'word ' * 400}{n}\n\n" for n in range(9)))
+        first = await client.call("memory.index", {"most": 2})
+        assert (first["embedded"], first["waiting"]) == (3, first["chunks"] - 3)
+        again = json.loads((await gateway.command("memory", "index", "--json")).stdout)
+        assert (again["waiting"], again["embedded"]) == (0, first["chunks"])
+        (notes / "2026-01-31.md").unlink()
         embeddings.fail = 500
         indexed = await gateway.command("memory", "index", "--force")
         assert "1 files indexed in 1 pieces" in indexed.stdout and "not used: 500" in indexed.stderr, indexed

@@ -160,6 +160,19 @@ async def test_a_thread_has_its_own_session_and_is_answered_in_the_thread(
     assert "Shall we deploy on Friday?" in prompts(models)
 
 
+async def test_a_thread_begins_with_its_channel_if_it_shall(
+    start: Start, slack: SlackServer, models: ModelServer
+) -> None:
+    async with start(groupPolicy="open", thread={"inheritParent": True, "historyScope": "channel"}):
+        root = await slack.say(f"<@{BOT}> where to? [[reply:Rome]]", channel=GENERAL)
+        await slack.wrote()
+        await slack.say("by train perhaps", user=BOB, channel=GENERAL)
+        await slack.say(f"<@{BOT}> when? [[reply:in May]]", channel=GENERAL, thread_ts=root["ts"])
+        await slack.wrote(2)
+    asked = models.requests[-1].body["messages"]
+    assert "Rome" in json.dumps(asked[:-1]) and "by train perhaps" in json.dumps(asked[-1])
+
+
 async def test_an_answer_to_our_own_thread_needs_no_mention(start: Start, slack: SlackServer) -> None:
     async with start(groupPolicy="open"):
         await slack.say(f"<@{BOT}> begin [[reply:a start]]", channel=GENERAL)

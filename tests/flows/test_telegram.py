@@ -108,6 +108,24 @@ async def test_a_group_is_answered_when_the_bot_is_mentioned(
     assert "lunch at noon" in prompts(models) and len(models.requests) == 1
 
 
+async def test_a_group_has_a_prompt_and_skills_of_its_own(
+    start: Start, telegram: TelegramServer, models: ModelServer, tmp_path: Path
+) -> None:
+    for name in ("baking", "sailing"):
+        folder = tmp_path / "state" / "skills" / name
+        folder.mkdir(parents=True)
+        (folder / "SKILL.md").write_text(f"---\nname: {name}\ndescription: about {name}\n---\nknow {name}\n")
+    groups = {str(GROUP): {"requireMention": False, "systemPrompt": "Rhyme.", "skills": ["sailing"]}}
+    async with start(allowFrom=[ANN], groupPolicy="open", groups=groups):
+        await telegram.say("hello [[reply:one]]", chat=GROUP)
+        await telegram.called("sendMessage")
+        await telegram.say("hello [[reply:two]]")
+        await telegram.called("sendMessage", 2)
+    in_group, direct = (json.dumps(models.requests[number].body) for number in (0, 1))
+    assert "Rhyme." in in_group and "about sailing" in in_group and "about baking" not in in_group
+    assert "Rhyme." not in direct and "about sailing" in direct and "about baking" in direct
+
+
 async def test_topics_are_conversations_of_their_own(start: Start, telegram: TelegramServer) -> None:
     groups = {str(FORUM): {"requireMention": True, "topics": {"7": {"requireMention": False}}}}
     async with start(groupPolicy="open", groups=groups) as gateway:

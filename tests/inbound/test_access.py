@@ -308,3 +308,47 @@ def test_no_name_ever_opens_a_door(name: str, username: str, tag: str, kind: Any
     }:
         assert isinstance(decide_access(inbound, rules, ()), Drop)
         assert not sender_rights(inbound, rules, (), Commands())
+
+
+@pytest.mark.parametrize(
+    ("channel", "section", "place", "expected"),
+    [
+        ("telegram", {"groups": {"-1": {"systemPrompt": " A. ", "skills": ["a"]}}}, {"peer": "-1"}, ("A.", ("a",))),
+        ("telegram", {"groups": {"*": {"systemPrompt": "A.", "skills": []}}}, {"peer": "-1"}, ("A.", ())),
+        ("telegram", {"groups": {"-1": {}, "*": {"systemPrompt": "A."}}}, {"peer": "-1"}, ("", None)),
+        (
+            "telegram",
+            {"groups": {"-1": {"systemPrompt": "A.", "skills": ["a"], "topics": {"5": {"systemPrompt": "B."}}}}},
+            {"peer": "-1:topic:5", "thread_id": 5},
+            ("A.\n\nB.", ("a",)),
+        ),
+        (
+            "telegram",
+            {"groups": {"-1": {"skills": ["a"], "topics": {"5": {"skills": ["b"]}}}}},
+            {"peer": "-1:topic:5", "thread_id": 5},
+            ("", ("b",)),
+        ),
+        ("slack", {"channels": {"C1": {"systemPrompt": "A.", "skills": ["a"]}}}, {"peer": "C1"}, ("A.", ("a",))),
+        ("slack", {"channels": {"#ops": {"systemPrompt": "A."}}}, {"peer": "C1", "group_channel": "ops"}, ("A.", None)),
+        (
+            "discord",
+            {"guilds": {"G": {"channels": {"C1": {"systemPrompt": "A.", "skills": ["a"]}}}}},
+            {"peer": "T9", "parent_peer": Peer(kind="channel", id="C1"), "guild_id": "G"},
+            ("A.", ("a",)),
+        ),
+        ("matrix", {"groups": {"!r:x": {"systemPrompt": "A."}}}, {"peer": "!r:x"}, ("A.", None)),
+        ("irc", {"groups": {"#Ops": {"systemPrompt": "A."}}}, {"peer": "#ops"}, ("A.", None)),
+        ("whatsapp", {"groups": {"1@g.us": {"systemPrompt": "A."}}}, {"peer": "1@g.us"}, ("A.", None)),
+    ],
+)
+def test_a_group_may_have_a_prompt_and_skills_of_its_own(
+    channel: str, section: dict[str, Any], place: dict[str, Any], expected: tuple[str, Any]
+) -> None:
+    rules = group_rules(settings(channel, **section), message(channel=channel, kind="channel", **place))
+    assert (rules.system_prompt, rules.skills) == expected
+
+
+@pytest.mark.parametrize(("key", "heard"), [("ops", "allow"), ("#ops", "allow"), ("c1", "allow"), ("other", "drop")])
+def test_a_channel_of_slack_is_listed_by_its_id_or_its_name(key: str, heard: str) -> None:
+    said = message(channel="slack", kind="channel", peer="C1", group_channel="ops")
+    assert verdict(decide_access(said, settings("slack", channels={key: {}}), ())) == heard

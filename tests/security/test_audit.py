@@ -316,8 +316,16 @@ def test_files_of_another_user_are_told(tmp_path: Path) -> None:
 SPECIAL = {
     *("summary.attack_surface", "fs.state_dir.symlink", "fs.synced_dir", "fs.config.symlink"),
     *("fs.workspace.perms_readable", "fs.state_dir.foreign_owner", "fs.config.foreign_owner"),
-    "fs.state_file.foreign_owner",
+    *("fs.state_file.foreign_owner", "storage.unreachable"),
 }
+
+
+def test_what_a_database_holds_that_cannot_be_asked_is_told_as_not_looked_at(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    storage = {"storage": {"url": f"postgresql://me:{TOKEN}@/db?host={tmp_path}/nowhere"}}
+    told = found(look(state, {**signal(allowFrom=["+1"]), **storage}))
+    assert set(told) - {"config.secrets.in_config"} == {"storage.unreachable"}
+    assert "rules for commands" in told["storage.unreachable"].detail and TOKEN not in json.dumps(look(state).view())
 
 
 def test_every_finding_has_an_example() -> None:

@@ -44,6 +44,8 @@ class DiscordServer(VendorServer):
         self.heartbeats = 0
         self.close_next: int | None = None
         """The next connection is closed with this code after it identified itself."""
+        self.threads: dict[str, dict[str, Any]] = {}
+        """Threads that the bot began."""
         self._id = 1_000_000_000_000_000_000
         self._nonces: dict[tuple[str, str], str] = {}
         self._interactions: dict[str, str] = {}
@@ -314,6 +316,8 @@ class DiscordServer(VendorServer):
                 if any(not re.fullmatch(r"[-_\w]{1,32}", one["name"]) or not one["description"] for one in body):
                     raise Refusal(400, 50035, "Invalid Form Body")
                 return body
+            case ("GET", "channels", channel) if channel in self.threads:
+                return self.threads[channel]
             case ("POST", "users", "@me", "channels"):
                 return {"id": DM if body["recipient_id"] == ANN else f"7{body['recipient_id'][1:]}", "type": 1}
             case ("POST", "channels", channel, "typing"):
@@ -326,6 +330,17 @@ class DiscordServer(VendorServer):
                 if body.get("flags", 0) & 8192 and (body.get("content") or len(body.get("files", [])) != 1):
                     raise Refusal(400, 50160, "Voice messages cannot contain other content")
                 return self._keep(channel, body)
+            case ("GET", "channels", channel, "messages", message):
+                return self._written(channel, message)
+            case ("POST", "channels", channel, "messages", message, "threads"):
+                if not 1 <= len(body["name"]) <= 100 or body["auto_archive_duration"] not in (60, 1440, 4320, 10080):
+                    raise Refusal(400, 50035, "Invalid Form Body")
+                self._written(channel, message)
+                if message in self.threads:
+                    raise Refusal(400, 160004, "A thread has already been created for this message")
+                thread = {"id": message, "type": 11, "parent_id": channel, "owner_id": BOT, "guild_id": GUILD}
+                self.threads[message] = {**thread, "name": body["name"], "thread_metadata": {"archived": False}}
+                return self.threads[message]
             case ("PATCH", "channels", _, "messages", message):
                 self._message(message).update(self._checked(body))
                 return self._message(message)
@@ -340,7 +355,8 @@ class DiscordServer(VendorServer):
             case ("PUT" | "DELETE", "channels", _, "messages", message, "reactions", emoji, "@me"):
                 if emoji.isascii() and ":" not in emoji:
                     raise Refusal(400, 10014, "Unknown Emoji")
-                self._message(message)
+                if message not in self.messages:
+                    self._written(path[1], message)
                 return None
             case ("POST", "interactions", _, token, "callback") if self._interactions.get(token) == "new":
                 self._interactions[token] = "deferred" if body["type"] == 5 else "answered"
@@ -356,8 +372,15 @@ class DiscordServer(VendorServer):
                 raise Refusal(404, 0, "404: Not Found")
 
     def _known(self, channel: str) -> None:
-        if channel not in (CHANNEL, THREAD, DM):
+        if channel not in (CHANNEL, THREAD, DM, *self.threads):
             raise Refusal(404, 10003, "Unknown Channel")
+
+    def _written(self, channel: str, message: str) -> dict[str, Any]:
+        """A message that somebody wrote into this channel."""
+        for one in self.history.get(channel, []):
+            if one["id"] == message:
+                return one
+        raise Refusal(404, 10008, "Unknown Message")
 
     def _message(self, message: str) -> dict[str, Any]:
         if message not in self.messages:

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -568,8 +568,17 @@ def skills_prompt(verdicts: list[SkillVerdict], context_window: int) -> SkillsPr
         if room < 0:
             break
         shown.append(skill)
+    return SkillsPrompt(text=_list(shown), skills=tuple(shown), left_out=len(offered) - len(shown))
+
+
+def only(prompt: SkillsPrompt, names: Collection[str]) -> SkillsPrompt:
+    """The list with the named skills alone. They are named as in an agent's own list."""
+    shown = tuple(skill for skill in prompt.skills if skill.name in names or skill.key in names)
+    return msgspec.structs.replace(prompt, text=_list(shown), skills=shown)
+
+
+def _list(shown: Sequence[Skill]) -> str:
     if not shown:
-        return SkillsPrompt(left_out=len(offered))
+        return ""
     blocks = "\n".join(skill.block for skill in shown)
-    text = f"{_INTRODUCTION}\n<available_skills>\n{blocks}\n</available_skills>"
-    return SkillsPrompt(text=text, skills=tuple(shown), left_out=len(offered) - len(shown))
+    return f"{_INTRODUCTION}\n<available_skills>\n{blocks}\n</available_skills>"

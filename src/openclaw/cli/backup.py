@@ -43,10 +43,9 @@ def create(args: argparse.Namespace) -> int:
 
 def _in_database() -> bool:
     from openclaw.config.load import read_config
+    from openclaw.storage.inspection import storage_url
 
-    return bool(
-        os.environ.get("OPENCLAW_STORAGE_URL") or read_config(paths.config_path(), os.environ).config.storage.url
-    )
+    return storage_url(read_config(paths.config_path(), os.environ).config, os.environ) is not None
 
 
 def list_(args: argparse.Namespace) -> int:

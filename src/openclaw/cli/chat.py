@@ -13,7 +13,7 @@ from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action
 from openclaw.cli.session_names import check_agent, session_key
 from openclaw.cli.target import resolve
 from openclaw.cli.terminal import note
-from openclaw.cli.turn import NOTE, VOID, Printer, Turn, close_turn, message_text
+from openclaw.cli.turn import MOST_SHOWN, NOTE, VOID, Printer, Turn, close_turn, message_text
 from openclaw.printable import printable
 
 TYPE_CHECKING = False
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 DEMO = "local/smollm2-135m-instruct"
 LEAVE = ("/exit", "/quit")
 HISTORY = 10
-MOST_SHOWN = 200
 REMEMBERED_RUNS = 200
 TRY_AGAIN_S = 1.0
 MOST_TRIES = 600

@@ -178,12 +178,62 @@ def _model(state: Path) -> Iterator[Finding]:
         yield Finding("model", "error", f"{model.ref} would answer, and there is no key for {model.provider}", fix)
 
 
+def _database_url() -> str | None:
+    from openclaw.storage.inspection import storage_url
+
+    return storage_url(read_config(paths.config_path(), os.environ).config, os.environ)
+
+
+def _shared(state: Path) -> Iterator[Finding]:
+    """What all Gateways of an installation share: people, devices, rules, jobs, and the database if there is one."""
+    from openclaw.cli.offline import look_at_shared
+    from openclaw.storage.base import StorageRefused
+    from openclaw.storage.inspection import MOST_COUNTED
+
+    # What cannot be read is a finding, so it need not be logged to the terminal too.
+    logging.getLogger("openclaw").addHandler(logging.NullHandler())
+    try:
+        shared = look_at_shared()
+    except StorageRefused as refused:
+        yield Finding("storage", "error", f"the database (storage.url) cannot be used: {refused}", "mend storage.url")
+        return
+    except OSError as error:
+        if _database_url() is None:
+            raise
+        text = "the database (storage.url) cannot be reached, so sessions, messages, people, devices, rules and "
+        text += f"jobs were not checked: {error.strerror or error}"
+        yield Finding("storage", "error", text, "start the database server, or mend storage.url")
+        return
+
+    def number(count: int, one: str, many: str) -> str:
+        return counted(count, one, many) if count < MOST_COUNTED else f"{MOST_COUNTED} or more {many}"
+
+    if (facts := shared.database) is not None:
+        later = "" if facts.has_tables else "; the first start of the Gateway makes its tables"
+        yield Finding("storage", "ok", f"{facts.place} answers (PostgreSQL {facts.server}){later}")
+        yield Finding("sessions", "ok", f"{number(facts.sessions, 'session is', 'sessions are')} listed")
+        text = f"{number(facts.messages, 'message is', 'messages are')} in the ledger, {facts.unfinished} unfinished"
+        yield Finding("ledger", "ok", text)
+    text = f"{counted(shared.people, 'person was', 'people were')} let in by pairing, {shared.people_waiting} wait; "
+    text += f"{counted(shared.devices, 'device is', 'devices are')} paired, {shared.devices_waiting} wait"
+    yield Finding("pairing", "ok", text)
+    yield Finding("rules", "ok", f"{counted(shared.rules, 'rule allows', 'rules allow')} commands")
+    text = f"{counted(shared.jobs, 'job is', 'jobs are')} scheduled, {shared.active_jobs} of them switched on"
+    yield Finding("cron", "ok", text)
+    for place in shared.damaged:
+        text = f"{place} cannot be read. The Gateway will set it aside, and those whom it names must pair again"
+        yield Finding("pairing", "error", text, "mend it, or put a backup in its place")
+    if shared.bad_rules:
+        yield Finding("rules", "error", f"no command runs: {shared.bad_rules}", "mend it, or remove it")
+    if shared.bad_jobs:
+        yield Finding("cron", "error", f"no job runs: {shared.bad_jobs}", "mend it, or put a backup in its place")
+
+
 def _sessions(state: Path) -> Iterator[Finding]:
     from openclaw.storage.files.store_file import parse_store
 
-    if os.environ.get("OPENCLAW_STORAGE_URL") or read_config(paths.config_path(), os.environ).config.storage.url:
-        yield Finding("sessions", "ok", "the sessions are in PostgreSQL (storage.url), and are not checked here")
-        return
+    if _database_url() is not None:
+        return  # They are in the database.
     count = 0
     for store in sorted(state.glob("agents/*/sessions/sessions.json")):
         try:
@@ -219,6 +269,8 @@ def _generation(state: Path) -> Iterator[Finding]:
 
 def _ledger(state: Path) -> Iterator[Finding]:
     ledger = state / "ledger.db"
+    if _database_url() is not None:
+        return
     if not ledger.is_file():
         yield Finding("ledger", "ok", "there is no ledger yet")
         return
@@ -417,6 +469,7 @@ CHECKS: tuple[Check, ...] = (
     _generation,
     _sessions,
     _ledger,
+    _shared,
     _damage,
     _leftovers,
     _model,

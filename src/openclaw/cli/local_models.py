@@ -230,7 +230,7 @@ class Progress:
             if done is not None and total:
                 filled = min(BAR_WIDTH, done * BAR_WIDTH // total)
                 bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done // 1_000_000}/{total // 1_000_000} MB"
-            show_progress(f"{label} {bar}")
+            show_progress(label, bar)
             self._open = True
         self._label = label
 

@@ -69,6 +69,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            sys.stderr.write("\n")  # The terminal shows ^C behind the question or the progress that stands there.
         return 130
     except BrokenPipeError:
         # The reader (head, less) has closed the pipe. That is no error, and nothing more can be written.
@@ -184,6 +186,7 @@ def help_text() -> str:
 
 def _report(error: Exception) -> int:
     from openclaw.cli.command import EXIT_FAILURE, UserError, explained
+    from openclaw.cli.terminal import note
     from openclaw.printable import printable
     from openclaw.url_text import redact_urls
 
@@ -196,5 +199,5 @@ def _report(error: Exception) -> int:
         import traceback
 
         text = "".join(traceback.format_exception(error))
-    sys.stderr.write(printable(redact_urls(text)) + "\n")
+    note(printable(redact_urls(text)))
     return error.code if isinstance(error, UserError) else EXIT_FAILURE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from openclaw.cli.command import Flag, Group, query
-from openclaw.cli.terminal import note, paint
+from openclaw.cli.terminal import CountedWork, note, paint, working
 from openclaw.printable import printable
 from openclaw.text import shortened
 
@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from openclaw.cli.client import GatewayClient
+
 SLOW_MS = 600_000
+PIECE = 128
+"""Passages that are embedded by one call, so that the person sees how far it is."""
+MOST_PIECES = 10_000
 SNIPPET_WIDTH = 300
 
 
@@ -28,6 +33,21 @@ def _show_status(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[s
     yield f"Workspace: {answer.get('workspace')}"
     yield f"Index: {answer.get('index')}"
     _note_fallback(answer)
+
+
+def _index_all(client: GatewayClient, wanted: dict[str, Any]) -> Any:
+    """Reads the notes, then has them embedded piece by piece."""
+    with working("Reading the notes"):
+        answer = client.call("memory.index", {**wanted, "most": PIECE}, SLOW_MS)
+    with CountedWork("Embedding the notes") as progress:
+        for _ in range(MOST_PIECES):
+            if not (left := answer.get("waiting")):
+                break
+            progress.tell(answer["embedded"], answer["chunks"])
+            answer = client.call("memory.index", {**wanted, "force": False, "most": PIECE}, SLOW_MS)
+            if (answer.get("waiting") or 0) >= left:
+                break  # The embedder works no more; the answer tells why.
+    return answer
 
 
 def _show_index(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
@@ -77,8 +97,7 @@ _ACTIONS = {
         "memory.index",
         (Flag("--force", "throw the index away and make it anew", param="force"), _AGENT),
         show=_show_index,
-        timeout_ms=SLOW_MS,
-        doing="Reading the notes",
+        call=_index_all,
         example="openclaw memory index --force",
     ),
     "search": query(

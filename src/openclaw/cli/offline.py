@@ -10,15 +10,17 @@ import asyncio
 import logging
 import os
 import tempfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openclaw import paths
 from openclaw.cli.command import UserError
 from openclaw.cli.service import locked_state
 from openclaw.cli.terminal import note
 from openclaw.clock import SystemClock
-from openclaw.gateway.offline import answer_offline
 from openclaw.storage.files.newer_state import Unreadable
+
+if TYPE_CHECKING:
+    from openclaw.gateway.shared_report import SharedReport
 
 _METHODS = """
 status health agents.list models.list skills.status channels.status usage.cost outbox.list pairing.list
@@ -53,7 +55,16 @@ def read_folder(method: str, params: dict[str, Any], *, told: bool) -> dict[str,
     return reply
 
 
+def look_at_shared() -> SharedReport:
+    """What all Gateways of the installation share. Raises ``OSError`` or ``StorageRefused`` for the database."""
+    from openclaw.gateway.shared_report import report_shared
+
+    return asyncio.run(report_shared(paths.state_dir(), paths.config_path(), SystemClock(), os.environ))
+
+
 def _answer(state: str, method: str, params: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    from openclaw.gateway.offline import answer_offline
+
     return asyncio.run(answer_offline(state, paths.config_path(), SystemClock(), os.environ, method, params))
 
 

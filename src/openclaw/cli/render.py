@@ -14,7 +14,7 @@ from rich.text import Text
 from openclaw.cli import turn as turns
 from openclaw.cli.terminal import wants_color
 from openclaw.printable import printable
-from openclaw.text import shortened
+from openclaw.text import failure_text, shortened
 
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)", re.DOTALL)
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$)")
@@ -266,8 +266,8 @@ class Renderer:
                 self.user(text)
             elif role == "assistant":
                 self._assistant(message)
-            elif role == "toolResult" and (message.get("isError") or turns.failure_text(text) != text):
-                self.show(turns.FAILED, f"{message.get('toolName') or 'tool'}: {turns.failure_text(text) or 'failed'}")
+            elif role == "toolResult" and (message.get("isError") or failure_text(text) != text):
+                self.show(turns.FAILED, f"{message.get('toolName') or 'tool'}: {failure_text(text) or 'failed'}")
             elif role == "system" and text:
                 self.line(f"— {text} —", "dim")
 

@@ -24,7 +24,7 @@ from openclaw.cli.chat import LEAVE, Conversation, entry_of, foreign_reply
 from openclaw.cli.client import Exchange, GatewayClient
 from openclaw.cli.command import UserError
 from openclaw.cli.render import Renderer
-from openclaw.cli.turn import Turn, message_text
+from openclaw.cli.turn import READ_FOR_ONE, Turn, message_text, recent
 from openclaw.printable import printable
 from openclaw.text import shortened
 
@@ -32,6 +32,7 @@ MAX_HISTORY_BYTES = 1_000_000
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 RECONNECT_S = 2.0
 MOST_WAITING_SHOWN = 5
+USAGE_COLUMN = 30
 PRINTING_S = 30
 """How long the end of a reply may take to be printed, at most."""
 KEYS = """\
@@ -116,12 +117,12 @@ class Screen:
             self._listener.close()
         self._plain.line(f"session {self._conversation.key} · /help for help", "dim")
         try:
-            view = self._conversation.view(self._history)
+            view = self._conversation.view(self._history * READ_FOR_ONE)
         except UserError as error:
             self._plain.error(str(error))
         else:
             messages = [one for one in view.get("messages") or [] if isinstance(one, dict)]
-            self._plain.history(messages if self._history else [])
+            self._plain.history(recent(messages, self._history))
             self._under_way(view, {entry_of(one) for one in messages})
         self._listener = _Listener(self._conversation, self._foreign)
 
@@ -218,9 +219,7 @@ class Screen:
         self._commands.load()
         with self._print_lock:
             self._plain.plain(KEYS)
-            self._plain.plain(
-                "\n".join(f"{shortened(usage, 30):<30} {help}" for usage, help in self._commands.listed())
-            )
+            self._plain.plain("\n".join(_help_lines(self._commands.listed())))
 
     def _abort(self) -> None:
         if not self._conversation.abort():
@@ -293,6 +292,15 @@ class Screen:
                 self._say("Ctrl-D leaves the chat.")
 
         return keys
+
+
+def _help_lines(commands: list[tuple[str, str]]) -> Iterator[str]:
+    """One line for each command. A usage that is too long for its column has a line of its own, whole."""
+    for usage, help in commands:
+        if len(usage) > USAGE_COLUMN:
+            yield usage
+            usage = ""
+        yield f"{usage:<{USAGE_COLUMN}} {help}"
 
 
 class _Commands(Completer):

@@ -24,7 +24,7 @@ from openclaw.cli.questions import yes
 from openclaw.cli.session_names import find_session, given_key
 from openclaw.cli.target import resolve
 from openclaw.cli.terminal import CountedWork, note, paint, print_json, working
-from openclaw.cli.turn import message_text
+from openclaw.cli.turn import MOST_SHOWN, READ_FOR_ONE, message_text, recent
 from openclaw.printable import printable, printable_json
 from openclaw.text import age, counted, shortened
 
@@ -187,8 +187,8 @@ def show(args: argparse.Namespace) -> int:
     client, key = _named(args)
     listed = client.call("sessions.list", {"search": key, "limit": 200, "includeGlobal": True, "includeUnknown": True})
     row = next((one for one in listed.get("sessions") or [] if one.get("key") == key), {"key": key})
-    view = client.call("chat.view", {"sessionKey": key, "limit": args.last})
-    messages = [one for one in view.get("messages") or [] if isinstance(one, dict)]
+    view = client.call("chat.view", {"sessionKey": key, "limit": max(1, min(args.last * READ_FOR_ONE, MOST_SHOWN))})
+    messages = recent(view.get("messages") or [], args.last)
     now = int(listed.get("ts") or time.time() * 1000)
     full = {**_row(row, now), "messages": messages, "running": view.get("run"), "waiting": view.get("waiting") or []}
     lines = [f"Session {key}"]
@@ -206,7 +206,7 @@ def _facts(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from ((name, str(row[field])) for name, field in named if row.get(field))
     yield "used", age(row.get("ageMs"))
     yield "tokens", token_text(row)
-    if settings := [flag for flag in flags(row) if not flag.startswith("id:")]:
+    if settings := [flag for flag in flags(row) if not flag.startswith("id:") and flag != "system"]:
         yield "settings", ", ".join(settings)
     if row["running"] or row["waiting"]:
         yield "now", f"{'a reply is being written' if row['running'] else 'idle'}, {len(row['waiting'])} waiting"
@@ -416,9 +416,10 @@ def _by_itself(args: argparse.Namespace, folder: str) -> Iterator[dict[str, Any]
     from openclaw.storage.files.import_sessions import import_sessions
     from openclaw.storage.files.newer_state import Unreadable
     from openclaw.storage.files.session_store import FileSessionStore
+    from openclaw.storage.inspection import storage_url
 
     state, config = paths.make_private_dir(paths.state_dir()), read_config(paths.config_path(), os.environ).config
-    if os.environ.get("OPENCLAW_STORAGE_URL") or config.storage.url:
+    if storage_url(config, os.environ):
         raise UserError("The sessions are kept in a database, and folders are imported into files only.")
 
     async def opened() -> FileSessionStore:

@@ -11,7 +11,7 @@ from openclaw.cli.client import GatewayClient, from_args
 from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, failure, query
 from openclaw.cli.service import ensure_running
 from openclaw.cli.target import gateway_section, resolve, running_gateway
-from openclaw.cli.terminal import note, paint, print_json
+from openclaw.cli.terminal import fitted, note, paint, print_json
 from openclaw.printable import printable
 from openclaw.text import age
 
@@ -224,10 +224,8 @@ def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any],
     lines += ["", paint("Sessions", "bold")]
     lines += [f"  {line}" for line in table((sessions.get("recent") or [])[:10]).splitlines()]
     start = "" if latency is not None else "`openclaw gateway start` to start it, "
-    lines += [
-        "",
-        f"Next: {start}`openclaw chat` to talk, `openclaw logs -f` to watch, `openclaw doctor` to check the files.",
-    ]
+    tips = f"Next: {start}`openclaw chat` to talk, `openclaw logs -f` to watch, `openclaw doctor` to check the files."
+    lines += ["", fitted(tips, 80)]
     return "\n".join(lines) + "\n"
 
 

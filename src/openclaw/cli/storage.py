@@ -65,9 +65,10 @@ async def _copy(args: argparse.Namespace) -> tuple[Copied, str]:
     from openclaw.clock import SystemClock
     from openclaw.config.agents import agent_ids
     from openclaw.config.load import read_config
+    from openclaw.storage.inspection import storage_url
 
     config, state = read_config(paths.config_path(), os.environ).config, Path(paths.state_dir())
-    given = os.environ.get("OPENCLAW_STORAGE_URL") or config.storage.url
+    given = storage_url(config, os.environ)
     url = given if args.to == "files" else args.to
     if not url or not url.startswith(("postgresql://", "postgres://")):
         raise UserError("--to is `files` (with storage.url in the configuration) or postgresql://user@host/database")

@@ -12,6 +12,7 @@ import re
 import sys
 
 from openclaw.printable import printable, printable_json
+from openclaw.text import shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,10 +67,11 @@ def guarded() -> Generator[None, None, None]:
         sys.stdout, sys.stderr = before
 
 
-def show_progress(line: str) -> None:
-    """Replaces the last line of the terminal on stderr."""
+def show_progress(text: str, bar: str = "") -> None:
+    """Replaces the last line of the terminal on stderr. Text that does not fit on it before the bar is cut."""
     stream: TextIO = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
-    stream.write(f"\r{printable(line)}\x1b[K")
+    room = max(20, _columns() - len(bar) - 2)
+    stream.write(f"\r{' '.join(part for part in (shortened(printable(text), room), bar) if part)}\x1b[K")
     stream.flush()
 
 
@@ -130,6 +132,32 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
 
 
 def note(text: str) -> None:
-    """Writes a remark to stderr, apart from the output that a script reads."""
-    sys.stderr.write(text + "\n")
+    """Writes a remark to stderr, apart from the output that a script reads. A terminal gets lines that fit it."""
+    sys.stderr.write((fitted(text, _columns()) if sys.stderr.isatty() else text) + "\n")
     sys.stderr.flush()
+
+
+def fitted(text: str, columns: int) -> str:
+    """Breaks long lines between words. An indented line is left whole: it is a command or a path to be copied."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if line[:1] == " " or len(_COLOUR.sub("", line)) <= columns:
+            lines.append(line)
+            continue
+        room = -1
+        for word in line.split(" "):
+            size = len(_COLOUR.sub("", word)) + 1
+            if size > room:
+                lines.append(word)
+                room = columns - size + 1
+            else:
+                lines[-1] += f" {word}"
+                room -= size
+    return "\n".join(lines)
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80

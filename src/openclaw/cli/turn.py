@@ -10,7 +10,7 @@ from openclaw.cli.client import GatewayClient, Lost, refused
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, UserError
 from openclaw.cli.terminal import note, paint
 from openclaw.printable import printable
-from openclaw.text import shortened
+from openclaw.text import failure_text, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ NOTE = "note"
 
 _TELLING_ARGUMENTS = ("command", "path", "file_path", "query", "url", "sessionKey", "task", "message", "action", "name")
 RESULT_LINES = 3
+READ_FOR_ONE = 5
+"""Messages to ask for, so that one that says something is among them: tools' results are messages too."""
+MOST_SHOWN = 200
 _TERMINAL_STATES = ("final", "error", "aborted")
 IDLE_ALLOWANCE_S = 30
 
@@ -217,6 +220,27 @@ def message_text(message: dict[str, Any]) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
+def recent(messages: list[Any], most: int) -> list[dict[str, Any]]:
+    """The end of a conversation with ``most`` messages that say something.
+
+    Tool calls and their results between them do not count. A failed attempt that was made again is left out.
+    """
+    kept: list[dict[str, Any]] = []
+    said, later = 0, ""
+    for message in reversed([one for one in messages if isinstance(one, dict)]):
+        role, text = message.get("role"), message_text(message).strip()
+        failed = role == "assistant" and message.get("stopReason") == "error"
+        repeated = failed and not text and later == "assistant"
+        later = str(role)
+        if repeated:
+            continue
+        said += role in ("user", "assistant") and bool(text or failed)
+        if said > most:
+            break
+        kept.append(message)
+    return kept[::-1]
+
+
 def tool_line(name: str, args: Any, meta: Any = None) -> str:
     """``exec: echo hi``: the tool and the one argument that tells what it does."""
     given = _dict(args)
@@ -233,18 +257,6 @@ def result_text(result: Any) -> str:
     if isinstance(result, dict) and isinstance(result.get("content"), list | str):
         return message_text(result)
     return "" if result is None else json.dumps(result, ensure_ascii=False)
-
-
-def failure_text(text: str) -> str:
-    """What a failed tool says for people: the sentence inside, where its result is an object with one."""
-    if not text.startswith("{"):
-        return text
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    error = found.get("error") if isinstance(found, dict) else None
-    return error if isinstance(error, str) and error.strip() else text
 
 
 def short_result(text: str) -> list[str]:

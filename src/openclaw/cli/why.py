@@ -61,8 +61,11 @@ COMMANDS = {
         (
             Flag(
                 "ref MESSAGE|RUN|SESSION",
-                "number of a message, run id (its beginning will do), channel's message id, session key, id or label",
+                "number of a message, run id (its beginning will do), channel's message id, session key, id or label "
+                "(default: main, the last messages of the main session)",
                 param="ref",
+                nargs="?",
+                default="main",
             ),
         ),
         show=_show,

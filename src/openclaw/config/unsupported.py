@@ -52,12 +52,8 @@ _PER_SLACK_ACCOUNT = {
     "userToken": "everything is done with the bot's token",
     "userTokenReadOnly": "everything is done with the bot's token",
     "slashCommand.sessionPrefix": "a slash command speaks to the session of the conversation it was given in",
-    "thread.historyScope": "a thread has its own history",
-    "thread.inheritParent": "a thread begins with its first message only",
     "actions.memberInfo": "the agent cannot look people up yet",
     "actions.emojiList": "the agent cannot list emoji yet",
-    "channels.*.skills": "skills are chosen per agent",
-    "channels.*.systemPrompt": "channels have no prompt of their own",
 }
 _PER_TELEGRAM_ACCOUNT = {
     "network": "the library chooses between IPv4 and IPv6",
@@ -67,10 +63,6 @@ _PER_TELEGRAM_ACCOUNT = {
 }
 _PER_DISCORD_ACCOUNT = {
     "retry": "the outbox repeats what was not delivered, in its own time",
-    "guilds.*.channels.*.skills": "skills are the agent's, not a channel's",
-    "guilds.*.channels.*.systemPrompt": "the prompt is the agent's; bind the channel to an agent of its own",
-    "guilds.*.channels.*.autoThread": "answers stay in the channel",
-    "guilds.*.channels.*.includeThreadStarter": "the first message of a thread is shown where the platform sends it",
 }
 
 UNSUPPORTED: dict[str, str] = {

@@ -139,6 +139,7 @@ from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
+from openclaw.storage.inspection import storage_url
 from openclaw.storage.repairs import Repairs
 from openclaw.storage.transcript_lines import TranscriptLines
 from openclaw.teamwork.session_tools import SessionViews
@@ -306,11 +307,6 @@ class OpenStores(NamedTuple):
     claims: Claims
     lines: TranscriptLines | None = None
     """Reads the transcripts if they are not files."""
-
-
-def storage_url(config: Config, environ: Mapping[str, str]) -> str | None:
-    """The address of the database, or None for files."""
-    return environ.get("OPENCLAW_STORAGE_URL", "").strip() or config.storage.url or None
 
 
 async def open_stores(

@@ -50,6 +50,7 @@ from openclaw.storage.files.generation import check_generation
 from openclaw.storage.files.newer_state import Unreadable
 from openclaw.storage.files.permissions import Narrowed, narrow
 from openclaw.storage.files.session_store import sessions_folders
+from openclaw.text import counted
 from openclaw.tools import shell_process
 
 log = logging.getLogger("openclaw.gateway")
@@ -237,7 +238,7 @@ async def serving(
             _describe(lock, gateway, host)
         await gateway.start_services()
         if unfinished:
-            log.info("taking up %d unfinished messages", unfinished)
+            log.info("taking up %s", counted(unfinished, "unfinished message", "unfinished messages"))
         gateway.dispatcher.start_unfinished()
         if gateway.cluster is not None:
             url = server.url(own_address(host))

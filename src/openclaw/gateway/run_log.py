@@ -11,8 +11,9 @@ from typing import Any
 from openclaw.events import CompactionEnded, Event, ModelSwitched, RetryScheduled, ToolEnded, ToolStarted
 from openclaw.runs.endings import ending_of
 from openclaw.runs.queue import RunRecord
+from openclaw.runs.why_text import stopped_by
 from openclaw.sessions.keys import shown_key
-from openclaw.text import duration, shortened
+from openclaw.text import counted, duration, failure_text, shortened
 
 log = logging.getLogger("openclaw.messages")
 
@@ -52,7 +53,9 @@ class RunLog:
                 self._tools += 1
             case ToolEnded(failed=True):
                 failed = event.message
-                self._say(logging.WARNING, ": the tool %s failed: %s", failed.tool_name, _short(failed.text))
+                self._say(
+                    logging.WARNING, ": the tool %s failed: %s", failed.tool_name, _short(failure_text(failed.text))
+                )
             case RetryScheduled():
                 again = duration(event.delay_ms)
                 self._say(logging.WARNING, ": the model is asked again in %s: %s", again, _short(event.error))
@@ -83,11 +86,16 @@ class RunLog:
         elif state in _WORDS:
             used = result.spent or result.usage
             tokens = f", {used.input + used.cache_read + used.cache_write} tokens in, {used.output} out" if used else ""
-            tools = f", {self._tools} tool calls" if self._tools else ""
+            tools = f", {counted(self._tools, 'tool call', 'tool calls')}" if self._tools else ""
             model = f" by {record.model}" if record.model else ""
             self._say(logging.INFO, " %s in %s%s%s%s", _WORDS[state], duration(took), model, tokens, tools)
         else:
-            self._say(logging.INFO, " was stopped after %s: %s", duration(took), _short(record.error or state))
+            self._say(
+                logging.INFO,
+                " was stopped after %s: %s",
+                duration(took),
+                _short(stopped_by(record.error or "") or record.error or state),
+            )
 
     def _say(self, level: int, text: str, *values: Any) -> None:
         log.log(level, f"message %d{text}", self._record.row.id, *values, extra={"fields": self._fields})

@@ -59,6 +59,13 @@ class GroupRules(msgspec.Struct, frozen=True, kw_only=True):
     require_mention: bool
     mention_is_set: bool = False
     """Whether the configuration sets ``require_mention`` for this group. Otherwise it is the default."""
+    auto_thread: bool = False
+    """A message is answered in a thread that begins with it."""
+    thread_starter: bool = True
+    """The agent is shown the message that a thread began with."""
+    system_prompt: str = ""
+    skills: tuple[str, ...] | None = None
+    """The only skills of the agent that count here. None: all."""
 
 
 def decide_access(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[str]) -> Access:
@@ -77,17 +84,27 @@ def group_rules(settings: ChannelSettings, inbound: Inbound) -> GroupRules:
         # Without a list, only an open policy lets servers in.
         everywhere = not settings.guilds and settings.group_policy == "open"
         wish = own.require_mention if own else None
+        auto_thread = own is not None and own.auto_thread
+        if auto_thread and inbound.own_thread:
+            wish = False
         return GroupRules(
             allowed=own is not None or everywhere,
             require_mention=wish is not False,
             mention_is_set=wish is not None,
+            auto_thread=auto_thread,
+            thread_starter=own is None or own.thread_starter,
+            system_prompt=own.system_prompt if own else "",
+            skills=own.skills if own else None,
         )
     topic = _topic(own, inbound) or _topic(rest, inbound)
+    chain = [found for found in (topic, own or rest) if found]
     wishes = [*(found.require_mention for found in (topic, own, rest) if found), settings.require_mention]
     return GroupRules(
         allowed=not settings.groups or own is not None or rest is not None,
         require_mention=next((wish for wish in wishes if wish is not None), True),
         mention_is_set=any(wish is not None for wish in wishes),
+        system_prompt="\n\n".join(found.system_prompt for found in reversed(chain) if found.system_prompt),
+        skills=next((found.skills for found in chain if found.skills is not None), None),
     )
 
 
@@ -219,6 +236,10 @@ def _listed(settings: ChannelSettings, inbound: Inbound) -> GroupSettings | None
     names = [inbound.peer.id, inbound.peer.id.partition(":topic:")[0]]
     if inbound.parent_peer is not None:
         names.append(inbound.parent_peer.id)
+    if settings.lists_rooms:
+        names.append(inbound.peer.id.lower())
+        if inbound.group_channel:
+            names += [f"#{inbound.group_channel.lstrip('#')}", inbound.group_channel.lstrip("#")]
     return next((settings.groups[name] for name in names if name != "*" and name in settings.groups), None)
 
 
@@ -244,6 +265,10 @@ def _in_guild(settings: ChannelSettings, guilds: Mapping[str, GuildSettings], in
         require_mention=next((wish for wish in wishes if wish is not None), None),
         policy="disabled" if settings.group_policy == "disabled" else "open",
         allow_from=settings.group_allow_from if users is None else users,
+        auto_thread=channel is not None and channel.auto_thread,
+        thread_starter=channel is None or channel.thread_starter,
+        system_prompt=channel.system_prompt if channel else "",
+        skills=channel.skills if channel else None,
     )
 
 
@@ -291,6 +316,10 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     require_mention: bool | None = None
     policy: GroupPolicy | None = None
     allow_from: tuple[str, ...] | None = None
+    system_prompt: str = ""
+    skills: tuple[str, ...] | None = None
+    auto_thread: bool = False
+    thread_starter: bool = True
     topics: Mapping[str, GroupSettings] = {}
 
 
@@ -327,6 +356,8 @@ class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
     group_dms: GroupDms | None = None
     """None: the platform has groups instead, and a peer of the kind ``group`` is one."""
     history_limit: int | None = None
+    threads_share_history: bool = False
+    """The messages that come before a reply in a thread are those of the whole channel."""
 
 
 def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACCOUNT) -> ChannelSettings:
@@ -357,6 +388,7 @@ def _with_rooms(settings: ChannelSettings, account: SlackAccount) -> ChannelSett
         groups={**settings.groups, **rooms},
         lists_rooms=True,
         require_mention=account.require_mention,
+        threads_share_history=account.thread.history_scope == "channel",
         group_dms=GroupDms(enabled=account.dm.group_enabled, listed=_ids(account.dm.group_channels)),
     )
 
@@ -381,6 +413,10 @@ def _guilds(account: DiscordAccount) -> dict[str, GuildSettings]:
                     enabled=room.enabled and room.allow,
                     require_mention=room.require_mention,
                     allow_from=None if room.users is None else _ids(room.users),
+                    system_prompt=(room.system_prompt or "").strip(),
+                    skills=None if room.skills is None else tuple(room.skills),
+                    auto_thread=room.auto_thread,
+                    thread_starter=room.include_thread_starter,
                 )
                 for name, room in guild.channels.items()
             },
@@ -403,6 +439,8 @@ def group_settings(group: ChannelGroup) -> GroupSettings:
         require_mention=group.require_mention,
         policy=group.group_policy,
         allow_from=None if group.allow_from is None else _ids(group.allow_from),
+        system_prompt=(group.system_prompt or "").strip(),
+        skills=None if group.skills is None else tuple(group.skills),
         topics={topic: group_settings(settings) for topic, settings in topics.items()},
     )
 

@@ -23,7 +23,7 @@ WINDOWS_AT_MOST = 5
 MOST_MESSAGES = 20
 MOST_CHARS = 20_000
 _TAKEN_FROM_THE_LATEST = (
-    *("quoted", "thread_label", "thread_starter", "parent_session_key", "conversation_label"),
+    *("quoted", "thread_label", "thread_starter", "conversation_label"),
     *("group_subject", "group_channel", "group_space", "group_members"),
 )
 """Fields of a joined message that come from the latest message that has them."""

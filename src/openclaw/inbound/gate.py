@@ -170,9 +170,9 @@ def history_limit(config: Config, settings: ChannelSettings) -> int:
     return general if general is not None else _DEFAULT_LIMITS.get(settings.channel, DEFAULT_LIMIT)
 
 
-def history_key(inbound: Inbound) -> str:
+def history_key(inbound: Inbound, settings: ChannelSettings) -> str:
     key = f"{inbound.channel}:{inbound.account_id}:{inbound.peer.kind}:{inbound.peer.id}"
-    if inbound.thread_has_session:
+    if inbound.thread_has_session and not settings.threads_share_history:
         key += thread_suffix(inbound.thread_id)
     return key.lower()
 

@@ -46,6 +46,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The address of the conversation on its channel."""
     account_id: str | None = None
     thread_id: str | int | None = None
+    parent_key: str | None = None
+    """The session that a new session of a thread begins with."""
     mentioned: bool = False
     """Whether the message mentions the agent."""
     has_media: bool = False
@@ -202,7 +204,7 @@ async def current_session(
         chat_type=facts.chat_type,
         thread=facts.thread_id is not None,
         thread_label=inbound.thread_label if inbound else None,
-        parent_key=inbound.parent_session_key if inbound else None,
+        parent_key=facts.parent_key,
     )
     now = runtime.clock.now_ms()
     busy = partial(dispatcher.occupied, session.key)

@@ -84,7 +84,12 @@ class Inbound(msgspec.Struct, kw_only=True):
     """The thread is a conversation of its own (Slack threads, threads of a direct chat) without being a peer."""
     thread_label: str | None = None
     thread_starter: str | None = None
-    parent_session_key: str | None = None
+    inherits_parent: bool = False
+    """The session of the thread begins with what was said in the conversation that it belongs to."""
+    can_start_thread: bool = False
+    """The platform can begin a thread at this message. The thread has the message's id."""
+    own_thread: bool = False
+    """The agent began the thread."""
     group_subject: str | None = None
     group_channel: str | None = None
     group_space: str | None = None

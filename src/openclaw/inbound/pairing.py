@@ -30,6 +30,8 @@ TTL_MS = 3_600_000
 MOST_PENDING = 3
 """The most requests per channel. A further stranger gets no answer until a place is free."""
 FOLDER = "credentials"
+REQUESTS, ALLOWED = "-pairing.json", "-allowFrom.json"
+"""How the names of the documents end, after that of the channel."""
 _MOST_META = 200
 
 
@@ -132,14 +134,19 @@ class PairingStore:
 
     async def _named(self, channel: str | None) -> list[str]:
         """The channel, or all that have requests."""
-        if channel:
-            return [channel.strip().lower()]
+        return [channel.strip().lower()] if channel else await self._channels_with(REQUESTS)
+
+    async def let_in(self) -> dict[str, frozenset[str]]:
+        """Returns the ids that were let in, by channel."""
+        return {channel: await self.allowed(channel) for channel in await self._channels_with(ALLOWED)}
+
+    async def _channels_with(self, ending: str) -> list[str]:
         names = await self._documents.list(f"{FOLDER}/")
-        found = [name.removeprefix(f"{FOLDER}/") for name in names if name.endswith("-pairing.json")]
-        return [unquote(name.removesuffix("-pairing.json")) for name in found if "/" not in name]
+        found = [name.removeprefix(f"{FOLDER}/") for name in names if name.endswith(ending)]
+        return [unquote(name.removesuffix(ending)) for name in found if "/" not in name]
 
     def _waiting(self, channel: str) -> SharedDocument[list[PairingRequest]]:
-        name = _name(channel, "pairing")
+        name = _name(channel, REQUESTS)
         if name not in self._requests:
             self._requests[name] = SharedDocument(
                 self._documents, name, list, _decode_requests, _encode_requests, damaged="aside"
@@ -147,7 +154,7 @@ class PairingStore:
         return self._requests[name]
 
     def _allowed(self, channel: str) -> SharedDocument[set[str]]:
-        name = _name(channel, "allowFrom")
+        name = _name(channel, ALLOWED)
         if name not in self._lists:
 
             def decode(data: bytes) -> set[str]:
@@ -159,8 +166,8 @@ class PairingStore:
 
 
 @lru_cache(maxsize=64)
-def _name(channel: str, kind: str) -> str:
-    return f"{FOLDER}/{safe_file_name(channel.strip().lower())}-{kind}.json"
+def _name(channel: str, ending: str) -> str:
+    return f"{FOLDER}/{safe_file_name(channel.strip().lower())}{ending}"
 
 
 def pairing_reply(channel: str, sender_id: str, code: str) -> str:

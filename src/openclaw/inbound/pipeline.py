@@ -74,7 +74,7 @@ from openclaw.inbound.prompt_text import (
     stamped,
 )
 from openclaw.inbound.transcription import Transcriber
-from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
+from openclaw.routing import Resolved, broadcast_routes, in_new_thread, reply_route, resolve_route
 from openclaw.runs.dispatcher import Dispatcher, Submission
 from openclaw.runs.queue import Ticket, queue_settings
 from openclaw.runs.session_change import take_back_turn
@@ -231,21 +231,28 @@ class Pipeline:
         patterns = mention_patterns(config, resolved.agent_id)
         listening = Listening(group=inbound.peer.kind != "direct", channel=inbound.channel, mentions=patterns)
         entry = await self._runtime.sessions.get(resolved.agent_id, resolved.session_key)
+        rules = group_rules(settings, inbound)
         deciding = partial(
             gate,
             inbound,
             patterns,
-            require_mention=needs_mention(entry, group_rules(settings, inbound), inbound.channel, patterns),
+            require_mention=needs_mention(entry, rules, inbound.channel, patterns),
             authorised_command=bool(rights) and not inbound.spoken and is_control_message(inbound.text, listening),
         )
         quick = not patterns or len(inbound.text) <= QUICKLY_SEARCHED
         addressed = deciding() if quick else await asyncio.to_thread(deciding)
         if not addressed.process:
-            self._history.record(history_key(inbound), history_entry(inbound), history_limit(config, settings))
+            self._history.record(
+                history_key(inbound, settings), history_entry(inbound), history_limit(config, settings)
+            )
             place = f"{inbound.peer.kind} {inbound.peer.id}"
             log.info("%s message of %s in %s not answered: no mention", inbound.channel, inbound.sender.id, place)
             await self._turn_away(inbound, ReasonCode.NOT_ADDRESSED)
             return None
+        if not rules.thread_starter:
+            inbound = msgspec.structs.replace(inbound, thread_starter=None)
+        if rules.auto_thread and inbound.can_start_thread and not is_control_message(inbound.text, listening):
+            resolved = in_new_thread(inbound, resolved)
         facts = Facts(
             session=SessionRef(resolved.agent_id, resolved.session_key),
             channel=resolved.channel,
@@ -256,7 +263,8 @@ class Pipeline:
             sender_username=inbound.sender.username,
             chat=inbound.to,
             account_id=resolved.account_id,
-            thread_id=inbound.thread_id,
+            thread_id=resolved.new_thread or inbound.thread_id,
+            parent_key=resolved.parent_key,
             mentioned=addressed.mentioned,
             has_media=bool(inbound.media),
             native=inbound.native_command,
@@ -506,14 +514,16 @@ class Pipeline:
         if inbound is not None:
             if is_empty(inbound, outcome.text):
                 return Empty()
-            pending = self._history.pending(history_key(inbound), history_limit(config, message.settings))
+            pending = self._history.pending(
+                history_key(inbound, message.settings), history_limit(config, message.settings)
+            )
         body = await self._body(message, outcome, entry, rotation, pending)
         message.queue = outcome.queue or message.queue
         submission = await accept(message, body, self._runtime, self._dispatcher, ticket)
         if not submission.new:
             return await self._came_again(message, submission)
         if inbound is not None:
-            self._history.forget(history_key(inbound), pending)
+            self._history.forget(history_key(inbound, message.settings), pending)
         return Accepted(submission, outcome.side_replies)
 
     async def answer(self, message: Incoming, handled: Handled) -> str | None:
@@ -555,6 +565,7 @@ class Pipeline:
             internal=True,
             # The prompt of the session keeps its bytes, and the agent knows that it speaks to a group.
             extra_system_prompt=row.body.extra_system_prompt,
+            skills=row.body.skills,
         )
         ticket = await self._dispatcher.admission.admit(row.session_key)
         try:
@@ -630,6 +641,7 @@ class Pipeline:
             return msgspec.structs.replace(body, prompt=prompt, internal=body.internal or outcome.greeting, **found)
         inbound = await within_reach(self._runtime, message.inbound, message.facts.session, entry)
         rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
+        intro = group_intro(inbound, always_on=not needs_mention(entry, rules, inbound.channel, patterns))
         agent_id = message.facts.session.agent_id
         prefix = message_prefix(self._runtime.config.current, inbound.channel, inbound.account_id, agent_id)
         return msgspec.structs.replace(
@@ -644,9 +656,8 @@ class Pipeline:
             message_ids=inbound.own_ids,
             sender=inbound.sender.id,
             mentioned=message.facts.mentioned,
-            extra_system_prompt=group_intro(
-                inbound, always_on=not needs_mention(entry, rules, inbound.channel, patterns)
-            ),
+            extra_system_prompt="\n\n".join(filter(None, (intro, rules.system_prompt))),
+            skills=None if rules.skills is None else list(rules.skills),
             **found,
         )
 
@@ -707,8 +718,8 @@ def _abort_note(entry: SessionEntry) -> str:
 def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
     """Returns what the message says about its session. The last route is for listings; replies do not use it."""
     context: dict[str, Any] = {"channel": resolved.channel, "to": inbound.to, "accountId": resolved.account_id}
-    if inbound.thread_id is not None:
-        context["threadId"] = inbound.thread_id
+    if (thread := resolved.new_thread or inbound.thread_id) is not None:
+        context["threadId"] = thread
     fields: dict[str, Any] = {
         "chatType": inbound.peer.kind,
         "deliveryContext": context,
@@ -726,7 +737,7 @@ def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
         },
     }
     if inbound.peer.kind != "direct":
-        fields |= {"channel": resolved.channel, "groupId": inbound.peer.id}
+        fields |= {"channel": resolved.channel, "groupId": resolved.new_thread or inbound.peer.id}
         for name, value in (
             ("subject", inbound.group_subject),
             ("groupChannel", inbound.group_channel),

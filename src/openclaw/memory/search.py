@@ -149,22 +149,22 @@ class AgentMemory:
             return [], Fallback(str(self._settings.provider), str(problem))
 
     async def refresh(
-        self, *, anew: bool = False, pay: Pay = unpaid
-    ) -> tuple[Counts, Embedder | None, Fallback | None]:
-        """Brings the index and all vectors up to date."""
+        self, *, anew: bool = False, pay: Pay = unpaid, most: int = MOST_VECTORS
+    ) -> tuple[Counts, Embedder | None, Fallback | None, int]:
+        """Brings the index and at most ``most`` vectors up to date. The last value says how many vectors are left."""
         files = await asyncio.to_thread(self._files)
         embedders, fallback = self.embedders()
         counts = await asyncio.to_thread(self.index.update, files, anew=anew)
         for embedder in embedders:
             try:
-                await self._embed_new(embedder, files, MOST_VECTORS, pay, patient=True)
+                waiting = await self._embed_new(embedder, files, min(most, MOST_VECTORS), pay, patient=True)
             except EmbeddingFailed as error:
                 fallback = fallback or Fallback(embedder.provider, self._note(embedder, error))
                 continue
             self._health.works(embedder)
             counts = await asyncio.to_thread(self.index.update, files, model=embedder.identity)
-            return counts, embedder, fallback
-        return counts, None, fallback
+            return counts, embedder, fallback, waiting
+        return counts, None, fallback, 0
 
     async def _embed_new(
         self, embedder: Embedder, files: Sequence[MemoryFile], most: int, pay: Pay, *, patient: bool = False

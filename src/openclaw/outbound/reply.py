@@ -150,6 +150,8 @@ def reply_shape(config: Config, route: Mapping[str, Any], speaker: Speaker) -> R
     if isinstance(account, SlackAccount):
         mode = _slack_mode(account, str(route.get("sessionKey") or ""))
     quotes = mode or QUOTE_MODES.get(channel, "first")
+    if mode is None and channel == "discord" and route.get("threadId"):
+        quotes = "all"  # Several conversations run side by side in a thread, so each answer says what it answers.
     return ReplyShape(
         limits=limits_for(config, channel, account_id),
         prefix=response_prefix(config, channel, account_id, speaker),

@@ -114,6 +114,11 @@ def reason_text(reason: Reason) -> str:
     return _REASONS[reason.code].format(detail=detail)
 
 
+def stopped_by(reason: str) -> str | None:
+    """Puts an ``AbortReason`` into words. None for any other text."""
+    return _STOPPED_BY.get(reason)
+
+
 def abort_text(reason: Reason) -> str:
     """Puts the reason for a failed or stopped run into the words that clients see, or the code that they know."""
     return reason.detail if reason.code is ReasonCode.STOPPED else reason_text(reason)
@@ -439,7 +444,7 @@ def _cause(row: LedgerRow) -> str:
 
 def _stopped_by(row: LedgerRow) -> str | None:
     """Tells who stopped the message. None when that is not known."""
-    return _STOPPED_BY.get(row.reason.detail) if row.reason.code is ReasonCode.STOPPED else None
+    return stopped_by(row.reason.detail) if row.reason.code is ReasonCode.STOPPED else None
 
 
 # Delivery

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -27,6 +26,7 @@ from openclaw.scheduler.jobs import (
     Job,
     JobError,
     JobStore,
+    jobs_place,
     new_job,
     patched_job,
     shown,
@@ -38,7 +38,6 @@ from openclaw.sessions.keys import SessionRef
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import until_written
 from openclaw.storage.documents import DocumentStore
-from openclaw.storage.files.documents import FileDocuments
 
 log = logging.getLogger("openclaw.cron")
 
@@ -83,12 +82,9 @@ class Cron:
         self._publish = publish
         self._runtime = turns.runtime
         self._switched_off = switched_off
-        name, folder = "cron/jobs.json", "cron/runs/"
-        if self._config.cron.store and not documents.shared:
-            path = Path(self._config.cron.store).expanduser()
-            documents, name, folder = FileDocuments(path.parent), path.name, "runs/"
-        self._store = JobStore(documents, name, self._now)
-        self._history = History(documents, folder)
+        place = jobs_place(documents, self._config.cron.store)
+        self._store = JobStore(place.documents, place.jobs, self._now)
+        self._history = History(place.documents, place.histories)
         self._active: dict[str, asyncio.Task[Finished]] = {}
         """The jobs under way, by id."""
         self.resumed: set[str] = set()

@@ -10,7 +10,8 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -19,6 +20,7 @@ from openclaw.paths import normalize_agent_id
 from openclaw.scheduler.schedule import at_ms, check_new, next_run
 from openclaw.sessions.keys import safe_file_name
 from openclaw.storage.documents import DocumentStore, SharedDocument
+from openclaw.storage.files.documents import FileDocuments
 from openclaw.text import shortened
 
 log = logging.getLogger("openclaw.cron")
@@ -280,6 +282,22 @@ class JobList(msgspec.Struct):
 
     jobs: dict[str, Job] = {}
     extra: dict[str, Any] = msgspec.field(default_factory=lambda: {"version": 1})
+
+
+class JobsPlace(NamedTuple):
+    """Where the jobs are kept, and the folder of their histories."""
+
+    documents: DocumentStore
+    jobs: str = "cron/jobs.json"
+    histories: str = "cron/runs/"
+
+
+def jobs_place(documents: DocumentStore, store: str | None) -> JobsPlace:
+    """``store`` is ``cron.store``: a file elsewhere. Documents that several Gateways share are not in files."""
+    if not store or documents.shared:
+        return JobsPlace(documents)
+    path = Path(store).expanduser()
+    return JobsPlace(FileDocuments(path.parent), path.name, "runs/")
 
 
 class JobStore:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from openclaw.config.agents import agent_ids
 from openclaw.config.schema import Config
-from openclaw.security.audit import AuditFinding, Subject, finding
+from openclaw.security.audit import ALLOWED, PAIRINGS, AuditFinding, Subject, finding
 from openclaw.security.tool_checks import risky_tools, tools_among
 
 MANY = 25
-_MAX_STORE_BYTES = 1 << 20
 
 
 class Door(NamedTuple):
@@ -92,6 +89,13 @@ def open_doors(values: dict[str, Any]) -> list[str]:
     return found + sorted({door.group_path for door in doors(values) if door.groups_open})
 
 
+def shared_checks(subject: Subject) -> Iterator[AuditFinding]:
+    if subject.shared.unreachable:
+        detail = "who was let in by pairing and the rules for commands are in the database (storage.url), and it "
+        detail += f"cannot be read: {subject.shared.unreachable}"
+        yield finding("storage.unreachable", detail, "start the database server, or mend storage.url; then look again")
+
+
 def policy_checks(subject: Subject) -> Iterator[AuditFinding]:
     config = subject.snapshot.config
     told: set[str] = set()
@@ -108,7 +112,7 @@ def policy_checks(subject: Subject) -> Iterator[AuditFinding]:
         elif door.dm_policy == "disabled":
             detail = f'{door.path}.dmPolicy is "disabled"'
             yield finding("channels.<channel>.dm.disabled", detail, channel=channel)
-        people = {*door.allow_from, *_paired(subject.state, channel)}
+        people = {*door.allow_from, *_paired(subject, channel)}
         if config.session.dm_scope == "main" and (len(people) > 1 or door.dm_open):
             who = "everybody" if door.dm_open else f"{len(people)} people"
             detail = f'session.dmScope is "main" and {who} may write on {door.path}: they share one conversation'
@@ -130,15 +134,11 @@ def policy_checks(subject: Subject) -> Iterator[AuditFinding]:
             yield finding("channels.<channel>.groups.allowFrom.wildcard", detail, fix, channel=channel)
 
 
-def _paired(state: Path, channel: str) -> list[str]:
+def _paired(subject: Subject, channel: str) -> list[str]:
     """The people who were let in by pairing."""
-    if not channel.replace("-", "").isalnum():
-        return []
     try:
-        path = state / "credentials" / f"{channel}-allowFrom.json"
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            stored = json.loads(file.read(_MAX_STORE_BYTES))
-    except (OSError, ValueError):
+        stored = json.loads(subject.shared.found.get(f"{PAIRINGS}{channel}{ALLOWED}", b"{}"))
+    except (ValueError, RecursionError):
         return []
     return _list(stored.get("allowFrom")) if isinstance(stored, dict) else []
 
@@ -203,7 +203,7 @@ def visibility_checks(subject: Subject) -> Iterator[AuditFinding]:
     config = subject.snapshot.config
     reach = config.tools.sessions.visibility or "all"
     agents = [agent for agent in agent_ids(config) if tools_among(("sessions_history",), config, agent)]
-    shared = [door.path for door in doors(subject.snapshot.resolved) if _admits_others(subject.state, door)]
+    shared = [door.path for door in doors(subject.snapshot.resolved) if _admits_others(subject, door)]
     if reach in ("agent", "all") and agents and shared:
         detail = (
             f'tools.sessions.visibility is "{reach}", and others than you write on {", ".join(shared)}: they can ask '
@@ -214,8 +214,8 @@ def visibility_checks(subject: Subject) -> Iterator[AuditFinding]:
         yield finding("tools.sessions.visibility_wide", detail, fix, severity=severity)
 
 
-def _admits_others(state: Path, door: Door) -> bool:
-    people = {*door.allow_from, *door.group_allow_from, *_paired(state, door.channel)}
+def _admits_others(subject: Subject, door: Door) -> bool:
+    people = {*door.allow_from, *door.group_allow_from, *_paired(subject, door.channel)}
     return len(people) > 1 or door.dm_open or door.groups_open
 
 
@@ -247,4 +247,4 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-CHECKS = (exposure_checks, policy_checks, command_checks, elevated_checks, visibility_checks)
+CHECKS = (exposure_checks, shared_checks, policy_checks, command_checks, elevated_checks, visibility_checks)

@@ -7,6 +7,7 @@ shows an example of each.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,10 @@ from openclaw.config.load import Snapshot, read_config
 
 Severity: TypeAlias = Literal["critical", "warn", "info"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warn", "info")
+PAIRINGS, ALLOWED = "credentials/", "-allowFrom.json"
+"""How the names of the lists of paired people begin and end, around that of the channel."""
+MOST_LISTS = 200
+"""How many lists of paired people are read at most; there is one for each channel."""
 
 
 class AuditRule(NamedTuple):
@@ -95,6 +100,7 @@ RULES: dict[str, AuditRule] = {
     "config.secrets.gateway_password_in_config": AuditRule("warn", "The Gateway's password is in the configuration"),
     "config.secrets.hooks_token_in_config": AuditRule("info", "The token for webhooks is in the configuration"),
     "config.secrets.in_config": AuditRule("info", "Secrets are written in the configuration"),
+    "storage.unreachable": AuditRule("warn", "What the database holds was not looked at"),
     "hooks.token_too_short": AuditRule("warn", "The token for webhooks is short"),
     "hooks.token_reuse_gateway_token": AuditRule("warn", "Webhooks use the Gateway's token"),
     "hooks.path_root": AuditRule("critical", "Webhooks are at the root path"),
@@ -145,12 +151,26 @@ class AuditFinding(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     """What a person can do. Empty where nothing needs to be done."""
 
 
+class SharedFiles(msgspec.Struct, frozen=True):
+    """What the audit reads of the documents that all Gateways of an installation share."""
+
+    place: str = ""
+    """Where they are, for people."""
+    found: dict[str, bytes] = {}
+    unreadable: dict[str, str] = {}
+    """Why a document could not be read, by its name."""
+    unreachable: str = ""
+    """Why the database could not be asked. Then nothing is known of them."""
+
+
 class Subject(msgspec.Struct, frozen=True):
     """What is looked at."""
 
     snapshot: Snapshot
     state: Path
     environ: Mapping[str, str]
+    shared: SharedFiles = SharedFiles()
+    """It is read by ``audit``."""
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,10 +212,37 @@ def audit(subject: Subject, now_ms: int) -> AuditReport:
     """Runs every check that needs no running Gateway. Blocking."""
     from openclaw.security import access_checks, file_checks, gateway_checks, tool_checks
 
+    subject = msgspec.structs.replace(subject, shared=asyncio.run(_shared_files(subject)))
     modules = (gateway_checks, access_checks, tool_checks, file_checks)
     checks = [check for module in modules for check in module.CHECKS]
     found = [one for check in checks for one in check(subject)]
     return AuditReport(ts=now_ms, findings=by_severity(found))
+
+
+async def _shared_files(subject: Subject) -> SharedFiles:
+    """Reads who was let in and the rules for commands from where the Gateway keeps them."""
+    from openclaw.storage.base import StorageRefused
+    from openclaw.storage.inspection import open_to_look
+    from openclaw.tools.exec.approvals import RULES_FILE
+
+    found, unreadable = dict[str, bytes](), dict[str, str]()
+    try:
+        async with open_to_look(str(subject.state), subject.snapshot.config, subject.environ) as opened:
+            documents = opened.documents
+            lists = [name for name in await documents.list(PAIRINGS) if name.endswith(ALLOWED)]
+            for name in [RULES_FILE, *lists[:MOST_LISTS]]:
+                try:
+                    document = await documents.get(name)
+                except OSError as error:
+                    if opened.database is not None:
+                        raise
+                    unreadable[name] = error.strerror or str(error)
+                    continue
+                if document is not None:
+                    found[name] = document.data
+            return SharedFiles(documents.place(""), found, unreadable)
+    except (OSError, StorageRefused) as error:
+        return SharedFiles(unreachable=getattr(error, "strerror", None) or str(error))
 
 
 def by_severity(found: list[AuditFinding]) -> list[AuditFinding]:

@@ -4,7 +4,6 @@ with them, and whether its sandbox holds."""
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -25,6 +24,7 @@ from openclaw.config.schema.agents import SandboxDocker, SandboxPrune
 from openclaw.config.schema.tools import ExecConfig
 from openclaw.security.audit import AuditFinding, Subject, finding
 from openclaw.tools.exec.allowlist import SAFE_USES
+from openclaw.tools.exec.approvals import RULES_FILE
 from openclaw.tools.exec.programs import Program, names, runs_others
 from openclaw.tools.policy import ToolFilter, allowed_tools, profile
 from openclaw.tools.sandbox.boundary import Boundary
@@ -33,7 +33,6 @@ from openclaw.tools.sandbox.plan import SandboxPlan, holds, make_plan
 
 RISKY_TOOLS = ("exec", "process", "write", "edit")
 SMALL_BILLIONS = 300
-_MAX_RULES_BYTES = 1 << 20
 _PRECIOUS_FOLDERS = ("/", "/etc", "/root", "/home", "/var", "/run")
 _WRITES_ANYTHING = names("tee dd cp mv ln install truncate chmod chown patch")
 _PARAMETERS = re.compile(r"(?<![a-z0-9.])(\d{1,4}(?:\.\d{1,3})?)b(?![a-z0-9])", re.IGNORECASE)
@@ -89,20 +88,17 @@ def exec_checks(subject: Subject) -> Iterator[AuditFinding]:
 
 
 class _Rules:
-    """What ``exec-approvals.json`` says. It is read as plain values, so that a strange file can be looked at too."""
+    """What ``exec-approvals.json`` says. It is taken as plain values, so that a strange one can be looked at too."""
 
     def __init__(self, subject: Subject) -> None:
-        self._path = subject.state / "exec-approvals.json"
-        self._problem = ""
+        shared = subject.shared
+        self._path = f"{shared.place.rstrip('/')}/{RULES_FILE}"
+        self._problem = shared.unreadable.get(RULES_FILE, "")
         self._file: dict[str, Any] = {}
-        if not self._path.exists():
-            return
         try:
-            handle = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with os.fdopen(handle, "rb") as file:
-                found = json.loads(file.read(_MAX_RULES_BYTES))
+            found = json.loads(shared.found.get(RULES_FILE, b"{}"))
             self._file = found if isinstance(found, dict) else {}
-        except (OSError, ValueError) as error:
+        except (ValueError, RecursionError) as error:
             self._problem = str(error)
 
     def security(self, agent_id: str) -> str | None:

@@ -482,6 +482,8 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """The message speaks to the agent: it mentions it, answers it, or comes in a direct chat."""
     timeout_seconds: int | float | None = None
     extra_system_prompt: str = ""
+    skills: list[str] | None = None
+    """The only skills that the run is shown, by name. None: all of the agent's."""
     client_tools: list[ToolSpec] = []
     """The tools that the caller runs itself."""
     without_tools: list[str] = []

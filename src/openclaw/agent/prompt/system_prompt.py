@@ -29,7 +29,7 @@ from openclaw.agent.prompt.workspace_snapshot import (
     WorkspaceSnapshot,
     effective_max_chars,
 )
-from openclaw.agent.skills import SkillsPrompt
+from openclaw.agent.skills import SkillsPrompt, only
 from openclaw.agent.window.tokens import overhead_tokens
 from openclaw.clock import named_zone
 from openclaw.config.agents import agent_config, heartbeat_config, model_aliases, primary_model
@@ -120,7 +120,7 @@ def gather_facts(
         return facts  # The prompt of such a model has only a few sentences.
     private = is_private(kind, key)
     facts.files = snapshot.files
-    facts.skills = snapshot.skills
+    facts.skills = snapshot.skills if body.skills is None else only(snapshot.skills, body.skills)
     facts.aliases = model_aliases(config)
     # In a group everybody could ask the model for the owner's numbers.
     facts.owners = [str(owner) for owner in config.commands.owner_allow_from if str(owner) != "*"] if private else []

@@ -32,6 +32,8 @@ from openclaw.channels.discord.connection import (
 )
 from openclaw.channels.discord.incoming import (
     ROOM_EVENTS,
+    TEXT_ROOMS,
+    THREADS,
     ChangedEvent,
     CommandEvent,
     DeletedMessage,
@@ -39,9 +41,11 @@ from openclaw.channels.discord.incoming import (
     DiscordEvent,
     OwnUser,
     ReactedEvent,
+    Room,
     Rooms,
     SaidEvent,
     interpret,
+    said_in,
 )
 from openclaw.channels.discord.kind import DiscordKind, parse_address
 from openclaw.channels.media import kept_file, of_admitted, opus_seconds
@@ -51,6 +55,7 @@ from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed, SendReceipt
+from openclaw.text import shortened
 
 RECONNECT = Backoff(initial_s=1.0, max_s=30.0)
 MOST_PENDING = 500
@@ -67,9 +72,15 @@ FETCH_S = 60.0
 CATCH_UP = 100
 BOOKMARK_CHARS = 16_384
 VOICE_MESSAGE = 1 << 13
+ARCHIVE_MINUTES = 60
+"""A thread that we began is put away after this much silence."""
+THREAD_NAME = 100
+THREAD_EXISTS = 160004
+"""Discord's number for "a thread has already been created for this message"."""
 _WAVE = base64.b64encode(bytes([96] * 64)).decode()
 """What is drawn for a voice message. The recording is not decoded, so it has the same height everywhere."""
 _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
+_MENTION = re.compile(r"<[@#][!&]?\d{1,20}>")
 _COMMAND = re.compile(r"[-_a-z0-9]{1,32}")
 
 
@@ -100,6 +111,12 @@ class DiscordChannel:
         """Message → how it came in, because a deletion names nobody."""
         self._direct: OrderedDict[str, str] = OrderedDict()
         """Person → their direct channel."""
+        self._titles: OrderedDict[str, str] = OrderedDict()
+        """Message → how a thread is called that begins with it."""
+        self._threads: OrderedDict[str, str] = OrderedDict()
+        """Thread → where its messages go: into itself, or into its channel if there is no such thread."""
+        self._starters: OrderedDict[str, str | None] = OrderedDict()
+        """Thread → the text of the message that it began with."""
         self._interactions: OrderedDict[str, tuple[str, float, bool]] = OrderedDict()
         """Command → its token, when it came, and whether it has its first answer."""
         self._ready = False
@@ -272,6 +289,7 @@ class DiscordChannel:
             if event in ("MESSAGE_DELETE", "MESSAGE_DELETE_BULK"):
                 await self._deleted(data)
                 return
+            await self._know_room(data)
             account, bots = self._context.account.id, self._settings.allow_bots
             found = interpret(event, data, self._own, account, self._rooms, bots=bots)
         except (msgspec.ValidationError, RecursionError) as error:
@@ -281,6 +299,25 @@ class DiscordChannel:
             await self._take(found, data)
         if event == "MESSAGE_CREATE" and isinstance(data.get("id"), str):
             self._note_read(str(data["channel_id"]), data["id"])
+
+    async def _know_room(self, data: Any) -> None:
+        """Asks what a channel of a server is, if the gateway has not told. A thread belongs to another channel."""
+        if not isinstance(data, dict) or not data.get("guild_id"):
+            return
+        wanted, connection = str(data.get("channel_id") or ""), self._connection
+        for _ in range(2):
+            if connection is None or not wanted or wanted in self._rooms.rooms:
+                return
+            try:
+                found = await connection.request("GET", "/channels/{channel_id}", {"channel_id": wanted})
+                self._rooms.learn("CHANNEL_CREATE", found)
+            except (DiscordFailed, msgspec.ValidationError) as problem:
+                self._context.log.info("what channel %s is cannot be found out: %s", wanted, problem)
+                if not isinstance(problem, DiscordFailed) or problem.kind in ("gone", "refused"):
+                    self._rooms.rooms[wanted] = Room(id=wanted)
+                return
+            room = self._rooms.rooms.get(wanted)
+            wanted = (room.parent_id or "") if room and room.type in THREADS else ""
 
     def _note_read(self, channel: str, message_id: str) -> None:
         if not message_id.isdigit() or int(self._channels.get(channel, "0")) >= int(message_id):
@@ -296,6 +333,10 @@ class DiscordChannel:
                 if attachments:
                     media, notes = await of_admitted(self._context, inbound, lambda: self._fetch(attachments))
                     inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
+                if inbound.can_start_thread:
+                    _remember(self._titles, inbound.message_id, thread_name(inbound.text, inbound.message_id))
+                if inbound.thread_id is not None and inbound.thread_starter is None and not inbound.own_thread:
+                    inbound.thread_starter = await self._starter(inbound)
                 without_text = msgspec.structs.replace(inbound, text="", media=(), quoted=None, untrusted=())
                 _remember(self._authors, inbound.message_id, without_text)
                 await offer(self._context, inbound)
@@ -309,6 +350,22 @@ class DiscordChannel:
                 await self._take_command(event)
             case _:
                 pass
+
+    async def _starter(self, inbound: Inbound) -> str | None:
+        """The text of the message that a thread began with. It has the thread's id."""
+        thread, connection = str(inbound.thread_id), self._connection
+        if thread in self._starters or connection is None or not await self._context.admits(inbound):
+            return self._starters.get(thread)
+        parent = inbound.parent_peer.id if inbound.parent_peer else thread
+        # The first message of a forum's thread is in the thread itself.
+        place = {"channel_id": parent if self._rooms.type_of(parent) in TEXT_ROOMS else thread, "message_id": thread}
+        try:
+            found = await connection.request("GET", "/channels/{channel_id}/messages/{message_id}", place)
+            starter = said_in(found, self._own, self._rooms)
+        except (DiscordFailed, msgspec.ValidationError):
+            starter = None
+        _remember(self._starters, thread, starter)
+        return starter
 
     async def _deleted(self, data: Any) -> None:
         ids = data.get("ids") if isinstance(data, dict) else None
@@ -402,11 +459,11 @@ class DiscordChannel:
         connection = self._started()
         try:
             if message.act != "send":
-                return await self._change(connection, await self._channel_of(connection, route), message)
+                return await self._change(connection, await self._channel_of(connection, route, message), message)
             files = [await self._upload(media) for media in message.media]
             if not files and not message.text.strip():
                 raise SendFailed("there is nothing to send", permanent=True)
-            first, sent = self._body(message), ""
+            first, sent = self._body(route, message), ""
             if len(files) == 1 and files[0].seconds is not None and not message.text.strip():
                 first |= voice_body(files[0])
             for number in range(0, max(len(files), 1), MOST_FILES):
@@ -418,7 +475,7 @@ class DiscordChannel:
         except DiscordFailed as failure:
             raise failure.as_send_failure() from None
 
-    def _body(self, message: OutgoingMessage) -> dict[str, Any]:
+    def _body(self, route: Route, message: OutgoingMessage) -> dict[str, Any]:
         body: dict[str, Any] = {
             "content": render(message.text, "discord", tables=self._settings.markdown.tables).text,
             # Nobody can make the agent call a whole server.
@@ -426,6 +483,8 @@ class DiscordChannel:
             "enforce_nonce": True,
         }
         quoted = message.reply_to_id or ""
+        if quoted == str(route.thread_id):
+            quoted = ""  # The thread begins with it. It is in another channel, where no message of this one can quote.
         if quoted.isascii() and quoted.isdigit():
             body["message_reference"] = {"message_id": quoted, "fail_if_not_exists": False}
         if message.buttons:
@@ -451,17 +510,48 @@ class DiscordChannel:
             found = await connection.request("POST", path, {"channel_id": channel}, body=body, files=files)
         return str(found.get("id") or "") if isinstance(found, dict) else ""
 
-    async def _channel_of(self, connection: DiscordConnection, route: Route) -> str:
-        """The channel that a route leads to. A direct one is opened if it is not known."""
+    async def _channel_of(
+        self, connection: DiscordConnection, route: Route, message: OutgoingMessage | None = None
+    ) -> str:
+        """The channel that a route leads to. A direct one is opened if it is not known, and a thread is begun.
+
+        ``message`` does something to an earlier one: then it is the channel of that one.
+        """
         peer = parse_address(route.to or "")
         if peer.kind != "direct":
-            return peer.id
+            thread = str(route.thread_id or peer.id)
+            if message is not None and message.target_id == thread:
+                room = self._rooms.rooms.get(thread)
+                return (room.parent_id if room else None) or peer.id
+            return peer.id if thread == peer.id else await self._thread(connection, peer.id, thread)
         if (known := self._direct.get(peer.id)) is not None:
             return known
         found = await connection.request("POST", "/users/@me/channels", body={"recipient_id": peer.id})
         channel = str(found.get("id")) if isinstance(found, dict) else ""
         _remember(self._direct, peer.id, channel)
         return channel
+
+    async def _thread(self, connection: DiscordConnection, channel: str, thread: str) -> str:
+        """Begins the thread at its message, once. Where that cannot be done, the channel takes its place."""
+        if (known := self._threads.get(thread)) is not None:
+            return known
+        body = {"name": self._titles.get(thread) or f"Thread {thread}", "auto_archive_duration": ARCHIVE_MINUTES}
+        place, where = {"channel_id": channel, "message_id": thread}, thread
+        try:
+            made = await connection.request(
+                "POST", "/channels/{channel_id}/messages/{message_id}/threads", place, body=body
+            )
+            self._rooms.learn("THREAD_CREATE", made)
+        except msgspec.ValidationError:
+            pass
+        except DiscordFailed as failure:
+            if failure.kind not in ("refused", "gone"):
+                raise
+            if failure.code != THREAD_EXISTS:
+                self._context.log.warning("no thread was begun, the answer is in the channel: %s", failure)
+                where = channel
+        _remember(self._threads, thread, where)
+        return where
 
     async def _upload(self, media: MediaRef) -> Upload:
         name = re.sub(r"[^\w.+-]+", "_", media.file_name or "").strip("._")[-80:] or "file"
@@ -487,7 +577,7 @@ class DiscordChannel:
         where = {"channel_id": channel, "message_id": target}
         match message.act:
             case "edit":
-                body = self._body(message)
+                body = self._body(Route(channel="discord"), message)
                 content = {name: body[name] for name in ("content", "allowed_mentions")}
                 await connection.request("PATCH", path, where, body=content)
             case "delete":
@@ -531,6 +621,12 @@ class DiscordChannel:
 def nonce(key: str, number: int = 0) -> str:
     """The platform drops a second message with the same one within some minutes. It takes 25 characters."""
     return hashlib.sha256(f"{key}:{number}".encode()).hexdigest()[:25]
+
+
+def thread_name(text: str, message_id: str) -> str:
+    """What a thread is called that begins with a message."""
+    words = " ".join(_MENTION.sub("", text).split())
+    return shortened(words, THREAD_NAME) if words else f"Thread {message_id}"
 
 
 def voice_body(file: Upload) -> dict[str, Any]:

@@ -16,6 +16,8 @@ MAX_TEXT = 256 * 1024
 LONGEST_EMOJI = 64
 DISCORD_EPOCH_MS = 1_420_070_400_000
 THREADS = frozenset({10, 11, 12})
+TEXT_ROOMS = frozenset({0, 5})
+"""Channels in which a thread can begin at a message: plain ones and those for announcements."""
 DIRECT, GROUP_DIRECT = 1, 3
 _ORDINARY = frozenset({0, 19, 20, 21})
 """Types of messages that people write: plain ones, replies, commands, the first message of a thread."""
@@ -142,6 +144,8 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: str | None = None
     topic: str | None = None
     guild_id: str | None = None
+    owner_id: str | None = None
+    """Who began a thread."""
 
 
 class Guild(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +161,10 @@ class Rooms:
     def __init__(self) -> None:
         self.rooms: dict[str, Room] = {}
         self.guilds: dict[str, str | None] = {}
+
+    def type_of(self, channel_id: str) -> int:
+        room = self.rooms.get(channel_id)
+        return room.type if room else 0
 
     def learn(self, event: str, data: Any) -> None:
         """Takes in an event about servers or channels. Raises ``msgspec.ValidationError``."""
@@ -233,12 +241,12 @@ def interpret(
         case "MESSAGE_REACTION_ADD" | "MESSAGE_REACTION_REMOVE":
             return _reacted(msgspec.convert(data, DiscordReaction), event.endswith("ADD"), own, account_id, rooms)
         case "INTERACTION_CREATE":
-            return _command(msgspec.convert(data, Interaction), account_id, rooms)
+            return _command(msgspec.convert(data, Interaction), own, account_id, rooms)
         case _:
             return None
 
 
-def _place(channel_id: str, guild_id: str | None, person: str, rooms: Rooms) -> dict[str, Any]:
+def _place(channel_id: str, guild_id: str | None, person: str, own: OwnUser, rooms: Rooms) -> dict[str, Any]:
     """The fields of ``Inbound`` that say where something happened. A thread is a conversation of its own."""
     if guild_id is None:
         return {"peer": Peer(kind="direct", id=person), "to": f"user:{person}"}
@@ -254,6 +262,7 @@ def _place(channel_id: str, guild_id: str | None, person: str, rooms: Rooms) -> 
     }
     if room.type in THREADS and room.parent_id:
         place |= {"parent_peer": Peer(kind="channel", id=room.parent_id), "thread_label": room.name}
+        place |= {"thread_id": channel_id, "inherits_parent": True, "own_thread": room.owner_id == own.id}
     if named.topic:
         place["untrusted"] = (f"Topic of the channel: {named.topic}",)
     return place
@@ -265,7 +274,7 @@ def _sender(user: DiscordUser, member: GuildMember | None) -> Sender:
 
 
 def _said(message: DiscordMessage, author: DiscordUser, own: OwnUser, account_id: str, rooms: Rooms) -> Inbound:
-    names = {user.id: user.global_name or user.username for user in message.mentions}
+    names = _names(message)
     replied = message.referenced_message
     forwarded = message.message_snapshots[0].message if message.message_snapshots else None
     text = message.content or (forwarded.content if forwarded else "")
@@ -287,8 +296,19 @@ def _said(message: DiscordMessage, author: DiscordUser, own: OwnUser, account_id
         forwarded_from="another channel" if forwarded else None,
         forwarded_at_ms=_time(forwarded.timestamp) if forwarded else None,
         thread_starter=replied.content if replied and message.type == 21 else None,
-        **_place(message.channel_id, message.guild_id, author.id, rooms),
+        can_start_thread=message.guild_id is not None and rooms.type_of(message.channel_id) in TEXT_ROOMS,
+        **_place(message.channel_id, message.guild_id, author.id, own, rooms),
     )
+
+
+def said_in(data: Any, own: OwnUser, rooms: Rooms) -> str | None:
+    """The text of a message that was fetched. Raises ``msgspec.ValidationError``."""
+    message = msgspec.convert(data, DiscordMessage)
+    return readable_text(message.content[:MAX_TEXT], own, _names(message), rooms) or None
+
+
+def _names(message: DiscordMessage) -> dict[str, str]:
+    return {user.id: user.global_name or user.username for user in message.mentions}
 
 
 def readable_text(text: str, own: OwnUser, names: dict[str, str], rooms: Rooms) -> str:
@@ -338,12 +358,12 @@ def _reacted(change: DiscordReaction, added: bool, own: OwnUser, account_id: str
         message_id=f"reaction:{change.message_id}:{change.user_id}",
         sender=sender,
         text=f"Discord: {display_name(sender.name) or sender.id} {did} {emoji} to {whose} (id {change.message_id})",
-        **_place(change.channel_id, change.guild_id, change.user_id, rooms),
+        **_place(change.channel_id, change.guild_id, change.user_id, own, rooms),
     )
     return ReactedEvent(inbound=inbound, to_us=to_us)
 
 
-def _command(asked: Interaction, account_id: str, rooms: Rooms) -> CommandEvent | None:
+def _command(asked: Interaction, own: OwnUser, account_id: str, rooms: Rooms) -> CommandEvent | None:
     user = (asked.member.user if asked.member else None) or asked.user
     if user is None or asked.data is None or asked.type not in (2, 3):
         return None
@@ -360,7 +380,7 @@ def _command(asked: Interaction, account_id: str, rooms: Rooms) -> CommandEvent 
         mentioned=True,
         native_command=not press,
         quoted=Quoted(id=asked.message.id, text=asked.message.content, from_us=True) if asked.message else None,
-        **_place(asked.channel_id, asked.guild_id, user.id, rooms),
+        **_place(asked.channel_id, asked.guild_id, user.id, own, rooms),
     )
     return CommandEvent(inbound=inbound, id=asked.id, token=asked.token, press=press)
 

@@ -261,6 +261,7 @@ class SlackChannel:
         assert self._directory is not None
         match interpret(event, self._bot, await self._directory.around(event)):
             case SlackPost(inbound=inbound, files=files):
+                inbound.inherits_parent = inbound.thread_has_session and self._settings.thread.inherit_parent
                 if inbound.peer.kind == "direct":
                     self._direct.put(inbound.sender.id, event.room)
                 if files:

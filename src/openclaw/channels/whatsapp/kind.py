@@ -43,7 +43,10 @@ class WhatsAppKind(ConfiguredKind):
             variable="WHATSAPP_VERIFY_TOKEN",
         ),
     )
-    hint = "Make a WhatsApp app at developers.facebook.com; point its webhook to channels.whatsapp.webhookPath."
+    hint = (
+        "Make a WhatsApp app at developers.facebook.com. As its webhook give the public address of this Gateway with "
+        "/whatsapp/webhook behind it (channels.whatsapp.webhookPath)."
+    )
 
     def address(self, account_id: str, settings: WhatsAppAccount) -> str:
         return settings.api_root

@@ -48,6 +48,10 @@ class ChannelGroup(Record):
     """Group policy here; unset means the account's."""
     allow_from: list[Sender] | None = None
     """People whose messages count here; unset means the account's list."""
+    system_prompt: str | None = None
+    """Added to the prompt here."""
+    skills: list[str] | None = None
+    """The only skills here, by name; unset means all of the agent's."""
     tools: ToolPolicy | None = None
     """Tools in this group."""
     tools_by_sender: dict[str, ToolPolicy] = {}
@@ -236,11 +240,11 @@ class DiscordChannelRules(Record):
     tools_by_sender: dict[str, ToolPolicy] = {}
     """Tools per sender."""
     skills: list[str] | None = None
-    """Skills in this channel."""
+    """The only skills in this channel, by name; unset means all of the agent's."""
     system_prompt: str | None = None
     """Added to the prompt in this channel."""
     auto_thread: bool = False
-    """Answer in a thread of its own."""
+    """Answer each message in a thread that begins with it. In such a thread no mention is needed."""
     include_thread_starter: bool = True
     """Show the agent the message that a thread began with."""
 
@@ -349,10 +353,6 @@ class SlackRoom(ChannelGroup):
     """The same as allowFrom."""
     allow_bots: bool | None = None
     """Listen to other bots here; unset means what the account says."""
-    skills: list[str] | None = None
-    """Skills in this channel."""
-    system_prompt: str | None = None
-    """Added to the prompt in this channel."""
 
 
 class SlackThread(Record):

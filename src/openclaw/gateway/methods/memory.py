@@ -15,7 +15,7 @@ from openclaw.config.schema.agents import MemorySearch
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, require_agent
 from openclaw.memory.embedders import EmbeddingFailed
-from openclaw.memory.index import memory_files
+from openclaw.memory.index import MOST_VECTORS, memory_files
 from openclaw.memory.search import AgentMemory, Fallback, vectors_of
 from openclaw.tools.memory import MOST_RESULTS, facts_of, result_of
 
@@ -78,6 +78,8 @@ class MemoryIndexParams(Params):
     agent_id: NonEmpty | None = None
     force: bool = False
     """Builds the index from nothing."""
+    most: Annotated[int, msgspec.Meta(ge=1)] = MOST_VECTORS
+    """Embeds at most so many passages now. ``waiting`` says how many are left for the next call."""
 
 
 @methods.add("memory.index", MemoryIndexParams)
@@ -85,9 +87,10 @@ async def index(call: MethodCall) -> Any:
     """Indexes the files of the memory anew."""
     params: MemoryIndexParams = call.params
     notes = notes_of(call.gateway, params.agent_id)
-    counts, embedder, fallback = await notes.search.refresh(anew=params.force, pay=notes.pay)
+    search = notes.search
+    counts, embedder, fallback, waiting = await search.refresh(anew=params.force, pay=notes.pay, most=params.most)
     answer: dict[str, Any] = {"ok": True, "agentId": notes.agent_id, "files": counts.files, "chunks": counts.chunks}
-    answer |= {"embedded": counts.vectors, "provider": embedder.provider if embedder else "none"}
+    answer |= {"embedded": counts.vectors, "waiting": waiting, "provider": embedder.provider if embedder else "none"}
     return {**answer, "model": embedder.model if embedder else None, "fallback": msgspec.to_builtins(fallback)}
 
 

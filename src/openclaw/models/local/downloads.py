@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -220,7 +221,7 @@ class _Fetch:
             except (OSError, http.client.HTTPException) as error:
                 if isinstance(error, urllib.error.HTTPError):
                     self._refused(error)
-                problem = str(getattr(error, "reason", "") or error) or type(error).__name__
+                problem = self._words(error)
             vain = 0 if self._done() > done else vain + 1
             if vain >= TRIES:
                 raise InstallError(
@@ -231,6 +232,12 @@ class _Fetch:
                 self._tell(f"{self._label} broke off ({problem}); trying again", self._done(), self._wanted.size)
                 self._sleep(PAUSE_S * max(vain, 1))
         self._check()
+
+    def _words(self, error: Exception) -> str:
+        cause = getattr(error, "reason", None) or error
+        if isinstance(cause, OSError) and cause.strerror:
+            return f"{urllib.parse.urlsplit(self._url).hostname} cannot be reached: {cause.strerror}"
+        return str(cause) or type(error).__name__
 
     def _done(self) -> int:
         return self._part.stat().st_size if self._part.exists() else 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
@@ -65,7 +67,11 @@ class FileDocuments:
         # A change between the two makes the version older than the data. Then a write with it is refused.
         version = _version(path)
         try:
-            return StoredDocument(path.read_bytes(), version or (), version[0] // 1_000_000 if version else 0)
+            # A pipe in the place of the file is an error, and nothing to wait for.
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+                return StoredDocument(file.read(), version or (), version[0] // 1_000_000 if version else 0)
         except FileNotFoundError:
             return None
 

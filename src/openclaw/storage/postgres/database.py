@@ -112,17 +112,25 @@ class PostgresDatabase:
 
     @classmethod
     async def open(
-        cls, url: str, *, schema: str = DEFAULT_SCHEMA, pool_size: int = DEFAULT_POOL, node: str = ""
+        cls,
+        url: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        pool_size: int = DEFAULT_POOL,
+        node: str = "",
+        only_reads: bool = False,
     ) -> PostgresDatabase:
-        """Connects, and makes or migrates the tables."""
+        """Connects, and makes or migrates the tables. With ``only_reads`` nothing can be written, not even tables."""
         settings = connection_settings(schema, node)
+        if only_reads:
+            settings["default_transaction_read_only"] = "on"
         try:
             first = await asyncpg.connect(url, timeout=CONNECT_S)
             try:
                 if first.get_server_version().major < OLDEST_SERVER:
                     found = first.get_server_version()
                     raise StorageRefused(f"PostgreSQL {OLDEST_SERVER} or newer is needed, and this is {found.major}")
-                ran = await migrate(first, schema)
+                ran = 0 if only_reads else await migrate(first, schema)
             finally:
                 await first.close()
             pool = await asyncpg.create_pool(
