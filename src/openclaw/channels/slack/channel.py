@@ -17,7 +17,8 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext, WebhookAnswer, WebhookRequest
+from openclaw.channels.base import ChannelContext, WebhookAnswer, WebhookRequest, offer
+from openclaw.channels.bookmark import Remembered
 from openclaw.channels.credentials import secret_of
 from openclaw.channels.media import (
     MB,
@@ -29,8 +30,6 @@ from openclaw.channels.media import (
     read_within,
     safe_file_name,
 )
-from openclaw.channels.offer import offer
-from openclaw.channels.remembered import Remembered
 from openclaw.channels.slack.connection import (
     Challenge,
     Directory,

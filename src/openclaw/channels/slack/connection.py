@@ -23,7 +23,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from openclaw.channels.base import NotConfigured, WebhookRequest
-from openclaw.channels.remembered import Remembered
+from openclaw.channels.bookmark import Remembered
 from openclaw.channels.slack.incoming import SlackEvent, SlashCommand, Surroundings, people_in, room_kind, spoken
 from openclaw.channels.webhook import is_same
 from openclaw.outbound.reply import SendFailed
