@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import openclaw
-from openclaw.gateway.http import common, control_ui, hooks
+from openclaw.gateway.http import common, control_ui, webhooks
 from openclaw.gateway.http.rpc import MAX_BODY_BYTES
 from openclaw.json_text import MAX_DEPTH, is_deep, may_be_deep
 from openclaw.models.http import parse_arguments
@@ -41,7 +41,7 @@ TAKES_NO_BODY = {
     ("GET", "/__openclaw__/events"),
 }
 NAMED_BY_CONFIG = {
-    ("*", hooks.base_path): "reads hooks.maxBodyBytes; tests/scheduler tries its bodies",
+    ("*", webhooks.base_path): "reads hooks.maxBodyBytes; tests/scheduler tries its bodies",
     ("*", control_ui.base_path): "reads no body",
 }
 SIGN_IN = ("POST", "/__openclaw__/sign-in")

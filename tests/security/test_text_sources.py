@@ -511,7 +511,7 @@ PROMPT_MAKERS = {
     },
     "Incoming": {
         "gateway/http/openai_run.py", "gateway/methods/agent.py", "gateway/methods/chat.py", "gateway/nodes/events.py",
-        "inbound/pipeline.py", "scheduler/turns.py", "teamwork/between.py",
+        "inbound/pipeline.py", "scheduler/turns.py", "teamwork/send.py",
     },
     "notes.add": {
         "agent/prepare.py", "gateway/gateway.py", "gateway/http/tools_invoke.py", "gateway/methods/system.py",

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openclaw import paths
-from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError
-from openclaw.cli.questions import yes
+from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, yes
 from openclaw.cli.terminal import paint, print_json
 from openclaw.clock import SystemClock
 from openclaw.config.agents import agent_ids, default_agent_id, main_session_key, sandbox_config, wants_sandbox

@@ -19,7 +19,7 @@ from openclaw.gateway.server.sockets import Sockets
 from openclaw.paths import sessions_dir
 from openclaw.sessions.keys import SessionRef, canonical_key, shown_key
 from openclaw.storage.base import Compressed
-from openclaw.storage.files.generation import StateWatch
+from openclaw.storage.files.newer_state import StateWatch
 from openclaw.storage.repairs import Repairs
 
 if TYPE_CHECKING:

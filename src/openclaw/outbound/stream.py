@@ -22,8 +22,7 @@ from openclaw.clock import Clock, wait_within
 from openclaw.events import AssistantEnded, AssistantStarted, Event, Spoken, TextDelta, ToolStarted
 from openclaw.outbound.blocks import JOINERS, BlockChunker, BlockRef, BlockSettings, Coalescer, ReplyBlock, file_digest
 from openclaw.outbound.media_lines import closed_up, is_web
-from openclaw.outbound.messaged import MOST_REMEMBERED, is_repeated, messaged_here
-from openclaw.outbound.reply import MediaRef, ReplyShape, parts_for
+from openclaw.outbound.reply import MOST_REMEMBERED, MediaRef, ReplyShape, is_repeated, messaged_here, parts_for
 from openclaw.outbound.reply_files import MOST_FILES, FilesOf
 from openclaw.storage.base import Ledger, LedgerRow, OutboxPart, OutboxRow
 from openclaw.storage.disk_errors import until_written

@@ -32,9 +32,8 @@ from openclaw.paths import normalize_agent_id
 from openclaw.sessions.keys import SessionRef, channel_of, is_subagent, shown_key
 from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.base import AbortReason, JobRow, MessageBody, SessionRow, Trace, step_id
-from openclaw.teamwork.between import BetweenSessions, Outcome, provenance
 from openclaw.teamwork.jobs import Jobs
-from openclaw.teamwork.send import Say
+from openclaw.teamwork.send import BetweenSessions, Outcome, Say, provenance
 from openclaw.teamwork.session_tools import SessionViews, answer, refused, spawnable
 from openclaw.teamwork.visibility import Refusal
 from openclaw.text import age, shortened

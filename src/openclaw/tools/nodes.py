@@ -18,9 +18,9 @@ import msgspec
 from openclaw.file_types import sniff_image
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
 from openclaw.opener import PathOpener
+from openclaw.pictures import ImageProblem, fit_image, off_loop
 from openclaw.text import clipped, shortened
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
-from openclaw.tools.images import ImageProblem, fit_image, off_loop
 
 SYSTEM_RUN = "system.run"
 DENIED = "SYSTEM_RUN_DENIED"

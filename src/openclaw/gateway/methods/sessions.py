@@ -28,11 +28,17 @@ from openclaw.outbound.preview import (
 )
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.compactions import NothingToDo
-from openclaw.runs.session_change import delete_session, earlier_sessions, start_over, take_up, wanted_session
+from openclaw.runs.session_change import (
+    NotResumable,
+    delete_session,
+    earlier_sessions,
+    start_over,
+    take_up,
+    wanted_session,
+)
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, is_subagent, shown_key
 from openclaw.sessions.reset import transcript_ref
-from openclaw.sessions.resume import NotResumable
 from openclaw.storage.base import SessionRow, Transcript
 from openclaw.storage.session_query import SessionQuery
 
