@@ -20,7 +20,7 @@ from openclaw.outbound.deliver import EXPIRY_MS
 from openclaw.storage.base import END_STATES
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import WireClient, model_config
-from tests.support.model_server import ModelServer, Reply
+from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
 
 US, ANN = "+15550000001", "+15550000042"
@@ -141,6 +141,41 @@ async def test_of_a_reply_in_parts_only_the_one_in_doubt_is_sent_again(
     assert " ".join([*sent[:2], *sent[3:]]) == words
     assert [part["possiblyDuplicate"] for part in parts] == [False, True, *[False] * (len(parts) - 2)]
     assert f"Delivered to signal in {len(parts)} parts after 2 tries (possibly delivered twice" in story
+
+
+@pytest.mark.parametrize(
+    ("point", "hit"), [("tool.before", 1), ("tool.stored", 1), ("answer.after", 2), ("finish.before", 1)]
+)
+async def test_what_a_run_said_before_the_kill_is_delivered_too(
+    gateway: ForkedGateway, signal: SignalDaemon, models: ModelServer, point: str, hit: int
+) -> None:
+    """The words before a tool call are in no later answer of the run."""
+    models.queue(Reply("Let me look.", calls=[Call("exec", {"command": "true"})]), Reply("All is well."))
+    await begin(gateway, signal, "how is it?", {"at": point, "do": "kill", "hit": hit})
+    await live_again(gateway, signal)
+    async with gateway.client() as client:
+        await settled(client)
+    assert got(signal) == ["Let me look.", "All is well."]
+
+
+async def test_an_answer_before_a_steered_message_is_delivered_though_the_run_died(
+    gateway: ForkedGateway, signal: SignalDaemon, models: ModelServer
+) -> None:
+    path = gateway.state_dir / "openclaw.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"messages": {"queue": {"mode": "steer"}}}))
+    held = asyncio.Event()
+    models.queue(Reply("First.", hold=held, hold_after=0), Reply("Second."))
+    await begin(gateway, signal, "one", {"at": "steer.after", "do": "kill"})
+    await models.wait_for_requests(1)
+    await signal.say("two", sender=ANN)
+    async with gateway.client() as client, asyncio.timeout(60):
+        while not any("taken into" in one["reason"] for one in (await client.call("messages.list", {}))["messages"]):
+            await asyncio.sleep(0.02)
+    held.set()
+    await live_again(gateway, signal)
+    async with gateway.client() as client:
+        await settled(client)
+    assert got(signal) == ["First.", "Second."]
 
 
 async def test_a_gateway_that_dies_at_every_send_stops_repeating_itself(

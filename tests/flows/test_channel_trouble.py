@@ -22,7 +22,7 @@ from tests.support.gateway import model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.ircv3_server import Ircv3Server
 from tests.support.model_server import ModelServer
-from tests.support.ngircd import free_port
+from tests.support.ports import free_port
 from tests.support.signal_daemon import SignalDaemon
 from tests.support.vendor_server import VendorServer
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from openclaw.agent.recorder import entry_id
 from tests.support import stored
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import model_config
@@ -33,6 +34,7 @@ SEEDS = int(os.environ.get("OPENCLAW_TEST_SEEDS", "3"))
 STEPS = 8
 CANARY = re.compile(r"canary-(?:ann|bob)-(?:direct|group)-(\d+)-\w+\.")
 REACHED_S = 0.8
+MOST_STEPS = 64
 
 
 @dataclass
@@ -225,6 +227,17 @@ def user_texts(gateway: ForkedGateway) -> dict[str, list[str]]:
     return found
 
 
+def assistant_texts(gateway: ForkedGateway) -> dict[str, str]:
+    """The complete answers of the model, by entry, also of sessions that were put away."""
+    found: dict[str, str] = {}
+    for data in stored.transcripts(gateway).values():
+        for line in map(json.loads, data.splitlines()):
+            if line["type"] == "message" and line["message"].get("stopReason") in ("stop", "toolUse"):
+                texts = [block["text"] for block in line["message"]["content"] if block["type"] == "text"]
+                found[line["id"]] = "".join(texts)
+    return found
+
+
 def configuration(signal: SignalDaemon, models: ModelServer, *, shared: bool) -> dict[str, Any]:
     section = {
         "enabled": True,
@@ -259,13 +272,16 @@ async def test_every_message_ends_once_in_order_on_its_own_route(seed: int, tmp_
             await signal.repeat_all()
             rows = await settled(gateway, len(story.places))
             await gateway.stop()
-            check(story, rows, user_texts(gateway), shared=shared)
+            check(story, rows, user_texts(gateway), assistant_texts(gateway), shared=shared)
         except BaseException:
-            print("\n".join(story.log))  # The story that led here, beside the seed.
+            print("\n".join(story.log))  # The story that led here, beside the seed, and what became of it.
+            print(*await asyncio.to_thread(read_ledger, gateway), sep="\n")
+            print(*stored.ledger(gateway, "SELECT * FROM outbox"), sep="\n")
+            print(*signal.of("send"), sep="\n")
             raise
 
 
-def check(story: Story, rows: list[Row], said: dict[str, list[str]], *, shared: bool) -> None:
+def check(story: Story, rows: list[Row], said: dict[str, list[str]], replied: dict[str, str], *, shared: bool) -> None:
     own = owners(rows)
     for number in story.places:
         mine = [row for row in own.get(number, []) if not row.run_id.endswith(":backlog")]
@@ -279,7 +295,7 @@ def check(story: Story, rows: list[Row], said: dict[str, list[str]], *, shared: 
         whole = "\n".join(texts)
         assert shared or not ("canary-ann-direct" in whole and "canary-bob-direct" in whole), "two people's words met"
         assert not ("-direct-" in whole and "-group-" in whole), "a group's words met a person's"
-    check_routes(story, own)
+    check_routes(story, own, replied)
 
 
 def owners(rows: list[Row]) -> dict[int, list[Row]]:
@@ -299,7 +315,7 @@ def check_order(own: dict[int, list[Row]], said: dict[str, list[str]]) -> None:
         assert accepted == sorted(accepted), f"{name}: messages {numbers} were accepted in the order {accepted}"
 
 
-def check_routes(story: Story, own: dict[int, list[Row]]) -> None:
+def check_routes(story: Story, own: dict[int, list[Row]], replied: dict[str, str]) -> None:
     answers: dict[int, int] = {}
     for call in story.signal.of("send"):
         # A reply that was on its way when the Gateway was killed may come only with the mark.
@@ -313,6 +329,8 @@ def check_routes(story: Story, own: dict[int, list[Row]]) -> None:
     for number, mine in own.items():
         most = len(mine) + story.kills
         assert answers.get(number, 0) <= most, f"message {number} was answered {answers[number]} times"
-        taken_in = {other for other, rows in own.items() if any(row.answered_by == mine[0].run_id for row in rows)}
         if mine[0].state == "answered":
-            assert any(answers.get(one) for one in {number, *taken_in}), f"the answer to message {number} was lost"
+            spoken = [text for step in range(MOST_STEPS) if (text := replied.get(entry_id(mine[0].run_id, step)))]
+            assert spoken, f"message {number} has no answer"
+            lost = [text for text in spoken if not answers.get(int(text.removeprefix("re ").removesuffix(".")))]
+            assert not lost, f"of the answers to message {number}, {lost} were not sent"

@@ -158,6 +158,9 @@ async def test_a_channel_that_a_caller_names_does_not_get_around_the_send_policy
         for more in ({}, {"channel": "webchat"}, {"channel": "telegram"}):
             with pytest.raises(RequestFailed, match="send blocked by session policy"):
                 await by_agent(client, "hello", **{"sessionKey": "agent:main:signal:group:g1", **more})
+        first = {"sessionKey": "agent:main:signal:group:new", "message": "hello", "idempotencyKey": "1"}
+        with pytest.raises(RequestFailed, match="send blocked by session policy"):
+            await client.call("chat.send", first)
 
 
 async def test_programs_over_http_cannot_command(open_gateway: InProcessGateway, models: ModelServer) -> None:

@@ -63,8 +63,10 @@ async def test_rows_are_filtered_and_capped(gateway: InProcessGateway) -> None:
     (group,) = (await invoke(gateway, "sessions_list", {"kinds": ["group", "nonsense"]}))["sessions"]
     assert (group["key"], group["channel"]) == ("agent:main:signal:group:g", "signal")
     (cron,) = (await invoke(gateway, "sessions_list", {"kinds": ["cron"]}))["sessions"]
-    assert (cron["key"], cron["channel"]) == ("agent:main:cron:job", "internal")
+    assert (cron["key"], cron["channel"]) == ("cron:job", "internal")
     assert "messages" not in cron
+    for name in ("cron:job", "agent:main:cron:job", cron["sessionId"]):
+        assert (await invoke(gateway, "sessions_history", {"sessionKey": name}))["sessionKey"] == "cron:job"
 
 
 async def test_history_takes_a_key_or_an_id_and_leaves_tools_out(gateway: InProcessGateway) -> None:

@@ -127,6 +127,22 @@ async def test_a_bad_target_is_an_error_result_and_nothing_is_made(
     assert not await quiet.gateway.runtime.ledger.jobs()
 
 
+async def test_an_agent_that_nobody_wrote_to_yet_can_be_written_to(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key, session={"agentToAgent": {"maxPingPongTurns": 0}})
+    config["agents"]["list"] = [{"id": "main"}, {"id": "beta"}]
+    config["tools"] = {"agentToAgent": {"enabled": True}}
+    models.queue(Reply("hello from beta"), Reply("ANNOUNCE_SKIP"))
+    async with InProcessGateway(tmp_path / "state", config) as gateway:
+        for missing in ("agent:ghost:main", "agent:beta:work"):
+            answer = await invoke(gateway, "sessions_send", {"sessionKey": missing, "message": "x"})
+            assert answer["error"] == f"No session found: {missing}"
+        answer = await invoke(gateway, "sessions_send", {"sessionKey": "agent:beta:main", "message": "anyone?"})
+        assert (answer["status"], answer["reply"]) == ("ok", "hello from beta")
+        await ended(gateway)
+        rows = (await invoke(gateway, "sessions_list"))["sessions"]
+        assert [row["key"] for row in rows] == ["agent:beta:main"]
+
+
 async def test_a_session_that_may_not_be_sent_to_is_refused(quiet: InProcessGateway) -> None:
     async with quiet.client() as client:
         await client.call("sessions.patch", {"key": WORK, "sendPolicy": "deny"})

@@ -134,6 +134,18 @@ async def test_a_redelivered_message_is_answered_once_also_after_a_restart(
     assert [call["message"] for call in signal.of("send")] == ["ok", "fresh"]
 
 
+async def test_the_one_session_of_the_global_scope_is_not_named_after_a_group(
+    start: Start, signal: SignalDaemon
+) -> None:
+    more = {"session": {"scope": "global"}}
+    async with start(more, groupPolicy="open") as gateway, gateway.client() as client:
+        await signal.deliver(in_group(signal, "hello [[reply:hi]]"))
+        assert (await signal.called("send"))[0]["groupId"] == GROUP
+        (row,) = (await client.call("sessions.list", {}))["sessions"]
+    assert (row["key"], row["kind"], row["chatType"], row["lastTo"]) == ("main", "direct", "direct", f"group:{GROUP}")
+    assert "subject" not in row
+
+
 async def test_a_group_is_answered_when_nothing_asks_for_a_mention(start: Start, signal: SignalDaemon) -> None:
     async with start(groupPolicy="open"):
         await signal.deliver(in_group(signal, "lunch at noon? [[reply:gladly]]"))

@@ -17,7 +17,7 @@ from openclaw.inbound.directives import (
     structural_strip,
     understands_text,
 )
-from openclaw.inbound.prompt_text import CURRENT_MARKER
+from openclaw.sessions.prompt_prefix import CURRENT_MARKER
 
 GROUP = Listening(group=True, channel="discord", mentions=(re.compile(r"@?\bclawd\b", re.IGNORECASE),))
 

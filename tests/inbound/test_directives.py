@@ -19,8 +19,8 @@ from openclaw.inbound.directives import (
     read_usage,
     stored,
 )
-from openclaw.inbound.prompt_text import CURRENT_MARKER
 from openclaw.runs.queue import QueueWish
+from openclaw.sessions.prompt_prefix import CURRENT_MARKER
 
 HISTORY = "[Chat messages since your last reply - for context]\nPeter: /thinking high please\n\n"
 

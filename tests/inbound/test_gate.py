@@ -25,13 +25,12 @@ from openclaw.inbound.gate import (
 )
 from openclaw.inbound.message import Inbound, Media, Quoted, Sender
 from openclaw.inbound.prompt_text import (
-    CURRENT_MARKER,
-    HISTORY_MARKER,
     EnvelopeOptions,
     HistoryEntry,
     rendered_history,
     with_history,
 )
+from openclaw.sessions.prompt_prefix import CURRENT_MARKER, HISTORY_MARKER
 from tests.inbound.support import configured, message
 
 

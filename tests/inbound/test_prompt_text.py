@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Sender
 from openclaw.inbound.prompt_text import (
-    CURRENT_MARKER,
-    HISTORY_MARKER,
     EnvelopeOptions,
     HistoryEntry,
     PromptParts,
@@ -33,7 +31,7 @@ from openclaw.inbound.prompt_text import (
     stamped,
     with_sender_line,
 )
-from openclaw.sessions.prompt_prefix import without_wrappers
+from openclaw.sessions.prompt_prefix import CURRENT_MARKER, HISTORY_MARKER, without_wrappers
 from tests.inbound.support import configured, message
 
 AT = 1_768_724_340_000  # 2026-01-18T08:19Z

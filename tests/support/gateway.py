@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 
+from tests.support.ports import free_port
 from tests.support.postgres import storage_for, stored_lines
 
 FEW_TOOLS = {"allow": ["read", "write", "edit", "exec", "process", "memory_search", "memory_get"]}
@@ -45,7 +46,7 @@ class GatewayUnderTest:
         self, state_dir: Path, config: dict[str, Any] | None = None, env: dict[str, str] | None = None
     ) -> None:
         self.state_dir = state_dir
-        self.port = 0
+        self.port = free_port()
         self.env = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")} | {
             "OPENCLAW_STATE_DIR": str(state_dir),
             "HOME": str(state_dir.parent),

@@ -61,6 +61,7 @@ from tests.support.model_wire import (
     responses_json,
     responses_stream,
 )
+from tests.support.ports import free_port
 
 __all__ = ["Call", "ModelServer", "Recorded", "Reply", "last_user_text", "parse_stages"]
 
@@ -102,7 +103,7 @@ _APIS = {
 
 @dataclass
 class ModelServer:
-    port: int = 0
+    port: int = field(default_factory=free_port)
     api_key: str = "test-key-123456"
     any_key: bool = False
     """Accept any key, or none: for servers such as Ollama."""

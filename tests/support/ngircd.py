@@ -9,13 +9,13 @@ import ipaddress
 import os
 import pwd
 import shutil
-import socket
 from pathlib import Path
 from types import TracebackType
 
 import pytest
 
 from openclaw.channels.irc.protocol import Line, format_line, parse_line
+from tests.support.ports import free_port
 
 PATIENCE_S = 60
 
@@ -29,12 +29,6 @@ def needs_ngircd() -> str:
             pytest.fail(why)
         pytest.skip(why)
     return program
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Ngircd:

@@ -26,7 +26,7 @@ from urllib.parse import quote
 import aiohttp
 import pytest
 
-from tests.support.ngircd import free_port
+from tests.support.ports import free_port
 
 SERVER = "test"
 PATIENCE_S = 60

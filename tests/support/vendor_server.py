@@ -7,6 +7,8 @@ from typing import Self
 
 from aiohttp import web
 
+from tests.support.ports import free_port
+
 
 class VendorServer:
     """``async with``, or ``start`` and ``stop``. After a stop it starts again at the same port."""
@@ -25,8 +27,8 @@ class VendorServer:
     async def start(self) -> Self:
         self._runner = web.AppRunner(self.application(), shutdown_timeout=0.1)
         await self._runner.setup()
+        self.port = self.port or free_port()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
         return self
 
     async def stop(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from openclaw.agent.abort import AbortSignal
-from openclaw.agent.continuation import is_cut, joined, parts_at_end, unfinished
+from openclaw.agent.continuation import is_cut, is_failed, joined, parts_at_end, replies, unfinished
 from openclaw.agent.loop import not_run
 from openclaw.agent.prepare import Prepared, agent_settings
 from openclaw.agent.prompt.report import PromptReport
@@ -56,6 +56,7 @@ from openclaw.models.fallback import ModelFailure
 from openclaw.outbound.reply import MOST_REMEMBERED, messaged_here
 from openclaw.outbound.usage_text import with_footer
 from openclaw.outbound.visible import speech_of
+from openclaw.sessions.tree import message_of
 from openclaw.storage import faults
 from openclaw.storage.base import BlobStore, Context, LedgerRow, Transcript, TranscriptRef
 from openclaw.storage.disk_errors import FIRST_PAUSE_S, DiskWait, until_written
@@ -183,8 +184,10 @@ class Recorder:
         """The loop's own list."""
         self._reasoning: list[str] = []
         """The reasoning of the answer that is arriving."""
-        self.messaged: list[str] = []
+        self._messaged: list[str] = []
         """What the agent wrote to this conversation with the message tool."""
+        self._said_before: list[Spoken] = []
+        """The answers of the run that were complete when a restart interrupted it."""
         self._background: set[asyncio.Future[None]] = set()
 
     # The beginning of the run
@@ -228,13 +231,45 @@ class Recorder:
         if found == "other":
             return RunResult(outcome="ok", taken_in=True)
         if found == "own":
+            await self._recall()
             if unfinished(context.messages, continuations):
                 return None
             answer = context.messages[-1]
             assert isinstance(answer, AssistantMessage)
             return result_of(answer, parts_at_end(context.messages))
         asked = await self._close_open_calls(context.messages)
+        await self._recall()
         return None if asked is None else result_of(asked)
+
+    async def _recall(self) -> None:
+        """Finds what the run said before a restart, by itself and with the message tool.
+
+        The answer at the end of the branch is left out: it is the result, or the model is asked for the rest of it.
+        """
+        context, run_id = self.transcript.context(), self._row.run_id
+        own = {entry_id(run_id, step) for step in range(self.step)}
+        found = {
+            name: message for name, message in zip(context.entry_ids, context.messages, strict=True) if name in own
+        }
+        if len(found) < len(own):  # A compaction may have taken the first ones out of the context.
+            path = [entry for entry in await self.transcript.path_entries() if entry.id in own]
+            read = ((entry.id, message_of(entry.type, entry.raw)) for entry in path)
+            found = {name: message for name, message in read if message is not None}
+        messages = [*found.values()]
+        calls = {call.id: call for one in messages if isinstance(one, AssistantMessage) for call in one.tool_calls}
+        for one in messages:
+            if isinstance(one, ToolResultMessage) and (call := calls.get(one.tool_call_id)) is not None:
+                self._note_messaged(ToolEnded(one, call.arguments, one.is_error))
+        last = len(parts_at_end(context.messages))
+        answers = [one for one in messages if isinstance(one, AssistantMessage) and not is_failed(one)]
+        speeches = map(speech_of, replies(answers[: max(0, len(answers) - last)]))
+        self._said_before = [speech for speech in speeches if isinstance(speech, Spoken)]
+
+    def recall_into(self, result: RunResult) -> None:
+        """Adds to the result what the run said before a restart, and what it said with the message tool."""
+        before = self._said_before
+        result.messaged, result.said = self._messaged, [*before, *result.said]
+        result.reply_to = result.reply_to or next((one.reply_to for one in reversed(before) if one.reply_to), "")
 
     async def note_model(self, prepared: Prepared) -> None:
         """Stores that another model goes on in the middle of the run."""
@@ -368,8 +403,7 @@ class Recorder:
                 await self.kept(partial(note, written=self.transcript))
                 faults.point("tool.noted")
             case ToolEnded():
-                if (said := messaged_here(event)) is not None:
-                    self.messaged = [*self.messaged, said][-MOST_REMEMBERED:]
+                self._note_messaged(event)
                 event = await self._store_result(event)
                 # The model reads what is stored, in this turn and in every later one.
                 self._messages[-1] = event.message
@@ -383,6 +417,10 @@ class Recorder:
             case _:
                 pass
         self._emit(event)
+
+    def _note_messaged(self, event: ToolEnded) -> None:
+        if (said := messaged_here(event)) is not None:
+            self._messaged = [*self._messaged, said][-MOST_REMEMBERED:]
 
     async def _store_answer(self, event: AssistantEnded) -> None:
         message = self.result.final = event.message

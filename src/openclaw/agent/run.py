@@ -122,7 +122,7 @@ class AgentRun:
             result = RunResult(outcome="aborted", error=str(stopped))
         finally:
             self._paid.written()
-        result.messaged = self._recorder.messaged
+        self._recorder.recall_into(result)
         result.session_id = self.transcript.session_id
         result.duration_ms = self._runtime.clock.now_ms() - began
         return result
@@ -132,6 +132,7 @@ class AgentRun:
         await self._open()
         result = await self._refuse(why, outcome)
         await self._recorder.settle()
+        self._recorder.recall_into(result)
         result.session_id = self.transcript.session_id
         return result
 

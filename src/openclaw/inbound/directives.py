@@ -15,10 +15,10 @@ import msgspec
 
 from openclaw.clock import duration_ms
 from openclaw.inbound.commands.registry import COMMANDS, Command, find
-from openclaw.inbound.prompt_text import CURRENT_MARKER
 from openclaw.models.thinking import LEVELS, parse_level
 from openclaw.patterns import BoundedPattern
 from openclaw.runs.queue import QueueWish, parse_drop, parse_mode
+from openclaw.sessions.prompt_prefix import CURRENT_MARKER
 
 ExecField: TypeAlias = Literal["host", "security", "ask", "node"]
 EXEC_VALUES: dict[ExecField, tuple[str, ...]] = {

@@ -716,12 +716,16 @@ def _abort_note(entry: SessionEntry) -> str:
 
 
 def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
-    """Returns what the message says about its session. The last route is for listings; replies do not use it."""
+    """Returns what the message says about its session. The last route is for listings; replies do not use it.
+
+    The one session of the global scope belongs to no group, even if the message comes from one.
+    """
+    kind = "direct" if resolved.session_key == "global" else inbound.peer.kind
     context: dict[str, Any] = {"channel": resolved.channel, "to": inbound.to, "accountId": resolved.account_id}
     if (thread := resolved.new_thread or inbound.thread_id) is not None:
         context["threadId"] = thread
     fields: dict[str, Any] = {
-        "chatType": inbound.peer.kind,
+        "chatType": kind,
         "deliveryContext": context,
         "lastChannel": resolved.channel,
         "lastTo": inbound.to,
@@ -730,13 +734,13 @@ def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
             "label": from_label(inbound),
             "provider": resolved.channel,
             "surface": resolved.channel,
-            "chatType": inbound.peer.kind,
+            "chatType": kind,
             "from": inbound.to,
             "to": inbound.to,
             "accountId": resolved.account_id,
         },
     }
-    if inbound.peer.kind != "direct":
+    if kind != "direct":
         fields |= {"channel": resolved.channel, "groupId": resolved.new_thread or inbound.peer.id}
         for name, value in (
             ("subject", inbound.group_subject),

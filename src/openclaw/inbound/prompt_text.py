@@ -13,6 +13,7 @@ from openclaw.clock import iso_utc
 from openclaw.config.schema import Config
 from openclaw.foreign_text import UNTRUSTED, disarmed, disarmed_name
 from openclaw.inbound.message import Inbound, Media, Quoted, Sender
+from openclaw.sessions.prompt_prefix import CURRENT_MARKER, HISTORY_MARKER
 
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _US_ZONES = {
@@ -337,10 +338,6 @@ def group_intro(inbound: Inbound, *, always_on: bool) -> str:
         )
     lines.append("Each message begins with its sender's name; speak to the person who addressed you.")
     return "\n".join(lines)
-
-
-HISTORY_MARKER = "[Chat messages since your last reply - for context]"
-CURRENT_MARKER = "[Current message - respond to this]"
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):

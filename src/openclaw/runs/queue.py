@@ -17,6 +17,7 @@ from openclaw.config.schema.messages import Queue, QueueDrop, QueueMode
 from openclaw.events import Event, ModelSwitched, RunStarted
 from openclaw.messages import UserMessage
 from openclaw.outbound.reply_files import FilesOf
+from openclaw.sessions.prompt_prefix import newest_words
 from openclaw.storage.base import FirstStep, LedgerRow, MessageBody, Reason, ReasonCode
 from openclaw.storage.disk_errors import DiskWait
 
@@ -145,7 +146,7 @@ def collected_prompt(prompts: Sequence[str], overflow: str = "") -> str:
 
 def with_dropped(body: MessageBody, dropped: MessageBody, most_lines: int) -> MessageBody:
     """The body of the message that takes the beginning of a dropped one over, and what that one had taken over."""
-    lines = [*dropped.dropped_lines, summary_line(dropped.prompt or ""), *body.dropped_lines]
+    lines = [*dropped.dropped_lines, summary_line(newest_words(dropped.prompt or "")), *body.dropped_lines]
     count = dropped.dropped_count + 1 + body.dropped_count
     return msgspec.structs.replace(body, dropped_count=count, dropped_lines=lines[-most_lines:])
 

@@ -21,7 +21,8 @@ SessionKind: TypeAlias = Literal["main", "group", "cron", "hook", "node", "other
 
 GROUP_MARKS = (":group:", ":channel:", ":room:")
 _GROUP_CHATS = frozenset({"group", "channel", "room"})
-_INTERNAL_KINDS = frozenset({"cron", "hook", "node"})
+INTERNAL_KINDS = frozenset({"cron", "hook", "node"})
+"""The kinds of sessions that no chat has begun."""
 _KIND_PREFIXES: dict[str, SessionKind] = {"cron:": "cron", "hook:": "hook", "node-": "node", "node:": "node"}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _LONGEST_NAME = 160
@@ -178,7 +179,7 @@ def channel_of(entry: Mapping[str, Any] | None, key: str, *, kind: SessionKind |
     ``kind`` is the result of ``kind_of``, if the caller has it already.
     """
     kind = kind or kind_of(key, entry)
-    if kind in _INTERNAL_KINDS:
+    if kind in INTERNAL_KINDS:
         return "internal"
     found: Any = None
     if entry and kind == "group":

@@ -19,6 +19,9 @@ ABORT_NOTE = (
 )
 """Begins the first message after a run was stopped."""
 
+HISTORY_MARKER = "[Chat messages since your last reply - for context]"
+CURRENT_MARKER = "[Current message - respond to this]"
+
 GREETING_MARK = "A new session was started via /new or /reset"
 """Begins what the agent is told where a person only asked for a new session: nobody typed it."""
 
@@ -50,6 +53,11 @@ def without_wrappers(text: str) -> str:
     plain = _MESSAGE_ID_LINE.sub("", text) if "[message_id: " in text else text
     match = STAMPED.match(plain)
     return (plain[match.end() :].lstrip() if match else plain).rstrip("\n")
+
+
+def newest_words(prompt: str) -> str:
+    """What was said in the message itself: also without the messages of others that came with it as context."""
+    return without_wrappers(prompt.rpartition(f"{CURRENT_MARKER}\n")[2])
 
 
 def system_line(text: str, at_ms: int, zone: tzinfo | None) -> str:

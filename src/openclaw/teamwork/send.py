@@ -270,9 +270,25 @@ class SessionsSendTool:
         if not name and not label:
             raise Refusal("Either sessionKey or label is required", "error")
         visibility = self._views.visibility(context)
-        row = await visibility.find(name, label=label, agent_id=str(arguments.get("agentId") or "").strip())
+        try:
+            row = await visibility.find(name, label=label, agent_id=str(arguments.get("agentId") or "").strip())
+        except Refusal:
+            row = visibility.main_of_agent(name)
+            if row is None:
+                raise
         visibility.check(row, "send", name or label)
+        if not row.entry["sessionId"]:
+            await self._begin(row)
         return row, visibility.shown(row.key)
+
+    async def _begin(self, row: SessionRow) -> None:
+        """Makes the session of an agent that nobody has written to yet."""
+        now = self._views.runtime.clock.now_ms()
+
+        def change(entry: SessionEntry | None) -> SessionEntry:
+            return entry or SessionEntry(sessionId=str(uuid.uuid4()), updatedAt=now)
+
+        await self._views.runtime.sessions.update(row.agent_id, row.key, change)
 
     async def _job(
         self, job_id: str, context: ToolContext, row: SessionRow, text: str, trace: Trace, *, waits: bool

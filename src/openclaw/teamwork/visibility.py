@@ -12,10 +12,19 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from openclaw.config.agents import default_agent_id, main_key, main_session_key, sandbox_config, wants_sandbox
+from openclaw.config.agents import (
+    agent_ids,
+    default_agent_id,
+    main_key,
+    main_session_key,
+    sandbox_config,
+    wants_sandbox,
+)
 from openclaw.config.schema import Config
 from openclaw.paths import normalize_agent_id
+from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import (
+    INTERNAL_KINDS,
     LONGEST_KEY,
     RESERVED_KEYS,
     SessionRef,
@@ -24,6 +33,7 @@ from openclaw.sessions.keys import (
     is_subagent,
     key_problem,
     kind_of,
+    rest_of,
     shown_key,
 )
 from openclaw.storage.base import SessionRow, SessionStore
@@ -121,6 +131,18 @@ class Visibility:
             raise Refusal(f"No session found: {text}", "error")
         return found
 
+    def main_of_agent(self, name: str) -> SessionRow | None:
+        """The main session of a configured agent, as a row without an entry. None for every other name.
+
+        An agent that nobody has written to yet has no session, but it can be written to.
+        """
+        if self._global or not name:
+            return None
+        key = canonical_key(name, default_agent=self._requester.agent_id, main_key=main_key(self._config))
+        agent_id = agent_of(key)
+        mains = {main_session_key(self._config, known) for known in agent_ids(self._config)}
+        return SessionRow(agent_id, key, SessionEntry(sessionId="")) if key in mains else None
+
     @property
     def _global(self) -> bool:
         return self._config.session.scope == "global"
@@ -157,9 +179,13 @@ class Visibility:
         return rows[0]
 
     def shown(self, key: str) -> str:
-        """The key as the requester knows it: its own main chat is ``main``."""
-        own_main = main_session_key(self._config, self._requester.agent_id)
-        return "main" if key == own_main else shown_key(key)
+        """The key as the requester knows it: its own main chat is ``main``, and its own jobs are ``cron:<id>``."""
+        own = self._requester.agent_id
+        if key == main_session_key(self._config, own):
+            return "main"
+        if agent_of(key, default_agent=own) == own and kind_of(key) in INTERNAL_KINDS:
+            return rest_of(key)
+        return shown_key(key)
 
 
 def _between_agents(config: Config, one: str, other: str, action: Action) -> str | None:

@@ -104,7 +104,7 @@ async def send(call: MethodCall) -> Any:
         run_id=run_id,
         source="webchat",
         route={"channel": "webchat", "sessionKey": session.key},
-        policy_channel="webchat" if entry is None else None,
+        policy_channel="webchat" if entry is None and group_of(session.key)[0] is None else None,
         message_id=run_id,
         body=MessageBody(
             thinking=None if params.message.lstrip().startswith("/") else thinking_level(params.thinking),
