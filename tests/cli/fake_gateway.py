@@ -31,7 +31,7 @@ PARAMS = {
     "outbox.drop": {"ids", "runId", "all"},
     "chat.send": {"sessionKey", "message", "thinking", "deliver", "attachments", "timeoutMs", "idempotencyKey"},
     "chat.abort": {"sessionKey", "runId"},
-    "chat.history": {"sessionKey", "limit"},
+    "chat.history": {"sessionKey", "limit", "format"},
     "chat.view": {"sessionKey", "limit", "before", "runId"},
     "sessions.list": {
         *("limit", "activeMinutes", "includeGlobal", "includeUnknown", "includeDerivedTitles", "includeLastMessage"),

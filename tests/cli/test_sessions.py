@@ -147,7 +147,19 @@ def test_a_session_is_shown_with_its_facts_and_last_messages(cli: Cli, work: Fak
     assert (facts["id"], facts["label"], facts["settings"]) == ("s1", "Garden", "think:low")
     assert facts["now"] == "idle, 1 waiting"
     assert lines[-2:] == ["› plant[31m what?", "  failed: overloaded"]
-    assert json.loads(cli("sessions", "show", "work", "--json").stdout)["label"] == "Garden"
+    called = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "dig"}
+    public = [
+        {"role": "assistant", "content": [{"type": "text", "text": "Let me look."}, called]},
+        {"role": "user", "content": [result]},
+        {"role": "assistant", "content": [{"type": "text", "text": "Dig."}]},
+    ]
+    work.replies["chat.history"] = {"messages": public}
+    shown = json.loads(cli("sessions", "show", "work", "--json").stdout)
+    assert (shown["label"], shown["messages"]) == ("Garden", public)
+    shown = json.loads(cli("sessions", "show", "work", "--json", "--last", "1").stdout)
+    assert shown["messages"] == public[2:]
+    assert {params["format"] for params in work.params_of("chat.history")} == {"messages"}
 
 
 def test_a_session_gets_a_label(cli: Cli, work: FakeGateway) -> None:

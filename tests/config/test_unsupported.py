@@ -91,7 +91,10 @@ def test_every_listed_path_is_one_of_the_schema() -> None:
             "{ agents: { defaults: { models: { 'a/b': { streaming: false } } } } }",
             "agents.defaults.models.a/b.streaming",
         ),
-        ("{ agents: { defaults: { cliBackends: { a: {} } } } }", "agents.defaults.cliBackends"),
+        (
+            "{ agents: { defaults: { cliBackends: { a: { systemPromptMode: 'replace' } } } } }",
+            "agents.defaults.cliBackends.a.systemPromptMode",
+        ),
         (
             "{ agents: { list: [{ id: 'a' }, { id: 'b', tools: { loopDetection: { enabled: true } } }] } }",
             "agents.list[1].tools.loopDetection",

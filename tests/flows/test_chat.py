@@ -89,7 +89,11 @@ async def test_history_in_the_public_shape_pairs_calls_and_results(
     models.queue(Reply("Looking.", calls=[Call("exec", {"command": "echo hi"})]))
     async with gateway.client() as client:
         await client.chat("go")
-        history = await client.call("chat.history", {"sessionKey": "main", "format": "messages"})
+        asked = {"sessionKey": "main", "format": "messages"}
+        history = await client.call("chat.history", asked)
+        for limit, left in ((4, 4), (3, 3), (2, 1), (1, 1)):
+            end = (await client.call("chat.history", {**asked, "limit": limit}))["messages"]
+            assert end == history["messages"][-left:], "a result is not shown without its call"
     user, assistant, result, final = history["messages"]
     call = assistant["content"][1]
     assert user == {"role": "user", "content": [{"type": "text", "text": "go"}]}

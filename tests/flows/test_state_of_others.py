@@ -77,6 +77,37 @@ async def test_sessions_made_elsewhere_are_listed_with_their_channel_and_reserve
             assert {row["key"] for row in seen} == set(channels)
 
 
+@pytest.mark.parametrize("form", [None, "messages"])
+async def test_half_of_a_surrogate_pair_hides_no_message(form: str | None, tmp_path: Path, models: ModelServer) -> None:
+    """JavaScript cuts text between the halves of an emoji, and writes the half down as an escape."""
+    gateway = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
+    lines = transcript_lines("m", "a cut \ud83d question", "a cut \ude00 answer")
+    assert "\\ud83d" in lines
+    stored.put_transcript(gateway, "m.jsonl", lines.encode())
+    stored.put_sessions(gateway, {"agent:main:main": {"sessionId": "m", "updatedAt": int(time.time() * 1000)}})
+    async with gateway, gateway.client() as client:
+        asked = {"sessionKey": "main"} if form is None else {"sessionKey": "main", "format": form}
+        said = (await client.call("chat.history", asked))["messages"]
+        texts = [block if isinstance(block, str) else block["text"] for one in said for block in one["content"]]
+        assert texts == ["a cut \ufffd question", "a cut \ufffd answer"]
+
+
+@pytest.mark.parametrize("form", [None, "messages"])
+async def test_a_message_of_megabytes_leaves_room_for_what_was_said_before_it(
+    form: str | None, tmp_path: Path, models: ModelServer
+) -> None:
+    gateway = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
+    lines = transcript_lines("m", "what is in the file?", "row|" * 2_000_000)
+    stored.put_transcript(gateway, "m.jsonl", lines.encode())
+    stored.put_sessions(gateway, {"agent:main:main": {"sessionId": "m", "updatedAt": int(time.time() * 1000)}})
+    async with gateway, gateway.client() as client:
+        asked = {"sessionKey": "main"} if form is None else {"sessionKey": "main", "format": form}
+        question, answer = (await client.call("chat.history", asked))["messages"]
+        assert "what is in the file?" in str(question["content"])
+        (block,) = answer["content"]
+        assert block["text"].startswith("row|row") and len(block["text"]) + block["omitted"] == 8_000_000
+
+
 async def test_topic_goes_on_in_the_file_that_has_its_number(tmp_path: Path, models: ModelServer) -> None:
     gateway = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
     made_elsewhere(gateway, int(time.time() * 1000))
@@ -152,6 +183,20 @@ async def test_session_that_begins_with_a_command_says_where_it_is_about(
         session_id = (await client.call("sessions.list", {}))["sessions"][0]["sessionId"]
     header = gateway.transcript(session_id)[0]
     assert Path(header["cwd"]).name == "workspace"
+
+
+@pytest.mark.parametrize("command", ["", "/status"])
+async def test_a_transcript_names_model_and_thinking_level_before_the_first_question_as_others_expect(
+    command: str, gateway: InProcessGateway
+) -> None:
+    async with gateway.client() as client:
+        if command:
+            await client.chat(command)
+        await client.chat("hello")
+        sessions = (await client.call("sessions.list", {}))["sessions"]
+        lines = gateway.transcript(sessions[0]["sessionId"])
+    types = [line["type"] for line in lines if not line["id"].startswith("say-")]
+    assert types == ["session", "model_change", "thinking_level_change", "custom", "message", "message"]
 
 
 async def test_after_a_stop_the_model_knows_of_it_and_of_what_was_said(

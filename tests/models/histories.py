@@ -171,6 +171,8 @@ class Life:
                 bare = ThinkingBlock(thinking="hm", thinking_signature=f'{{"type":"reasoning","id":"rs_{later}"}}')
                 unread = ThinkingBlock(thinking="hm", thinking_signature="{")
                 return [[bare], [whole, bare], [whole, unread]][n // 2 % 4 - 1]
+            case "google-generative-ai":
+                return [ThinkingBlock(thinking="hm", thinking_signature=base64.b64encode(mark.encode()).decode())]
             case _:
                 return [ThinkingBlock(thinking=f"hm {mark}", thinking_signature="reasoning_content")]
 

@@ -179,7 +179,7 @@ def test_context_tokens_caps_every_window() -> None:
     [
         ("ollama", "http://127.0.0.1:11434", "http://127.0.0.1:11434/v1"),
         ("ollama", "http://127.0.0.1:11434/v1/", "http://127.0.0.1:11434/v1"),
-        ("google-generative-ai", "https://g.test/v1beta", "https://g.test/v1beta/openai"),
+        ("google-generative-ai", "https://g.test/v1beta/openai", "https://g.test/v1beta/openai"),
     ],
 )
 def test_protocols_of_existing_configs_use_the_compatible_endpoint(api: str, given_url: str, expected: str) -> None:

@@ -18,12 +18,13 @@ from openclaw.agent.window.history_cleaner import HistoryCleaner, Hygiene
 from openclaw.agent.window.tokens import PromptBudget
 from openclaw.agent.window.window import fit
 from openclaw.messages import UserMessage
-from openclaw.models import anthropic, openai_chat, openai_responses
+from openclaw.models import anthropic, google, openai_chat, openai_responses
 from openclaw.models.base import Model, ModelRequest
 from openclaw.models.http import encode_body
 from tests.models.histories import KINDS, Happening, Life
 from tests.models.streams import READ
 from tests.support.model_rules import check_anthropic, check_binding, check_generation, check_images
+from tests.support.model_rules_google import check_gemini_3, check_google
 from tests.support.model_rules_openai import check_chat, check_mistral, check_responses
 
 SEES = ("text", "image")
@@ -35,6 +36,8 @@ GPT = Model(provider="openai", id="gpt-5", api="openai-responses", reasoning=Tru
 GPT_CHAT = Model(provider="openai", id="gpt-5", reasoning=True, input=SEES)
 ROUTED = Model(provider="someone", id="gpt-x", base_url="https://models.example.com/v1", reasoning=True, input=SEES)
 MISTRAL = Model(provider="mistral", id="mistral-large", base_url="https://api.mistral.ai/v1", input=SEES)
+GEMINI = Model(provider="google", id="gemini-2.5-pro", api="google-generative-ai", reasoning=True, input=SEES)
+GEMINI_3 = Model(provider="google", id="gemini-3-pro", api="google-generative-ai", reasoning=True, input=SEES)
 BLIND = Model(provider="ollama", id="qwen3", base_url="http://localhost:11434", reasoning=True)
 
 
@@ -55,8 +58,10 @@ TARGETS: list[Target] = [
     (ROUTED, openai_chat.build_body, check_chat),
     (MISTRAL, openai_chat.build_body, check_mistral),
     (BLIND, openai_chat.build_body, check_chat),
+    (GEMINI, google.build_body, check_google),
+    (GEMINI_3, google.build_body, check_gemini_3),
 ]
-SPEAKERS = [SONNET_4_5, GPT, ROUTED, SONNET_5_5, GPT_CHAT, MISTRAL, OPUS_4_6, GPT, SONNET_4_5]
+SPEAKERS = [SONNET_4_5, GPT, ROUTED, SONNET_5_5, GPT_CHAT, MISTRAL, OPUS_4_6, GPT, SONNET_4_5, GEMINI, GEMINI_3]
 CASES = int(os.environ.get("OPENCLAW_REQUEST_CASES", "1600"))
 HYGIENE = Hygiene()
 """Shared: the few pictures are worked on once."""

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 
 import msgspec
 import pytest
+from openclaw.sessions.system_events import SessionNotes
 
 from openclaw.channels.bluebubbles import incoming as bluebubbles
 from openclaw.channels.discord import incoming as discord
@@ -32,7 +33,6 @@ from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.inbound.prompt_text import EnvelopeOptions, channel_name, envelope, sender_label
 from openclaw.routing import resolve_route
 from openclaw.sessions.keys import key_problem
-from openclaw.sessions.notes import SessionNotes
 from tests.security.test_text_sources import DISGUISES, HARMLESS, MARKS, SOURCE, marks_in, whole_prompt
 from tests.support.clock import HeldClock
 

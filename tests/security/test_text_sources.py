@@ -22,6 +22,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openclaw.sessions.system_events import SessionNotes
 
 from openclaw.agent.compaction.summary import labelled, tool_failures
 from openclaw.agent.window.history_cleaner import HistoryCleaner, Hygiene, plain
@@ -57,7 +58,6 @@ from openclaw.scheduler.hooks import HookTurn as HookRun
 from openclaw.scheduler.hooks import wrapped
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
-from openclaw.sessions.notes import SessionNotes
 from openclaw.sessions.prompt_prefix import is_internal, system_line
 from openclaw.tools.exec.approvals import PendingApproval
 from tests.support.clock import HeldClock

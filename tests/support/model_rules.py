@@ -377,10 +377,23 @@ def encrypted(model: Model, number: int) -> str:
     return msgspec.json.encode(item).decode()
 
 
+UNSIGNED = "skip_thought_signature_validator"
+"""What Google takes in place of a signature, for a call that another model made."""
+
+
+def _google_signatures(body: dict[str, Any]) -> list[str]:
+    parts = [part for content in body["contents"] for part in content["parts"]]
+    given = [part["thoughtSignature"] for part in parts if part.get("thoughtSignature", UNSIGNED) != UNSIGNED]
+    return [base64.b64decode(one).decode() for one in given]
+
+
 def check_binding(body: dict[str, Any], model: Model) -> None:
     own = mark_of(model, 0).removesuffix("0")
     if model.api == "openai-responses":
         _check_items(body["input"], own)
+        return
+    if model.api == "google-generative-ai":
+        check(all(one.startswith(own) for one in _google_signatures(body)), "Thought signature is not valid")
         return
     for message in body["messages"]:
         blocks = message["content"] if isinstance(message["content"], list) else []
@@ -430,6 +443,8 @@ def check_images(body: Any) -> None:
 
 def _images(value: Any) -> Iterator[tuple[str, str]]:
     match value:
+        case {"inlineData": {"mimeType": str(mime_type), "data": str(data)}}:
+            yield mime_type, data
         case {"type": "image", "source": {"media_type": str(mime_type), "data": str(data)}}:
             yield mime_type, data
         case {"type": "image_url", "image_url": {"url": str(url)}} | {"type": "input_image", "image_url": str(url)}:

@@ -25,7 +25,7 @@ from openclaw.config.schema import Config
 from openclaw.extensions.api import PromptAbout
 from openclaw.memory.embedders import Pay, unpaid
 from openclaw.messages import ImageBlock, Message, TextBlock, ThinkingLevel, ToolCall, UserMessage, user_text
-from openclaw.models.base import Model, ModelError, ModelRequest
+from openclaw.models.base import CLI_API, Model, ModelError, ModelRequest
 from openclaw.models.errors import RetrySettings, supported_thinking_levels
 from openclaw.models.thinking import clamp, clamp_to_model, level_unless_set, parse_level
 from openclaw.sessions.entry import SessionEntry
@@ -262,6 +262,7 @@ class Prepared(msgspec.Struct, kw_only=True):
             tools=self.prompt.specs,
             thinking=self.thinking,
             session_id=self.session_id,
+            workspace=str(self.workspace),
             tool_choice=self.tool_choice,
             max_tokens=self.max_tokens,
             output_room=self.window.output_room,
@@ -305,8 +306,12 @@ async def prepare(
     chosen = chosen or choose_model(entry, config, agent_id, runtime, body.model, body.auth_profile)
     subagent = is_subagent(session_key)
     sandbox = await sandbox_of(runtime, agent_id, session_key, entry)
+    if sandbox is not None and chosen.api == CLI_API:
+        raise ModelError(
+            f"{chosen.ref} is a program, which would run outside this session's sandbox. Choose a model with /model."
+        )
     foreign: tuple[Tool, ...] = ()
-    if (config.mcp.servers or runtime.extensions.tools) and chosen.tools and body.tool_choice is None:
+    if (config.mcp.servers or runtime.extensions.tools) and chosen.takes_tools and body.tool_choice is None:
         asks = ToolAsker(agent_id=agent_id, session_key=session_key, entry=entry, body=body)
         foreign = await foreign_tools(asks, chosen, config, runtime, sandbox=sandbox)
     settings = run_settings_of(agent_id, chosen, config, runtime, subagent=subagent, sandbox=sandbox, foreign=foreign)
@@ -330,7 +335,7 @@ async def prepare(
         facts.sections = await runtime.extensions.prompt_sections(about)
     now, max_tokens = runtime.clock.now_ms(), body.max_tokens or params.max_tokens
     # The system prompt and its tools, as ``build_system_prompt`` makes them; kept while the facts stay the same.
-    prompt = runtime.prompts.of(facts, body.client_tools if model.tools else [])
+    prompt = runtime.prompts.of(facts, body.client_tools if model.takes_tools else [])
     told = turn_facts(
         session_key=session_key,
         entry=entry,

@@ -283,23 +283,22 @@ class Recorder:
         """
         context, model, run_id = self.transcript.context(), prepared.model, self._row.run_id
         notes: dict[str, dict[str, Any]] = {}
-        if context.model != (model.provider, model.id):
+        changed = context.model != (model.provider, model.id)
+        if changed:
+            change = {"type": "model_change", "provider": model.provider, "modelId": model.id}
+            notes[entry_id(run_id, f"model{number}")] = change
+        if context.model is None or context.thinking_level != prepared.thinking:
+            level = {"type": "thinking_level_change", "thinkingLevel": prepared.thinking}
+            notes[entry_id(run_id, f"thinking{number}")] = level
+        if changed:
             data = {
                 "timestamp": self._runtime.clock.now_ms(),
                 "provider": model.provider,
                 "modelApi": model.api,
                 "modelId": model.id,
             }
-            change = {"type": "model_change", "provider": model.provider, "modelId": model.id}
-            notes[entry_id(run_id, f"model{number}")] = change
-            notes[entry_id(run_id, f"snapshot{number}")] = {
-                "type": "custom",
-                "customType": "model-snapshot",
-                "data": data,
-            }
-        if len(self.transcript) + len(notes) <= 2 or context.thinking_level != prepared.thinking:
-            level = {"type": "thinking_level_change", "thinkingLevel": prepared.thinking}
-            notes[entry_id(run_id, f"thinking{number}")] = level
+            snapshot = {"type": "custom", "customType": "model-snapshot", "data": data}
+            notes[entry_id(run_id, f"snapshot{number}")] = snapshot
         return notes
 
     async def _restore_lost_calls(self) -> None:

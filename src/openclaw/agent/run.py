@@ -38,7 +38,7 @@ from openclaw.agent.window.window import DoesNotFit
 from openclaw.config.agents import heartbeat_config
 from openclaw.events import AssistantEnded, DemoModelAnswers, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.messages import AssistantMessage, ImageBlock, Message
-from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent
+from openclaw.models.base import CLI_API, Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent
 from openclaw.models.catalogue import UnknownModel, has_price
 from openclaw.models.catalogue_data import is_demo
 from openclaw.models.errors import all_failed_text, error_text
@@ -458,7 +458,11 @@ class AgentRun:
             if self._told != told_of(entry):
                 remember_told(entry, self._told, self._candidates.reason())
             entry["contextTokens"] = model.context_window
-            entry["systemPromptReport"] = report
+            if model.api == CLI_API:
+                # A program has a prompt of its own, so that what it saw is not known.
+                entry.pop("systemPromptReport", None)
+            else:
+                entry["systemPromptReport"] = report
             if footer := entry.get("responseUsage"):
                 result.footer = usage_footer(footer, spent, row.session_key, priced=has_price(model.cost))
             if usage is not None and usage.total_tokens:

@@ -58,7 +58,7 @@ def tools_for(
     ``sandbox`` is the session's, see ``sandbox_of``. ``subagent``: for a session that was spawned. It has fewer tools.
     ``foreign`` are the tools of MCP servers, see ``foreign_tools``. The policies count for them, too.
     """
-    if not model.tools:
+    if not model.takes_tools:
         return []
     key = ("tools", agent_id, model.provider, model.id, subagent, sandbox and sandbox.plan.key, foreign)
     key += (runtime.has_nodes(),)

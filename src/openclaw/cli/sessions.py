@@ -190,7 +190,9 @@ def show(args: argparse.Namespace) -> int:
     view = client.call("chat.view", {"sessionKey": key, "limit": max(1, min(args.last * READ_FOR_ONE, MOST_SHOWN))})
     messages = recent(view.get("messages") or [], args.last)
     now = int(listed.get("ts") or time.time() * 1000)
-    full = {**_row(row, now), "messages": messages, "running": view.get("run"), "waiting": view.get("waiting") or []}
+    full = {**_row(row, now), "running": view.get("run"), "waiting": view.get("waiting") or []}
+    if args.json:
+        full["messages"] = _public(client, key, args.last)
     lines = [f"Session {key}"]
     lines += [f"  {name:<8} {value}" for name, value in _facts(full)]
     for message in messages:
@@ -199,6 +201,20 @@ def show(args: argparse.Namespace) -> int:
         if message.get("role") in ("user", "assistant") and text.strip():
             lines.append(f"{'›' if message['role'] == 'user' else ' '} {shortened(' '.join(text.split()), 300)}")
     return answer(args, full, "\n".join(lines))
+
+
+def _public(client: GatewayClient, key: str, last: int) -> list[dict[str, Any]]:
+    """The last messages in the shape that other programs read: text, tool_use and tool_result."""
+    asked = {"sessionKey": key, "limit": max(1, min(last * READ_FOR_ONE, 1000)), "format": "messages"}
+    messages = recent(client.call("chat.history", asked).get("messages") or [], last)
+    if messages and _is_results(messages[0]):
+        del messages[0]  # Their calls are not among the last messages.
+    return messages
+
+
+def _is_results(message: dict[str, Any]) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and all(block.get("type") == "tool_result" for block in content)
 
 
 def _facts(row: dict[str, Any]) -> Iterator[tuple[str, str]]:

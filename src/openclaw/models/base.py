@@ -28,6 +28,10 @@ ErrorKind: TypeAlias = Literal[
 model."""
 
 
+CLI_API = "cli"
+"""The ``api`` of models that a program on this machine answers for. See ``cli_backend``."""
+
+
 class Price(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """US dollars per million tokens."""
 
@@ -64,6 +68,11 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", dict=True
     def ref(self) -> str:
         return f"{self.provider}/{self.id}"
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether it is offered tools. A program that answers has tools of its own."""
+        return self.tools and self.api != CLI_API
+
 
 class ModelRequest(msgspec.Struct, kw_only=True):
     model: Model
@@ -85,6 +94,8 @@ class ModelRequest(msgspec.Struct, kw_only=True):
     """Some providers use it to route the calls of one session to one cache."""
     tool_choice: Any = None
     """``None`` or ``"auto"``, ``"none"``, ``"required"`` or ``{"name": ...}``."""
+    workspace: str = ""
+    """The folder that a program works in, if a program answers (see ``cli_backend``). It is not sent."""
     branch_cache: dict[Any, Any] | None = None
     """``Context.branch_cache`` of the conversation. It is not sent."""
     prompt_cache: dict[str, Any] | None = None

@@ -11,8 +11,19 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.messages import AssistantMessage, UserMessage
-from openclaw.models import anthropic, openai_chat, openai_responses
-from openclaw.models.base import Credential, Done, ErrorKind, Model, ModelError, ModelRequest, OnEvent, Provider
+from openclaw.models import anthropic, google, openai_chat, openai_responses
+from openclaw.models.base import (
+    CLI_API,
+    Credential,
+    Done,
+    ErrorKind,
+    Model,
+    ModelError,
+    ModelRequest,
+    OnEvent,
+    Provider,
+)
+from openclaw.models.cli_backend import CliProvider
 from openclaw.models.http import HttpProvider, ModelHttp, encode_body
 from openclaw.models.keys import Keys
 from openclaw.models.local.provider import LocalProvider
@@ -28,6 +39,7 @@ _BODIES = {
     "anthropic-messages": anthropic.build_body,
     "openai-completions": openai_chat.build_body,
     "openai-responses": openai_responses.build_body,
+    "google-generative-ai": google.build_body,
 }
 
 
@@ -61,7 +73,9 @@ class ModelCalls:
             "openai-responses": HttpProvider(
                 self.http, clock, openai_responses.build_request, openai_responses.ResponsesStream
             ),
+            "google-generative-ai": HttpProvider(self.http, clock, google.build_request, google.GoogleStream),
             "local": self._local,
+            CLI_API: CliProvider(config, keys.environ, clock),
         }
 
     async def call(self, request: ModelRequest, agent_id: str, on_event: OnEvent) -> AssistantMessage:

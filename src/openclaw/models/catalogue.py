@@ -20,6 +20,7 @@ from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.messages import Cost, Usage
 from openclaw.models.base import Model, ModelError, Price
 from openclaw.models.catalogue_data import LOCAL_PROVIDER, MODEL_ALIASES, MODELS, PROVIDERS, local_model
+from openclaw.models.cli_backend import backend_of, cli_model
 from openclaw.models.detect import find_models
 from openclaw.models.keys import canonical_provider, find_source, provider_config, read_profiles
 from openclaw.models.local.downloads import context_length, find_download, installed_models
@@ -106,6 +107,8 @@ class Catalogue:
             model_id = _vendor_id(provider, model_id)
             if known := self._models.get(f"{provider}/{model_id}".lower()):
                 return known
+            if provider_config(self._config, provider) is None and backend_of(self._config, provider) is not None:
+                return self._capped(cli_model(provider, model_id, DEFAULT_WINDOW))
             if provider != LOCAL_PROVIDER and self.is_usable(provider):
                 accepted = unlisted_model(provider, model_id, self._config, self._environ)
                 if accepted is not None:
@@ -122,7 +125,7 @@ class Catalogue:
             return True
         facts = PROVIDERS.get(name)
         if facts is None:
-            return False
+            return backend_of(self._config, name) is not None
         probe = Model(provider=name, id="", base_url=facts.base_url)
         return find_source(probe, section, self._environ).kind != "missing"
 
@@ -378,12 +381,12 @@ def _headers(provider: str, section: ProviderConfig, environ: Mapping[str, str])
 
 
 def _endpoint(api: str, base_url: str) -> tuple[str, str]:
-    """The protocol and address to use. Two older protocols are replaced by their server's OpenAI-compatible one."""
+    """The protocol and address to use. Ollama's own protocol is replaced by its server's OpenAI-compatible one."""
     address = base_url.rstrip("/")
     if api == "ollama":
         return "openai-completions", address if address.endswith("/v1") else f"{address}/v1"
-    if api == "google-generative-ai":
-        return "openai-completions", address if address.endswith("/openai") else f"{address}/openai"
+    if api == "google-generative-ai" and address.endswith("/openai"):
+        return "openai-completions", address
     return api, address
 
 

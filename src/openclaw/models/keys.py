@@ -24,7 +24,7 @@ from openclaw import paths, redact
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.agents import agent_ids
 from openclaw.config.store import Derived
-from openclaw.models.base import Credential, Model, ModelError
+from openclaw.models.base import CLI_API, Credential, Model, ModelError
 from openclaw.models.catalogue_data import PROVIDER_ALIASES, PROVIDERS
 from openclaw.models.cooldowns import (
     Cooldowns,
@@ -100,7 +100,7 @@ class Keys:
     """Finds keys and chooses among them. What a command prints is kept in memory for five minutes."""
 
     def __init__(self, environ: Mapping[str, str], *, state_dir: str | None = None, clock: Clock | None = None) -> None:
-        self._environ = environ
+        self.environ = environ
         self._state_dir = state_dir
         self._clock = clock or SystemClock()
         self.cooldowns = Cooldowns(self._clock)
@@ -155,7 +155,7 @@ class Keys:
             return [chosen]
         shared = self._shared_file(config)
         keys = list(self._given(model, config, shared))
-        if model.api != "local" and self._state_dir is not None:
+        if model.api not in ("local", CLI_API) and self._state_dir is not None:
             keys += await self.stored(model, config, agent_id)
         if not keys and is_local_url(model.base_url):
             keys = [Key(Credential(f"{model.provider}#none", shared), KeySource("unneeded"))]
@@ -200,10 +200,10 @@ class Keys:
     def _given(self, model: Model, config: Config, shared: str) -> Iterator[Key]:
         """The keys of config and environment."""
         section = provider_config(config, model.provider)
-        for source in given_sources(model, section, self._environ):
+        for source in given_sources(model, section, self.environ):
             value = source.where
             if source.kind == "env":
-                value = self._environ.get(source.where, "").strip()
+                value = self.environ.get(source.where, "").strip()
             elif source.kind == "config" and section is not None:
                 value = str(section.api_key)
             yield Key(Credential(f"{model.provider}#{source.kind}{_digits(value)}", shared), source)
@@ -267,7 +267,7 @@ class Keys:
             case "config":
                 return str(provider.api_key) if provider else ""
             case "env":
-                return self._environ.get(key.source.where, "").strip()
+                return self.environ.get(key.source.where, "").strip()
             case "file" | "command":
                 ref: Any = provider.api_key if provider else None
                 path = f"models.providers.{model.provider}.apiKey"
@@ -277,7 +277,7 @@ class Keys:
                 return key.profile.secret if key.profile else ""
 
     async def _from_file(self, ref: SecretRef, path: str) -> str:
-        key = await _fetch(ref, self._environ, path)
+        key = await _fetch(ref, self.environ, path)
         name = ref.file or ""
         if name not in self._warned and await asyncio.to_thread(_everyone_can_read, name):
             self._warned.add(name)
@@ -291,7 +291,7 @@ class Keys:
             kept = self._printed.get(argv)
             if kept is not None and now - kept[0] < COMMAND_TTL_S:
                 return kept[1]
-            key = await _fetch(ref, self._environ, path)
+            key = await _fetch(ref, self.environ, path)
             if len(self._printed) >= MAX_CACHED:
                 self._printed.clear()
             self._printed[argv] = (now, key)
@@ -306,7 +306,7 @@ def _digits(secret: str) -> str:
 
 def given_sources(model: Model, provider: ProviderConfig | None, environ: Mapping[str, str]) -> Iterator[KeySource]:
     """Where config and environment have a key. A key in the config keeps those of the environment from its server."""
-    if model.api == "local":
+    if model.api in ("local", CLI_API):
         yield KeySource("unneeded")
     elif provider is not None and provider.api_key:
         yield _config_source(provider.api_key, environ)

@@ -17,8 +17,9 @@ import msgspec
 
 from openclaw.config.channels import account_settings, foreign_section
 from openclaw.config.schema import Config
-from openclaw.outbound.markdown import TableMode, convert_tables, count_marks, may_have_tables, open_marks, parse_blocks
-from openclaw.outbound.rendering import TABLES, Format, render, utf16_length
+from openclaw.outbound.markdown import count_marks, open_marks, parse_blocks
+from openclaw.outbound.markdown_tables import TableMode, convert_tables, may_have_tables
+from openclaw.outbound.rendering import CONTROLS, TABLES, Format, render, utf16_length
 
 DEFAULT_LIMIT = 4000
 # fmt: off
@@ -54,7 +55,12 @@ _GROWN = 0.85
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 _NEW_BLOCK = re.compile(r"[ \t]*(?:[-+*] |\d{1,9}[.)] |#{1,6} |>|```|~~~)")
 _NESTED_MARKER = re.compile(r"(?m)^[ \t>]{0,40}(?:[-+*]|\d{1,9}[.)]) {1,4}(?:[-+*>]|\d{1,9}[.)])")
-_ODD_ADDRESS = re.compile(r"\]\([^)\n]{0,300}[\"\\^`{|}\[\]<>\x80-\U0010ffff]")
+_ODD = r"\"%\\^`{|}\[\]<&\x00-\x08\x0b-\x1f\x7f-\U0010ffff"
+_ODD_ADDRESS = re.compile(rf"(?:\]\(|<[a-zA-Z][a-zA-Z0-9+.-]{{1,31}}:)[^){_ODD}]*+[{_ODD}]")
+"""An address that is encoded when it is written behind its label. Some others are named, too."""
+_LONG_ENTITY = re.compile(r"&n[GL][a-z];")
+"""An entity that stands for more bytes than its name has."""
+_NUMBERED = re.compile(r"(?m)^[ \t>*+-]*+(\d{1,9})[.)](?:[ \t]|$)")
 POSES_AS_BLOCK = re.compile(r"(?:`{3}|~{3}|#{1,6}(?:\s|$)|>|[-+*](?:\s|$)|\d{1,9}[.)](?:\s|$)|={1,200}$)")
 """What begins a block at the start of a line, and is only text inside one."""
 
@@ -146,13 +152,15 @@ def _may_grow(text: str, format: Format) -> bool:
         return True
     if format == "discord":
         return False
-    if "\t" in text or text.count("\n1. ") > 7 or text.count("\n1) ") > 7 or _NESTED_MARKER.search(text):
+    if "\t" in text or _NESTED_MARKER.search(text) or _numbers_grow(text):
+        return True
+    if ("](" in text or "<" in text) and _ODD_ADDRESS.search(text):
         return True
     if format == "telegram":
         return False
-    if "\n>" in text or text.startswith(">") or ("\n " in text and "> " in text):
+    if format == "irc" and (CONTROLS.search(text) or ("&n" in text and _LONG_ENTITY.search(text))):
         return True
-    if "](" in text and _ODD_ADDRESS.search(text):
+    if "\n>" in text or text.startswith(">") or ("\n " in text and "> " in text):
         return True
     if format in ("slack", "whatsapp", "irc"):
         fenced = False
@@ -167,6 +175,18 @@ def _may_grow(text: str, format: Format) -> bool:
             ):
                 return True
         return fenced
+    return False
+
+
+def _numbers_grow(text: str) -> bool:
+    """Whether the items of a numbered list, which are counted from its first number on, may get longer numbers."""
+    if "." not in text and ")" not in text:
+        return False
+    number = 0
+    for item in _NUMBERED.finditer(text):
+        number = max(number + 1, int(item[1]))
+        if len(str(number)) > len(item[1]):
+            return True
     return False
 
 
@@ -285,17 +305,18 @@ class _Cutter:
             return text, fences
         kept: list[str] = []
         done = 0
+        lines_fit = not self._limits.lines or self._limits.lines > 2
+        known: set[tuple[str, str]] = set()
         for fence in fences:
-            lines_fit = not self._limits.lines or self._limits.lines > 2
             if lines_fit and self._weigh(f"{fence.open_line}\n\n{fence.close_line}") + 4 <= self._limits.text:
+                known.add((fence.open_line, fence.close_line))
                 continue
             kept += (text[done : fence.start], text[fence.content : fence.close])
             done = fence.end
         if not done:
             return text, fences
         rest = "".join([*kept, text[done:]])
-        # Without their fences, lines of code may look like fences. Those are kept or dropped like all others.
-        known = {(fence.open_line, fence.close_line) for fence in fences}
+        # Without their fences, lines of code may look like fences. Those are kept if others of their kind are.
         again = find_fences(rest)
         return (rest, again) if all((one.open_line, one.close_line) in known for one in again) else (rest, [])
 

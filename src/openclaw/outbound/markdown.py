@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
-import unicodedata
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -26,12 +24,7 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 Kind: TypeAlias = Literal["bold", "italic", "strike", "code", "block", "link", "spoiler", "quote", "heading"]
-TableMode: TypeAlias = Literal["off", "bullets", "code"]
 
-_URL_REST = re.compile(r"://[^\s<>\"`\\^{}|]+")
-_URL_SCHEME = re.compile(r"\bhttps?$", re.IGNORECASE)
-_SCHEME_ROOM = 6
-"""The longest scheme of a bare address, and the character before it."""
 _INLINE_KINDS: dict[str, Kind] = {"strong": "bold", "em": "italic", "s": "strike", "link": "link"}
 SAFE_SCHEMES = frozenset({"http", "https", "mailto", "tel", "tg"})
 """Schemes of the addresses that become links. Other addresses are shown as text."""
@@ -50,19 +43,15 @@ MOST_SPOILERS = 400
 """In a paragraph with more bars, they are text."""
 BRACKET_STEPS = 250_000
 """An open bracket makes the parser look at all marks behind it. So many looks are allowed in one paragraph."""
-TABLE_CELLS = 20_000
-"""Tables of more cells are left as they are written."""
-EMPTY_CELLS = 500
-"""So many cells of a table may have been left out in the text, besides what its length allows."""
-_FENCE_LINE = re.compile(r" {0,3}(`{3,}|~{3,})([^\n]*)")
+FENCE_LINE = re.compile(r" {0,3}(`{3,}|~{3,})([^\n]*)")
 _INSIDE = r"(?:[^*_~`\[\]\\<\n:]|:(?!//)){1,300}"
 _STYLED = "|".join(
     rf"(?<![\w{mark}])[{mark}]{{{count}}}(?=[^\W_]){_INSIDE}(?<=\S)[{mark}]{{{count}}}(?=[\s.,;:!?)\"'，。、：；！？）])"
     for mark, count in (("*", 2), ("*", 1), ("_", 2), ("_", 1), ("~", 2))
 )
 _ADDRESS = r"(?:[^\s*_~`\[\\<>]|(?<=\w)_(?=\w)){0,2000}"
-_PLAIN_CELL = re.compile(r"(?![-+#>=|]|\d{1,9}[.)])(?:[^\\`~*_\[\]<&!:\x00-\x1f\x7f-\xa0]|:(?!/))*")
-"""The text of a cell in which nothing is to be read."""
+STARTS = re.compile(r"[\n\\`~*_\[<&]|!(?=\[)|:(?=//)")
+"""Where something may begin inside a line that is not plain text."""
 _CLOSED = re.compile(
     rf"[^*_~`\[\\<:]+|:(?!//)|<(?![A-Za-z])|<(?=[A-Za-z]){_ADDRESS}>|://{_ADDRESS}(?=\s|$)|{_STYLED}|\[{_INSIDE}\]"
     rf"|(?<!`)`[^`\n]{{1,300}}`(?!`)|(?<=[^\W_])_+(?=[^\W_])|(?<!\S)\*(?=\s)|(?<!~)~(?!~)|\\[!-/:-@\[-`{{-~]"
@@ -100,7 +89,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def parse_markdown(markdown: str, layout: Layout) -> Document:
-    """Reads a Markdown text. Tables are taken as text, so convert them first (``convert_tables``)."""
+    """Reads a Markdown text. Tables are taken as text, so convert them first."""
     return write_tokens(_parser(layout.autolinks).parse(markdown), layout)
 
 
@@ -108,29 +97,6 @@ def write_tokens(tokens: Sequence[Token], layout: Layout) -> Document:
     writer = _Writer(layout)
     writer.write(tokens)
     return writer.finish()
-
-
-def convert_tables(markdown: str, mode: TableMode) -> str:
-    """The same text with its tables as blocks of code or as lists. A text without tables is returned unchanged."""
-    if mode == "off" or not may_have_tables(markdown):
-        return markdown
-    tokens = _block_parser(True).parse(markdown)
-    tables = [index for index, token in enumerate(tokens) if token.type == "table_open" and token.level == 0]
-    if not tables:
-        return markdown
-    lines, done = markdown.split("\n"), 0
-    pieces: list[str] = []
-    for index in tables:
-        first, last = tokens[index].map or (0, 0)
-        header, rows = _table_cells(tokens, index)
-        pieces += lines[done:first]
-        if first and lines[first - 1].strip():
-            pieces.append("")
-        pieces += (_table_code(header, rows) if mode == "code" else _table_bullets(header, rows)).split("\n")
-        done = last
-        if done < len(lines) and lines[done].strip():
-            pieces.append("")
-    return "\n".join([*pieces, *lines[done:]])
 
 
 # The parsers
@@ -142,22 +108,19 @@ def _parser(autolinks: bool) -> MarkdownIt:
     return parser if autolinks else parser.disable("autolink")
 
 
-@functools.cache
-def _block_parser(tables: bool) -> MarkdownIt:
-    """Finds blocks and leaves the text in them unread."""
-    parser = _bounded_parser().disable(["inline", "text_join", "reference"])
-    if tables:
-        parser.enable("table").core.ruler.at("block", _read_tables)
-    return parser
-
-
-def html_parser(markdown: str) -> MarkdownIt:
-    """A parser for this text that makes HTML: HTML in the text is shown as text, and line ends are kept."""
-    return _html_parser(may_have_tables(markdown))
+def block_parser() -> MarkdownIt:
+    """A new parser that finds blocks and leaves the text in them unread."""
+    return _bounded_parser().disable(["inline", "text_join", "reference"])
 
 
 @functools.cache
-def _html_parser(tables: bool) -> MarkdownIt:
+def _fence_parser() -> MarkdownIt:
+    return block_parser()
+
+
+@functools.cache
+def html_parser(tables: bool) -> MarkdownIt:
+    """A parser that makes HTML: HTML in the text is shown as text, and line ends are kept."""
     parser = _bounded_parser().enable("strikethrough").disable("reference")
     parser.options["breaks"] = True
     return parser.enable("table") if tables else parser
@@ -165,7 +128,23 @@ def _html_parser(tables: bool) -> MarkdownIt:
 
 def parse_blocks(markdown: str) -> list[Token]:
     """The blocks of a text except for tables, without what is in their lines."""
-    return _block_parser(False).parse(markdown)
+    return _fence_parser().parse(markdown)
+
+
+def inline_text(markdown: str) -> str:
+    """What people see of a line in which no block begins, for example of a cell of a table."""
+    parser = _parser(True)
+    if not STARTS.search(markdown):
+        return markdown
+    marks = count_marks(markdown) if len(markdown) > FREE_MARKS else 0
+    if marks > FREE_MARKS + len(markdown) // CHARS_PER_MARK or markdown.count("[") * marks > BRACKET_STEPS:
+        return markdown
+    tokens = parser.inline.parse(markdown, parser, {}, [])
+    if "](" not in markdown:
+        return "".join(token.content for token in tokens)
+    writer = _Writer(Layout(headings=False))
+    writer.write_inline(tokens)
+    return writer.finish().text
 
 
 def _bounded_parser() -> MarkdownIt:
@@ -179,36 +158,30 @@ def _bounded_parser() -> MarkdownIt:
 
 
 def _read_blocks(state: StateCore) -> None:
-    if _too_many_lines(state.src):
+    if too_many_lines(state.src, len(state.src)):
         state.tokens.extend(_fences_and_text(state.src))
     else:
         state.md.block.parse(state.src, state.md, state.env, state.tokens)
 
 
-def _read_tables(state: StateCore) -> None:
-    """The rows of tables do not count as lines, because their number is bounded otherwise (``may_have_tables``)."""
-    if not _too_many_lines(re.sub(r"(?m)^\|.*\n", "", state.src)):
-        state.md.block.parse(state.src, state.md, state.env, state.tokens)
-
-
-def _too_many_lines(text: str) -> bool:
-    """Whether the lines are so short and many that the parser would take long to tell their blocks apart.
+def too_many_lines(text: str, length: int) -> bool:
+    """Whether a text of this length has so many lines that the parser would take long to tell their blocks apart.
 
     The code of fenced blocks does not count, since the parser passes over it quickly.
     """
-    most = FREE_LINES + len(text) // CHARS_PER_LINE
+    most = FREE_LINES + length // CHARS_PER_LINE
     if text.count("\n") <= most:
         return False
     lines, fence = 0, ""
     for line in text.split("\n"):
-        found = _FENCE_LINE.match(line) if "```" in line or "~~~" in line else None
+        found = FENCE_LINE.match(line) if "```" in line or "~~~" in line else None
         if found is not None:
-            fence = _fence_after(found, fence)
+            fence = fence_after(found, fence)
         lines += not fence or found is not None
     return lines > most
 
 
-def _fence_after(line: re.Match[str], fence: str) -> str:
+def fence_after(line: re.Match[str], fence: str) -> str:
     """The fence that is open behind a line that looks like one. ``fence`` is the one open before it."""
     marks, info = line[1], line[2]
     if not fence:
@@ -238,10 +211,10 @@ def _fences_and_text(text: str) -> list[Token]:
     opened: re.Match[str] | None = None
     done = 0
     for number, line in enumerate(lines):
-        found = _FENCE_LINE.match(line) if "```" in line or "~~~" in line else None
+        found = FENCE_LINE.match(line) if "```" in line or "~~~" in line else None
         if found is None:
             continue
-        before, after = opened[1] if opened else "", _fence_after(found, opened[1] if opened else "")
+        before, after = opened[1] if opened else "", fence_after(found, opened[1] if opened else "")
         if bool(before) == bool(after):
             continue
         end = number if after else number + 1
@@ -252,13 +225,20 @@ def _fences_and_text(text: str) -> list[Token]:
 
 
 def _closes(line: str, fence: re.Match[str], lines: int) -> bool:
-    found = _FENCE_LINE.match(line)
-    return lines > 1 and found is not None and not _fence_after(found, fence[1])
+    found = FENCE_LINE.match(line)
+    return lines > 1 and found is not None and not fence_after(found, fence[1])
 
 
 def _read_inline(state: StateCore) -> None:
     """Reads the marks in the lines, as many as the length of the text allows. What has more is left as it is."""
     room = FREE_MARKS + len(state.src) // CHARS_PER_MARK
+    all_marks = count_marks(state.src)
+    if all_marks <= room and state.src.count("[") * all_marks <= BRACKET_STEPS:
+        for token in state.tokens:
+            if token.type == "inline":
+                token.children = []
+                state.md.inline.parse(token.content, state.md, state.env, token.children)
+        return
     for token in state.tokens:
         if token.type == "inline":
             content, token.children = token.content, []
@@ -341,33 +321,22 @@ def is_safe_link(url: str) -> bool:
 
 def _bare_url(state: StateInline, silent: bool) -> bool:
     """An address in the text is a link, so that a ``_`` or ``*`` in it is not taken for a style."""
+    from openclaw.outbound.markdown_inline import address_before
+
     if state.src[state.pos] != ":" or state.linkLevel > 0:
         return False
-    scheme, rest = (
-        _URL_SCHEME.search(state.pending[-_SCHEME_ROOM:]),
-        _URL_REST.match(state.src, state.pos, state.posMax),
-    )
-    if scheme is None or rest is None or len(url := _without_end(scheme[0] + rest[0])) <= len(scheme[0]) + 3:
+    found = address_before(state.pending, state.src, state.pos, state.posMax)
+    if found is None:
         return False
+    scheme, url = found
     if not silent:
-        state.pending = state.pending[: -len(scheme[0])]
+        state.pending = state.pending[: -len(scheme)]
         opening = state.push("link_open", "a", 1)
         opening.attrs, opening.markup = {"href": url}, BARE
         state.push("text", "", 0).content = url
         state.push("link_close", "a", -1)
-    state.pos += len(url) - len(scheme[0])
+    state.pos += len(url) - len(scheme)
     return True
-
-
-def _without_end(url: str) -> str:
-    """Takes off the punctuation and brackets behind an address."""
-    missing = {")": url.count(")") - url.count("("), "]": url.count("]") - url.count("[")}
-    end = len(url)
-    while end and (url[end - 1] in ".,;:!?'*_~|" or missing.get(url[end - 1], 0) > 0):
-        end -= 1
-        if url[end] in missing:
-            missing[url[end]] -= 1
-    return url[:end]
 
 
 class _Writer:
@@ -396,7 +365,7 @@ class _Writer:
             match token.type:
                 case "inline":
                     heading = index > 0 and tokens[index - 1].type == "heading_open" and self._layout.headings
-                    self._inline(token.children or [], heading=heading)
+                    self.write_inline(token.children or [], heading=heading)
                 case "paragraph_open" | "heading_open":
                     self._next_block(token)
                 case "bullet_list_open":
@@ -488,7 +457,7 @@ class _Writer:
 
     # Inside a line
 
-    def _inline(self, children: Sequence[Token], *, heading: bool) -> None:
+    def write_inline(self, children: Sequence[Token], *, heading: bool = False) -> None:
         if not children:
             return
         self._start_line()
@@ -567,81 +536,3 @@ class _Writer:
 def _language(info: str) -> str:
     words = info.split()
     return words[0] if words else ""
-
-
-# Tables
-
-
-def may_have_tables(markdown: str) -> bool:
-    """Whether there may be a table, and none with more cells than can be read quickly."""
-    if "|" not in markdown:
-        return False
-    lines = markdown.split("\n")
-    columns = max((line.count("|") for line in lines if _is_table_rule(line)), default=0)
-    # The parser fills up each row to the width of the header, so a few short lines can become a very large table.
-    return 0 < columns * len(lines) <= EMPTY_CELLS + 2 * len(markdown) and markdown.count("|") <= TABLE_CELLS
-
-
-def _is_table_rule(line: str) -> bool:
-    """Whether this may be the line below the header of a table."""
-    return "-" in line and "|" in line and not line.strip("|:- \t")
-
-
-def _table_cells(tokens: Sequence[Token], index: int) -> tuple[list[str], list[list[str]]]:
-    rows: list[list[str]] = []
-    for token in islice(tokens, index + 1, None):
-        if token.type == "table_close" and token.level == tokens[index].level:
-            break
-        if token.type == "tr_open":
-            rows.append([])
-        elif token.type == "inline":
-            rows[-1].append(token.content.strip())
-    return rows[0], rows[1:]
-
-
-def _table_code(header: list[str], rows: list[list[str]]) -> str:
-    table = [[_cell_text(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(3, *(_width(row[column]) for row in table if column < len(row))) for column in range(len(header))]
-
-    def line(cells: list[str], fill: Callable[[str, int], str]) -> str:
-        return "| " + " | ".join(fill(cell, width) for cell, width in zip(cells, widths, strict=False)) + " |"
-
-    def padded(cell: str, width: int) -> str:
-        return cell + " " * (width - _width(cell))
-
-    lines = [line(table[0], padded), line(["-" * width for width in widths], padded)]
-    lines += [line(row, padded) for row in table[1:]]
-    longest = max((len(run) for text in lines for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return "\n".join([fence, *lines, fence])
-
-
-def _table_bullets(header: list[str], rows: list[list[str]]) -> str:
-    def named(column: int, cell: str) -> str:
-        name = header[column] if column < len(header) and header[column] else f"Column {column + 1}"
-        return f"• {name}: {cell}"
-
-    if len(header) < 2 or not rows:
-        cells = [named(0, row[0]) for row in rows if row and row[0]]
-        return "\n\n".join(cells) if cells else " ".join(header)
-    entries: list[str] = []
-    for row in rows:
-        first = row[0] if row else ""
-        lines = [first if not first or first.startswith(("**", "`")) else f"**{first}**"]
-        lines += [named(column, cell) for column, cell in enumerate(row) if column and cell]
-        entries.append("\n".join(line for line in lines if line))
-    return "\n\n".join(entry for entry in entries if entry)
-
-
-def _cell_text(cell: str) -> str:
-    if _PLAIN_CELL.fullmatch(cell):
-        return cell
-    return parse_markdown(cell, Layout(headings=False)).text.replace("\n", " ") if cell else ""
-
-
-def _width(text: str) -> int:
-    """Columns of a terminal or of a font with fixed width."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
-    return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from markdown_it import MarkdownIt
+from markdown_it.common.utils import mdTrim
 from markdown_it.parser_block import ParserBlock
 from markdown_it.parser_inline import ParserInline
 from markdown_it.ruler import Ruler
@@ -27,6 +28,8 @@ from markdown_it.rules_block import (
     html_block,
     lheading,
     list_block,
+    paragraph,
+    table,
 )
 from markdown_it.rules_core import StateCore, text_join
 from markdown_it.rules_inline import (
@@ -46,18 +49,10 @@ from markdown_it.rules_inline import (
 from markdown_it.token import Token
 from markdown_it.utils import EnvType
 
+from openclaw.outbound.markdown_inline import QuickToken, read_plain_marks
+
 BlockRule: TypeAlias = Callable[[StateBlock, int, int, bool], bool]
 InlineRule: TypeAlias = Callable[[StateInline, bool], bool]
-BLOCK_STARTS: dict[BlockRule, str] = {
-    fence: "`~",
-    blockquote: ">",
-    hr: "*-_",
-    list_block: "*-+0123456789",
-    heading: "#",
-    code: "",
-    html_block: "",
-}
-"""What the first line of a block begins with. Code begins with blanks, and HTML is not read. Others: with anything."""
 INLINE_STARTS: dict[InlineRule, str] = {
     text: "",
     newline: "\n",
@@ -78,6 +73,13 @@ _UNDERLINE = re.compile(r"(?m)[-=][ \t]{0,200}$")
 _LINE_BELOW = "has_underline"
 _DEEP = 4
 """Lines with so many blanks more than their block are code."""
+EMPTY_CELLS = 500
+"""So many cells of a table may have been left out in the text, besides what its length allows."""
+_BAR = re.compile(r"(?<!\\)\|")
+_PLAIN_ITEM = r"(?=[^\s\-+*_#>`~\d]|[-+*_]{1,2}[^\s\-+*_]|`(?!``)|~(?!~~)|\d(?!\d{0,8}[.)](?:\s|$)))([^\n]*)(?:\n|$)"
+_BULLET_ITEMS = {bullet: re.compile(re.escape(bullet) + " " + _PLAIN_ITEM) for bullet in "-+*"}
+_NUMBER_ITEMS = {end: re.compile(r"([0-9]{1,9})" + re.escape(end) + " " + _PLAIN_ITEM) for end in ".)"}
+"""An item of a list that is one line of text."""
 _PLAIN_ADDRESS = re.compile(r"(?a)https?://[a-z0-9]{1,60}(?:[.-][a-z0-9]{1,60}){0,9}(?:/[\w./?=&#+,@;~-]{0,2000})?")
 
 
@@ -122,13 +124,31 @@ class _Starts:
         return self._at.get(character, self._others)
 
 
+class _BlockState(StateBlock):
+    def push(self, ttype: str, tag: str, nesting: Literal[-1, 0, 1]) -> Token:
+        if nesting < 0:
+            self.level -= 1
+        token = QuickToken(ttype, tag, nesting, self.level)
+        token.block = True
+        if nesting > 0:
+            self.level += 1
+        self.tokens.append(token)
+        return token
+
+
 class _Blocks(ParserBlock):
     def __init__(self) -> None:
         super().__init__()
         ruler = _BlockRuler()
         for rule in self.ruler.__rules__:
-            ruler.push(rule.name, rule.fn, {"alt": rule.alt})
+            ruler.push(rule.name, REPLACED.get(rule.fn, rule.fn), {"alt": rule.alt})
         self.ruler = ruler
+
+    def parse(self, src: str, md: MarkdownIt, env: EnvType, outTokens: list[Token]) -> list[Token] | None:
+        if src:
+            state = _BlockState(src, md, env, outTokens)
+            self.tokenize(state, state.line, state.lineMax)
+        return outTokens
 
     @cached_property
     def _starts(self) -> _Starts:
@@ -192,6 +212,125 @@ def _underlined(state: StateBlock, startLine: int, endLine: int, silent: bool) -
     return bool(state.env[_LINE_BELOW]) and lheading(state, startLine, endLine, silent)
 
 
+def _short_paragraph(state: StateBlock, startLine: int, endLine: int, silent: bool) -> bool:
+    """A paragraph. Most are one line before a blank one."""
+    following = startLine + 1
+    if following < state.lineMax and not state.isEmpty(following):
+        return paragraph(state, startLine, endLine, silent)
+    state.line = following
+    content = mdTrim(state.src[state.bMarks[startLine] + state.tShift[startLine] : state.eMarks[startLine]])
+    state.tokens += _paragraph_tokens(content, startLine, state.level)
+    return True
+
+
+def _paragraph_tokens(content: str, line: int, level: int) -> tuple[Token, Token, Token]:
+    opening = QuickToken("paragraph_open", "p", 1, level)
+    inline = QuickToken("inline", "", 0, level + 1, content)
+    closing = QuickToken("paragraph_close", "p", -1, level)
+    opening.map, inline.map, inline.children = [line, line + 1], [line, line + 1], []
+    opening.block = inline.block = closing.block = True
+    return opening, inline, closing
+
+
+def _list(state: StateBlock, startLine: int, endLine: int, silent: bool) -> bool:
+    """A list. One whose items are a line each is read here, if a blank line and ordinary text follow."""
+    if silent or state.level or state.sCount[startLine] or state.blkIndent:
+        return list_block(state, startLine, endLine, silent)
+    items = _plain_items(state, startLine, endLine)
+    end = startLine + len(items)
+    following = state.skipEmptyLines(end)
+    ends = following >= endLine or (
+        following > end and not state.sCount[following] and state.src[state.bMarks[following]] not in "-+*0123456789"
+    )
+    if not items or not ends:
+        return list_block(state, startLine, endLine, silent)
+    marker = items[0][0].strip("0123456789 ")[0]
+    number = items[0][1] if items[0].re.groups > 1 else ""
+    name, tag = ("ordered_list", "ol") if number else ("bullet_list", "ul")
+    opening = state.push(f"{name}_open", tag, 1)
+    opening.map, opening.markup = [startLine, following], marker
+    if number and int(number) != 1:
+        opening.attrs = {"start": int(number)}
+    item_close = QuickToken("list_item_close", "li", -1, 1, "", marker)
+    item_close.block = True
+    for line, item in enumerate(items, startLine):
+        item_open = QuickToken("list_item_open", "li", 1, 1, "", marker)
+        item_open.block, item_open.map = True, [line, line + 1]
+        item_open.info = item[1] if number else ""
+        tokens = _paragraph_tokens(mdTrim(item[item.re.groups]), line, 2)
+        tokens[0].hidden = tokens[2].hidden = True
+        state.tokens += (item_open, *tokens, item_close)
+        if line == end - 1:
+            item_open.map = [line, following]
+    state.push(f"{name}_close", tag, -1).markup = marker
+    state.line = following
+    return True
+
+
+def _plain_items(state: StateBlock, startLine: int, endLine: int) -> list[re.Match[str]]:
+    """The items of a list from a line on that are one line of text each."""
+    text, start = state.src, state.bMarks[startLine]
+    if text[start] in _BULLET_ITEMS:
+        items = _BULLET_ITEMS[text[start]]
+    else:
+        items = _NUMBER_ITEMS["." if _NUMBER_ITEMS["."].match(text, start) else ")"]
+    found: list[re.Match[str]] = []
+    for line in range(startLine, endLine):
+        item = items.match(text, state.bMarks[line])
+        if item is None:
+            break
+        found.append(item)
+    return found
+
+
+def table_rows(state: StateBlock, startLine: int, endLine: int, silent: bool) -> bool:
+    """A table as one token with the cells of its rows. Cells that are left out are empty, or missing if many are."""
+    if not table(state, startLine, endLine, True):
+        return False
+    if silent:
+        return True
+    parent, state.parentType = state.parentType, "table"
+    ends = state.md.block.ruler.getRules("blockquote")
+    rows = [_cells(state, startLine)]
+    columns, line, room = len(rows[0]), startLine + 2, EMPTY_CELLS
+    while line < endLine and state.sCount[line] >= state.blkIndent and not state.isEmpty(line):
+        if state.is_code_block(line) or any(rule(state, line, endLine, True) for rule in ends):
+            break
+        row = _cells(state, line)[:columns]
+        room += 2 * (state.eMarks[line] - state.bMarks[line])
+        if len(row) < columns <= room:
+            room -= columns - len(row)
+            row += [""] * (columns - len(row))
+        rows.append(row)
+        line += 1
+    opening = state.push("table_open", "table", 1)
+    opening.map, opening.meta = [startLine, line], {"rows": rows}
+    state.push("table_close", "table", -1)
+    state.parentType, state.line = parent, line
+    return True
+
+
+def _cells(state: StateBlock, line: int) -> list[str]:
+    text = mdTrim(state.src[state.bMarks[line] + state.tShift[line] : state.eMarks[line]])
+    cells = [mdTrim(cell.replace("\\|", "|")) for cell in _BAR.split(text)] if "\\" in text else text.split("|")
+    first, last = text.startswith("|"), len(cells) - (not cells[-1] and len(cells) > 1)
+    return list(map(mdTrim, cells[first:last]))
+
+
+REPLACED: dict[BlockRule, BlockRule] = {list_block: _list, paragraph: _short_paragraph}
+"""Rules of the library with a shorter way for what is most frequent."""
+BLOCK_STARTS: dict[BlockRule, str] = {
+    fence: "`~",
+    blockquote: ">",
+    hr: "*-_",
+    _list: "*-+0123456789",
+    heading: "#",
+    code: "",
+    html_block: "",
+}
+"""What the first line of a block begins with. Code begins with blanks, and HTML is not read. Others: with anything."""
+
+
 # Inside paragraphs
 
 
@@ -248,6 +387,10 @@ class _Inlines(ParserInline):
         state.cache[place] = state.pos
 
     def parse(self, src: str, md: MarkdownIt, env: EnvType, tokens: list[Token]) -> list[Token]:
+        read = read_plain_marks(src, "<" in self._rules)
+        if read is not None:
+            tokens += read
+            return tokens
         state = StateInline(src, md, env, tokens)
         self.tokenize(state)
         if _PAIRED.search(src):

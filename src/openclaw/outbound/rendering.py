@@ -19,13 +19,12 @@ from openclaw.outbound.markdown import (
     Kind,
     Layout,
     Span,
-    TableMode,
-    convert_tables,
     html_parser,
     is_safe_link,
     parse_markdown,
     write_tokens,
 )
+from openclaw.outbound.markdown_tables import TableMode, convert_tables, may_be_html_table
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -35,7 +34,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 TABLES: dict[Format, TableMode] = {"whatsapp": "bullets", "signal": "bullets"}
 """How tables are shown where nothing is configured. Everywhere else they are blocks of code."""
 
-_CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\u0085\u2028\u2029]")
+CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\u0085\u2028\u2029]")
 # Whoever talks to the agent could have it call a whole channel, so calls to many (<!channel>) are text.
 _SLACK_TOKEN = re.compile(r"<(?:(?:[@#]|!date\^)[^<>\s]{1,200}|(?:mailto:|tel:|https?://|slack://)[^<>\s]{1,2000})>")
 _SIGNAL_STYLES: dict[Kind, str] = {
@@ -272,7 +271,7 @@ def _utf16_places(text: str) -> Callable[[int], int]:
 
 
 def _matrix(markdown: str) -> Rendered:
-    parser = html_parser(markdown)
+    parser = html_parser(may_be_html_table(markdown))
     tokens = parser.parse(markdown)
     tables = any(token.type == "table_open" for token in tokens)
     text = _plain(markdown).text if tables else _plain_text(write_tokens(tokens, Layout()))
@@ -306,7 +305,7 @@ def _harmless(children: Sequence[Token]) -> list[Token]:
 
 def _irc(markdown: str) -> Rendered:
     """One line of the text is one message. Control characters of the text itself are left out."""
-    document = _with_links_as_text(parse_markdown(_CONTROLS.sub(" ", markdown), Layout(bullet="- ")))
+    document = _with_links_as_text(parse_markdown(CONTROLS.sub(" ", markdown), Layout(bullet="- ")))
     marked = _marked(document.text, [span for span in document.spans if span.kind in _IRC_CODES], _IRC_CODES)
     text = "\n".join(line.rstrip() for line in marked.split("\n") if line.strip())
     return Rendered(text, size=len(text.encode("utf-8", "replace")))

@@ -31,7 +31,7 @@ def public_page(
 
 
 def public_messages(entries: Sequence[Entry], shown: Shown = lambda message: message) -> list[dict[str, Any]]:
-    """All messages of the branch, without compaction. Entries that cannot be read are left out."""
+    """All messages of the branch, without compaction. What cannot be read or says nothing is left out."""
     messages: list[Message] = []
     for entry in entries:
         if entry.type != "message":
@@ -42,7 +42,21 @@ def public_messages(entries: Sequence[Entry], shown: Shown = lambda message: mes
             continue
         if message is not None and (message := shown(message)) is not None:
             messages.append(message)
-    return to_public(messages)
+    return [message for message in to_public(messages) if message["content"]]
+
+
+def with_their_calls(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The end of a conversation, in the public shape, without tool results whose calls are not in it."""
+    kept: list[dict[str, Any]] = []
+    called: set[str] = set()
+    for message in messages:
+        blocks = message["content"]
+        if isinstance(blocks, list):
+            called |= {block["id"] for block in blocks if block["type"] == "tool_use"}
+            blocks = [one for one in blocks if one["type"] != "tool_result" or one["tool_use_id"] in called]
+        if blocks:
+            kept.append({**message, "content": blocks})
+    return kept
 
 
 class CannotImport(Exception):

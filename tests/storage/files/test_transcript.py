@@ -288,9 +288,28 @@ async def test_full_disk_is_reported_and_costs_nothing_else(tmp_path, store, mon
     assert any("damaged" in warning for warning in again.warnings)
 
 
-async def test_file_removed_in_use_is_begun_anew(tmp_path, store):
+@pytest.mark.parametrize("use", ["tail", "entries", "append"])
+async def test_file_removed_in_use_is_written_again(tmp_path, store, use):
+    transcript = await store.open(REF)
+    for word in ("one", "two"):
+        await transcript.append(user(word))
+    before = file_of(tmp_path).read_bytes()
+    file_of(tmp_path).unlink()
+    if use == "tail":
+        assert len(await store.tail(REF, 10)) == 2
+    elif use == "entries":
+        assert len(await transcript.path_entries()) == 2
+    else:
+        await transcript.append(user("three"))
+    assert file_of(tmp_path).read_bytes().startswith(before)
+    assert texts(await reopened(tmp_path)) == texts(transcript)
+    assert "written again" in transcript.warnings[0]
+
+
+async def test_file_removed_while_it_is_closed_is_begun_anew(tmp_path, store):
     transcript = await store.open(REF)
     await transcript.append(user("one"))
+    transcript.rest()
     file_of(tmp_path).unlink()
     await transcript.append(user("two"))
     again = await reopened(tmp_path)

@@ -197,6 +197,53 @@ class ContextPruning(Record):
     """Clearing."""
 
 
+class CliBackend(Record):
+    """A program that answers in place of a model API. `claude-cli` and `codex-cli` need no settings."""
+
+    command: str = ""
+    """The program."""
+    args: list[str] = []
+    """Its arguments; the message follows them."""
+    resume_args: list[str] = []
+    """The arguments with which it goes on with a conversation of its own; {sessionId} is replaced."""
+    output: Literal["json", "text", "jsonl"] = "json"
+    """What it prints: a JSON object, plain text, or an object in each line."""
+    resume_output: Literal["json", "text", "jsonl"] | None = None
+    """What it prints with resumeArgs; unset means the same."""
+    input: Literal["arg", "stdin"] = "arg"
+    """How it gets the message: as its last argument or on its standard input."""
+    max_prompt_arg_chars: Positive | None = None
+    """A longer message goes to the standard input. Unset means 100000."""
+    env: dict[str, Sensitive] = {}
+    """Its environment variables, in addition to those of the Gateway."""
+    clear_env: list[str] = []
+    """Variables of the Gateway that it does not get."""
+    model_arg: str | None = None
+    """The argument before the name of the model."""
+    model_aliases: dict[str, str] = {}
+    """What the program calls a model, by the id that is used here."""
+    session_arg: str | None = None
+    """The argument before the id of its conversation."""
+    session_args: list[str] = []
+    """Several arguments for the id; {sessionId} is replaced."""
+    session_mode: Literal["always", "existing", "none"] = "existing"
+    """always: a new conversation gets an id from here. existing: the program prints the id. none: it keeps nothing."""
+    session_id_fields: list[str] = []
+    """Fields of its JSON that hold the id; unset means the usual names, such as session_id."""
+    system_prompt_arg: str | None = None
+    """The argument before the system prompt. Unset: the program gets none."""
+    system_prompt_mode: Literal["append", "replace"] = "append"
+    """What systemPromptArg does in the program; it changes nothing here."""
+    system_prompt_when: Literal["first", "always", "never"] = "first"
+    """Whether it gets the system prompt with every message or only when a conversation begins."""
+    image_arg: str | None = None
+    """The argument before the path of a picture. Unset: it gets no pictures."""
+    image_mode: Literal["repeat", "list"] = "repeat"
+    """Several pictures: the argument again for each, or their paths with commas between them."""
+    serialize: bool = True
+    """It gives one answer at a time."""
+
+
 class SandboxPrune(Record):
     idle_hours: Count = 24
     """Remove a sandbox that was not used for this long; 0 is never. A folder that holds work is kept."""
@@ -453,8 +500,8 @@ class AgentDefaults(Record):
     """Follow-up requests when an answer was cut by the output limit."""
     budget: Budget = Budget()
     """Limits on spending."""
-    cli_backends: dict[str, OpenMap] = {}
-    """Command-line programs that answer in place of a model API."""
+    cli_backends: dict[str, CliBackend] = {}
+    """Programs that answer in place of a model API, by the provider that their models have."""
 
 
 class Identity(Record):

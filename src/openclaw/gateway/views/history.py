@@ -15,12 +15,14 @@ from openclaw.agent.request_log import preview, role_of
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, user_text
 from openclaw.outbound.visible import media_of, visible_message
 from openclaw.runs.queue import COLLECTED
-from openclaw.sessions.export import public_messages
+from openclaw.sessions.export import public_messages, with_their_calls
 from openclaw.sessions.prompt_prefix import as_typed, is_internal, without_wrappers
 from openclaw.storage.base import Entry
 from openclaw.text import clipped
 
 MAX_BYTES = 6 * 1024 * 1024
+LARGEST_MESSAGE = MAX_BYTES // 2
+"""Of a larger message only the beginning is part of a history."""
 _OURS = "gateway-injected"
 """The model name in messages of the Gateway itself."""
 
@@ -50,7 +52,7 @@ def read_history(entries: Sequence[Entry], *, public: bool, with_reasoning: bool
     """
     entries = joined_parts(entries)
     if public:
-        said = public_messages(entries, partial(as_people_see_it, with_reasoning=with_reasoning))
+        said = with_their_calls(public_messages(entries, partial(as_people_see_it, with_reasoning=with_reasoning)))
         return _within_budget([msgspec.Raw(msgspec.json.encode(item)) for item in said])
     return _within_budget([raw for entry in entries if (raw := _stored(entry, with_reasoning)) is not None])
 
@@ -265,11 +267,23 @@ def as_people_see_it(message: Message, *, with_reasoning: bool) -> Message | Non
 
 def _within_budget(items: list[msgspec.Raw]) -> list[msgspec.Raw]:
     total = 0
+    items = [_shortened(item) if len(bytes(item)) > LARGEST_MESSAGE else item for item in items]
     for place in range(len(items) - 1, -1, -1):
         total += len(bytes(items[place])) + 1
         if total > MAX_BYTES:
             return items[place + 1 :]
     return items
+
+
+def _shortened(item: msgspec.Raw) -> msgspec.Raw:
+    """The beginning of a message so large that there would be no room for what was said before it."""
+    message = msgspec.json.decode(item)
+    content = message.get("content")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if isinstance(blocks, list):
+        message["content"] = [_lean_block(cast("dict[str, Any]", one), LONGEST_WORDS) for one in blocks if _kind(one)]
+    message.pop("details", None)
+    return msgspec.Raw(msgspec.json.encode(message))
 
 
 _CUT = b'"length"'

@@ -12,7 +12,7 @@ import re
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -150,6 +150,14 @@ class AppendFile:
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
         return size
 
+    def put_back(self) -> bool:
+        """Writes the file again, byte for byte, if somebody removed it while it was open. Returns whether it did."""
+        if self._fd < 0 or os.fstat(self._fd).st_nlink > 0 or self.path.exists():
+            return False
+        put_in_place(write_beside(self.path, _blocks_of(self._fd)), self.path)
+        self._open()
+        return True
+
     def append(self, data: bytes, *, looked: bool = False) -> int:
         """Writes ``data`` at the end and returns its offset.
 
@@ -249,6 +257,13 @@ class AppendFile:
         status = os.fstat(self._fd)
         self._named_on_disk = self._named_on_disk and status.st_size > 0
         return status
+
+
+def _blocks_of(fd: int) -> Iterator[bytes]:
+    offset = 0
+    while block := os.pread(fd, 1 << 20, offset):
+        yield block
+        offset += len(block)
 
 
 def _open_or_make(path: Path) -> int:

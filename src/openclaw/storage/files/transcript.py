@@ -88,6 +88,7 @@ class FileTranscript(IndexedTranscript):
     def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
         """Appends the entries that are new, each as the child of the one before, in one write."""
         self._new_entries(entries)
+        self.put_back()
         if self._file.look() == 0 and (self._index.header is not None or self._index.ids):
             self._index = TranscriptIndex()
             self._index.warn("the file was removed while it was in use; it was begun anew")
@@ -137,12 +138,20 @@ class FileTranscript(IndexedTranscript):
             return built.value
 
     async def _entries(self, places: Sequence[int]) -> list[Entry]:
+        self.put_back()
         index = self._index
         named = [(index.ids[place], index.parent_id(place), index.types[place]) for place in places]
         raws = await asyncio.to_thread(list, read_spans(self._file.path, index.spans(places)))
         return [Entry(*names, readable(raw)) for names, raw in zip(named, raws, strict=True)]
 
     # Life
+
+    def put_back(self) -> bool:
+        """Writes the file again if somebody removed it while the session was in use. Returns whether it did."""
+        if not self._file.put_back():
+            return False
+        self._index.warn("the file was removed while it was in use; it was written again")
+        return True
 
     @property
     def busy(self) -> bool:
@@ -420,6 +429,8 @@ class FileTranscriptStore:
                 if found is not None:
                     return found
             path = await self._plain(ref)
+        elif path is None and (in_use := self._known(ref)) is not None and in_use.put_back():
+            path = Path(in_use.path)
         if path is None:
             return []
         live = self._live.get(os.path.realpath(path))

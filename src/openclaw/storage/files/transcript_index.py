@@ -44,6 +44,8 @@ class Envelope(msgspec.Struct):
 
 
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
+_any_json = msgspec.json.Decoder(msgspec.Raw)
+"""Looks whether a line is JSON, and makes nothing of it."""
 
 
 def read_envelope(line: bytes) -> Envelope | None:
@@ -67,11 +69,19 @@ def read_envelope(line: bytes) -> Envelope | None:
 
 
 def readable(raw: bytes) -> bytes:
-    """Returns the line as valid UTF-8. A client would close its connection over anything else."""
+    """Returns the line as JSON that every reader takes. A client would close its connection over broken UTF-8.
+
+    Other programs write half surrogate pairs, which strict readers refuse. They become U+FFFD.
+    """
     try:
         raw.decode()
     except UnicodeDecodeError:
-        return raw.decode(errors="replace").encode()
+        raw = raw.decode(errors="replace").encode()
+    try:
+        _any_json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        fields = fields_of(raw)
+        return json_text.encode(fields) if fields else raw
     return raw
 
 

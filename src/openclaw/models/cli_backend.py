@@ -1,0 +1,419 @@
+"""Programs on this machine that answer in place of a model API, such as the command-line agents of vendors.
+
+A program is started for each answer. It gets the system prompt and the new message, prints its answer and ends. It has
+tools of its own and none of ours. A program that keeps conversations goes on with its own as long as it holds what ours
+holds. Otherwise it begins anew and gets our whole conversation as text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import tempfile
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from openclaw import json_text
+from openclaw.clock import Clock
+from openclaw.config.schema.agents import CliBackend
+from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolResultMessage, UserMessage
+from openclaw.models.base import CLI_API, Model, ModelError, ModelRequest, StreamEvent
+from openclaw.models.errors import classify
+from openclaw.models.http import BlockBuilder, MessageBuilder
+
+if TYPE_CHECKING:
+    from openclaw.config.schema import Config
+
+LONGEST_ARGUMENT = 100_000
+"""Bytes. A longer text goes to the program's standard input, because Linux takes no argument of 128 KiB."""
+LONGEST_OUTPUT = 16 * 1024 * 1024
+LONGEST_RESULT = 2000
+"""Characters of a tool result in the text of a conversation."""
+LONGEST_COMPLAINT = 600
+CONVERSATIONS_KEPT = 1024
+NO_TOOLS = "Tools of OpenClaw are not available in this session; answer with words."
+SESSION_PLACE = "{sessionId}"
+_SUFFIXES = {"image/png": ".png", "image/gif": ".gif", "image/webp": ".webp"}
+_SESSION_FIELDS = ("session_id", "sessionId", "conversation_id", "conversationId", "thread_id")
+_CLAUDE_NAMES = {
+    f"{prefix}{family}{version}": family
+    for prefix in ("", "claude-")
+    for family, versions in (("opus", ("-4.6", "-4-6", "-4.5", "-4-5", "-4")), ("sonnet", ("-4.5", "-4-5", "-4")),
+                             ("haiku", ("-4.5", "-4-5", "-3.5", "-3-5")))
+    for version in versions
+}  # fmt: skip
+_CODEX_ARGS = ["--color", "never", "--sandbox", "read-only", "--skip-git-repo-check"]
+KNOWN_BACKENDS: dict[str, CliBackend] = {
+    "claude-cli": CliBackend(
+        command="claude",
+        args=["-p", "--output-format", "json"],
+        resume_args=["-p", "--output-format", "json", "--resume", SESSION_PLACE],
+        model_arg="--model",
+        model_aliases=_CLAUDE_NAMES,
+        system_prompt_arg="--append-system-prompt",
+        session_arg="--session-id",
+        session_mode="always",
+        clear_env=["ANTHROPIC_API_KEY"],
+    ),
+    "codex-cli": CliBackend(
+        command="codex",
+        args=["exec", "--json", *_CODEX_ARGS],
+        resume_args=["exec", "resume", SESSION_PLACE, *_CODEX_ARGS],
+        output="jsonl",
+        resume_output="text",
+        model_arg="--model",
+        image_arg="--image",
+        session_mode="existing",
+        session_id_fields=["thread_id"],
+    ),
+}
+"""What is known of two programs. A setting in the configuration replaces the one here."""
+
+
+def backend_of(config: Config, provider: str) -> CliBackend | None:
+    """The program that answers for a provider's models. None: the provider is not a program."""
+    known = KNOWN_BACKENDS.get(provider)
+    given = next((one for name, one in config.agents.defaults.cli_backends.items() if name.lower() == provider), None)
+    if given is None or known is None:
+        return given or known
+    usual = CliBackend()
+    own = {name: getattr(given, name) for name in CliBackend.__struct_fields__}
+    return msgspec.structs.replace(
+        known, **{name: value for name, value in own.items() if value != getattr(usual, name)}
+    )
+
+
+def cli_model(provider: str, model_id: str, window: int) -> Model:
+    return Model(
+        provider=provider, id=model_id, name=model_id, api=CLI_API, context_window=window, input=("text", "image")
+    )
+
+
+class CliProvider:
+    """Answers with the configured programs. ``config`` gives the current configuration."""
+
+    def __init__(self, config: Callable[[], Config], environ: Mapping[str, str], clock: Clock) -> None:
+        self._config = config
+        self._environ = environ
+        self._clock = clock
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._conversations: OrderedDict[tuple[str, str], ProgramConversation] = OrderedDict()
+
+    async def stream(self, request: ModelRequest, api_key: str = "") -> AsyncGenerator[StreamEvent]:
+        provider = request.model.provider
+        backend = backend_of(self._config(), provider)
+        if backend is None or not backend.command:
+            raise ModelError(f"agents.defaults.cliBackends.{provider}.command is not set; name the program there.")
+        turn = self._turns.setdefault(provider, asyncio.Lock()) if backend.serialize else contextlib.nullcontext()
+        async with turn:
+            text = await self._answer(backend, request)
+        builder = MessageBuilder(request.model, self._clock.now_ms())
+        builder.text(builder.open(BlockBuilder(kind="text")), text)
+        builder.done("stop")
+        for event in builder.take():
+            yield event
+
+    async def _answer(self, backend: CliBackend, request: ModelRequest) -> str:
+        place = (request.session_id, request.model.provider)
+        known = self._conversations.pop(place, None) if request.session_id else None
+        resumed = known if known is not None and known.holds(request.messages) else None
+        folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="openclaw-cli-")
+        try:
+            call = program_call(backend, request, resumed)
+            await asyncio.to_thread(call.put_pictures, Path(folder))
+            environ = {name: value for name, value in self._environ.items() if not name.startswith("OPENCLAW_")}
+            for name in backend.clear_env:
+                environ.pop(name, None)
+            printed = await run_program(
+                call.argv(backend), call.standard_input, request.workspace or folder, {**environ, **backend.env}
+            )
+        except ProgramFailed as failed:
+            found = classify(None, str(failed))
+            # The program may have forgotten its conversation. The next try begins a new one.
+            again = found.retryable or resumed is not None
+            raise ModelError(f"{backend.command}: {failed}", kind=found.kind, retryable=again) from None
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        answer = read_output(printed, call.output, backend.session_id_fields or _SESSION_FIELDS)
+        if answer.failed:
+            found = classify(None, answer.text)
+            raise ModelError(f"{backend.command}: {answer.text}", kind=found.kind, retryable=found.retryable)
+        own_id = answer.session_id or call.session_id
+        if request.session_id and own_id and backend.session_mode != "none":
+            said = AssistantMessage(content=[TextBlock(text=answer.text)], api="", provider="", model="")
+            self._conversations[place] = ProgramConversation.of(own_id, [*request.messages, said])
+            while len(self._conversations) > CONVERSATIONS_KEPT:
+                self._conversations.popitem(last=False)
+        return answer.text
+
+
+class ProgramConversation(msgspec.Struct, frozen=True):
+    """A conversation that a program keeps, and what it holds of ours."""
+
+    session_id: str
+    length: int
+    digest: bytes
+
+    @staticmethod
+    def of(session_id: str, messages: Sequence[Message]) -> ProgramConversation:
+        return ProgramConversation(session_id, len(messages), _digest(messages))
+
+    def holds(self, messages: Sequence[Message]) -> bool:
+        """Whether it is the beginning of these messages, and something follows."""
+        return len(messages) > self.length and _digest(messages[: self.length]) == self.digest
+
+
+def _digest(messages: Sequence[Message]) -> bytes:
+    hashed = hashlib.sha256()
+    for message in messages:
+        hashed.update(f"{_speaker(message)}\0{_words(message)}\0".encode("utf-8", "surrogatepass"))
+    return hashed.digest()
+
+
+# The command
+
+
+class ProgramCall(msgspec.Struct, kw_only=True):
+    """How a program is started for one answer."""
+
+    arguments: list[str]
+    prompt: str
+    pictures: list[ImageBlock]
+    picture_paths: list[str] = []
+    session_id: str
+    """The conversation that the program begins or goes on with. Empty: it has none, or names it itself."""
+    output: str
+    on_standard_input: bool
+
+    @property
+    def standard_input(self) -> bytes:
+        return self.prompt.encode("utf-8", "replace") if self.on_standard_input else b""
+
+    def put_pictures(self, folder: Path) -> None:
+        """Writes the pictures to files, which the program is told of. Blocking."""
+        for number, picture in enumerate(self.pictures, 1):
+            path = folder / f"picture-{number}{_SUFFIXES.get(picture.mime_type, '.jpg')}"
+            path.write_bytes(base64.b64decode(picture.data))
+            self.picture_paths.append(str(path))
+
+    def argv(self, backend: CliBackend) -> list[str]:
+        shown: list[str] = []
+        if self.picture_paths and backend.image_arg and backend.image_mode == "list":
+            shown = [backend.image_arg, ",".join(self.picture_paths)]
+        elif self.picture_paths and backend.image_arg:
+            shown = [word for path in self.picture_paths for word in (backend.image_arg, path)]
+        # A NUL cannot be part of an argument.
+        words = [*self.arguments, *shown, *([] if self.on_standard_input else [self.prompt])]
+        return [str(Path(backend.command).expanduser()), *(word.replace("\0", "") for word in words)]
+
+
+def program_call(backend: CliBackend, request: ModelRequest, resumed: ProgramConversation | None) -> ProgramCall:
+    """The command for one answer. ``resumed`` is the program's own conversation, if it goes on with one."""
+    by_arguments = resumed is not None and bool(backend.resume_args)
+    session_id = resumed.session_id if resumed is not None else ""
+    if not session_id and backend.session_mode == "always":
+        session_id = str(uuid.uuid4())
+    if by_arguments:
+        arguments = [word.replace(SESSION_PLACE, session_id) for word in backend.resume_args]
+    else:
+        arguments = [*backend.args, *_model(backend, request.model), *_system(backend, request, resumed)]
+        if session_id and backend.session_args:
+            arguments += [word.replace(SESSION_PLACE, session_id) for word in backend.session_args]
+        elif session_id and backend.session_arg:
+            arguments += [backend.session_arg, session_id]
+    new = request.messages[resumed.length :] if resumed is not None else request.messages
+    prompt = prompt_of(new)
+    most = min(backend.max_prompt_arg_chars or LONGEST_ARGUMENT, LONGEST_ARGUMENT)
+    return ProgramCall(
+        arguments=arguments,
+        prompt=prompt,
+        pictures=_pictures(new) if backend.image_arg else [],
+        session_id=session_id,
+        output=(backend.resume_output if by_arguments else None) or backend.output,
+        on_standard_input=backend.input == "stdin" or len(prompt.encode("utf-8", "replace")) > most,
+    )
+
+
+def _model(backend: CliBackend, model: Model) -> list[str]:
+    name = backend.model_aliases.get(model.id, model.id)
+    return [backend.model_arg, name] if backend.model_arg and name != "default" else []
+
+
+def _system(backend: CliBackend, request: ModelRequest, resumed: ProgramConversation | None) -> list[str]:
+    wanted = backend.system_prompt_when == "always" or (backend.system_prompt_when == "first" and resumed is None)
+    if not backend.system_prompt_arg or not wanted:
+        return []
+    parts = (request.system, request.system_suffix, NO_TOOLS if request.turn_facts else "", request.turn_facts)
+    text = "\n".join(part for part in parts if part)
+    raw = text.encode("utf-8", "replace")
+    return [backend.system_prompt_arg, raw[:LONGEST_ARGUMENT].decode("utf-8", "ignore")]
+
+
+def prompt_of(messages: Sequence[Message]) -> str:
+    """What the program is asked: the newest messages of the person, after the conversation before them if there is."""
+    last = len(messages)
+    while last > 0 and isinstance(messages[last - 1], UserMessage):
+        last -= 1
+    newest = "\n\n".join(_words(message) for message in messages[last:])
+    if last == 0:
+        return newest
+    before = "\n\n".join(f"[{_speaker(message)}]: {_words(message)}" for message in messages[:last])
+    return f"<conversation>\n{before}\n</conversation>\n\nGo on with this conversation. " + (
+        f"The newest message is:\n\n{newest}" if newest else "Say what comes next."
+    )
+
+
+def _speaker(message: Message) -> str:
+    match message:
+        case UserMessage():
+            return "User"
+        case AssistantMessage():
+            return "Assistant"
+        case _:
+            return "Tool result"
+
+
+def _words(message: Message) -> str:
+    if isinstance(message, AssistantMessage):
+        return message.text
+    if isinstance(message.content, str):
+        return message.content
+    text = "\n".join(block.text for block in message.content if isinstance(block, TextBlock))
+    return text[:LONGEST_RESULT] if isinstance(message, ToolResultMessage) else text
+
+
+def _pictures(messages: Sequence[Message]) -> list[ImageBlock]:
+    newest = messages[-1] if messages else None
+    if not isinstance(newest, UserMessage) or isinstance(newest.content, str):
+        return []
+    return [block for block in newest.content if isinstance(block, ImageBlock)]
+
+
+# The program
+
+
+class ProgramFailed(Exception):
+    """The program could not be started or ended with an error. The text says which."""
+
+
+async def run_program(argv: Sequence[str], given: bytes, folder: str, environ: Mapping[str, str]) -> str:
+    """Runs a program and returns what it printed. Whatever happens, nothing of it goes on running."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=folder,
+            env=dict(environ),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ProgramFailed(f"it cannot be started ({error.strerror or error})") from None
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    try:
+        printed, complaints, _ = await asyncio.gather(
+            _read(process.stdout), _read(process.stderr), _write(process.stdin, given)
+        )
+        status = await process.wait()
+    finally:
+        # What the program started may outlive it and must not, also if the program itself has ended.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    if status != 0:
+        said = (complaints.strip() or printed.strip())[-LONGEST_COMPLAINT:]
+        raise ProgramFailed(f"it ended with status {status}: {said}".rstrip(": "))
+    return printed
+
+
+async def _write(stream: asyncio.StreamWriter, data: bytes) -> None:
+    """Gives the program its input. A program that does not read it has closed the pipe."""
+    with contextlib.suppress(ConnectionError):
+        stream.write(data)
+        await stream.drain()
+    stream.close()
+
+
+async def _read(stream: asyncio.StreamReader) -> str:
+    """What comes of a stream, as far as it is kept. The rest is read and dropped, so that the program can end."""
+    kept = bytearray()
+    while chunk := await stream.read(64 * 1024):
+        if len(kept) < LONGEST_OUTPUT:
+            kept += chunk
+    return kept.decode("utf-8", "replace")
+
+
+# Its output
+
+
+class ProgramAnswer(msgspec.Struct, frozen=True):
+    text: str
+    session_id: str = ""
+    failed: bool = False
+
+
+def read_output(printed: str, form: str, id_fields: Sequence[str]) -> ProgramAnswer:
+    """The answer in what a program printed. Text that is not in the announced form is the answer itself."""
+    if form == "jsonl":
+        return _from_lines(printed, id_fields)
+    data = _object(printed) if form == "json" else None
+    if data is None:
+        return ProgramAnswer(printed.strip())
+    found = (_collected(data.get(name)) for name in ("message", "content", "result"))
+    text = next((one for one in found if one), "") or _collected(data)
+    return ProgramAnswer(text.strip(), _session_id(data, id_fields), data.get("is_error") is True)
+
+
+def _from_lines(printed: str, id_fields: Sequence[str]) -> ProgramAnswer:
+    texts: list[str] = []
+    session_id, plain = "", True
+    for line in printed.splitlines():
+        data = _object(line)
+        if data is None:
+            continue
+        plain = False
+        session_id = session_id or _session_id(data, id_fields)
+        item = data.get("item")
+        match cast("dict[str, Any]", item) if isinstance(item, dict) else data:
+            case {"type": str(kind), "text": str(text)} if "message" in kind:
+                texts.append(text)
+            case _:
+                pass
+    return ProgramAnswer(printed.strip() if plain else "\n".join(texts).strip(), session_id)
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        data = json_text.decode_loosely(text.strip().encode("utf-8", "replace"))
+    except ValueError:
+        return None
+    return cast("dict[str, Any]", data) if isinstance(data, dict) else None
+
+
+def _session_id(data: Mapping[str, Any], fields: Sequence[str]) -> str:
+    return next((value for name in fields if isinstance(value := data.get(name), str) and value.strip()), "")
+
+
+def _collected(value: Any, depth: int = 8) -> str:
+    """The text in a value: a string, a list of texts, or an object with ``text``, ``content`` or ``message``."""
+    if isinstance(value, str):
+        return value
+    if depth and isinstance(value, list):
+        return "".join(_collected(item, depth - 1) for item in cast("list[Any]", value))
+    if depth and isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return next(
+            (text for name in ("text", "content", "message") if (text := _collected(fields.get(name), depth - 1))), ""
+        )
+    return ""
