@@ -119,8 +119,8 @@ from openclaw.scheduler.hooks import HookRuns
 from openclaw.scheduler.tool import CronTool
 from openclaw.scheduler.turns import ScheduledTurns
 from openclaw.sessions.keys import SessionRef
-from openclaw.sessions.notes import SessionNotes
 from openclaw.sessions.search import SearchIndex, TranscriptSearch
+from openclaw.sessions.system_events import SessionNotes
 from openclaw.storage.base import (
     END_STATES,
     BlobStore,
