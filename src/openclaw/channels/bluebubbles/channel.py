@@ -16,7 +16,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest, offer
+from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest, offer, secret_of
 from openclaw.channels.bluebubbles.incoming import (
     EMOJI,
     BbAttachment,
@@ -31,7 +31,6 @@ from openclaw.channels.bluebubbles.incoming import (
 )
 from openclaw.channels.bluebubbles.kind import chat_guid
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.credentials import secret_of
 from openclaw.channels.media import (
     MB,
     NotFetched,

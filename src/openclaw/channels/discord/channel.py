@@ -20,8 +20,7 @@ import aiohttp
 import msgspec
 
 from openclaw import redact
-from openclaw.channels.base import ChannelContext, NotConfigured, offer
-from openclaw.channels.credentials import secret_of
+from openclaw.channels.base import ChannelContext, NotConfigured, offer, secret_of
 from openclaw.channels.discord.connection import (
     DiscordConnection,
     DiscordFailed,

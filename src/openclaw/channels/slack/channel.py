@@ -17,9 +17,8 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext, WebhookAnswer, WebhookRequest, offer
+from openclaw.channels.base import ChannelContext, WebhookAnswer, WebhookRequest, offer, secret_of
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.credentials import secret_of
 from openclaw.channels.media import (
     MB,
     NotFetched,

@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest, offer
+from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest, offer, secret_of
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.credentials import secret_of
 from openclaw.channels.media import (
     MB,
     NotFetched,
