@@ -1,9 +1,8 @@
-"""The ``Channel`` and ``ChannelKind`` protocols, the records that channels share, and how a message is handed in.
+"""The ``Channel`` and ``ChannelKind`` protocols, what channels share, and how a message is handed in.
 
 A channel is one account on one chat platform. It only translates and transports. Access, sessions, replies and retries
-are decided elsewhere, in the same way for all channels.
-
-Finds the tokens and passwords of a channel's account: in the configuration, or in the environment.
+are decided elsewhere, in the same way for all channels. Tokens and passwords of an account are found in the
+configuration, or in the environment.
 """
 
 from __future__ import annotations

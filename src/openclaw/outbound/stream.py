@@ -1,14 +1,9 @@
-"""Sends a reply while it is being written: its finished blocks, and notices of what the agent does.
+"""Shows a reply while it is being written: its finished blocks, a draft that changes in place, and notices of tools.
 
-Each message is an outbox part that is stored before it is sent. A block says how far it goes in its answer. So the end
-of the run sends only the rest, and after a crash the blocks that were stored are not sent again.
-
-Shows a reply on its channel while it is being written, in one place that changes: a draft.
-
-The finished reply is sent like any other. Only the newest state of a draft matters: states that come faster than the
-channel takes them are left out.
-
-What people on a channel are told of the tools that the agent uses, in sessions with ``/verbose``.
+Each block is an outbox part that is stored before it is sent. It says how far it goes in its answer. So the end of the
+run sends only the rest, and after a crash the blocks that were stored are not sent again. The finished reply is sent
+like any other. Only the newest state of a draft matters: states that come faster than the channel takes them are left
+out. In sessions with ``/verbose`` people on a channel are told of the tools that the agent uses.
 """
 
 from __future__ import annotations
