@@ -306,7 +306,7 @@ OWN_FILES = {
     "scheduler/hooks.py": "its own file",
     "scheduler/jobs.py": "its own files",
     "scheduler/turns.py": "the ledger",
-    "sessions/notes.py": "its own file",
+    "sessions/system_events.py": "its own file",
     "storage/files/ledger.py": "the ledger",
     "tools/sandbox/boundary.py": "its own file",
 }

@@ -22,7 +22,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openclaw.sessions.system_events import SessionNotes
 
 from openclaw.agent.compaction.summary import labelled, tool_failures
 from openclaw.agent.window.history_cleaner import HistoryCleaner, Hygiene, plain
@@ -59,6 +58,7 @@ from openclaw.scheduler.hooks import wrapped
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.prompt_prefix import is_internal, system_line
+from openclaw.sessions.system_events import SessionNotes
 from openclaw.tools.exec.approvals import PendingApproval
 from tests.support.clock import HeldClock
 
@@ -522,7 +522,7 @@ PROMPT_MAKERS = {
         "gateway/methods/cron.py", "gateway/nodes/events.py", "scheduler/cron.py",
         "scheduler/hooks.py", "scheduler/tool.py",
     },
-    "system_line": {"inbound/pipeline.py", "sessions/notes.py"},
+    "system_line": {"inbound/pipeline.py", "sessions/system_events.py"},
 }  # fmt: skip
 """The files that put text into a prompt. Whoever adds one adds what it lets in to ``OTHERS`` above."""
 

@@ -1,11 +1,13 @@
-"""The ``Channel`` and ``ChannelKind`` protocols, the records that channels share, and how a message is handed in.
+"""The ``Channel`` and ``ChannelKind`` protocols, what channels share, and how a message is handed in.
 
 A channel is one account on one chat platform. It only translates and transports. Access, sessions, replies and retries
-are decided elsewhere, in the same way for all channels.
+are decided elsewhere, in the same way for all channels. Tokens and passwords of an account are found in the
+configuration, or in the environment.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -19,10 +21,13 @@ from openclaw.clock import Clock
 from openclaw.config.agents import default_agent_id
 from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.config.schema import Config
+from openclaw.config.schema.base import SecretRef
+from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.inbound.message import Inbound, Peer, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.reply import OutgoingMessage, SendReceipt
 from openclaw.paths import normalize_agent_id
+from openclaw.redact import know
 from openclaw.storage.base import BlobStore
 from openclaw.storage.documents import DocumentStore
 
@@ -283,3 +288,21 @@ async def offer(
                 return False
             log.warning("message %s could not be taken in (try %d): %r", inbound.message_id, attempt, error)
         await context.clock.sleep(OFFER_AGAIN.delay_s(attempt, random.random))
+
+
+async def secret_of(context: ChannelContext, secret: str | SecretRef | None, where: str, variable: str = "") -> str:
+    """The secret itself. The redactor knows it from now on. Raises ``NotConfigured`` if it cannot be had.
+
+    ``where`` is its key path, ``variable`` the environment variable that the default account falls back to.
+    """
+    try:
+        found = await asyncio.to_thread(resolve_secret, secret, context.environ, where)
+    except SecretUnavailable as missing:
+        raise NotConfigured(str(missing)) from None
+    if not found and context.account.id == DEFAULT_ACCOUNT:
+        found = context.environ.get(variable, "")
+    if not (found or "").strip():
+        raise NotConfigured(f"set {where}")
+    token = (found or "").strip()
+    know([token])
+    return token
