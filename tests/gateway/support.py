@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
-from openclaw.sessions.system_events import SessionNotes
 
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import SystemClock
@@ -26,10 +25,7 @@ from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.server.server import Server, serve
 from openclaw.models.catalogue import CurrentCatalogue
 from openclaw.rights import Right
-<<<<<<< HEAD
-=======
 from openclaw.sessions.system_events import SessionNotes
->>>>>>> w-house2
 from openclaw.storage.files.documents import FileDocuments
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore

@@ -15,7 +15,6 @@ from typing import Any, TypeGuard
 
 import msgspec
 import pytest
-from openclaw.sessions.system_events import SessionNotes
 
 from openclaw.channels.bluebubbles import incoming as bluebubbles
 from openclaw.channels.discord import incoming as discord
@@ -33,10 +32,7 @@ from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.inbound.prompt_text import EnvelopeOptions, channel_name, envelope, sender_label
 from openclaw.routing import resolve_route
 from openclaw.sessions.keys import key_problem
-<<<<<<< HEAD
-=======
 from openclaw.sessions.system_events import SessionNotes
->>>>>>> w-house2
 from tests.security.test_text_sources import DISGUISES, HARMLESS, MARKS, SOURCE, marks_in, whole_prompt
 from tests.support.clock import HeldClock
 
