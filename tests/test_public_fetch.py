@@ -20,7 +20,7 @@ from openclaw.public_fetch import (
     is_public,
 )
 
-LIMITS = FetchLimits(max_bytes=1000, max_redirects=2, timeout_s=5)
+LIMITS = FetchLimits(max_bytes=1000, max_redirects=2, timeout_s=60)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Browser, WebSocketRoute, expect
 
 from openclaw.messages import AssistantMessage, ImageBlock, ThinkingBlock, ToolCall, UserMessage
-from openclaw.models.base import ModelRequest, OnEvent, Thinking
+from openclaw.models.base import ModelError, ModelRequest, OnEvent, Thinking
 from tests.browser.support import LIMIT_MS, Tab, WebGateway, new_tab
 from tests.support.scripted_model import Answer, ScriptedModel
 
@@ -126,6 +126,21 @@ async def test_waiting_messages_can_be_dropped_and_edited(tab: Tab) -> None:
     said = tab.gateway.model.prompts()
     assert not any("too many" in one or "mitsake" in one for one in said)
     assert any("without a mistake" in one for one in said)
+
+
+async def test_only_the_last_failure_of_a_message_is_shown_and_the_gateway_speaks_plain_text(tab: Tab) -> None:
+    attempts = [ModelError(f"529 too_busy_{number}", status=529, retryable=True) for number in range(4)]
+    tab.gateway.model.queue(*(Answer(error=error) for error in attempts))
+    await tab.say("Are you there?")
+    await tab.sees("529 too_busy_3")
+    await expect(tab.log.locator(".notice.error")).to_have_count(1)
+    await tab.say("/why")
+    story = tab.log.locator(".notice-text").last
+    await expect(story).to_contain_text("too_busy_3")
+    await expect(story.locator("em")).to_have_count(0)
+    await expect(tab.log.locator(".notice.error")).to_have_count(1)
+    await tab.link("Transcript").click()
+    await expect(tab.page.get_by_label("Entries").get_by_text("529 too_busy_3")).to_be_visible()
 
 
 async def test_stop_ends_the_run_and_keeps_what_was_said(tab: Tab) -> None:

@@ -114,6 +114,8 @@ async def test_the_page_speaks_spanish_and_remembers_it(tab: Tab) -> None:
     await tab.page.reload()
     await expect(tab.page.get_by_role("textbox", name="Mensaje")).to_be_visible()
     assert await tab.page.evaluate("document.documentElement.lang") == "es"
+    await tab.page.get_by_role("link", name="Configuración").click()
+    await expect(tab.page.get_by_text("Proveedores de modelos.", exact=True)).to_be_visible()
 
 
 async def scan(tab: Tab, where: str) -> None:

@@ -211,6 +211,8 @@ def test_state_and_workspace_are_deleted_when_asked_for_and_backed_up_first(
     assert cli("uninstall", "--state", "--yes").returncode == 0
     assert not (state / "openclaw.json").exists() and (state / "workspace" / "notes.md").read_text() == "mine"
     backups = Path(f"{state}-backups")
+    none = cli("backup", "list", "--to", str(tmp_path / "none"), "--json")
+    assert (none.returncode, json.loads(none.stdout)["backups"]) == (0, [])
     assert json.loads(cli("backup", "list", "--json").stdout)["backups"]
     (state / "openclaw.json").write_text("{}")
     assert cli("uninstall", "--all", "--yes", "--no-backup", "--method", "git").returncode == 0

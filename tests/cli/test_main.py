@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from openclaw import __version__
-from openclaw.cli.command import Action, Group
+from openclaw.cli.command import Action, Group, explained
 from openclaw.cli.main import TABLE, find_command, main
 
 from .conftest import Cli
@@ -56,6 +56,12 @@ def test_unknown_sub_command_names_the_nearest_one(cli: Cli) -> None:
     done = cli("gateway", "strat")
     assert done.returncode == 2
     assert "openclaw gateway start" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("nonsense",), ("gateway", "strat"), ("status", "--nope")])
+def test_json_is_printed_also_when_there_is_no_such_command(cli: Cli, words: tuple[str, ...]) -> None:
+    done = cli(*words, "--json")
+    assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (2, "USAGE")
 
 
 def _every_parser() -> list[tuple[str, ...]]:
@@ -144,6 +150,12 @@ def test_a_file_that_cannot_be_used_is_told_without_a_trace(
     assert told.startswith(f"/state/openclaw.json: {os.strerror(code)}. ") and advice in told
     assert main(["config", "path", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "FAILED"
+
+
+def test_a_full_disk_is_told_also_where_the_error_names_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENCLAW_STATE_DIR", "/state")
+    told = explained(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert str(told) == "/state: No space left on device. Make room, then try again."
 
 
 def test_every_help_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_sending_a_message_starts_a_gateway_when_none_runs(cli: Cli, state: Path
 
 def test_two_commands_at_once_share_one_gateway(cli: Cli) -> None:
     both = [cli.start("message", "send", text, FAKE_GATEWAY_SLOW="0.5") for text in ("one", "two")]
-    assert [process.communicate(timeout=20)[0] for process in both] == ["started and answered\n"] * 2
+    assert [process.communicate(timeout=60)[0] for process in both] == ["started and answered\n"] * 2
     assert [process.returncode for process in both] == [0, 0]
 
 
@@ -97,7 +97,7 @@ def test_force_stops_the_gateway_that_runs_and_takes_its_port(cli: Cli) -> None:
         assert process.stdout.readline() == f"OpenClaw Gateway: http://127.0.0.1:{port}\n"
     finally:
         process.terminate()
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=60)
     assert f"Stopped the Gateway that was running (process {first['pid']}).\n" in said
 
 
@@ -118,7 +118,7 @@ def test_remote_mode_starts_no_gateway_unless_that_is_allowed(cli: Cli, state: P
         assert process.stdout.readline().startswith("OpenClaw Gateway: http://127.0.0.1:")
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def test_a_gateway_that_cannot_start_shows_its_last_words(cli: Cli) -> None:
@@ -227,4 +227,7 @@ def test_a_node_is_installed_as_a_service_without_its_secret(cli: Cli, tmp_path:
 
 def test_unit_quotes_what_systemd_would_read_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENCLAW_STATE_DIR", '/home/a b/100%/"x"')
-    assert 'Environment="OPENCLAW_STATE_DIR=/home/a b/100%%/\\"x\\""\n' in service.unit_text("gateway", [])
+    monkeypatch.setattr("sys.executable", "/opt/$x/python")
+    text = service.unit_text("gateway", [])
+    assert 'Environment="OPENCLAW_STATE_DIR=/home/a b/100%%/\\"x\\""\n' in text
+    assert "ExecStart=/opt/$$x/python -m openclaw" in text

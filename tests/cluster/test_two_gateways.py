@@ -76,7 +76,7 @@ async def test_a_run_is_stopped_steered_and_awaited_from_the_other_node(pair: Pa
         models.queue(Reply("never said", hold=asyncio.Event(), hold_after=0))
         await here.call("chat.send", {"sessionKey": "main", "message": "think", "idempotencyKey": "r1"})
         await models.wait_for_requests(2)
-        waiting = asyncio.create_task(there.call("agent.wait", {"runId": "r1", "timeoutMs": 60_000}))
+        waiting = asyncio.create_task(there.call("agent.wait", {"runId": "r1", "timeoutMs": 50_000}))
         queued = await there.call("chat.send", {"sessionKey": "main", "message": "and", "idempotencyKey": "r2"})
         assert queued.get("queued")
         assert (await there.call("chat.drop", {"sessionKey": "main", "runId": "r2"}))["ok"]

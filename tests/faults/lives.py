@@ -15,7 +15,7 @@ def plan(gateway: ForkedGateway, *faults: dict[str, Any]) -> None:
 
 
 async def wait(client: WireClient, key: str) -> dict[str, Any]:
-    return await client.call("agent.wait", {"runId": key, "timeoutMs": 20_000})
+    return await client.call("agent.wait", {"runId": key, "timeoutMs": 50_000})
 
 
 async def died(gateway: ForkedGateway) -> None:

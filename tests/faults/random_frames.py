@@ -31,7 +31,7 @@ LAG_BAR_S = 0.05
 MEMORY_BAR_MB = 200
 """What the attack may add to the memory in use."""
 ASK_EVERY_S = 0.02
-ANSWER_S = 10.0
+ANSWER_S = 30.0
 BATCH = 16
 GIVE_UP = (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 """The Gateway closed the connection, or sent no answer or a long one: the attack goes on with the next."""

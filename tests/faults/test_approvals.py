@@ -31,7 +31,7 @@ async def told_after_restart(client: WireClient, models: ModelServer, requests: 
     """What the model was told, after it has answered."""
     await models.wait_for_requests(requests)
     listed: list[dict[str, Any]] = (await client.call("messages.list", {"limit": 1}))["messages"]
-    assert (await client.call("agent.wait", {"runId": listed[0]["runId"], "timeoutMs": 15_000}))["status"] == "ok"
+    assert (await client.call("agent.wait", {"runId": listed[0]["runId"], "timeoutMs": 50_000}))["status"] == "ok"
     return json.dumps(models.requests[-1].body["messages"][-1])
 
 

@@ -64,8 +64,10 @@ async def test_orderly_stops_on_a_full_disk_are_not_held_against_a_message(
     full = tmp_path / "full"
     plan(gateway, {"at": "write", "path": "*/ledger.db", "do": "ENOSPC", "while": str(full)})
     async with gateway:
+        never = [Reply("never", hold=asyncio.Event(), hold_after=0) for _ in range(5)]
+        # All before the first start: a Gateway goes on with the message as soon as it is there.
+        models.queue(*never, Reply("at last"))
         for life in range(5):
-            models.queue(Reply("never", hold=asyncio.Event(), hold_after=0))
             async with gateway.client() as client:
                 if not life:
                     await send(client, "a", "question")
@@ -74,7 +76,6 @@ async def test_orderly_stops_on_a_full_disk_are_not_held_against_a_message(
             assert await gateway.stop() == 0
             full.unlink()
             await gateway.start()
-        models.queue(Reply("at last"))
         await models.wait_for_requests(6)
         async with gateway.client() as client:
             assert (await wait(client, "a"))["status"] == "ok"

@@ -188,9 +188,9 @@ async def test_one_damaged_message_in_the_ledger_ends_alone(process: ForkedGatew
             database.commit()
         await process.start()
         async with process.client() as client:
-            ended = await client.call("agent.wait", {"runId": "a", "timeoutMs": 15_000})
+            ended = await client.call("agent.wait", {"runId": "a", "timeoutMs": 50_000})
             assert (ended["status"], "damaged" in ended["error"]) == ("error", True)
-            assert (await client.call("agent.wait", {"runId": "b", "timeoutMs": 15_000}))["status"] == "ok"
+            assert (await client.call("agent.wait", {"runId": "b", "timeoutMs": 50_000}))["status"] == "ok"
             assert text_of(await client.chat("more [[reply:yes]]", "agent:main:a")).endswith("yes")
 
 

@@ -215,7 +215,7 @@ async def test_a_daemon_that_is_away_gets_the_reply_once_when_it_is_back(
     held.set()
     async with gateway.client() as client:
         (row,) = (await client.call("messages.list", {}))["messages"]
-        ended = await client.call("agent.wait", {"runId": row["runId"], "timeoutMs": 15_000})
+        ended = await client.call("agent.wait", {"runId": row["runId"], "timeoutMs": 50_000})
         assert ended["status"] == "ok"
         told = await client.call("messages.why", {"ref": row["runId"]})
         assert "The reply is waiting to be delivered to signal" in "\n".join(told["story"])

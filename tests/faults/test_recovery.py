@@ -108,7 +108,7 @@ async def test_the_same_key_and_agent_wait_find_the_resumed_run(make: Make, mode
         await gateway.start()
         async with gateway.client() as client:
             assert (await send(client, "a"))["status"] == "in_flight"
-            waiting = await client.send("agent.wait", {"runId": "a", "timeoutMs": 15_000})
+            waiting = await client.send("agent.wait", {"runId": "a", "timeoutMs": 50_000})
             held.set()
             assert (await client.answer(waiting))["status"] == "ok"
             assert text_of(await client.ending("a")) == "resumed"

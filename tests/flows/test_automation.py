@@ -109,7 +109,7 @@ async def test_a_system_event_outlives_a_restart_and_is_heard_once(tmp_path: Pat
             await client.call(
                 "chat.send", {"sessionKey": "main", "message": f"hello {number}", "idempotencyKey": f"k{number}"}
             )
-            await client.call("agent.wait", {"runId": f"k{number}", "timeoutMs": 10_000})
+            await client.call("agent.wait", {"runId": f"k{number}", "timeoutMs": 50_000})
         last = json.dumps(models.requests[-1].body)
     assert last.count("The lamp is on") == 1 and len(models.requests) == 2
 

@@ -22,7 +22,7 @@ from tests.support.gateway import model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.ircv3_server import Ircv3Server
 from tests.support.model_server import ModelServer
-from tests.support.ports import free_port
+from tests.support.ports import KeptPort
 from tests.support.signal_daemon import SignalDaemon
 from tests.support.vendor_server import VendorServer
 
@@ -101,7 +101,8 @@ async def test_trouble_with_every_account_is_one_line_without_a_secret_and_other
     caplog.set_level(logging.DEBUG)
     async with RefusingServer() as vendors, Ircv3Server(accounts={"claw": "other"}) as irc, SignalDaemon(US) as signal:
         dead = trouble == "the server is dead"
-        channels = sections(*((free_port(), free_port()) if dead else (vendors.port, irc.port)))
+        nobody = KeptPort()
+        channels = sections(*((nobody.number, nobody.number) if dead else (vendors.port, irc.port)))
         healthy = {"account": US, "httpUrl": signal.url, "autoStart": False, "dmPolicy": "open", "allowFrom": ["*"]}
         config = model_config(models.base_url, models.api_key, channels={**channels, "signal": healthy})
         async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
@@ -133,7 +134,8 @@ async def test_a_missing_library_is_one_line_that_says_what_to_install(
     hidden = set(needed.values())
     monkeypatch.setattr(kinds, "find_spec", lambda name: None if name in hidden else find_spec(name))
     async with Ircv3Server() as irc:
-        everywhere = sections(free_port(), irc.port)
+        nobody = KeptPort()
+        everywhere = sections(nobody.number, irc.port)
         del everywhere["irc"]["sasl"], everywhere["irc"]["password"]
         setup = ChannelSetup(tmp_path, "irc", everywhere)
         await setup.manager.start()

@@ -69,7 +69,7 @@ async def test_a_killed_owner_is_replaced_and_everything_is_answered_once(nodes:
         sent = {"sessionKey": "main", "message": "are you there?", "idempotencyKey": "r2"}
         await there.call("chat.send", sent)
         await models.wait_for_requests(3)
-        waiting = asyncio.create_task(there.call("agent.wait", {"runId": "r2", "timeoutMs": 60_000}))
+        waiting = asyncio.create_task(there.call("agent.wait", {"runId": "r2", "timeoutMs": 50_000}))
         before = nodes.owner()
         nodes.first.kill()
         held.set()

@@ -473,10 +473,10 @@ async def test_the_command_line_says_it_beside_the_answer(tmp_path: Path, vendor
 async def test_a_model_that_stays_silent_gives_way_before_the_time_is_up(
     tmp_path: Path, vendors: Vendors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "LONGEST_SILENCE", 0.05)
+    monkeypatch.setattr(run, "LONGEST_SILENCE", 0.005)
     hold = asyncio.Event()
     vendors.one.queue(Reply(text="never", hold=hold))
-    async with chatting(tmp_path, vendors.config("two/m", timeoutSeconds=10)) as (client, _):
+    async with chatting(tmp_path, vendors.config("two/m", timeoutSeconds=100)) as (client, _):
         answer = await client.chat("hello [[reply:from two]]", run_id="r")
         assert text_of(answer) == "from two"
         story = "\n".join((await client.call("messages.why", {"ref": "r"}))["story"])

@@ -105,7 +105,7 @@ async def test_after_a_power_cut_between_two_parts_the_answer_is_finished(tmp_pa
     models.forget()
     models.reply("three")
     async with ForkedGateway(tmp_path / "state", None) as again, again.client() as client:
-        await client.call("agent.wait", {"runId": run_id, "timeoutMs": 15_000})
+        await client.call("agent.wait", {"runId": run_id, "timeoutMs": 50_000})
         history = (await client.call("chat.history", {"sessionKey": "main"}))["messages"]
         assert [m["content"][0]["text"] for m in history if m["role"] == "assistant"] == ["one two three"]
     [row] = stored.ledger(again, "SELECT result FROM messages")

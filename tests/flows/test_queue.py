@@ -196,7 +196,7 @@ async def test_what_waits_survives_a_kill(tmp_path: Path, models: ModelServer) -
         await gateway.start()
         async with gateway.client() as client:
             for name in ("a", "b", "c"):
-                assert (await client.call("agent.wait", {"runId": name, "timeoutMs": 15_000}))["status"] == "ok"
+                assert (await client.call("agent.wait", {"runId": name, "timeoutMs": 50_000}))["status"] == "ok"
             history = await client.call("chat.history", {"sessionKey": "main"})
     texts = [message["content"][0]["text"] for message in history["messages"]]
     assert texts == ["a", "A", "b", "B", "c", "C"]
@@ -231,7 +231,7 @@ async def test_messages_sent_in_one_breath_are_taken_in_the_order_they_were_sent
             for name in names:  # Nobody waits for an answer in between.
                 await client.send(method, {"sessionKey": key, "message": name, "idempotencyKey": name})
             for name in names:
-                await client.call("agent.wait", {"runId": name, "timeoutMs": 20_000})
+                await client.call("agent.wait", {"runId": name, "timeoutMs": 50_000})
             kept = (await client.call("messages.list", {"sessionKey": key}))["messages"]
             assert [row["runId"] for row in reversed(kept)][-5:] == names
 
@@ -263,4 +263,4 @@ async def test_what_stops_a_run_comes_after_the_message_it_was_sent_after(
     async with start() as gateway, gateway.client() as client:
         await client.send("chat.send", {"sessionKey": "main", "message": "hello", "idempotencyKey": "h"})
         assert (await client.call(method, {"sessionKey": "main", **params}))["runIds"] == ["h"]
-        assert (await client.call("agent.wait", {"runId": "h", "timeoutMs": 20_000}))["status"] == "error"
+        assert (await client.call("agent.wait", {"runId": "h", "timeoutMs": 50_000}))["status"] == "error"

@@ -30,7 +30,7 @@ async def test_a_client_that_was_away_during_a_reply_sees_all_of_it(
         epoch = client.hello["server"]["epoch"]
     held.set()
     async with gateway.client() as other:
-        await other.call("agent.wait", {"runId": "r", "timeoutMs": 10_000})
+        await other.call("agent.wait", {"runId": "r", "timeoutMs": 50_000})
     async with gateway.client(caps=caps) as client:
         assert client.events == []
         answer = await client.call("events.replay", {"afterSeq": began["seq"], "epoch": epoch})
@@ -75,7 +75,7 @@ async def test_connecting_with_the_last_number_brings_what_was_missed(
         last, epoch = await half_a_reply(client)
     held.set()
     async with gateway.client() as other:
-        await other.call("agent.wait", {"runId": "r", "timeoutMs": 10_000})
+        await other.call("agent.wait", {"runId": "r", "timeoutMs": 50_000})
     async with gateway.client(lastSeq=last, epoch=epoch) as client:
         told = client.hello["server"]["replay"]
         assert (told["ok"], "gap" in told) == (True, False)
@@ -99,7 +99,7 @@ async def test_a_client_of_an_earlier_life_is_told_of_the_gap_and_gets_the_end_o
     gateway_process.kill()
     await gateway_process.start()
     async with gateway_process.client() as other:
-        assert (await other.call("agent.wait", {"runId": "r", "timeoutMs": 15_000}))["status"] == "ok"
+        assert (await other.call("agent.wait", {"runId": "r", "timeoutMs": 50_000}))["status"] == "ok"
     earlier: dict[str, Any] = {"lastSeq": last, **({"epoch": epoch} if given else {})}
     async with gateway_process.client(**earlier) as client:
         told = client.hello["server"]["replay"]
@@ -140,7 +140,7 @@ async def test_the_feed_over_http_goes_on_where_it_broke_off(gateway: InProcessG
     async with gateway.client() as client:
         last, epoch = await half_a_reply(client)
         held.set()
-        await client.call("agent.wait", {"runId": "r", "timeoutMs": 10_000})
+        await client.call("agent.wait", {"runId": "r", "timeoutMs": 50_000})
     response, frames = await feed(gateway, f"sessionKey=main&afterSeq={last}&epoch={epoch}")
     assert response.headers["X-OpenClaw-Epoch"] == epoch and "X-OpenClaw-Gap" not in response.headers
     assert frames[0]["seq"] > last and text_of(frames[-1]["payload"]) == "one two three four"

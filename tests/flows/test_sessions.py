@@ -281,7 +281,7 @@ async def test_the_agent_method_answers_twice(gateway: InProcessGateway) -> None
         assert final["result"]["payloads"] == [{"text": "agent says hi", "mediaUrl": None}]
         assert (final["status"], final["summary"]) == ("ok", "completed")
         assert final["result"]["meta"]["agentMeta"]["model"] == "mock-1"
-        waited = await client.call("agent.wait", {"runId": "ag-1", "timeoutMs": 5000})
+        waited = await client.call("agent.wait", {"runId": "ag-1", "timeoutMs": 50_000})
         assert (waited["status"], waited["endedAt"] >= waited["startedAt"]) == ("ok", True)
         assert await client.call("agent.wait", {"runId": "nope", "timeoutMs": 50}) == {
             "runId": "nope",
@@ -305,7 +305,7 @@ async def test_a_run_can_be_waited_for_from_another_connection(gateway: InProces
     async with gateway.client() as client:
         await client.call("chat.send", {"sessionKey": KEY, "message": "hi", "idempotencyKey": "r"})
     async with gateway.client() as another:
-        request = await another.send("agent.wait", {"runId": "r", "timeoutMs": 10_000})
+        request = await another.send("agent.wait", {"runId": "r", "timeoutMs": 50_000})
         held.set()
         assert (await another.answer(request))["status"] == "ok"
 

@@ -85,7 +85,7 @@ async def test_without_waiting_it_is_only_accepted(quiet: InProcessGateway, mode
     assert answer["status"] == "accepted" and "reply" not in answer
     await ended(quiet)
     async with quiet.client() as client:
-        waited = await client.call("agent.wait", {"runId": answer["runId"], "timeoutMs": 5000})
+        waited = await client.call("agent.wait", {"runId": answer["runId"], "timeoutMs": 50_000})
     assert waited["status"] == "ok"
 
 

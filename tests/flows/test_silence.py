@@ -33,7 +33,7 @@ async def test_a_silent_answer_ends_the_run_without_a_word(gateway: InProcessGat
         assert "NO_" not in seen
         history = await client.call("chat.history", {"sessionKey": "main"})
         assert [message["role"] for message in history["messages"]] == ["user"]
-        waited = await client.call("agent.wait", {"runId": run_id, "timeoutMs": 5000})
+        waited = await client.call("agent.wait", {"runId": run_id, "timeoutMs": 50_000})
         assert waited["status"] == "ok"
         kept = json.dumps(gateway.transcript(history["sessionId"]))
         assert "NO_REPLY" in kept

@@ -85,7 +85,7 @@ async def test_a_killed_gateway_answers_once_what_it_had_accepted(tmp_path: Path
         held.set()
         await gateway.start()
         async with gateway.client() as client:
-            ended = await client.call("agent.wait", {"runId": "r1", "timeoutMs": 60_000})
+            ended = await client.call("agent.wait", {"runId": "r1", "timeoutMs": 50_000})
             assert ended["status"] == "ok"
             again = await client.call("chat.send", sent)
             assert again["runId"] == "r1"

@@ -90,7 +90,7 @@ async def test_messages_that_waited_were_collected_or_stopped_say_so(tmp_path: P
         await models.wait_for_requests(3)
         await client.call("chat.abort", {"sessionKey": "main", "runId": "fourth"})
         await client.ending("fourth")
-        assert (await client.call("agent.wait", {"runId": "fourth", "timeoutMs": 10_000}))["status"] == "error"
+        assert (await client.call("agent.wait", {"runId": "fourth", "timeoutMs": 50_000}))["status"] == "error"
         assert ": a client asked for it." in await story(client, "fourth")
         listed = await client.call("messages.list", {"sessionKey": "main", "limit": 2})
         assert [row["runId"] for row in listed["messages"]] == ["fourth", "third"]
@@ -109,7 +109,7 @@ async def test_a_tool_call_cut_short_by_a_kill_is_told_as_not_repeated(
     gateway_process.kill()
     await gateway_process.start()
     async with gateway_process.client() as client:
-        assert (await client.call("agent.wait", {"runId": "work", "timeoutMs": 15_000}))["status"] == "ok"
+        assert (await client.call("agent.wait", {"runId": "work", "timeoutMs": 50_000}))["status"] == "ok"
         told = await story(client, "work")
     assert "The Gateway stopped once while it worked on it and took it up again on " in told
     assert "It called exec once (interrupted by a restart, not repeated)." in told

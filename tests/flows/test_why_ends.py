@@ -62,7 +62,7 @@ async def send(client: WireClient, key: str, text: str | None = None, **more: An
 
 
 async def wait(client: WireClient, key: str) -> dict[str, Any]:
-    return await client.call("agent.wait", {"runId": key, "timeoutMs": 15_000})
+    return await client.call("agent.wait", {"runId": key, "timeoutMs": 50_000})
 
 
 async def ended(client: WireClient, key: str) -> tuple[str, str]:
@@ -106,7 +106,7 @@ async def test_a_time_limit_is_told_to_every_client(start: Start, models: ModelS
         assert (shown["state"], shown["errorMessage"], shown["stopReason"]) == ("error", words, "timeout")
         of_run = [event["payload"] for event in client.of_run("c")]
         assert any(e.get("stream") == "lifecycle" and e["data"].get("error") == words for e in of_run)
-        waited = await client.call("agent.wait", {"runId": "c", "timeoutMs": 5000})
+        waited = await client.call("agent.wait", {"runId": "c", "timeoutMs": 50_000})
         assert (waited["status"], waited["error"]) == ("error", words)
         assert words in await story(client, "c")
 

@@ -11,11 +11,13 @@ import ssl
 import stat
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 
+from openclaw.cli import service
 from openclaw.cli import target as targets
 from openclaw.cli.client import GatewayClient, GatewayError
 from openclaw.cli.command import UserError
@@ -291,3 +293,14 @@ async def test_the_process_says_its_address_and_fingerprint(tmp_path: Path) -> N
         assert f"TLS fingerprint (SHA-256): {lock['tlsFingerprint']}" in shown.stdout
         assert f"wss://127.0.0.1:{gateway.port}" in shown.stdout
         assert lock["tlsFingerprint"] in gateway.errors(), "the log has it too"
+
+
+async def test_the_command_that_starts_a_gateway_learns_of_a_certificate_that_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with InProcessGateway(tmp_path / "state", tls_config()) as gateway:
+        client = local_client(gateway, monkeypatch)
+        known, client.target.fingerprint = client.target.fingerprint, ""  # As it is before the first start.
+        monkeypatch.setattr(service, "_spawn", lambda extra: SimpleNamespace(poll=lambda: None, pid=1))
+        await asyncio.to_thread(service.start, client)
+        assert client.target.fingerprint == known != ""

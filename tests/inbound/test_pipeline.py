@@ -75,11 +75,14 @@ async def test_a_stranger_gets_a_code_once_and_no_run(tmp_path: Path) -> None:
         for text in ("let me in", "hello?"):
             await at.people.say(text, sender="eve")
         await at.people.got(1)
+        async with asyncio.timeout(60):
+            while (row := (await at.rows())[0]).state != "answered":
+                await asyncio.sleep(0.005)
         await settle()
         (offered,) = at.people.delivered
         assert "pairing" in offered.text.lower()
-        (row,) = await at.rows()
-        assert (row.state, row.attempts) == ("answered", 0), "the offer is all that becomes of it"
+        assert len(await at.rows()) == 1
+        assert row.attempts == 0, "the offer is all that becomes of it"
         assert (row.reason.code, row.body.prompt) == (ReasonCode.PAIRING, ""), "the words of a stranger are not kept"
         assert not at.model.requests
 

@@ -7,16 +7,17 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 import pytest_asyncio
-from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 from tests.gateway.http.served import PNG, Served, served
 from tests.support.gateway import TOKEN
+
+if TYPE_CHECKING:  # It takes long to load, and every worker of a test run would load it to look for tests.
+    from openai import AsyncOpenAI
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -34,6 +35,8 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(gateway: Served) -> AsyncIterator[AsyncOpenAI]:
+    from openai import AsyncOpenAI
+
     async with AsyncOpenAI(base_url=f"{gateway.gateway.url}/v1", api_key=TOKEN) as client:
         yield client
 
@@ -152,7 +155,7 @@ async def test_a_call_is_still_open_when_the_end_of_its_run_was_lost(client: Asy
         assert db.execute(change, (run_id,)).rowcount == 1
     before = len(gateway.model.requests)
     await gateway.gateway.start()
-    assert (await gateway.rpc("agent.wait", {"runId": run_id, "timeoutMs": 20_000}))["status"] == "ok"
+    assert (await gateway.rpc("agent.wait", {"runId": run_id, "timeoutMs": 50_000}))["status"] == "ok"
     assert len(gateway.model.requests) == before
     messages += [
         message.model_dump(exclude_none=True),
@@ -187,6 +190,8 @@ async def messages_there(gateway: Served) -> int:
 
 
 async def test_errors_are_the_clients_exceptions(client: AsyncOpenAI, gateway: Served) -> None:
+    import openai
+
     with pytest.raises(openai.BadRequestError, match="Missing user message"):
         await client.chat.completions.create(model="openclaw", messages=[])
     with pytest.raises(openai.NotFoundError, match="nobody"):
@@ -294,6 +299,8 @@ async def test_a_silent_run_says_so_in_words_and_never_shows_the_token(
 
 
 async def test_responses_failures(client: AsyncOpenAI) -> None:
+    import openai
+
     with pytest.raises(openai.InternalServerError, match="the model is broken"):
         await client.responses.create(model="openclaw", input="[[error:400 the model is broken]]")
     stream = await client.responses.create(model="openclaw", input="[[error:400 the model is broken]]", stream=True)
@@ -307,6 +314,8 @@ class Weather(BaseModel):
 
 
 async def test_typed_tools_of_the_client(client: AsyncOpenAI) -> None:
+    import openai
+
     tool = openai.pydantic_function_tool(Weather, name="get_weather")
     answer = await client.chat.completions.parse(model="openclaw", messages=[user(TWO_STEPS)], tools=[tool])
     calls = answer.choices[0].message.tool_calls or []

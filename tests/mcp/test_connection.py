@@ -20,7 +20,6 @@ from openclaw.mcp import connection as connection_module
 from openclaw.mcp.connection import ServerConnection
 from openclaw.tools.base import ToolError
 from openclaw.tools.shell_process import survivors
-from tests.mcp.tool_server import make_server
 from tests.support.clock import HeldClock
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +107,7 @@ async def test_a_slow_call_is_given_up_and_the_next_one_is_answered() -> None:
         assert await shelf.ready(LIMIT_S), shelf.problem
         with pytest.raises(ToolError, match="gave no answer within 1 s"):
             await shelf.call("wait", {"seconds": 3600})
+        shelf.settings = stdio(timeout_seconds=LIMIT_S)
         assert text(await shelf.call("lookUp", {"word": "book"}))
 
 
@@ -164,6 +164,8 @@ async def http_server() -> AsyncIterator[str]:
     import socket
 
     import uvicorn
+
+    from tests.mcp.tool_server import make_server
 
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))

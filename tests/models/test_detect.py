@@ -13,7 +13,7 @@ from aiohttp import web
 from openclaw.models.base import Model, Price
 from openclaw.models.detect import MAX_MODELS, UNKNOWN_WINDOW, candidates, find_models
 
-PATIENT_S = 10.0
+PATIENT_S = 60.0
 
 
 @asynccontextmanager

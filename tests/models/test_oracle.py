@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import msgspec
-import openai
 import pytest
 
 from openclaw.messages import AssistantBlock, AssistantMessage, TextBlock, ThinkingBlock, ToolCall
@@ -16,6 +14,10 @@ from tests.models.recordings import ANTHROPIC, CHAT
 from tests.models.streams import READ, ask, collect, done_of
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.model_wire import Rendered, anthropic_stream, chat_stream, responses_stream
+
+if TYPE_CHECKING:  # They take two seconds to load, and every worker of a test run would load them to look for tests.
+    import anthropic
+    import openai
 
 REPLIES = {
     "text": Reply(text="Hello, wörld 😀 again", usage={"input": 10, "output": 4, "cacheRead": 3}),
@@ -47,6 +49,9 @@ async def ours(server: ModelServer, api: str, raw: bytes) -> AssistantMessage:
 
 @pytest.fixture
 async def vendor(server: ModelServer) -> AsyncIterator[tuple[anthropic.AsyncAnthropic, openai.AsyncOpenAI]]:
+    import anthropic
+    import openai
+
     key = server.api_key
     first = anthropic.AsyncAnthropic(api_key=key, base_url=server.base_url, max_retries=0)
     second = openai.AsyncOpenAI(api_key=key, base_url=f"{server.base_url}/v1", max_retries=0)
@@ -156,6 +161,9 @@ async def test_a_conversation_by_the_vendors_clients_passes_the_strict_server(
     server: ModelServer, vendor: tuple[anthropic.AsyncAnthropic, openai.AsyncOpenAI]
 ) -> None:
     """The server must be strict with our mistakes, not with what the vendors' own clients send."""
+    import anthropic
+    import openai
+
     first = await vendor[0].messages.create(
         model="m", max_tokens=10, system="s", messages=[{"role": "user", "content": "[[reply:a]]"}]
     )

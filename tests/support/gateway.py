@@ -17,13 +17,13 @@ from typing import Any
 
 import aiohttp
 
-from tests.support.ports import free_port
+from tests.support.ports import KeptPort
 from tests.support.postgres import storage_for, stored_lines
 
 FEW_TOOLS = {"allow": ["read", "write", "edit", "exec", "process", "memory_search", "memory_get"]}
 """For tests that depend on the size of the prompt. It must not change when the product gets another tool."""
 TOKEN = "test-token-0123456789abcdef0123456789abcdef"
-START_S = 30
+START_S = 120
 
 
 def model_config(base_url: str, api_key: str = "test-key", **more: Any) -> dict[str, Any]:
@@ -46,7 +46,8 @@ class GatewayUnderTest:
         self, state_dir: Path, config: dict[str, Any] | None = None, env: dict[str, str] | None = None
     ) -> None:
         self.state_dir = state_dir
-        self.port = free_port()
+        self._kept_port = KeptPort()
+        self.port = self._kept_port.number
         self.env = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")} | {
             "OPENCLAW_STATE_DIR": str(state_dir),
             "HOME": str(state_dir.parent),
@@ -269,7 +270,7 @@ class WireClient:
     async def close(self) -> None:
         await self.socket.close()
         if self._reader is not None:
-            await asyncio.wait([self._reader], timeout=5)
+            await asyncio.wait([self._reader], timeout=60)
 
 
 def text_of(payload: dict[str, Any]) -> str:

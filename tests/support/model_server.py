@@ -61,7 +61,7 @@ from tests.support.model_wire import (
     responses_json,
     responses_stream,
 )
-from tests.support.ports import free_port
+from tests.support.ports import KeptPort
 
 __all__ = ["Call", "ModelServer", "Recorded", "Reply", "last_user_text", "parse_stages"]
 
@@ -103,7 +103,7 @@ _APIS = {
 
 @dataclass
 class ModelServer:
-    port: int = field(default_factory=free_port)
+    port: int = 0
     api_key: str = "test-key-123456"
     any_key: bool = False
     """Accept any key, or none: for servers such as Ollama."""
@@ -119,6 +119,8 @@ class ModelServer:
     """Thinking blocks that no longer fitted their conversation (newest Claude models)."""
 
     def __post_init__(self) -> None:
+        self._kept_port = KeptPort()
+        self.port = self.port or self._kept_port.number
         self.requests = deque(maxlen=self.keep_requests)
         self._queue: deque[Reply] = deque()
         self._answer: Callable[[Recorded], Reply] | None = None

@@ -15,7 +15,7 @@ from types import TracebackType
 import pytest
 
 from openclaw.channels.irc.protocol import Line, format_line, parse_line
-from tests.support.ports import free_port
+from tests.support.ports import KeptPort
 
 PATIENCE_S = 60
 
@@ -40,7 +40,8 @@ class Ngircd:
         self._password = password
         self._certificate = certificate
         self._process: asyncio.subprocess.Process | None = None
-        self.port = self.tls_port = 0
+        self._kept_ports = KeptPort(), KeptPort()
+        self.port, self.tls_port = (one.number for one in self._kept_ports)
 
     def _write_config(self) -> Path:
         user = pwd.getpwuid(os.getuid()).pw_name if os.getuid() else "nobody"
@@ -58,22 +59,17 @@ class Ngircd:
         return path
 
     async def start(self) -> Ngircd:
-        """Starts the server; a second start uses the same ports. Another program may take a port in between."""
-        for _ in range(5):
-            if not self.port:
-                self.port, self.tls_port = free_port(), free_port()
-            self._process = await asyncio.create_subprocess_exec(
-                self.program,
-                "-n",
-                "-f",
-                str(self._write_config()),
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-            )
-            if await self._listens(self._process):
-                return self
-            self.port = 0
-        raise AssertionError("ngIRCd does not start")
+        """Starts the server; a second start uses the same ports."""
+        self._process = await asyncio.create_subprocess_exec(
+            self.program,
+            "-n",
+            "-f",
+            str(self._write_config()),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert await self._listens(self._process), "ngIRCd does not start"
+        return self
 
     async def _listens(self, process: asyncio.subprocess.Process) -> bool:
         async with asyncio.timeout(PATIENCE_S):

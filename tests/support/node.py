@@ -21,7 +21,7 @@ from openclaw.node.identity import NodeIdentity
 from openclaw.tools.exec.settings import ExecSettings
 from tests.support.gateway import TOKEN, GatewayUnderTest
 
-LIMIT_S = 40
+LIMIT_S = 60
 EVERYTHING = {"version": 1, "defaults": {"security": "full", "ask": "off"}, "agents": {}}
 """The rules of a node that runs every command."""
 

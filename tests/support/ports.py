@@ -1,30 +1,22 @@
-"""Ports for servers that a test stops and starts again.
-
-The kernel gives a port that it chose itself to somebody else's connection as soon as its server is down.
-"""
+"""Ports for servers that are stopped and started again, and for servers that must not be there."""
 
 from __future__ import annotations
 
-import random
 import socket
-from pathlib import Path
-
-LOWEST = 10_240
-_CHANCE = random.SystemRandom()
-"""Not the generator that tests seed: two workers would choose the same ports."""
+import weakref
 
 
-def free_port() -> int:
-    """A port of 127.0.0.1 that is free, and that the kernel gives to nobody."""
-    limits = Path("/proc/sys/net/ipv4/ip_local_port_range")
-    first_given = int(limits.read_text().split()[0]) if limits.exists() else 32_768
-    for _ in range(1000):
-        port = _CHANCE.randrange(LOWEST, max(first_given, LOWEST + 1000))
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no port is free")
+class KeptPort:
+    """A port on loopback that the machine gives to nobody else as long as this object lives.
+
+    A server that is told the number can listen there, again and again. While none does, connections are refused. A
+    port that is only remembered between two starts can be some other test's by then.
+    """
+
+    def __init__(self) -> None:
+        holder = socket.socket()
+        # It never listens, so others who set this option may bind the port too, but only if they ask for its number.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        self.number: int = holder.getsockname()[1]
+        weakref.finalize(self, holder.close)

@@ -20,7 +20,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.support.ports import free_port
+from tests.support.ports import KeptPort
 
 NUMBER = re.compile(r"\+[1-9]\d{5,14}")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -50,7 +50,8 @@ class SignalDaemon:
         self.refused: list[tuple[str, str]] = []
         self.last_event_ids: list[str | None] = []
         """The header of each stream that was opened."""
-        self.port = free_port()
+        self._kept_port = KeptPort()
+        self.port = self._kept_port.number
         self._clock = 1_794_766_939_494
         self._faults: dict[str, deque[Any]] = {}
         self.silent: asyncio.Event | None = None

@@ -26,7 +26,7 @@ from urllib.parse import quote
 import aiohttp
 import pytest
 
-from tests.support.ports import free_port
+from tests.support.ports import KeptPort
 
 SERVER = "test"
 PATIENCE_S = 60
@@ -40,7 +40,8 @@ class Synapse:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = 0
+        self._kept_port = KeptPort()
+        self.port = self._kept_port.number
         self._admin = ""
 
     @property
@@ -48,14 +49,11 @@ class Synapse:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> Synapse:
-        for _ in range(3):
-            self.port = free_port()
-            command = [sys.executable, "-m", "synapse.app.homeserver", "-c", str(self._write_config())]
-            with (self._folder / "output").open("wb") as output:
-                self._process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self._folder)
-            if self._answers():
-                return self
-        raise AssertionError(f"Synapse does not start: {(self._folder / 'output').read_text()[-2000:]}")
+        command = [sys.executable, "-m", "synapse.app.homeserver", "-c", str(self._write_config())]
+        with (self._folder / "output").open("wb") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self._folder)
+        assert self._answers(), f"Synapse does not start: {(self._folder / 'output').read_text()[-2000:]}"
+        return self
 
     def _answers(self) -> bool:
         assert self._process is not None

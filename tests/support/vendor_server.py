@@ -7,13 +7,14 @@ from typing import Self
 
 from aiohttp import web
 
-from tests.support.ports import free_port
+from tests.support.ports import KeptPort
 
 
 class VendorServer:
     """``async with``, or ``start`` and ``stop``. After a stop it starts again at the same port."""
 
     port = 0
+    _kept_port: KeptPort | None = None
     _runner: web.AppRunner | None = None
 
     def application(self) -> web.Application:
@@ -25,9 +26,11 @@ class VendorServer:
         return
 
     async def start(self) -> Self:
+        if self._kept_port is None:
+            self._kept_port = KeptPort()
+            self.port = self._kept_port.number
         self._runner = web.AppRunner(self.application(), shutdown_timeout=0.1)
         await self._runner.setup()
-        self.port = self.port or free_port()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
         return self
 

@@ -49,6 +49,10 @@ def _in_database() -> bool:
 
 
 def list_(args: argparse.Namespace) -> int:
+    place = _place(args)
+    if not os.path.exists(place):
+        report = {"folder": place, "encrypted": False, "backups": []}
+        return answer(args, report, f"There are no backups in {place}. `openclaw backup create` makes one.")
     folder = _folder(args)
     backups = _read(folder)
     lines = [f"{one.id}  {one.created_at}  {len(one.files)} files, {_size(one.size)}" for one in backups]
@@ -97,12 +101,17 @@ def restore(args: argparse.Namespace) -> int:
     return answer(args, report, "\n".join(lines))
 
 
-def _folder(args: argparse.Namespace, *, create: bool = False) -> BackupFolder:
-    from openclaw.storage.files.backup import BackupError, BackupFolder
-
+def _place(args: argparse.Namespace) -> str:
     place = os.path.expanduser(args.to) if args.to else f"{paths.state_dir()}-backups"
     if "\0" in place:
         raise UserError("A path cannot hold a zero byte.")
+    return place
+
+
+def _folder(args: argparse.Namespace, *, create: bool = False) -> BackupFolder:
+    from openclaw.storage.files.backup import BackupError, BackupFolder
+
+    place = _place(args)
     if os.path.realpath(place).startswith(os.path.realpath(paths.state_dir()) + os.sep):
         raise UserError("Backups cannot be inside of the folder that they back up; choose another with --to.")
     passphrase = os.environ.get(PASSPHRASE, "")

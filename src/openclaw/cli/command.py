@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 
+from openclaw import paths
 from openclaw.cli.terminal import note, print_json, working
 from openclaw.printable import printable
 from openclaw.url_text import redact_urls
@@ -48,10 +49,15 @@ def failure(error: Exception) -> dict[str, Any]:
 
 def explained(error: Exception) -> Exception:
     """A file that cannot be used as a ``UserError`` that says what to do; any other error as it is."""
-    if not isinstance(error, OSError) or not error.filename or os.environ.get("OPENCLAW_DEBUG"):
+    if not isinstance(error, OSError) or os.environ.get("OPENCLAW_DEBUG"):
         return error
     import errno
 
+    place = error.filename
+    if not place and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = paths.state_dir()  # A write to an open file names no file.
+    if not place:
+        return error
     advice = {
         **dict.fromkeys((errno.EACCES, errno.EPERM), "Is it yours? `openclaw doctor` looks into it."),
         errno.EROFS: "The disk is read-only: OPENCLAW_STATE_DIR names another folder.",
@@ -61,7 +67,7 @@ def explained(error: Exception) -> Exception:
     }
     if error.errno not in advice:
         return error
-    return UserError(f"{error.filename!s}: {error.strerror}. {advice[error.errno]}")
+    return UserError(f"{place!s}: {error.strerror}. {advice[error.errno]}")
 
 
 class Flag:

@@ -64,8 +64,9 @@ USAGE = "usage: openclaw [--profile NAME | --dev] [--no-color] [-V] [-h] [comman
 
 
 def main(argv: list[str] | None = None) -> int:
+    args = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        code = _dispatch(args)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -79,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 1
     except Exception as error:
-        return _report(error)
+        return _report(error, as_json="--json" in args)
 
 
 def _dispatch(args: list[str]) -> int:
@@ -184,14 +185,18 @@ def help_text() -> str:
     )
 
 
-def _report(error: Exception) -> int:
-    from openclaw.cli.command import EXIT_FAILURE, UserError, explained
-    from openclaw.cli.terminal import note
+def _report(error: Exception, *, as_json: bool) -> int:
+    """Says what went wrong. A command reports in JSON by itself; one that does not exist cannot."""
+    from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, UserError, explained, failure
+    from openclaw.cli.terminal import note, print_json
     from openclaw.printable import printable
     from openclaw.url_text import redact_urls
 
     sys.stdout.flush()
     error = explained(error)
+    if as_json and isinstance(error, UserError) and error.code == EXIT_USAGE:
+        print_json(failure(error))
+        return error.code
     text = f"openclaw: unexpected {type(error).__name__}: {error}\nSet OPENCLAW_DEBUG=1 to see where it happened."
     if isinstance(error, UserError):
         text = str(error)

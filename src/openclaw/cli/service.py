@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.05
+LEAST_FREE_BYTES = 1_000_000
 LOG_TAIL_LINES = 15
 MAX_CONSOLE_LOG_BYTES = 5_000_000
 KEPT_VARIABLES = ("OPENCLAW_STATE_DIR", "OPENCLAW_CONFIG_PATH", "OPENCLAW_PROFILE", "OPENCLAW_GATEWAY_PORT")
@@ -65,6 +66,9 @@ def start(client: GatewayClient, extra: list[str] | None = None) -> int:
             lock = targets.running_gateway()
             if lock is not None and (extra or not targets.port_from_environment()):
                 client.target.port = int(lock.get("port") or client.target.port)
+            if lock is not None and lock.get("tlsFingerprint"):
+                # A first start with TLS has made its certificate only now.
+                client.target.tls, client.target.fingerprint = True, str(lock["tlsFingerprint"])
             if client.alive():
                 if not client.target.secret:
                     # A first start has written a secret into the configuration.
@@ -126,7 +130,12 @@ def _log_tail() -> str:
             file.seek(max(0, os.path.getsize(path) - 8192))
             lines = file.read().decode("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:]
     except OSError:
-        return f"It left no log at {path}."
+        lines = []
+    if not lines:
+        import shutil
+
+        full = shutil.disk_usage(paths.make_private_dir(paths.state_dir())).free < LEAST_FREE_BYTES
+        return f"It left no log at {path}." + (" The disk is full: make room, then try again." if full else "")
     return "\n".join([f"Last lines of {path}:", *(f"  {line}" for line in lines)])
 
 
@@ -218,7 +227,8 @@ def unit_text(what: str, extra: list[str]) -> str:
             "Wants=network-online.target",
             "",
             "[Service]",
-            f"ExecStart={' '.join(_quote(word) for word in command)}",
+            # A dollar sign begins a variable here, and only here.
+            f"ExecStart={' '.join(_quote(word) for word in command).replace('$', '$$')}",
             *kept,
             # systemd starts it again after a crash, and not after a clean stop.
             "Restart=on-failure",
@@ -326,7 +336,7 @@ def unit_issues() -> list[str]:
             commands = [line for line in file if line.startswith("ExecStart=")]
     except OSError:
         return []
-    if commands and _quote(sys.executable) in commands[0]:
+    if commands and _quote(sys.executable).replace("$", "$$") in commands[0]:
         return []
     return [f"it does not run {sys.executable}; `openclaw gateway install --force` writes it again"]
 

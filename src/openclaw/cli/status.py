@@ -222,7 +222,8 @@ def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any],
     channels = _channel_lines(health) or [str(line) for line in status.get("channelSummary") or []]
     lines += [f"  {printable(line)}" for line in channels or ["none configured"]]
     lines += ["", paint("Sessions", "bold")]
-    lines += [f"  {line}" for line in table((sessions.get("recent") or [])[:10]).splitlines()]
+    recent = (sessions.get("recent") or [])[:10]
+    lines += [f"  {line}" for line in table(recent).splitlines()] if recent else ["  none yet"]
     start = "" if latency is not None else "`openclaw gateway start` to start it, "
     tips = f"Next: {start}`openclaw chat` to talk, `openclaw logs -f` to watch, `openclaw doctor` to check the files."
     lines += ["", fitted(tips, 80)]

@@ -8,12 +8,16 @@ import inspect
 import itertools
 import re
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 
 from openclaw.config.schema import Config
 from openclaw.config.shape import FieldShape, Shape, fields_of, free_keys
+
+_SPANISH = Path(__file__).with_name("descriptions.es.json")
+"""The Spanish of each description, by its English text."""
 
 
 def config_schema() -> dict[str, Any]:
@@ -31,6 +35,25 @@ def ui_hints() -> dict[str, dict[str, Any]]:
     for order, field in enumerate(fields_of(Config).values()):
         _add_hints(field, docs_of(Config), "", _label(field.key), (order + 1) * 10, hints)
     return hints
+
+
+def in_spanish(described: Any) -> Any:
+    """The schema or the hints with Spanish descriptions. One that has no translation stays English."""
+    return _translated(described, msgspec.json.decode(_SPANISH.read_bytes(), type=dict[str, str]))
+
+
+def _translated(value: Any, words: dict[str, str]) -> Any:
+    if isinstance(value, list):
+        return [_translated(one, words) for one in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    fields = {name: _translated(inner, words) for name, inner in cast("dict[str, Any]", value).items()}
+    # A setting may itself be called "description"; then its value is no text.
+    return fields | {
+        name: words.get(fields[name], fields[name])
+        for name in ("description", "help")
+        if isinstance(fields.get(name), str)
+    }
 
 
 def docs_of(record: type[msgspec.Struct]) -> dict[str, str]:

@@ -229,7 +229,7 @@ async def test_a_caller_that_hangs_up_does_not_stop_the_run(gateway: Served) -> 
     await response.content.readuntil(b"tok0")
     response.close()
     run_id = chunks(begun.decode())[0]["id"].removeprefix("chatcmpl_")
-    waited = await gateway.rpc("agent.wait", {"runId": run_id, "timeoutMs": 20_000})
+    waited = await gateway.rpc("agent.wait", {"runId": run_id, "timeoutMs": 50_000})
     assert waited["status"] == "ok"
     history = await gateway.history(f"agent:main:openai-user:{user}")
     assert history[-1]["content"][0]["text"].split()[-1] == "tok19"

@@ -29,7 +29,7 @@ async def test_waiters_that_come_together_share_one_sync(tmp_path, monkeypatch):
 
 
 async def test_files_are_synced_beside_each_other(tmp_path, monkeypatch):
-    together = threading.Barrier(4, timeout=10)
+    together = threading.Barrier(4, timeout=60)
     monkeypatch.setattr(disk, "_sync_data", lambda fd: together.wait())
     shared = Disk()
     files = [AppendFile(tmp_path / str(number), shared) for number in range(4)]

@@ -16,6 +16,7 @@ from openclaw.tools.base import ToolContext, ToolError, ToolResult
 from openclaw.tools.exec.settings import ASK_LEVELS, SECURITY_LEVELS, ExecSettings, strictest
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process import ProcessRegistry
+from tests.support.clock import MovableClock
 
 SCOPE = "main|agent:main:main"
 """The scope of the fixture ``context``."""
@@ -24,6 +25,11 @@ SCOPE = "main|agent:main:main"
 @pytest.fixture
 def tool(processes: ProcessRegistry) -> ExecTool:
     return ExecTool(ExecSettings(), processes)
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock()
 
 
 def text_of(result: ToolResult) -> str:
@@ -45,6 +51,15 @@ def is_running(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
+
+
+async def later(clock: MovableClock, call: asyncio.Task[ToolResult]) -> ToolResult:
+    """What a call says when its time is up. The clock goes on until it ends: it may not have looked at it yet."""
+    async with asyncio.timeout(60):
+        while not call.done():
+            clock.advance(60)
+            await asyncio.sleep(0.01)
+    return await call
 
 
 async def pid_in(path: Path) -> int:
@@ -128,9 +143,13 @@ async def test_a_flood_of_output_does_not_hold_up_the_loop_or_the_memory(
 
 
 async def test_a_command_that_takes_longer_goes_to_the_background(
-    tool: ExecTool, context: ToolContext, processes: ProcessRegistry
+    clock: MovableClock, context: ToolContext, processes: ProcessRegistry
 ) -> None:
-    result = await tool.run({"command": "echo begun; sleep 30", "yieldMs": 300}, context)
+    processes.clock = clock
+    tool = ExecTool(ExecSettings(), processes)
+    call = asyncio.create_task(tool.run({"command": "echo begun; sleep 600", "yieldMs": 30_000}, context))
+    await until(lambda: any(one.output.total_bytes for one in processes._running.values()))
+    result = await later(clock, call)
     slug = result.details["sessionId"]
     assert text_of(result) == (
         f"Command still running (session {slug}, pid {result.details['pid']}). "
@@ -223,10 +242,15 @@ def _cwd(pid: str) -> str:
         return ""
 
 
-async def test_a_timeout_ends_the_whole_group_too(tool: ExecTool, context: ToolContext) -> None:
-    with pytest.raises(ToolError, match="timed out"):
-        await tool.run({"command": STUBBORN, "timeout": 0.3}, context)
+async def test_a_timeout_ends_the_whole_group_too(
+    clock: MovableClock, context: ToolContext, processes: ProcessRegistry
+) -> None:
+    processes.clock = clock
+    tool = ExecTool(ExecSettings(allow_background=False), processes)
+    call = asyncio.create_task(tool.run({"command": STUBBORN, "timeout": 50}, context))
     grandchild = await pid_in(context.workspace / "grandchild")
+    with pytest.raises(ToolError, match="timed out"):
+        await later(clock, call)
     await until(lambda: not is_running(grandchild))
 
 
@@ -363,14 +387,17 @@ def test_everything_works_on_uvloop_too(workspace: Path, context: ToolContext) -
 
 
 async def test_systems_without_process_descriptors_are_served_too(
-    tool: ExecTool, context: ToolContext, monkeypatch: pytest.MonkeyPatch
+    clock: MovableClock, context: ToolContext, processes: ProcessRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open")
+    processes.clock = clock
+    tool = ExecTool(ExecSettings(allow_background=False), processes)
     with pytest.raises(ToolError, match="x\n\nCommand exited with code 3"):
         await tool.run({"command": "echo x; exit 3"}, context)
-    with pytest.raises(ToolError, match="timed out"):
-        await tool.run({"command": STUBBORN, "timeout": 0.2}, context)
+    call = asyncio.create_task(tool.run({"command": STUBBORN, "timeout": 50}, context))
     grandchild = await pid_in(context.workspace / "grandchild")
+    with pytest.raises(ToolError, match="timed out"):
+        await later(clock, call)
     await until(lambda: not is_running(grandchild))
 
 

@@ -23,6 +23,8 @@ from .support import Inside, needs_bubblewrap
 
 SECRET = "the-owner's-secret-0815"
 RACES = int(os.environ.get("OPENCLAW_SANDBOX_RACES", "150"))
+MINE = os.getpid()
+"""In the arguments of commands that are looked for on the whole machine, where other tests may run too."""
 
 
 @pytest.fixture
@@ -242,25 +244,25 @@ async def test_memory_files_and_output_are_limited(state: Path) -> None:
 
 
 async def test_nothing_outlives_the_command(inside: Inside) -> None:
-    said = await inside.run("nohup setsid sleep 4321.5 >/dev/null 2>&1 & echo started")
+    said = await inside.run(f"nohup setsid sleep 4321.{MINE} >/dev/null 2>&1 & echo started")
     assert said == "started"
-    for _ in range(200):
-        if not _running("4321.5"):
+    for _ in range(3000):
+        if not _running(f"4321.{MINE}"):
             break
         await asyncio.sleep(0.02)
-    assert not _running("4321.5")
+    assert not _running(f"4321.{MINE}")
 
 
 async def test_a_command_in_the_background_goes_on_and_is_killed_with_all_it_started(inside: Inside) -> None:
-    result = await inside.call("exec", command="setsid sleep 4322.5 & sleep 4323.5", background=True)
+    result = await inside.call("exec", command=f"setsid sleep 4322.{MINE} & sleep 4323.{MINE}", background=True)
     assert isinstance(result.details, dict) and result.details["status"] == "running"
     slug: str = result.details["sessionId"]
     await inside.call("process", action="kill", sessionId=slug)
-    for _ in range(200):
-        if not _running("4322.5") and not _running("4323.5"):
+    for _ in range(3000):
+        if not _running(f"4322.{MINE}") and not _running(f"4323.{MINE}"):
             break
         await asyncio.sleep(0.02)
-    assert not _running("4322.5") and not _running("4323.5")
+    assert not _running(f"4322.{MINE}") and not _running(f"4323.{MINE}")
 
 
 async def test_a_command_dies_with_a_gateway_that_is_killed(state: Path) -> None:
@@ -268,21 +270,21 @@ async def test_a_command_dies_with_a_gateway_that_is_killed(state: Path) -> None
 import asyncio
 from pathlib import Path
 from tests.tools.sandbox.support import Inside
-asyncio.run(Inside(Path({str(state)!r})).run("setsid sleep 4324.5"))
+asyncio.run(Inside(Path({str(state)!r})).run("setsid sleep 4324.{MINE}"))
 """
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", program, cwd=Path(__file__).parents[3])
-    for _ in range(1000):
-        if _running("4324.5"):
+    for _ in range(3000):
+        if _running(f"4324.{MINE}"):
             break
         await asyncio.sleep(0.02)
-    assert _running("4324.5")
+    assert _running(f"4324.{MINE}")
     child.kill()
     await child.wait()
-    for _ in range(500):
-        if not _running("4324.5"):
+    for _ in range(3000):
+        if not _running(f"4324.{MINE}"):
             break
         await asyncio.sleep(0.02)
-    assert not _running("4324.5")
+    assert not _running(f"4324.{MINE}")
 
 
 def _running(argument: str) -> bool:

@@ -2,7 +2,7 @@
 import { html, useMemo, useState } from "../core/dom.js";
 import { call } from "../core/gateway.js";
 import { go, route } from "../core/router.js";
-import { t } from "../core/words.js";
+import { language, t } from "../core/words.js";
 import { Empty, Notice, PageHead, pending, told, useCall } from "../parts/basics.js";
 
 const MOST_FOUND = 60;
@@ -81,7 +81,7 @@ function found(schema, words) {
 }
 
 function Form({ file, reload, find, setFind }) {
-  const schema = useCall("config.schema");
+  const schema = useCall("config.schema", language.value === "en" ? {} : { language: language.value });
   const [changes, setChanges] = useState({}); // Path, joined by newlines → value; null takes a setting out.
   const [issues, setIssues] = useState([]);
   const words = find.trim().toLowerCase();

@@ -78,13 +78,26 @@ function Picture({ view, set }) {
       </p>
     </section>
     ${view.since && html`<section class="card"><h2>${t("Since the run before")}</h2>
-      ${view.since.changes.length ? html`<ul>${view.since.changes.map((line, index) => html`<li key=${index}>${line}</li>`)}</ul>` : html`<p class="hint">${t("Nothing changed but the conversation.")}</p>`}</section>`}
+      ${view.since.changes.length ? html`<${Changes} lines=${view.since.changes} />` : html`<p class="hint">${t("Nothing changed but the conversation.")}</p>`}</section>`}
     <details class="card"><summary><h2>${t("Every piece, in order")}</h2></summary>
       <div class="table-frame" tabindex="0"><table><caption class="hidden">${t("Every piece, in order")}</caption>
         <thead><tr><th>${t("Kind")}</th><th>${t("Beginning")}</th><th class="number">${t("Characters")}</th></tr></thead>
         <tbody>${pieces.slice(0, 500).map((one, index) => html`<tr key=${index}><td><i class="dot tone-${one.kind}"></i> ${t(NAMES[one.kind])}</td><td>${clipped(one.name || "", 160)}${one.changed ? html` <span class="chip warn">${t("changed for the model")}</span>` : ""}</td><td class="number">${count(one.chars)}</td></tr>`)}</tbody>
       </table></div></details>`;
 }
+
+// The changes as the Gateway lists them: a heading, and below it indented lines that came (+) or went (-).
+function Changes({ lines }) {
+  return html`<div class="changes">${lines.map((line, index) => {
+    const text = line.trim();
+    if (line.startsWith(" ")) return html`<div key=${index} class=${text.startsWith("+") ? "came" : text.startsWith("-") ? "went" : ""}>${text}</div>`;
+    const colon = text.indexOf(":");
+    return html`<h3 key=${index}>${colon < 0 ? t(text) : `${t(text.slice(0, colon))}${text.slice(colon)}`}</h3>`;
+  })}</div>`;
+}
+
+// "user message 3f2c" is a kind and an id; other places have no id.
+const places = (names) => (names || []).map((one) => one.replace(/^\w+ message(?= )|^.*$/, (kind) => t(kind))).join(", ");
 
 function Find({ session }) {
   const [typed, setTyped] = useState("");
@@ -100,9 +113,9 @@ function Find({ session }) {
       <input type="search" aria-label=${t("Phrase")} placeholder=${t("Words the model may have seen")} value=${typed} onInput=${(event) => setTyped(event.target.value)} /><button type="submit">${t("Find")}</button>
     </form>
     ${phrase.length >= 2 && (!data ? pending(answer) : html`
-      <p>${data.inViewNow ? t("It is in the model's view now: {where}", { where: data.where.join(", ") }) : t("It is not in the model's view now.")} <small>${t("{n} runs searched", { n: data.runs })}</small></p>
+      <p>${data.inViewNow ? t("It is in the model's view now: {where}", { where: places(data.where) }) : t("It is not in the model's view now.")} <small>${t("{n} runs searched", { n: data.runs })}</small></p>
       ${data.sightings.length ? html`<ul class="plain-list">${data.sightings.map((one, index) => html`<li key=${index}>
-        <span>${one.change === "entered" ? t("came into view") : t("left")} ${(one.where || []).join(", ")} ${one.why && html`<small>${one.why}</small>`}</span>
+        <span>${one.change === "entered" ? t("came into view") : t("left")} ${places(one.where)} ${one.why && html`<small>${t(one.why)}</small>`}</span>
         <a href=${address("context", { session, run: one.runId })}>${dateTime(one.at)}</a></li>`)}</ul>` : html`<${Empty}>${t("No run had it in view.")}<//>`}`)}
   </section>`;
 }

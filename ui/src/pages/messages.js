@@ -63,9 +63,9 @@ function Table({ rows }) {
       <td class="number">${row.id ?? "–"}</td>
       <td><span class="chip ${TONE[row.state] || ""}">${t(row.state)}</span></td>
       <td>${row.runId || row.messageIds ? html`<a href=${address("messages", { ...query, why: row.runId || row.messageIds[0] })}>${clipped(row.text || "…", 120)}</a>` : clipped(row.text || "…", 120)}
-        ${row.reason && html`<br /><small>${row.reason}</small>`}</td>
+        ${row.reason && html`<br /><small>${t(row.reason)}</small>`}</td>
       <td><small>${row.sessionKey || row.channel}</small></td>
-      <td><small>${dateTime(row.acceptedAt)}</small></td>
+      <td class="when"><small>${dateTime(row.acceptedAt)}</small></td>
       <td class="number">${row.endedAt ? duration(row.endedAt - row.acceptedAt) : ""}</td>
     </tr>`)}</tbody></table></div>`;
 }
@@ -86,7 +86,7 @@ function Facts({ message }) {
   return html`
     ${message.text && html`<section class="section"><h3>${t("Message")}</h3><p class="plain">${message.text}</p></section>`}
     ${message.reply && html`<section class="section"><h3>${t("Reply")}</h3><p class="plain">${message.reply}</p></section>`}
-    ${message.changes?.length > 0 && html`<section class="section"><h3>${t("States")}</h3><ol class="plain-list">${message.changes.map((one, index) => html`<li key=${index}><span>${t(one.state)} ${one.reason && html`<small>${one.reason}</small>`}</span><small>${dateTime(one.at)}</small></li>`)}</ol></section>`}
+    ${message.changes?.length > 0 && html`<section class="section"><h3>${t("States")}</h3><ol class="plain-list">${message.changes.map((one, index) => html`<li key=${index}><span>${t(one.state)} ${one.reason && html`<small>${t(one.reason)}</small>`}</span><small>${dateTime(one.at)}</small></li>`)}</ol></section>`}
     ${message.toolCalls?.length > 0 && html`<section class="section"><h3>${t("Tools")}</h3><ul class="plain-list">${message.toolCalls.map((one) => html`<li key=${one.id}><span>${one.name} <code>${clipped(one.arguments, 160)}</code></span><span class="chip ${one.ok ? "good" : one.ok === false ? "bad" : "warn"}">${one.ok ? t("done") : one.ok === false ? t("failed") : t("running")}</span></li>`)}</ul></section>`}
     ${message.deliveries?.length > 0 && html`<section class="section"><h3>${t("Deliveries")}</h3><ul class="plain-list">${message.deliveries.map((one) => html`<li key=${one.part}><span>${one.channel} #${one.part} ${one.error && html`<small>${one.error}</small>`}</span><span class="chip">${one.state}</span></li>`)}</ul></section>`}
     <p class="buttons"><a href=${address("context", { session: message.sessionKey, run: message.runId })}>${t("What the model saw")}</a>

@@ -72,9 +72,9 @@ function List({ query, set }) {
       <thead><tr><th>${t("Session")}</th><th>${t("Channel")}</th><th>${t("Model")}</th><th class="number">${t("Context")}</th><th>${t("Active")}</th><th><span class="hidden">${t("Actions")}</span></th></tr></thead>
       <tbody>${data.sessions.map((row) => html`<tr key=${row.key}>
         <td><a href=${address("chat", { session: row.key })}>${row.label || row.derivedTitle || sessionName(row)}</a><br /><small>${row.key}</small></td>
-        <td>${row.channel || "–"}</td><td>${row.model || "–"}</td>
+        <td>${row.channel && row.channel !== "unknown" ? row.channel : "–"}</td><td class="short">${row.model || "–"}</td>
         <td class="number">${row.totalTokens ? `${short(row.totalTokens)} / ${short(row.contextTokens)}` : "–"}${row.compactionCount ? html`<br /><small>🧹 ${row.compactionCount}</small>` : ""}</td>
-        <td title=${dateTime(row.updatedAt)}>${ago(row.updatedAt)}</td>
+        <td class="when" title=${dateTime(row.updatedAt)}>${ago(row.updatedAt)}</td>
         <td><button onClick=${() => setOpen(row)} aria-label=${t("Settings of {name}", { name: row.key })}>${t("Settings")}</button></td>
       </tr>`)}</tbody>
     </table></div>

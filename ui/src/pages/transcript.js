@@ -114,7 +114,7 @@ function Entry({ row, top, facts, leaf, chosen, choose }) {
     <button data-entry=${entry.id} aria-pressed=${chosen} class=${active ? "active" : ""} style=${{ paddingLeft: `${10 + Math.min(depth, 8) * 22}px` }} onClick=${() => choose(entry.id)}>
       ${depth > 0 && html`<span aria-hidden="true">⎇</span>`}<span class="chip">${t(KINDS[kind] || kind)}</span>
       ${entry.label && html`<span class="chip warn">${entry.label}</span>`}
-      <span class="text">${facts?.text || ""}</span>${leaf && html`<span class="chip good">${t("newest")}</span>`}
+      <span class=${facts?.failed ? "text failed" : "text"}>${facts?.text || ""}</span>${leaf && html`<span class="chip good">${t("newest")}</span>`}
     </button></li>`;
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -67,19 +67,27 @@ def _issue(issue: Any) -> dict[str, Any]:
     return {**shown, "line": issue.line} if issue.line else shown
 
 
-@functools.cache
-def _described() -> dict[str, msgspec.Raw]:
-    """The schema and the hints. They are the same for the life of the process and take long to make."""
-    from openclaw.config.jsonschema import config_schema, ui_hints
+class ConfigSchema(Params):
+    language: Literal["en", "es"] = "en"
+    """In which language the settings are described."""
 
-    made = {"schema": config_schema(), "uiHints": ui_hints()}
+
+@functools.cache
+def _described(language: str) -> dict[str, msgspec.Raw]:
+    """The schema and the hints. They are the same for the life of the process and take long to make."""
+    from openclaw.config.jsonschema import config_schema, in_spanish, ui_hints
+
+    made: dict[str, Any] = {"schema": config_schema(), "uiHints": ui_hints()}
+    if language == "es":
+        made = in_spanish(made)
     return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in made.items()}
 
 
-@methods.add("config.schema", NoParams)
+@methods.add("config.schema", ConfigSchema)
 async def schema(call: MethodCall) -> Any:
     """The JSON schema of the configuration, with hints for a form."""
-    answer = await asyncio.to_thread(_described)
+    params: ConfigSchema = call.params
+    answer = await asyncio.to_thread(_described, params.language)
     return {**answer, "version": __version__, "generatedAt": iso_utc(call.gateway.runtime.clock.now_ms())}
 
 

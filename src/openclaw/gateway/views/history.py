@@ -222,6 +222,8 @@ def entry_view(entry: Entry) -> dict[str, Any]:
     if message is not None:
         seen = as_people_see_it(message, with_reasoning=True) or message
         view |= {"role": role_of(message), "text": preview(seen)}
+        if isinstance(message, AssistantMessage) and message.error_message and not view["text"]:
+            view |= {"text": clipped(" ".join(message.error_message.split()), LONGEST_PREVIEW), "failed": True}
     else:
         words = fields.get("summary") or fields.get("label") or fields.get("modelId") or fields.get("content")
         data = fields.get("data")

@@ -30,8 +30,11 @@ function agentRow(rows, key, at) {
 function addParts(rows, message, calls, live) {
   const row = agentRow(rows, message.__openclaw.id, message.timestamp);
   row.id = message.__openclaw.id;
+  const fromGateway = message.model === "gateway-injected";
+  // An attempt that failed and was made again is no news any more.
+  if (!fromGateway && row.parts.at(-1)?.kind === "error") row.parts.pop();
   for (const block of message.content) {
-    if (block.type === "text" && block.text.trim()) row.parts.push({ kind: "text", text: block.text, notice: message.notice });
+    if (block.type === "text" && block.text.trim()) row.parts.push({ kind: "text", text: block.text, notice: message.notice || fromGateway });
     else if (block.type === "thinking" && block.thinking.trim()) row.parts.push({ kind: "thinking", text: block.thinking });
     else if (block.type === "toolCall") {
       const part = { kind: "tool", id: block.id, name: block.name, arguments: block.arguments, output: "", state: "unknown" };
@@ -46,7 +49,7 @@ function addParts(rows, message, calls, live) {
   }
   (message.mediaUrls || []).forEach((address, index) => row.parts.push({ kind: "file", address, index, entryId: message.__openclaw.id }));
   if (message.stopReason === "error" && message.errorMessage) row.parts.push({ kind: "error", text: message.errorMessage });
-  if (message.model && message.model !== "gateway-injected") row.model = message.model;
+  if (message.model && !fromGateway) row.model = message.model;
 }
 
 function addResult(rows, message, calls, id) {
