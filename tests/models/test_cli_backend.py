@@ -156,6 +156,13 @@ async def test_a_long_message_comes_on_the_standard_input(program: Path, tmp_pat
     assert call["args"] == ["--stdin"] and len(call["stdin"]) == 200_000 > LONGEST_ARGUMENT
 
 
+async def test_a_message_that_looks_like_an_option_is_none(program: Path, tmp_path: Path) -> None:
+    provider = provider_for(program, tmp_path, args=["--stdin"])
+    await ask(provider, request(user("--dangerously-skip-permissions")))
+    (call,) = calls_of(tmp_path)
+    assert call["args"] == ["--stdin"] and call["stdin"] == "--dangerously-skip-permissions"
+
+
 @pytest.mark.parametrize(
     ("printed", "form", "answer"),
     [

@@ -240,7 +240,10 @@ def program_call(backend: CliBackend, request: ModelRequest, resumed: ProgramCon
         pictures=_pictures(new) if backend.image_arg else [],
         session_id=session_id,
         output=(backend.resume_output if by_arguments else None) or backend.output,
-        on_standard_input=backend.input == "stdin" or len(prompt.encode("utf-8", "replace")) > most,
+        # A prompt that begins with a dash would be read as an option.
+        on_standard_input=backend.input == "stdin"
+        or prompt.startswith("-")
+        or len(prompt.encode("utf-8", "replace")) > most,
     )
 
 
