@@ -3,94 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from openclaw.cluster.claims import SCHEDULER, ClaimOwner, SoleClaims, session_name
-from openclaw.cluster.membership import Membership
-from openclaw.cluster.postgres_claims import PostgresClaims
 from openclaw.storage.base import Fenced, StorageRefused
 from openclaw.storage.postgres import database
 from openclaw.storage.postgres.database import PostgresDatabase
-from tests.support.postgres import empty, new_schema, postgres_server
+from tests.support.postgres import postgres_server
+
+from .one_node import MakeNode, until
 
 MAIN = session_name("main", "agent:main:main")
-
-
-class OneNode:
-    """A node without a Gateway."""
-
-    def __init__(self, opened: PostgresDatabase, lease_s: float) -> None:
-        self.database = opened
-        self.membership = Membership(opened, lease_s=lease_s)
-        self.claims = PostgresClaims(opened, self.membership)
-        self.membership.hearers.append(self.claims.try_wanted)
-        self.gained: list[str] = []
-        self.lost: list[str] = []
-
-        async def gain(name: str) -> None:
-            self.gained.append(name)
-
-        async def lose(name: str) -> None:
-            self.lost.append(name)
-
-        self.claims.on_gained("", gain)
-        self.claims.on_lost("", lose)
-
-    @property
-    def id(self) -> str:
-        return self.membership.node
-
-    def die(self) -> None:
-        """What the server sees of a kill -9."""
-        assert self.membership._watching is not None and self.membership._connection is not None
-        self.membership._watching.cancel()
-        self.membership._connection.terminate()
-
-    def pause(self) -> None:
-        """What the server sees of a process that stands still: its connections stay."""
-        assert self.membership._watching is not None
-        self.membership._watching.cancel()
-
-
-MakeNode = Callable[..., Awaitable[OneNode]]
-
-
-@pytest.fixture(scope="module")
-def schema() -> str:
-    return new_schema()
-
-
-@pytest.fixture
-async def node(schema: str) -> AsyncIterator[MakeNode]:
-    made: list[OneNode] = []
-    first = await PostgresDatabase.open(postgres_server().url, schema=schema, pool_size=2)
-    secret = await first.value("SELECT value FROM secrets")
-    await empty(first)
-    await first.write("INSERT INTO secrets VALUES ('links', $1)", secret)
-    await first.close()
-
-    async def make(lease_s: float = 60.0) -> OneNode:
-        opened = await PostgresDatabase.open(
-            postgres_server().url, schema=schema, pool_size=2, node=Membership.new_id()
-        )
-        one = OneNode(opened, lease_s)
-        made.append(one)
-        await one.membership.join()
-        one.membership.start()
-        return one
-
-    yield make
-    for one in made:
-        await one.membership.leave()
-        await one.database.close()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_name_has_one_owner_and_others_learn_who_it_is(node: MakeNode) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -11,6 +12,8 @@ import msgspec
 from openclaw.cluster.claims import SCHEDULER, SESSION, ClaimHearers, ClaimOwner, OwnedElsewhere
 from openclaw.cluster.membership import Membership
 from openclaw.storage.postgres.database import PostgresDatabase, without_nul
+
+log = logging.getLogger("openclaw.cluster")
 
 ACQUIRE_S, RELEASE_PAUSE_S = 60.0, 0.1
 MOST_OWNERS, OWNER_S = 50_000, 10.0
@@ -39,6 +42,7 @@ class PostgresClaims(ClaimHearers):
     def __init__(self, database: PostgresDatabase, membership: Membership) -> None:
         super().__init__()
         self._database = database
+        database.on_claim_lost = self._refused
         self.membership = membership
         self.node = membership.node
         self._held: dict[str, HeldClaim] = {}
@@ -51,20 +55,31 @@ class PostgresClaims(ClaimHearers):
         self._wanted: dict[str, None] = {}
         self.ask_to_release: Callable[[str, str], Awaitable[None]] = _nobody_to_ask
         """Asks a node to let a name go as soon as it has nothing to do with it."""
+        self.on_refused: Callable[[str], None] = lambda _: None
+        """Is told a name under whose claim a write was refused. It is not owned any more."""
 
     async def claim(self, name: str) -> ClaimOwner:
-        if (held := self._held.get(name)) is not None and name not in self._changing:
-            held.used_at = time.monotonic()
-            return ClaimOwner(self.node, True)
-        known = self._owners.get(name)
-        if known is not None and known[0] in self.membership.peers and time.monotonic() - known[1] < OWNER_S:
-            return ClaimOwner(known[0], False)
-        # Callers that ask together share one question, and go on in their order.
-        task = self._asking.get(name)
-        if task is None:
-            task = self._asking[name] = asyncio.create_task(self._claim(name))
-            task.add_done_callback(lambda _: self._asking.pop(name, None))
-        return await asyncio.shield(task)
+        for _ in range(MOST_TRIES):
+            # The caller goes on in the same step of the event loop, so the name cannot be let go before it is in use.
+            if (held := self._held.get(name)) is not None and name not in self._changing:
+                held.used_at = time.monotonic()
+                return ClaimOwner(self.node, True)
+            known = self._owners.get(name)
+            if known is not None and known[0] in self.membership.peers and time.monotonic() - known[1] < OWNER_S:
+                return ClaimOwner(known[0], False)
+            # Callers that ask together share one question, and go on in their order.
+            task = self._asking.get(name)
+            if task is None:
+                task = self._asking[name] = asyncio.create_task(self._claim(name))
+                task.add_done_callback(lambda _: self._asking.pop(name, None))
+            if not (owner := await asyncio.shield(task)).mine:
+                return owner
+        raise TimeoutError(f"{name} is let go as often as it is claimed")
+
+    def _refused(self, name: str) -> None:
+        log.error("a write to %s was refused, because this node does not own it any more", name)
+        self._held.pop(name, None)
+        self.on_refused(name)
 
     async def _claim(self, name: str) -> ClaimOwner:
         for _ in range(MOST_TRIES):

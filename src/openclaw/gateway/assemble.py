@@ -336,7 +336,7 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
     try:
         from openclaw.cluster.membership import Membership
         from openclaw.cluster.postgres_claims import PostgresClaims
-        from openclaw.storage.postgres.database import PostgresDatabase
+        from openclaw.storage.postgres.database import ClaimEpoch, PostgresDatabase
         from openclaw.storage.postgres.documents import PostgresBlobStore, PostgresDocuments
         from openclaw.storage.postgres.ledger import PostgresLedger
         from openclaw.storage.postgres.session_store import PostgresSessionStore
@@ -353,16 +353,19 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
     membership = Membership(database, lease_s=config.cluster.lease_seconds, version=__version__)
     claims = PostgresClaims(database, membership)
 
-    def epoch_of(agent_id: str, key: str) -> int:
-        return claims.epoch(session_name(agent_id, key))
+    def claim_of(agent_id: str, key: str) -> ClaimEpoch:
+        name = session_name(agent_id, key)
+        return ClaimEpoch(name, claims.epoch(name))
 
     try:
         if not only_reads:
             await membership.join()
-        sessions = await PostgresSessionStore.open(database, epoch_of)
-        transcripts = PostgresTranscriptStore(database, state_dir, clock=clock, epoch_of=sessions.transcript_epoch)
+        sessions = await PostgresSessionStore.open(database, claim_of)
+        transcripts = PostgresTranscriptStore(database, state_dir, clock=clock, claim_of=sessions.transcript_claim)
         shared = only_reads or bool(membership.peers)
-        ledger = await PostgresLedger.open(database, clock=clock, only_reads=shared)
+        ledger = await PostgresLedger.open(
+            database, clock=clock, only_reads=shared, claim_of=None if only_reads else claim_of
+        )
     except BaseException:
         await membership.leave()
         await database.close()

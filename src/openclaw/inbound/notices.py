@@ -60,8 +60,8 @@ class Notices:
         self._publish = publish
         self._wake_delivery = wake_delivery
         self._spawn = spawn
-        self._open_commands: set[int] = set()
-        """The ids of the commands that this process has begun and not ended."""
+        self._open_commands: dict[int, str] = {}
+        """The ids of the commands that this process has begun and not ended, with the keys of their sessions."""
 
     async def say(self, message: Incoming, text: str | None, reason: ReasonCode, *, ends: bool = True) -> bool:
         """Writes the message and its answer to the ledger and tells everyone. Returns False if it was answered before.
@@ -98,8 +98,12 @@ class Notices:
         accept = message.for_ledger(entry["sessionId"] if entry else "", body, message.run_id)
         row, new = await self._runtime.ledger.accept(accept, step="running")
         if new:
-            self._open_commands.add(row.id)
+            self._open_commands[row.id] = row.session_key
         return row, new
+
+    def in_use(self, session_key: str) -> bool:
+        """Tells whether a command of the session is under way."""
+        return session_key in self._open_commands.values()
 
     async def end_interrupted(self, session: SessionName | None = None) -> None:
         """Ends the commands that an earlier process began, in one session or in all, and says so in their chats."""
@@ -117,11 +121,13 @@ class Notices:
             await ensure_fresh(runtime, session.agent_id, session.key, MessageFacts(), runtime.clock.now_ms())
         parts, ended = self._parts(row.route, [said]), state or ("answered" if said else "silent")
         result = {"text": said} if said else None
-        new = await until_written(
-            lambda: runtime.ledger.finish(row.id, ended, reason=Reason(reason), result=result, outbox=parts),
-            runtime.clock.sleep,
-        )
-        self._open_commands.discard(row.id)
+        try:
+            new = await until_written(
+                lambda: runtime.ledger.finish(row.id, ended, reason=Reason(reason), result=result, outbox=parts),
+                runtime.clock.sleep,
+            )
+        finally:
+            self._open_commands.pop(row.id, None)
         if parts:
             self._wake_delivery()
         if new:

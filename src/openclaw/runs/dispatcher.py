@@ -754,6 +754,14 @@ class Dispatcher:
         for task in self._background:
             task.cancel()
 
+    def drop_session(self, session_key: str) -> None:
+        """Does the same with the runs of one session."""
+        if (lane := self._lanes.pop(session_key, None)) is not None:
+            for record in lane.records:
+                self._observers.pop(record.run_id, None)
+                self._index.forget(record.run_id)
+            lane.drop()
+
     async def stop(self) -> None:
         """Stops every run in this process. The messages stay open in the ledger, and the next start takes them up."""
         self._stopping = True

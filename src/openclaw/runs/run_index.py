@@ -53,6 +53,10 @@ class RunIndex:
         while len(self._records) > REMEMBERED_RUNS and self._ended:
             self._records.pop(self._ended.popleft(), None)
 
+    def forget(self, run_id: str) -> None:
+        """Forgets a run that goes on elsewhere."""
+        self._records.pop(run_id, None)
+
     def ended(self, run_id: str) -> None:
         self._ended.append(run_id)
         self.wake_waiters(run_id)

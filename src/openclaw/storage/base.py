@@ -283,7 +283,7 @@ class TranscriptStore(Protocol):
 
 
 class Fenced(Exception):
-    """Another node has taken over what this one held, because it gave no sign of life. Nothing was written."""
+    """Another node has taken over what this one held: everything, or one session. Nothing was written."""
 
 
 class StorageRefused(Exception):

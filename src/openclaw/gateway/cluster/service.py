@@ -83,6 +83,7 @@ class ClusterService:
         claims.on_gained(SESSION, self._gained)
         claims.on_gained(CHANNEL, self._gained_account)
         claims.ask_to_release = self._ask_to_release
+        claims.on_refused = self._refused
 
     def attach(self) -> None:
         """Connects the events and the runs of this node with those of the others."""
@@ -126,7 +127,7 @@ class ClusterService:
         until = time.monotonic() + self._gateway.runtime.config.current.cluster.drain_seconds
         while time.monotonic() < until and not self.membership.fenced:
             names = self.claims.owned(SESSION)
-            await self.claims.release_all([one for one in names if not self._gateway.dispatcher.in_use(_key_of(one))])
+            await self.claims.release_all([one for one in names if not self._in_use(one)])
             if not self.claims.owned(SESSION):
                 break
             await asyncio.sleep(DRAIN_PAUSE_S)
@@ -194,9 +195,9 @@ class ClusterService:
     async def _holder(self, call: MethodCall) -> str | None:
         """The node that has what the call names by an id. None: nobody, or this one."""
         wanted = _held_id(call.params)
-        if wanted is None or self._holds(call.method, *wanted):
+        if wanted is None or self._holds(*wanted):
             return None
-        question = encode([call.method, *wanted])
+        question = encode(wanted)
         for node in list(self.membership.peers):
             try:
                 if await self.links.ask(node, "holds", question) == b"1":
@@ -205,7 +206,7 @@ class ClusterService:
                 continue
         return None
 
-    def _holds(self, method: str, field: str, value: str) -> bool:
+    def _holds(self, field: str, value: str) -> bool:
         gateway = self._gateway
         match field:
             case "id":
@@ -222,8 +223,7 @@ class ClusterService:
                 return any(True for _ in gateway.channel_services.channels.accounts(value))
 
     async def _answer_holds(self, data: bytes, _parts: PartSender) -> bytes:
-        method, field, value = decode_any(data)
-        return b"1" if self._holds(method, field, value) else b"0"
+        return b"1" if self._holds(*decode_any(data)) else b"0"
 
     async def _answer_of_all(self, call: MethodCall, raw: msgspec.Raw | bytes) -> Answer:
         """Joins the lists in the answers of every node."""
@@ -276,7 +276,7 @@ class ClusterService:
             return
         self._released_at = now
         names = self.claims.idle(SESSION, seconds, RELEASED_AT_ONCE)
-        await self.claims.release_all([name for name in names if not self._gateway.dispatcher.in_use(_key_of(name))])
+        await self.claims.release_all([name for name in names if not self._in_use(name)])
 
     async def _gained(self, name: str) -> None:
         """Goes on with the messages that the session's last owner left, before anything new happens in it."""
@@ -289,6 +289,16 @@ class ClusterService:
             await self._gateway.notices.end_interrupted((agent_id, key))
             await self._gateway.dispatcher.find_unfinished(session=(agent_id, key))
             self._gateway.dispatcher.start_unfinished(key)
+
+    def _refused(self, name: str) -> None:
+        """Forgets the runs of a session that another node owns by now, without a word."""
+        if name.startswith(SESSION):
+            self._gateway.dispatcher.drop_session(_key_of(name))
+
+    def _in_use(self, name: str) -> bool:
+        """Tells whether anything happens here in the session of this name, commands that take long included."""
+        key = _key_of(name)
+        return self._gateway.dispatcher.in_use(key) or self._gateway.notices.in_use(key)
 
     async def _gained_account(self, name: str) -> None:
         """Hands on the messages that waited for more words where the account was before."""
@@ -303,7 +313,7 @@ class ClusterService:
 
     async def _answer_release(self, data: bytes, _parts: PartSender) -> bytes:
         name = data.decode()
-        if not self._gateway.dispatcher.in_use(_key_of(name)):
+        if not self._in_use(name):
             await self.claims.release(name)
         return b""
 

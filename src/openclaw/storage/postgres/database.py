@@ -7,7 +7,7 @@ import errno
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -31,9 +31,14 @@ CONNECT_S = 10
 STATEMENT_S = 60
 IDLE_TRANSACTION_S = 5
 LOCK_S, LOCK_PAUSE_S = 5, 0.1
-FENCED = "OC001"
-"""The error code of the function ``fence`` in ``migrations.py``."""
+FENCED, LOST_CLAIM = "OC001", "OC002"
+"""The error codes of ``fence`` and ``must_hold`` in ``migrations.py``."""
 OLDEST_SERVER = 15
+HELD = (
+    "SELECT FROM claims WHERE name = ?::text AND node = current_setting('openclaw.node', true) AND epoch = ?"
+    " FOR KEY SHARE"
+)
+"""Finds the claim if it still holds. Whoever lets it go deletes its row, and waits for those who have found it."""
 _UNREACHABLE = (
     OSError,
     TimeoutError,
@@ -60,6 +65,22 @@ class StorageUnreachable(OSError):
 
 class StaleWriter(Exception):
     """Another Gateway has written what this one holds in memory. Nothing was written."""
+
+
+class ClaimLost(Fenced):
+    """This node owns the session no longer, or owns it anew. Nothing was written. The node itself still counts."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"this node does not own {name} any more, so nothing was written")
+        self.name = name
+
+
+class ClaimEpoch(NamedTuple):
+    """A claim under which something is written. The write fails with ``ClaimLost`` if it no longer holds."""
+
+    name: str
+    epoch: int
+    """0: this node did not own it, and nothing can be written."""
 
 
 def without_nul(text: str) -> str:
@@ -109,6 +130,8 @@ class PostgresDatabase:
         self.node = node
         self.shown = shown_url(url, schema)
         self.on_fenced: Callable[[], None] = lambda: None
+        self.on_claim_lost: Callable[[str], None] = lambda _: None
+        """Is told the name of a claim that a write found to be lost."""
 
     @classmethod
     async def open(
@@ -262,6 +285,9 @@ class PostgresDatabase:
                         with suppress(asyncpg.InterfaceError):  # The pool may have let it go already.
                             connection.terminate()
                         raise
+        except ClaimLost as lost:
+            self.on_claim_lost(lost.name)
+            raise
         except Fenced:
             self.on_fenced()
             raise
@@ -275,6 +301,8 @@ def storage_errors() -> Generator[None]:
     except asyncpg.PostgresError as error:
         if getattr(error, "sqlstate", "") == FENCED:
             raise Fenced(str(error)) from error
+        if getattr(error, "sqlstate", "") == LOST_CLAIM:
+            raise ClaimLost(str(error)) from error
         if isinstance(error, _FULL):
             raise OSError(errno.ENOSPC, f"the database has no space left: {error}") from error
         if isinstance(error, _UNREACHABLE):
@@ -319,6 +347,8 @@ class Statement:
     def __init__(self) -> None:
         self._writes: list[str] = []
         self._values: list[Any] = []
+        self._claims: dict[str, int] = {}
+        self._messages: list[int] = []
         self.follows = False
         """Whether there is a write called ``written``."""
         self.written: int | None = None
@@ -341,13 +371,40 @@ class Statement:
         self.follows = self.follows or name == "written"
         self._writes.append(f"{name} AS ({''.join([head, *numbered])})")
 
+    def only_with(self, claim: ClaimEpoch | None) -> None:
+        """Nothing is written unless the node still holds the claim. None: nobody else can own what is written."""
+        if claim is not None:
+            self._claims[without_nul(claim.name)] = claim.epoch
+
+    def only_with_message(self, ledger_id: int) -> None:
+        """Nothing is written unless the node owns the session of the message."""
+        self._messages.append(ledger_id)
+
+    def _conditions(self) -> str:
+        """Adds expressions that raise when a claim is lost. That ends the transaction, whenever they are reached."""
+        held: list[str] = []
+        for number, (name, epoch) in enumerate(self._claims.items()):
+            self.add(f"held{number}", HELD, name, epoch)
+            held.append(f", must_hold(${len(self._values) - 1}, EXISTS (SELECT FROM held{number}))")
+        for ledger_id in self._messages:
+            self._values.append(ledger_id)
+            held.append(f", hold_message(${len(self._values)})")
+        return "".join(held)
+
+    async def check(self, connection: Connection) -> None:
+        """Raises ``ClaimLost`` if a claim is lost. Otherwise it holds until the transaction ends."""
+        if self._claims or self._messages:
+            await self.run(connection, "1")
+
     async def run(self, connection: Connection, result: str) -> asyncpg.Record:
         """Does the writes and returns one row: the result is a list of expressions.
 
-        Raises ``NotWritten`` when the write called ``written`` returned nothing.
+        Raises ``NotWritten`` when the write called ``written`` returned nothing, and ``ClaimLost``.
         """
         asked = f"{result}, (SELECT id FROM written) AS written" if self.follows else result
-        row = await connection.fetchrow(f"WITH {', '.join(self._writes)} SELECT {asked}", *self._values)
+        asked += self._conditions()
+        writes = f"WITH {', '.join(self._writes)} " if self._writes else ""
+        row = await connection.fetchrow(f"{writes}SELECT {asked}", *self._values)
         assert row is not None
         if self.follows:
             self.written = row["written"]

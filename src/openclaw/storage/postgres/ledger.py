@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -45,7 +46,14 @@ from openclaw.storage.ledger_rows import (
     reason_of,
     tool_call_of,
 )
-from openclaw.storage.postgres.database import PostgresDatabase, Statement, StorageUnreachable, changed, without_nul
+from openclaw.storage.postgres.database import (
+    ClaimEpoch,
+    PostgresDatabase,
+    Statement,
+    StorageUnreachable,
+    changed,
+    without_nul,
+)
 from openclaw.storage.postgres.session_store import PendingWrite
 from openclaw.storage.postgres.transcript import PostgresTranscript
 
@@ -57,6 +65,7 @@ LOOKED_THROUGH = 20_000
 """How many of the latest messages a search by state or by the channel's id may read."""
 MOST_TURNED_AWAY = 5_000
 MOST_DOUBTFUL = 1_000
+MOST_CLAIMS = 50_000
 _COLUMNS = (*ACCEPT_COLUMNS, "accepted_at", "state", "code", "detail", "attempts", "started_at")
 _ACCEPT = f"INSERT INTO messages ({', '.join(_COLUMNS)}) SELECT {', '.join('?' for _ in _COLUMNS)}"
 _END = "UPDATE messages SET state = ?, code = ?, detail = ?, ended_at = ?, result = ? WHERE id = ? AND ended_at IS NULL"
@@ -76,9 +85,19 @@ _SEEN = "ON CONFLICT (key) DO UPDATE SET at = EXCLUDED.at, step = DEFAULT"
 
 
 class PostgresLedger:
-    def __init__(self, database: PostgresDatabase, clock: Clock) -> None:
+    """``claim_of`` tells the claim under which this node writes to a session: the agent and the session key.
+
+    What happens to a message is written under the claim of its session only. Tools that are no node have none.
+    """
+
+    def __init__(
+        self, database: PostgresDatabase, clock: Clock, claim_of: Callable[[str, str], ClaimEpoch] | None = None
+    ) -> None:
         self._database = database
         self._clock = clock
+        self._claim_of = claim_of
+        self._claims: OrderedDict[int, ClaimEpoch] = OrderedDict()
+        """The claims under which unfinished messages were accepted or taken up here."""
         self._doubtful: dict[tuple[str, int], None] = {}
         """The runs of messages whose commit was not confirmed, and when they were to be accepted.
 
@@ -86,7 +105,14 @@ class PostgresLedger:
         """
 
     @classmethod
-    async def open(cls, database: PostgresDatabase, *, clock: Clock, only_reads: bool = False) -> PostgresLedger:
+    async def open(
+        cls,
+        database: PostgresDatabase,
+        *,
+        clock: Clock,
+        only_reads: bool = False,
+        claim_of: Callable[[str, str], ClaimEpoch] | None = None,
+    ) -> PostgresLedger:
         """Opens the ledger. A part that was being sent becomes pending again, with one doubt more.
 
         With ``only_reads`` nothing is changed, because another Gateway may be sending it.
@@ -95,7 +121,7 @@ class PostgresLedger:
             await database.write(
                 "UPDATE outbox SET state = 'pending', doubts = doubts + 1, error = '' WHERE state = 'sending'"
             )
-        return cls(database, clock)
+        return cls(database, clock, claim_of)
 
     async def accept(
         self,
@@ -108,7 +134,11 @@ class PostgresLedger:
         now = self._clock.now_ms()
 
         async def work(connection: Connection, statement: Statement) -> tuple[LedgerRow, bool]:
-            return await _accept(connection, statement, message, step, reason, now)
+            claim = self._claim_of(message.agent_id, message.session_key) if self._claim_of is not None else None
+            statement.only_with(claim)
+            row, new = await _accept(connection, statement, message, step, reason, now)
+            self._remember_claim(row.id, claim)
+            return row, new
 
         try:
             row, new = await self._together(work, after)
@@ -131,7 +161,7 @@ class PostgresLedger:
         noted = (reason.code, without_nul(reason.detail))
 
         async def work(connection: Connection) -> None:
-            if ended := await _end_of(connection, ledger_id):
+            if ended := await _end_of(connection, self._owned(ledger_id), ledger_id):
                 raise ValueError(f"message {ledger_id} has ended ({ended}) and cannot become '{state}'")
             await connection.execute(
                 "UPDATE messages SET state = $2, code = $3, detail = $4, attempts = attempts + $5,"
@@ -160,10 +190,14 @@ class PostgresLedger:
         if state not in END_STATES:
             raise ValueError(f"'{state}' does not end a message: use advance")
         now = self._clock.now_ms()
-        return await self._together(
-            lambda connection, statement: _finish(connection, statement, ledger_id, state, reason, result, outbox, now),
-            written,
-        )
+
+        async def work(connection: Connection, statement: Statement) -> bool:
+            self._owned(ledger_id, statement)
+            return await _finish(connection, statement, ledger_id, state, reason, result, outbox, now)
+
+        ended = await self._together(work, written)
+        self._claims.pop(ledger_id, None)
+        return ended
 
     async def post(
         self,
@@ -189,7 +223,7 @@ class PostgresLedger:
         now = self._clock.now_ms()
 
         async def work(connection: Connection) -> None:
-            if ended := await _end_of(connection, into):
+            if ended := await _end_of(connection, self._owned(into), into):
                 raise ValueError(f"message {into} has ended ({ended}) and can take no other in")
             changing = "UPDATE messages SET body = $2 WHERE id = $1 RETURNING run_id"
             run_id = await connection.fetchval(changing, into, encode(body))
@@ -239,14 +273,22 @@ class PostgresLedger:
         values = (ledger_id, without_nul(call_id), without_nul(name), without_nul(arguments), self._clock.now_ms())
 
         async def work(connection: Connection, statement: Statement) -> None:
+            self._owned(ledger_id, statement)
             statement.add("noted", f"{_TOOL_CALL}{statement.where} ON CONFLICT DO NOTHING", *values)
             await statement.run(connection, "1")
 
         await self._together(work, written)
 
     async def tool_finished(self, ledger_id: int, call_id: str, ok: bool) -> None:
-        update = "UPDATE tool_calls SET finished_at = $3, ok = $4 WHERE ledger_id = $1 AND call_id = $2"
-        await self._database.write(update, ledger_id, without_nul(call_id), self._clock.now_ms(), ok)
+        values = (self._clock.now_ms(), ok, ledger_id, without_nul(call_id))
+
+        async def work(connection: Connection, statement: Statement) -> None:
+            self._owned(ledger_id, statement)
+            update = "UPDATE tool_calls SET finished_at = ?, ok = ? WHERE ledger_id = ? AND call_id = ?"
+            statement.add("noted", update, *values)
+            await statement.run(connection, "1")
+
+        await self._together(work, None)
 
     async def tool_calls(self, ledger_id: int) -> list[ToolCallRow]:
         rows = await self._database.rows(f"{SELECT_TOOL_CALLS} WHERE ledger_id = $1 ORDER BY step", ledger_id)
@@ -267,8 +309,12 @@ class PostgresLedger:
     async def unfinished(self, session: SessionName | None = None) -> list[LedgerRow]:
         if session is None:
             return await self._messages("WHERE ended_at IS NULL ORDER BY id")
+        claim = self._claim_of(*session) if self._claim_of is not None else None
         of_session = "WHERE ended_at IS NULL AND agent_id = $1 AND session_key = $2 ORDER BY id"
-        return await self._messages(of_session, *map(without_nul, session))
+        found = await self._messages(of_session, *map(without_nul, session))
+        for row in found:
+            self._remember_claim(row.id, claim)
+        return found
 
     async def unowned(self, limit: int) -> list[SessionName]:
         """Returns sessions that have messages without an end, and that no node owns.
@@ -456,6 +502,21 @@ class PostgresLedger:
 
         return await self._database.transact(work)
 
+    def _remember_claim(self, ledger_id: int, claim: ClaimEpoch | None) -> None:
+        if claim is not None and claim.epoch:
+            self._claims[ledger_id] = claim
+            while len(self._claims) > MOST_CLAIMS:
+                self._claims.popitem(last=False)
+
+    def _owned(self, ledger_id: int, statement: Statement | None = None) -> Statement:
+        """Lets a statement write only while this node owns the session of the message."""
+        statement = statement or Statement()
+        if (claim := self._claims.get(ledger_id)) is not None:
+            statement.only_with(claim)
+        elif self._claim_of is not None:
+            statement.only_with_message(ledger_id)
+        return statement
+
     async def close(self) -> None:
         """Nothing is kept open here. Whoever opened the database closes it."""
 
@@ -518,16 +579,18 @@ async def _finish(
         columns = ([part.part for part in parts], [part.channel for part in parts])
         statement.add("parts", _PARTS, now, *columns, [encode(part.payload) for part in parts])
     if (await statement.run(connection, "(SELECT id FROM ended)"))[0] is None:
-        await _end_of(connection, ledger_id)  # Raises when there is no such message.
+        await _end_of(connection, Statement(), ledger_id)  # Raises when there is no such message.
         return False
     return True
 
 
-async def _end_of(connection: Connection, ledger_id: int) -> str | None:
-    row = await connection.fetchrow("SELECT state, ended_at FROM messages WHERE id = $1 FOR UPDATE", ledger_id)
-    if row is None:
+async def _end_of(connection: Connection, statement: Statement, ledger_id: int) -> str | None:
+    """Returns how the message has ended, and locks it."""
+    statement.add("found", "SELECT state, ended_at FROM messages WHERE id = ? FOR UPDATE", ledger_id)
+    state, ended_at = (await statement.run(connection, "(SELECT state FROM found), (SELECT ended_at FROM found)"))[:2]
+    if state is None:
         raise KeyError(f"the ledger has no message {ledger_id}")
-    return row[0] if row[1] is not None else None
+    return state if ended_at is not None else None
 
 
 async def _one(connection: Connection, statement: str, *values: Any) -> Any:

@@ -237,6 +237,38 @@ BEGIN
   END LOOP;
 END $$;
 """,
+    """
+CREATE OR REPLACE FUNCTION fence() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  writer text := current_setting('openclaw.node', true);
+BEGIN
+  -- The lock is held until the transaction ends, so one look is enough for all its writes.
+  IF writer <> '' AND current_setting('openclaw.counts', true) IS DISTINCT FROM 'yes' THEN
+    -- The takeover of the node takes this lock alone. So either it waits for this transaction, or this one sees it.
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('openclaw-write/' || writer, 0));
+    PERFORM 1 FROM nodes WHERE id = writer AND state IN ('alive', 'draining');
+    IF NOT FOUND THEN
+      RAISE EXCEPTION 'the node % no longer counts', writer USING ERRCODE = 'OC001';
+    END IF;
+    PERFORM set_config('openclaw.counts', 'yes', true);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE FUNCTION must_hold(wanted text, is_held boolean) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  IF NOT is_held THEN
+    RAISE EXCEPTION '%', wanted USING ERRCODE = 'OC002';
+  END IF;
+  RETURN true;
+END $$;
+CREATE FUNCTION hold_message(ledger_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  wanted text := (SELECT 'session:' || agent_id || ':' || session_key FROM messages WHERE id = ledger_id);
+BEGIN
+  PERFORM 1 FROM claims WHERE name = wanted AND node = current_setting('openclaw.node', true) FOR KEY SHARE;
+  RETURN must_hold(wanted, wanted IS NULL OR FOUND);
+END $$;
+""",
 )
 """A step is never changed once it was released. ``schema_version`` holds how many have run."""
 

@@ -16,7 +16,15 @@ from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_cron_run_alias
 from openclaw.storage.base import Change, Fenced, SessionRow
-from openclaw.storage.postgres.database import NotWritten, PostgresDatabase, StaleWriter, Statement, without_nul
+from openclaw.storage.postgres.database import (
+    ClaimEpoch,
+    ClaimLost,
+    NotWritten,
+    PostgresDatabase,
+    StaleWriter,
+    Statement,
+    without_nul,
+)
 from openclaw.storage.session_query import SessionPage, SessionQuery, search_text, session_ids, updated_at
 
 Name: TypeAlias = tuple[str, str]
@@ -85,7 +93,11 @@ class PendingWrite:
 
     async def sync(self) -> None:
         if not self.is_written:
-            await self._store.write_alone(self)
+            try:
+                await self._store.write_alone(self)
+            except ClaimLost:
+                self._store.forget(self)
+                raise
 
     def add_to(self, statement: Statement) -> bool:
         if self.is_written:
@@ -93,6 +105,7 @@ class PendingWrite:
         if self.raw is None and not self._before.version:
             self._note_written()
             return False
+        statement.only_with(self._store.claim_for(self.name, self._before.epoch))
         _add_write(statement, self.name, self._before.version, self.raw)
         return True
 
@@ -112,7 +125,7 @@ class PendingWrite:
             self.raw = self._before.raw
             for change in self._changes:
                 self.raw = _changed(change, self.raw)
-            if await self._store.write_row(self.name, self._before.version, self.raw):
+            if await self._store.write_row(self.name, self._before, self.raw):
                 return
         raise StaleWriter(f"the session {self.name[1]} changes too often to be written")
 
@@ -148,13 +161,13 @@ class PostgresSessionStore:
     """Rows of sessions that this node owns are cached, because only the owner writes to them.
 
     A cached entry is read and changed without waiting for the server. So messages that come together stay in their
-    order. ``epoch_of`` tells the epoch in which this node owns a session, and 0 when it does not. Without it, as in a
-    tool that uses the schema alone, everything is owned.
+    order. ``claim_of`` tells the claim of this node on a session, with the epoch 0 when it does not own it. Without it,
+    as in a tool that uses the schema alone, everything is owned.
     """
 
-    def __init__(self, database: PostgresDatabase, epoch_of: Callable[[str, str], int] | None = None) -> None:
+    def __init__(self, database: PostgresDatabase, claim_of: Callable[[str, str], ClaimEpoch] | None = None) -> None:
         self._database = database
-        self._epoch_of = epoch_of or (lambda _agent, _key: 1)
+        self._claim_of = claim_of
         self.on_foreign_write: Callable[[str, str], None] | None = None
         """Is told when this node has changed a session that another one owns."""
         self._names: OrderedDict[Name, str] = OrderedDict()
@@ -170,11 +183,11 @@ class PostgresSessionStore:
 
     @classmethod
     async def open(
-        cls, database: PostgresDatabase, epoch_of: Callable[[str, str], int] | None = None
+        cls, database: PostgresDatabase, claim_of: Callable[[str, str], ClaimEpoch] | None = None
     ) -> PostgresSessionStore:
-        store = cls(database, epoch_of)
+        store = cls(database, claim_of)
         await store.load_agents()
-        if epoch_of is not None:
+        if claim_of is not None:
             return store
         select = "SELECT agent_id, key, entry, version FROM sessions ORDER BY updated_at DESC LIMIT $1"
         rows = await database.rows(select, MOST_CACHED)
@@ -242,6 +255,8 @@ class PostgresSessionStore:
             except StaleWriter as stale:
                 log.error("a change of a session is lost: %s", stale)
                 return self.forget(pending)
+            except ClaimLost:
+                return self.forget(pending)  # The session's owner goes on from what is written.
             except Fenced:
                 return None  # The node forgets everything and starts anew, and it has said so.
             except OSError as error:
@@ -260,12 +275,13 @@ class PostgresSessionStore:
         if not epoch and self.on_foreign_write is not None:
             self.on_foreign_write(*pending.name)
 
-    async def write_row(self, name: Name, version: int, raw: bytes | None) -> bool:
-        """Writes a row whose version is known. False when it is another one by now."""
-        if raw is None and not version:
+    async def write_row(self, name: Name, before: CachedRow, raw: bytes | None) -> bool:
+        """Writes a row in the place of another one. False when that is another one by now."""
+        if raw is None and not before.version:
             return True
         statement = Statement()
-        _add_write(statement, name, version, raw)
+        statement.only_with(self.claim_for(name, before.epoch))
+        _add_write(statement, name, before.version, raw)
         try:
             await self._database.transact(lambda connection: statement.run(connection, "1"))
         except NotWritten:
@@ -281,10 +297,24 @@ class PostgresSessionStore:
         if (pending := self._pending.get((agent_id, key))) is not None:
             await pending.sync()
 
-    def transcript_epoch(self, agent_id: str, session_id: str) -> int:
-        """The epoch in which this node owns the session whose transcript this is; 0 when it is not known to."""
+    def _epoch_of(self, agent_id: str, key: str) -> int:
+        return self._claim_of(agent_id, key).epoch if self._claim_of is not None else 1
+
+    def claim_for(self, name: Name, read_in: int) -> ClaimEpoch | None:
+        """The claim under which a row is written that was read in the epoch ``read_in``.
+
+        None: this node did not own the session then and does not now. Such a write compares the version only.
+        """
+        if self._claim_of is None:
+            return None
+        held = self._claim_of(*name)
+        return ClaimEpoch(held.name, held.epoch or read_in) if held.epoch or read_in else None
+
+    def transcript_claim(self, agent_id: str, session_id: str) -> ClaimEpoch | None:
+        """The claim on the session whose transcript this is. None when it is not known to be this node's."""
         key = self._names.get((agent_id, session_id))
-        return self._epoch_of(agent_id, key) if key is not None else 0
+        held = self._claim_of(agent_id, key) if key is not None and self._claim_of is not None else None
+        return held if held is not None and held.epoch else None
 
     def _cache_row(self, name: Name, row: CachedRow, epoch: int) -> None:
         if not epoch:
@@ -381,7 +411,7 @@ class PostgresSessionStore:
             return row
         # A row that changed its owner while it was read is not cached.
         self._cache_row(name, row, epoch if epoch == self._epoch_of(*name) else 0)
-        return row
+        return CachedRow(row.raw, row.version, epoch)
 
     async def look_up_row(self, name: Name) -> CachedRow:
         select = "SELECT entry, version FROM sessions WHERE agent_id = $1 AND key = $2"

@@ -38,7 +38,7 @@ from openclaw.storage.files.transcript_index import (
     trim,
 )
 from openclaw.storage.indexed_transcript import IndexedTranscript
-from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, Statement, without_nul
+from openclaw.storage.postgres.database import ClaimEpoch, PostgresDatabase, StaleWriter, Statement, without_nul
 from openclaw.storage.transcript_lines import StoredTranscript
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ class PostgresTranscript(IndexedTranscript):
         self._before: BranchContext | None = None
         """The branch before the compaction that was just added."""
         self._writing: asyncio.Task[None] | None = None
-        self.epoch = 0
-        """The epoch of the session's owner when this was last known to be all there is."""
+        self.claim: ClaimEpoch | None = None
+        """The claim of this node on the session when this was last known to be all there is."""
         self.lock = asyncio.Lock()
         """Held by whoever writes lines, until the transaction has ended."""
 
@@ -232,6 +232,7 @@ class PostgresTranscript(IndexedTranscript):
             return False
         now, row = self._clock.now_ms(), self._row
         first, last = self._under_way[0].seq, self._under_way[-1].seq
+        statement.only_with(self._store.claim_for(self))
         if row.id:
             statement.add("written", _MOVE, last, now, row.id, first - 1)
         else:
@@ -261,6 +262,9 @@ class PostgresTranscript(IndexedTranscript):
             raise StaleWriter(f"another Gateway has written to the transcript {self._row.name}")
         rest = self._under_way[len(found) :]
         if rest:
+            statement = Statement()
+            statement.only_with(self._store.claim_for(self))
+            await statement.check(connection)
             await connection.execute("UPDATE transcripts SET last_seq = $2 WHERE id = $1", made, last)
             await insert_lines(connection, made, rest)
         return made
@@ -308,8 +312,9 @@ class PostgresTranscript(IndexedTranscript):
 class PostgresTranscriptStore:
     """Keeps at most ``most_live`` unused transcripts in memory. One that is still in use stays the same object.
 
-    ``epoch_of`` tells, for an agent and a session id, the epoch in which this node owns the session, and 0 when it does
-    not. What another node may have written to is compared with the database before it is used.
+    ``claim_of`` tells, for an agent and a session id, the claim of this node on the session, and None when it does not
+    own it. What another node may have written to is compared with the database before it is used. Without
+    ``claim_of``, as in a tool that uses the schema alone, everything is owned.
     """
 
     def __init__(
@@ -319,9 +324,9 @@ class PostgresTranscriptStore:
         *,
         clock: Clock,
         most_live: int = 128,
-        epoch_of: Callable[[str, str], int] = lambda _agent, _session: 1,
+        claim_of: Callable[[str, str], ClaimEpoch | None] | None = None,
     ) -> None:
-        self._epoch_of = epoch_of
+        self._claim_of = claim_of
         self.database = database
         self.clock = clock
         self._state = state_dir
@@ -523,18 +528,28 @@ class PostgresTranscriptStore:
 
     def _make(self, row: TranscriptRow, cwd: str, parent: str | None = None) -> PostgresTranscript:
         made = PostgresTranscript(self, row, cwd=cwd, parent=parent)
-        made.epoch = self._epoch_of(row.agent_id, row.session_id)
+        made.claim = self._claim(row.agent_id, row.session_id)
         return made
+
+    def _claim(self, agent_id: str, session_id: str) -> ClaimEpoch | None:
+        return self._claim_of(agent_id, session_id) if self._claim_of is not None else None
+
+    def claim_for(self, live: PostgresTranscript) -> ClaimEpoch | None:
+        """The claim under which lines are written: that of now, or the one under which the transcript was read.
+
+        None: this node did not own the session then and does not now, or the transcript has no session yet.
+        """
+        return self._claim(live.place[0], live.session_id) or live.claim
 
     async def _is_current(self, live: PostgresTranscript) -> bool:
         """Tells whether an open transcript holds every line. If not, it is let go, and the next caller reads it."""
         agent, name = live.place
-        epoch = self._epoch_of(agent, live.session_id)
-        if (epoch and live.epoch == epoch) or live.busy:
+        claim = self._claim(agent, live.session_id)
+        if self._claim_of is None or (claim is not None and live.claim == claim) or live.busy:
             return True
         row = await self._row(agent, [name])
         if live.busy or (row.id if row else 0, row.last_seq if row else 0) == live.end:
-            live.epoch = epoch
+            live.claim = claim
             return True
         if self._live.get((agent, name)) is live:
             self._drop((agent, name))
