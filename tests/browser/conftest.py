@@ -1,4 +1,4 @@
-"""One browser for each module, and a Gateway and a tab for each test."""
+"""One browser and one profile for each module, and a Gateway and a tab for each test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest_asyncio
-from playwright.async_api import Browser
+from playwright.async_api import Browser, BrowserContext
 
 from tests.browser.support import Tab, WebGateway, chromium, new_tab
 
@@ -24,10 +24,24 @@ async def gateway(tmp_path: Path) -> AsyncIterator[WebGateway]:
         yield running
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def profile(browser: Browser) -> AsyncIterator[BrowserContext]:
+    """Where the tabs of a module are opened. An empty one stays, so that the next one need not start a process.
+
+    What a page keeps belongs to its origin, and every test's Gateway has a port and so an origin of its own.
+    """
+    context = await browser.new_context(locale="en-US")
+    await context.new_page()
+    yield context
+    await context.close()
+
+
 @pytest_asyncio.fixture(loop_scope="module")
-async def tab(browser: Browser, gateway: WebGateway) -> AsyncIterator[Tab]:
+async def tab(browser: Browser, profile: BrowserContext, gateway: WebGateway) -> AsyncIterator[Tab]:
     """A tab that is signed in and shows the chat. The test fails if its console had an error."""
-    opened = await (await new_tab(browser, gateway)).open("/chat")
+    opened = await (await new_tab(browser, gateway, profile)).open("/chat")
     yield opened
-    await opened.page.context.close()
+    for page in profile.pages[1:]:
+        await page.close()
+    await profile.clear_cookies()
     assert opened.errors == []

@@ -113,7 +113,7 @@ UNSUPPORTED: dict[str, str] = {
     "commands.bash": "there is no /bash command",
     "commands.bashForegroundMs": "there is no /bash command",
     "commands.debug": "there is no /debug command",
-    "session.maintenance": "sessions are kept; `openclaw sessions archive` makes them small",
+    "session.maintenance.rotateBytes": "sessions.json holds only what is current; there is nothing to rotate",
     "cron.webhook": "finished jobs are told to clients and channels only",
     "cron.webhookToken": "finished jobs are told to clients and channels only",
     "hooks.gmail": "mail is not fetched; let a program call /hooks/gmail with the preset gmail",

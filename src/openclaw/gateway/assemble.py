@@ -89,6 +89,7 @@ from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.server.server import taken_names
+from openclaw.gateway.session_maintenance import Maintenance
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
@@ -485,6 +486,7 @@ def add_message_flow(gateway: Gateway) -> None:
         stop_subagents=lambda key: gateway.team.subagents.stop_all(key),
     )
     gateway.dispatcher, gateway.notices = dispatcher, notices
+    gateway.maintenance = Maintenance(runtime, dispatcher, gateway.transcript_folders)
     if not runtime.claims.alone and runtime.claims.node:
         # Only the stores in PostgreSQL have such claims, and a command that looks at them is no node.
         stores = cast("PostgresSessionStore", runtime.sessions), cast("PostgresLedger", runtime.ledger)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.server.presence import Presence
     from openclaw.gateway.server.registry import MethodTable
     from openclaw.gateway.server.server import Route
+    from openclaw.gateway.session_maintenance import Maintenance
     from openclaw.gateway.tls import ServerTls
     from openclaw.inbound.notices import Notices
     from openclaw.inbound.pairing import PairingStore
@@ -61,6 +62,7 @@ T = TypeVar("T")
 HEALTH_INTERVAL_S = 60.0
 SEARCH_INTERVAL_S = 300.0
 ARCHIVE_INTERVAL_S = 3600.0
+MAINTENANCE_INTERVAL_S = 30.0
 PRUNE_INTERVAL_S = 24 * 3600.0
 FIRST_CLEANUP_S = 3.0
 """What is old is first compressed or removed this long after the start, so that the start is not slowed down."""
@@ -115,6 +117,8 @@ class Gateway:
     """The HTTP connections to the providers."""
     dispatcher: Dispatcher = field(init=False)
     """The runs under way."""
+    maintenance: Maintenance = field(init=False)
+    """Puts old sessions away."""
     notices: Notices = field(init=False)
     """What the Gateway itself says in chats."""
     cluster: ClusterService | None = None
@@ -316,6 +320,7 @@ class Gateway:
             self._every(HEALTH_INTERVAL_S, self.health.refresh, name="gateway health"),
             self._every(ARCHIVE_INTERVAL_S, self.compress_old, name="old transcripts", first=FIRST_CLEANUP_S),
             self._every(PRUNE_INTERVAL_S, self._prune_ledger, name="old messages", first=FIRST_CLEANUP_S),
+            self._every(MAINTENANCE_INTERVAL_S, self.maintain_sessions, name="sessions", first=FIRST_CLEANUP_S),
             self._every(SEARCH_INTERVAL_S, self._update_search, name="search index"),
             self._every(STATE_INTERVAL_S, self._look_at_state, name="state folder"),
         ]
@@ -371,6 +376,11 @@ class Gateway:
             return Compressed()
         before = self.runtime.clock.now_ms() - days * DAY_MS
         return await self.runtime.transcripts.compress(self.agent_ids(), before, most=most)
+
+    async def maintain_sessions(self) -> None:
+        """Keeps the sessions within ``session.maintenance``. Several Gateways on one database keep all of them."""
+        if self.cluster is None:
+            await self.maintenance.look()
 
     async def _prune_ledger(self) -> None:
         before = self.runtime.clock.now_ms() - LEDGER_DAYS * DAY_MS

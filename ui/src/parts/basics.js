@@ -53,12 +53,16 @@ export function Field({ label, hint, children }) {
 // A modal dialog. Escape and the close button end it; the browser keeps the focus inside.
 export function Dialog({ title, onClose, children, wide = false }) {
   const ref = useRef(null);
+  const gone = useRef(false);
   useEffect(() => {
     const dialog = ref.current;
     if (!dialog.open) dialog.showModal();
-    return () => dialog.open && dialog.close();
+    return () => ((gone.current = true), dialog.open && dialog.close());
   }, []);
-  return html`<dialog ref=${ref} class=${wide ? "wide" : ""} aria-label=${title} onClose=${onClose} onCancel=${onClose}>
+  // The browser tells the end of a dialog a moment later, also of one that is gone. What was chosen since then must stay.
+  const ended = () => gone.current || onClose();
+  const cancelled = (event) => (event.preventDefault(), onClose());
+  return html`<dialog ref=${ref} class=${wide ? "wide" : ""} aria-label=${title} onClose=${ended} onCancel=${cancelled}>
     <header><h2>${title}</h2><button class="icon-button" aria-label=${t("Close")} onClick=${onClose}><${Icon} name="close" /></button></header>
     ${children}
   </dialog>`;

@@ -118,15 +118,21 @@ class PingPong(Record):
 
 class SessionMaintenance(Record):
     mode: Literal["warn", "enforce"] = "warn"
-    """Report what would be pruned, or prune it."""
+    """warn: the log says what would be put away. enforce: sessions are put away."""
     prune_after: str | int | None = None
-    """Age of entries to prune, such as 30d; a bare number is days."""
+    """Age of sessions that are put away, such as 30d; a bare number is days. Unset means 30d."""
     prune_days: Positive | None = None
     """Old form of pruneAfter."""
     max_entries: Positive | None = None
-    """Entries to keep."""
+    """The most sessions of an agent; the oldest are put away first. Unset means 500."""
     rotate_bytes: str | int | None = None
     """Size at which the store file is rotated."""
+    reset_archive_retention: str | int | Literal[False] | None = None
+    """Age at which archived transcripts are deleted, or false for never. Unset means the same as pruneAfter."""
+    max_disk_bytes: str | int | None = None
+    """The most that the files of an agent's sessions take, such as 2gb. Archives go first, then old sessions."""
+    high_water_bytes: str | int | None = None
+    """What is left when they took more. Unset means 80 % of maxDiskBytes."""
 
 
 class SessionArchive(Record):

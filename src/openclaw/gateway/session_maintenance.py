@@ -1,0 +1,227 @@
+"""``session.maintenance``: sessions that are old or too many are put away, and transcripts take a bounded room.
+
+A session that is put away is no longer listed. Its transcript stays as an archive until that is old enough to go, or
+until the room is needed. Nothing happens unless the configuration asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from openclaw.clock import duration_ms
+from openclaw.config.agents import main_session_key
+from openclaw.runs.session_change import earlier_transcripts
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.reset import transcript_ref
+from openclaw.storage.base import SessionRow
+from openclaw.storage.session_query import SessionQuery, updated_at
+
+if TYPE_CHECKING:
+    from openclaw.agent.runtime import Runtime
+    from openclaw.config.schema.messages import SessionMaintenance
+    from openclaw.runs.dispatcher import Dispatcher
+
+log = logging.getLogger(__name__)
+
+USUAL_AGE = "30d"
+USUAL_ENTRIES = 500
+PER_PASS = 200
+"""The most sessions of an agent that one pass puts away."""
+_ARCHIVE = re.compile(r"\.jsonl(?:\.zst)?\.(?:deleted|reset)\.(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)")
+"""The name of an archive, with the time at which it was made."""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+class MaintenanceLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``session.maintenance`` asks for."""
+
+    enforced: bool
+    """False: what would be put away is only told in the log."""
+    age_ms: int
+    entries: int
+    archive_ms: int | None
+    """The age at which archives are deleted. None: never."""
+    disk_bytes: int | None
+    """The most that the files of an agent's sessions take."""
+    low_bytes: int
+    """What is left when there were too many bytes."""
+
+
+def size_bytes(value: str | int) -> int:
+    """The bytes of ``500mb``, ``2 GB`` or a bare number. It raises a ValueError that says what is wrong."""
+    match = _SIZE.fullmatch(str(value).strip())
+    if match is None:
+        raise ValueError(f"{value!r} is not a size; write something like 500mb or 2gb")
+    return int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+
+
+def limits_of(settings: SessionMaintenance) -> MaintenanceLimits | None:
+    """The limits of the configuration. None: it sets none, so that all sessions are kept."""
+    if settings == type(settings)():
+        return None
+    age_ms = duration_ms(settings.prune_after or settings.prune_days or USUAL_AGE, "d")
+    archive_ms: int | None = age_ms
+    if (wanted := settings.reset_archive_retention) is not None:
+        archive_ms = None if isinstance(wanted, bool) else duration_ms(wanted, "d")
+    disk = size_bytes(settings.max_disk_bytes) if settings.max_disk_bytes is not None else None
+    low = size_bytes(settings.high_water_bytes) if settings.high_water_bytes is not None else (disk or 0) * 8 // 10
+    return MaintenanceLimits(
+        enforced=settings.mode == "enforce",
+        age_ms=age_ms,
+        entries=settings.max_entries or USUAL_ENTRIES,
+        archive_ms=archive_ms,
+        disk_bytes=disk,
+        low_bytes=min(low, disk or 0),
+    )
+
+
+class Maintenance:
+    """Keeps an agent's sessions within their limits. ``folders`` gives the folders of each agent's transcripts."""
+
+    def __init__(self, runtime: Runtime, dispatcher: Dispatcher, folders: Callable[[], dict[str, list[Path]]]) -> None:
+        self._runtime = runtime
+        self._dispatcher = dispatcher
+        self._folders = folders
+        self._told: dict[str, int] = {}
+        """How many sessions the log last said would be put away, by agent."""
+
+    async def look(self) -> None:
+        """Makes one pass. A message that comes meanwhile keeps its session."""
+        config = self._runtime.config.current.session.maintenance
+        try:
+            limits = limits_of(config)
+        except ValueError as error:
+            log.warning("session.maintenance: %s", error)
+            return
+        if limits is None:
+            return
+        for agent_id, folders in self._folders().items():
+            due = await self._due(agent_id, limits)
+            if not limits.enforced:
+                self._tell(agent_id, len(due))
+                continue
+            for row in due:
+                await self._put_away(row)
+            await self._bound_files(agent_id, folders, limits)
+
+    def _tell(self, agent_id: str, count: int) -> None:
+        if count and self._told.get(agent_id) != count:
+            log.warning(
+                "session.maintenance would put %d sessions of %s away; set its mode to enforce", count, agent_id
+            )
+        self._told[agent_id] = count
+
+    async def _due(self, agent_id: str, limits: MaintenanceLimits) -> list[SessionRow]:
+        """The sessions to put away, the oldest first."""
+        before = self._runtime.clock.now_ms() - limits.age_ms
+        rows = await self._oldest(agent_id)
+        count = await self._runtime.sessions.count(agent_id)
+        due: list[SessionRow] = []
+        for row in rows:
+            too_many = count - len(due) > limits.entries
+            if (too_many or updated_at(row.entry) < before) and not self._is_kept(row):
+                due.append(row)
+        return due
+
+    async def _oldest(self, agent_id: str) -> list[SessionRow]:
+        count = await self._runtime.sessions.count(agent_id)
+        query = SessionQuery(agent_id=agent_id, offset=max(0, count - PER_PASS), limit=PER_PASS)
+        return [*reversed((await self._runtime.sessions.select(query)).rows)]
+
+    def _is_kept(self, row: SessionRow) -> bool:
+        """Main sessions are never put away, nor those in which something happens."""
+        config = self._runtime.config.current
+        main = row.key in ("global", main_session_key(config, row.agent_id))
+        return main or self._dispatcher.in_use(row.key)
+
+    async def _put_away(self, row: SessionRow) -> list[str]:
+        """Takes a session out of the store unless it was used meanwhile. Returns the paths of its archives."""
+        session, seen = SessionRef(row.agent_id, row.key), updated_at(row.entry)
+        sessions, transcripts = self._runtime.sessions, self._runtime.transcripts
+
+        async def remove() -> list[str]:
+            entry = await sessions.get(session.agent_id, session.key)
+            if entry is None or updated_at(entry) != seen or self._dispatcher.occupied(session.key):
+                return []
+
+            def drop(current: SessionEntry | None) -> SessionEntry | None:
+                return None if current is not None and updated_at(current) == seen else current
+
+            if await sessions.update(session.agent_id, session.key, drop) is not None:
+                return []
+            log.info("session %s was put away (session.maintenance)", session.key)
+            refs = [transcript_ref(session.agent_id, entry), *earlier_transcripts(session, entry)]
+            return [path for ref in refs for path in await transcripts.archive(ref, "deleted")]
+
+        return await self._dispatcher.exclusively(session.key, remove)
+
+    async def _bound_files(self, agent_id: str, folders: Sequence[Path], limits: MaintenanceLimits) -> None:
+        now_s = self._runtime.clock.now_ms() / 1000
+        files = await asyncio.to_thread(_files, folders)
+        archives = sorted((one for one in files if one.archived_s is not None), key=lambda one: one.archived_s or 0)
+        used = sum(one.size for one in files)
+        over = limits.disk_bytes is not None and used > limits.disk_bytes
+        for one in archives:
+            old = limits.archive_ms is not None and (one.archived_s or 0) < now_s - limits.archive_ms / 1000
+            if old or (over and used > limits.low_bytes):
+                await asyncio.to_thread(_delete, one.path)
+                used -= one.size
+        if not over or used <= limits.low_bytes:
+            return
+        for row in await self._oldest(agent_id):
+            if used <= limits.low_bytes:
+                return
+            if not self._is_kept(row):
+                archived = [Path(path) for path in await self._put_away(row)]
+                used -= sum(one.size for one in await asyncio.to_thread(_files, archived))
+                for path in archived:
+                    await asyncio.to_thread(_delete, path)
+
+
+class SessionFile(msgspec.Struct, frozen=True):
+    path: Path
+    size: int
+    archived_s: float | None
+    """When it became an archive. None: it is none."""
+
+
+def _files(places: Iterable[Path]) -> list[SessionFile]:
+    """The files at these places, and those in the folders among them. Blocking."""
+    found: list[SessionFile] = []
+    paths = [path for place in places for path in (place.iterdir() if place.is_dir() else [place])]
+    for path in paths:
+        try:
+            status = path.lstat()
+        except OSError:
+            continue
+        if path.is_file() and not path.is_symlink():
+            found.append(SessionFile(path, status.st_size, _archived_s(path.name)))
+    return found
+
+
+def _archived_s(name: str) -> float | None:
+    match = _ARCHIVE.search(name)
+    if match is None:
+        return None
+    try:
+        return datetime.strptime(match[1], "%Y-%m-%dT%H-%M-%S").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def _delete(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+        log.info("%s was deleted (session.maintenance)", path)
+    except OSError as error:
+        log.warning("%s cannot be deleted: %s", path, error)
