@@ -146,6 +146,28 @@ async def test_the_one_session_of_the_global_scope_is_not_named_after_a_group(
     assert "subject" not in row
 
 
+async def test_a_job_reports_to_the_owner_when_every_direct_chat_is_apart(start: Start, signal: SignalDaemon) -> None:
+    more = {"session": {"dmScope": "per-peer"}, "commands": {"ownerAllowFrom": [f"signal:{ANN}"]}}
+    async with start(more, allowFrom=[ANN, BOB]) as gateway, gateway.client() as client:
+        await signal.say("I am the owner [[reply:yes]]", sender=ANN, name="Ann")
+        await signal.called("send")
+        await signal.say("I am a guest [[reply:hello]]", sender=BOB, name="Bob")
+        await signal.called("send", 2)
+        job = {
+            "name": "Brief",
+            "schedule": {"kind": "every", "everyMs": 3_600_000},
+            "sessionTarget": "isolated",
+            "wakeMode": "next-heartbeat",
+            "payload": {"kind": "agentTurn", "message": "Brief me [[reply:Two meetings]]"},
+            "delivery": {"mode": "announce", "channel": "last"},
+        }
+        await client.call("cron.run", {"id": (await client.call("cron.add", job))["id"], "mode": "force"})
+        report = (await signal.called("send", 3))[2]
+        keys = {row["key"] for row in (await client.call("sessions.list", {}))["sessions"]}
+    assert (report["message"], report["recipient"]) == ("Two meetings", [ANN])
+    assert {f"agent:main:direct:{ANN}", f"agent:main:direct:{BOB}"} < keys and "agent:main:main" not in keys
+
+
 async def test_a_group_is_answered_when_nothing_asks_for_a_mention(start: Start, signal: SignalDaemon) -> None:
     async with start(groupPolicy="open"):
         await signal.deliver(in_group(signal, "lunch at noon? [[reply:gladly]]"))

@@ -18,7 +18,7 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.cluster.claims import session_name
-from openclaw.config.agents import user_zone
+from openclaw.config.agents import main_session_key, user_zone
 from openclaw.config.channels import message_prefix, normalize_account_id
 from openclaw.extensions.api import MessageReceived
 from openclaw.foreign_text import disarmed
@@ -270,6 +270,8 @@ class Pipeline:
             native=inbound.native_command,
             listening=listening,
         )
+        apart = inbound.peer.kind == "direct" and resolved.session_key != main_session_key(config, resolved.agent_id)
+        owned = {"ownerChat": "admin" in rights} if apart else {}
         return Incoming(
             facts=facts,
             text=inbound.text,
@@ -280,7 +282,7 @@ class Pipeline:
             inbound=inbound,
             settings=settings,
             policy_channel=inbound.channel,
-            entry_fields=_entry_fields(inbound, resolved),
+            entry_fields=_entry_fields(inbound, resolved) | owned,
             dedupe_keys=keys,
             reads_commands=not inbound.spoken,
         )
@@ -740,6 +742,8 @@ def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
             "accountId": resolved.account_id,
         },
     }
+    if thread is not None:
+        fields["origin"]["threadId"] = thread
     if kind != "direct":
         fields |= {"channel": resolved.channel, "groupId": resolved.new_thread or inbound.peer.id}
         for name, value in (

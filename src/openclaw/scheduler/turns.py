@@ -30,6 +30,7 @@ from openclaw.sessions.keys import SessionRef, main_session_key
 from openclaw.sessions.reset import rotated_entry
 from openclaw.storage import faults
 from openclaw.storage.base import END_STATES, Accept, LedgerRow, MessageBody, ReasonCode
+from openclaw.storage.session_query import SessionQuery
 from openclaw.text import clipped
 
 INTERNAL_ROUTE = {"channel": "internal"}
@@ -38,6 +39,8 @@ LONGEST_WAIT_S = 3600.0
 """A wait for a run is begun anew after this long."""
 LOOK_AGAIN_S = 10.0
 """The same where another node may run it, and may go away before it tells the end."""
+MOST_CHATS = 200
+"""The owner's chat is looked for among this many of the newest sessions."""
 _KEPT_SETTINGS = (
     *("thinkingLevel", "verboseLevel", "reasoningLevel", "providerOverride", "modelOverride", "authProfileOverride"),
     *("modelProvider", "model", "contextTokens"),
@@ -203,9 +206,7 @@ class ScheduledTurns:
         self, agent_id: str, channel: str | None, to: str | None, account: str | None = None
     ) -> AnnounceTarget:
         """Where an answer goes: to the address given, else where the agent's main session was last written from."""
-        main = self.main_session(agent_id)
-        entry = await self.runtime.sessions.get(main.agent_id, main.key)
-        last = normalize_route((entry or {}).get("deliveryContext"))
+        last = await self._last_route(agent_id)
         named = normalize_channel(channel) or "last"
         if named == "last":
             named = str(last.get("channel") or "")
@@ -220,6 +221,23 @@ class ScheduledTurns:
         if problem := self._reach(named, route["to"], route.get("accountId")):
             return AnnounceTarget(problem=problem)
         return AnnounceTarget(route=route)
+
+    async def _last_route(self, agent_id: str) -> dict[str, Any]:
+        """The last route of the main session, or else of the chat in which the owner wrote last.
+
+        With a ``session.dmScope`` other than ``main``, nobody writes to the main session on a channel.
+        """
+        main = self.main_session(agent_id)
+        entry = await self.runtime.sessions.get(main.agent_id, main.key)
+        last = normalize_route((entry or {}).get("deliveryContext"))
+        if not is_delivered(last):
+            newest = SessionQuery(agent_id=main.agent_id, aliases=False, limit=MOST_CHATS)
+            owned = [
+                row.entry for row in (await self.runtime.sessions.select(newest)).rows if row.entry.get("ownerChat")
+            ]
+            routes = (normalize_route(entry.get("deliveryContext")) for entry in owned)
+            return next(filter(is_delivered, routes), last)
+        return last
 
     async def announce(
         self,

@@ -81,6 +81,8 @@ class SessionEntry(TypedDict, total=False):
     lastTo: str
     lastAccountId: str
     lastThreadId: str | int
+    ownerChat: bool
+    """Whether the owner wrote the last message of a direct chat that has a session of its own."""
     systemPromptReport: dict[str, Any]
     fallbackNoticeSelectedModel: str
     """The chosen model, and the model that answers in its place, as people were told."""

@@ -56,6 +56,7 @@ CHAT_FIELDS = (
     *("sendPolicy", "groupActivation", "groupActivationNeedsSystemIntro", "label", "spawnedBy", "displayName"),
     *("chatType", "channel", "groupId", "subject", "groupChannel", "room", "space", "origin", "deliveryContext"),
     *("lastChannel", "lastTo", "lastAccountId", "lastThreadId", "lastHeartbeatText", "lastHeartbeatSentAt"),
+    "ownerChat",
 )
 """Entry fields that belong to the chat. A new session keeps them."""
 
