@@ -4,7 +4,7 @@ import pytest
 
 from openclaw.messages import Cost
 from openclaw.models.base import Price
-from openclaw.models.catalogue import priced_usage
+from openclaw.models.cost import priced_usage
 
 
 def test_cost_is_price_per_million_times_tokens_per_class() -> None:

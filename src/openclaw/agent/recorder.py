@@ -51,7 +51,7 @@ from openclaw.messages import (
     UserMessage,
     user_text,
 )
-from openclaw.models.catalogue import added
+from openclaw.models.cost import added
 from openclaw.models.fallback import ModelFailure
 from openclaw.outbound.reply import MOST_REMEMBERED, messaged_here
 from openclaw.outbound.usage_text import with_footer

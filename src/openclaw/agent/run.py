@@ -39,8 +39,9 @@ from openclaw.config.agents import heartbeat_config
 from openclaw.events import AssistantEnded, DemoModelAnswers, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.messages import AssistantMessage, ImageBlock, Message
 from openclaw.models.base import CLI_API, Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent
-from openclaw.models.catalogue import UnknownModel, has_price
+from openclaw.models.catalogue import UnknownModel
 from openclaw.models.catalogue_data import is_demo
+from openclaw.models.cost import has_price
 from openclaw.models.errors import all_failed_text, error_text
 from openclaw.models.fallback import Candidates, NextStep, failed_model, models_asked
 from openclaw.outbound.reply_files import Files, reply_files, size_limit

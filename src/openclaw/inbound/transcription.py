@@ -24,7 +24,7 @@ from openclaw.config.schema.tools import TranscriptionModel
 from openclaw.foreign_text import disarmed_name
 from openclaw.inbound.message import Inbound, Media
 from openclaw.models.base import Model, ModelError
-from openclaw.models.catalogue import SpokenText
+from openclaw.models.cost import SpokenText
 from openclaw.models.keys import Keys, provider_config
 from openclaw.storage.base import BlobStore
 from openclaw.text import clipped, shortened

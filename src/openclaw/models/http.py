@@ -28,7 +28,7 @@ from openclaw.models.base import (
     Thinking,
     ToolCallStart,
 )
-from openclaw.models.catalogue import priced_usage
+from openclaw.models.cost import priced_usage
 from openclaw.models.errors import classify, describe_error, redact, status_error
 from openclaw.models.keys import is_local_url
 

@@ -27,7 +27,7 @@ from openclaw.agent.spend.spend import BILL, CallEstimate, Reservation
 from openclaw.memory.embedders import EMBEDDING_PRICES, Embedder, EmbeddingRefused, embedding_tokens
 from openclaw.messages import AssistantMessage, Usage
 from openclaw.models.base import Counted, ModelError, ModelRequest, OnEvent, Price, StreamEvent
-from openclaw.models.catalogue import SpokenText, highest_cost, priced_usage, speech_usage
+from openclaw.models.cost import SpokenText, highest_cost, priced_usage, speech_usage
 from openclaw.models.fallback import Candidates, for_model
 from openclaw.paths import make_private_dir, sessions_dir
 from openclaw.storage.base import Transcript

@@ -23,7 +23,7 @@ import msgspec
 from openclaw.agent.window.tokens import CHARS_PER_TOKEN, reported_prompt
 from openclaw.messages import ImageBlock, TextBlock, ThinkingBlock, ToolCall, Usage
 from openclaw.models.base import Model, ModelRequest, Price
-from openclaw.models.catalogue import added, cost_of
+from openclaw.models.cost import added, cost_of
 from openclaw.models.thinking import budget_and_limit, output_limit
 from openclaw.storage.files.compressed import SUFFIX, unpacked_blocks
 from openclaw.storage.transcript_lines import TranscriptLines

@@ -30,7 +30,7 @@ from openclaw.gateway.server.params import NonEmpty, NoParams, Params, Positive
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, find_row
 from openclaw.gateway.views.session_rows import model_defaults, row_view
 from openclaw.messages import AssistantMessage
-from openclaw.models.catalogue import cost_of
+from openclaw.models.cost import cost_of
 from openclaw.outbound.preview import message_of, preview_role, preview_text, shortened
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import transcript_ref

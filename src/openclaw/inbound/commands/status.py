@@ -11,7 +11,8 @@ from openclaw.inbound.commands.settings import effective_levels, running_and_wai
 from openclaw.inbound.directives import LevelKind
 from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.models.base import Model
-from openclaw.models.catalogue import UnknownModel, has_price
+from openclaw.models.catalogue import UnknownModel
+from openclaw.models.cost import has_price
 from openclaw.models.errors import failure_words
 from openclaw.outbound.usage_text import cache_share, percent, token_count
 from openclaw.runs.queue import queue_settings
