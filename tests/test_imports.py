@@ -11,8 +11,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
 RECORDS = {
-    *("clock", "device_keys", "events", "file_types", "foreign_text", "json_text", "messages", "net", "opener"),
-    *("paths", "patterns", "pictures", "printable", "public_fetch", "python_packages", "redact", "rights"),
+    *("clock", "device_keys", "events", "file_types", "foreign_text", "http_body", "json_text", "messages", "net"),
+    *("opener", "paths", "patterns", "pictures", "printable", "public_fetch", "python_packages", "redact", "rights"),
     *("text", "url_text"),
 }
 ALLOWED: dict[str, set[str]] = {

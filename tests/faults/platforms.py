@@ -113,7 +113,7 @@ class Telegram(_Served):
 
     def section(self) -> dict[str, Any]:
         token, allowed = telegram_server.TOKEN, [telegram_server.ANN]
-        return {"botToken": token, "apiRoot": self.telegram.url, "streamMode": "off", "allowFrom": allowed}
+        return {"botToken": token, "apiRoot": self.telegram.url, "allowFrom": allowed}
 
     async def say(self, text: str) -> None:
         await self.telegram.say(text)

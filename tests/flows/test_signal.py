@@ -443,3 +443,20 @@ async def test_a_daemon_that_is_silent_for_long_gets_the_reply_once_when_it_answ
             while (await client.call("messages.get", {"id": row["id"]}))["deliveries"][0]["state"] != "sent":
                 await asyncio.sleep(0.02)
     assert [call["message"] for call in signal.of("send")] == ["(possibly sent twice) Hi Ann"]
+
+
+async def test_a_message_that_its_sender_changes_or_takes_back_is_answered_anew_or_forgotten(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    async with start(allowFrom=[ANN]):
+        first = await signal.say("teh capital of France? [[reply:What is teh?]]")
+        await signal.called("send")
+        data = {**first["dataMessage"], "message": "the capital of France? [[reply:Paris]]", "timestamp": 77}
+        edit = {"targetSentTimestamp": first["dataMessage"]["timestamp"], "dataMessage": data}
+        await signal.deliver({**{name: first[name] for name in first if name != "dataMessage"}, "editMessage": edit})
+        await signal.called("send", 2)
+        await signal.deliver(signal.message(None, remoteDelete={"timestamp": first["dataMessage"]["timestamp"]}))
+        await signal.say("and now? [[reply:nothing]]")
+        await signal.called("send", 3)
+    assert [sent["message"] for sent in signal.of("send")] == ["What is teh?", "Paris", "nothing"]
+    assert "teh" not in prompts(models, 1) and "capital" not in prompts(models, 2)

@@ -32,7 +32,7 @@ async def telegram() -> AsyncIterator[TelegramServer]:
 def start(tmp_path: Path, models: ModelServer, telegram: TelegramServer) -> Start:
     @asynccontextmanager
     async def gateway(more: dict[str, Any] | None = None, **channel: Any) -> AsyncIterator[InProcessGateway]:
-        section = {"botToken": TOKEN, "apiRoot": telegram.url, "streamMode": "off", **channel}
+        section = {"botToken": TOKEN, "apiRoot": telegram.url, **channel}
         config = model_config(models.base_url, models.api_key, channels={"telegram": section}, **(more or {}))
         async with InProcessGateway(tmp_path / "state", config) as gateway:
             if "webhookUrl" not in section:
@@ -319,7 +319,7 @@ async def until_failing(client: WireClient) -> None:
 async def test_after_a_kill_the_reply_comes_once_and_the_message_is_not_answered_again(
     tmp_path: Path, telegram: TelegramServer, models: ModelServer
 ) -> None:
-    section = {"botToken": TOKEN, "apiRoot": telegram.url, "allowFrom": [ANN], "streamMode": "off"}
+    section = {"botToken": TOKEN, "apiRoot": telegram.url, "allowFrom": [ANN]}
     config = model_config(models.base_url, models.api_key, channels={"telegram": section})
     async with ForkedGateway(tmp_path / "state", config) as gateway:
         await telegram.polling()
@@ -370,7 +370,7 @@ async def test_a_group_that_becomes_a_supergroup_keeps_the_agent_it_is_bound_to(
         {"agentId": "work", "match": {"channel": "telegram", "peer": {"kind": "group", "id": str(old)}}},
     ]
     groups = {"*": {"requireMention": False}}
-    section = {"botToken": TOKEN, "apiRoot": telegram.url, "streamMode": "off", "allowFrom": [ANN], "groups": groups}
+    section = {"botToken": TOKEN, "apiRoot": telegram.url, "allowFrom": [ANN], "groups": groups}
     config = model_config(models.base_url, models.api_key, channels={"telegram": section}, bindings=bindings)
     config["agents"]["list"] = [{"id": "main"}, {"id": "work"}]
     async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:

@@ -16,12 +16,16 @@ from tests.support.telegram_server import ANN, TOKEN, TelegramServer
 
 @asynccontextmanager
 async def gateway(tmp_path: Path, models: ModelServer, **channel: Any) -> AsyncIterator[TelegramServer]:
-    async with TelegramServer() as telegram:
+    async with TelegramServer(has_topics_enabled=True) as telegram:
         section = {"botToken": TOKEN, "apiRoot": telegram.url, "allowFrom": [ANN], **channel}
         config = model_config(models.base_url, models.api_key, channels={"telegram": section})
         async with InProcessGateway(tmp_path / "state", config):
             await telegram.polling()
             yield telegram
+
+
+def drafts(telegram: TelegramServer) -> list[str]:
+    return [shown["text"] for shown in telegram.of("sendMessageDraft")]
 
 
 async def test_a_draft_shows_what_is_written_so_far_and_gives_way_to_the_reply(
@@ -30,24 +34,35 @@ async def test_a_draft_shows_what_is_written_so_far_and_gives_way_to_the_reply(
     async with gateway(tmp_path, models) as telegram:
         rest = asyncio.Event()
         models.queue(Reply("one two three four", hold=rest, hold_after=2))
-        await telegram.say("hello")
-        await telegram.until(lambda: telegram.texts() == ["one two"])
+        await telegram.say("hello", message_thread_id=77)
+        await telegram.until(lambda: drafts(telegram)[-1:] == ["one two"])
         rest.set()
-        await telegram.until(lambda: telegram.texts() == ["one two three four"])
-    # The draft was a message of its own, and nothing of it is left.
-    assert len(telegram.of("deleteMessage")) == 1
+        await telegram.called("sendMessage")
+    assert telegram.texts() == ["one two three four"] and not telegram.of("deleteMessage")
+
+
+async def test_where_there_are_no_drafts_a_slow_reply_is_one_message(tmp_path: Path, models: ModelServer) -> None:
+    async with gateway(tmp_path, models) as telegram:
+        rest = asyncio.Event()
+        models.queue(Reply("one two three four", hold=rest, hold_after=2))
+        await telegram.say("hello")
+        await models.wait_for_requests(1)
+        rest.set()
+        await telegram.called("sendMessage")
+    assert [sent["text"] for sent in telegram.of("sendMessage")] == ["one two three four"] and not drafts(telegram)
 
 
 async def test_a_draft_shows_the_reasoning_until_the_answer_begins(tmp_path: Path, models: ModelServer) -> None:
     async with gateway(tmp_path, models) as telegram:
-        await telegram.say("/reasoning stream")
+        await telegram.say("/reasoning stream", message_thread_id=77)
         await telegram.called("sendMessage")
-        rest, before = asyncio.Event(), telegram.texts()
+        rest = asyncio.Event()
         models.queue(Reply("the answer", thinking="let me see", hold=rest))
-        await telegram.say("hello")
-        await telegram.until(lambda: "let me see" in "".join(telegram.texts()))
+        await telegram.say("hello", message_thread_id=77)
+        await telegram.until(lambda: "let me see" in "".join(drafts(telegram)))
         rest.set()
-        await telegram.until(lambda: telegram.texts() == [*before, "the answer"])
+        await telegram.called("sendMessage", 2)
+    assert telegram.texts()[-1] == "the answer"
 
 
 async def test_blocks_are_sent_instead_of_a_draft_where_they_are_asked_for(tmp_path: Path, models: ModelServer) -> None:

@@ -201,6 +201,9 @@ def test_the_list_of_groups_says_who_is_heard_and_whether_a_mention_is_needed(
         ("discord", "<@!77>", "77"),
         ("discord", "user:77", "77"),
         ("matrix", "@Ana:Example.org", "@ana:example.org"),
+        ("whatsapp", "15551234567", "+15551234567"),
+        ("whatsapp", "whatsapp:15551234567@s.whatsapp.net", "+15551234567"),
+        ("bluebubbles", "imessage:Ana@Example.org", "ana@example.org"),
     ],
 )
 def test_an_id_has_one_spelling(channel: str, written: str, same: str) -> None:

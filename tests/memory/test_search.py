@@ -230,8 +230,8 @@ async def test_the_words_themselves_are_enough_where_the_meaning_is_unclear(
 async def test_many_passages_go_in_batches_and_none_is_forgotten(workspace: Path, server: EmbeddingServer) -> None:
     for number in range(150):
         (workspace / f"memory/n{number}.md").write_text(f"- note {number}\n")
-    counts, embedder, fallback = await notes(workspace, remote(server)).refresh()
-    assert (counts.chunks, counts.vectors, fallback) == (153, 153, None)
+    counts, embedder, fallback, waiting = await notes(workspace, remote(server)).refresh()
+    assert (counts.chunks, counts.vectors, fallback, waiting) == (153, 153, None, 0)
     assert embedder is not None and max(map(len, server.requests)) == embedder.batch_texts
 
 

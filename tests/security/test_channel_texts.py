@@ -212,7 +212,13 @@ def read_slack(_: str, event: Any) -> Any:
 
 
 def read_whatsapp(_: str, event: Any) -> Any:
-    return whatsapp.interpret(whatsapp.decode_value(msgspec.Raw(json.dumps(event).encode())), "default")
+    body = json.dumps({"entry": [{"changes": [{"field": "messages", "value": event}]}]}).encode()
+
+    def problem(what: str, error: Exception) -> None:
+        raise error
+
+    (value,) = whatsapp.values_of(body, problem)
+    return whatsapp.interpret(value, "default", lambda _: False, problem)
 
 
 def read_bluebubbles(_: str, event: Any) -> Any:

@@ -14,7 +14,7 @@ from openclaw.channels.manager import ChannelManager, RunningAccount
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.load import parse_config
 from openclaw.config.schema import Config
-from openclaw.inbound.message import Inbound
+from openclaw.inbound.message import Inbound, MovedChat
 from openclaw.outbound.reply import OutgoingMessage
 from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.documents import FileDocuments
@@ -38,6 +38,7 @@ class Receiver:
         self.notices: list[Inbound] = []
         self.edits: list[Inbound] = []
         self.deletions: list[Inbound] = []
+        self.moves: list[MovedChat] = []
         self.failures: list[Exception] = []
         self.answer: bool | None = None
         self._changed = asyncio.Event()
@@ -55,6 +56,9 @@ class Receiver:
 
     async def deleted(self, inbound: Inbound) -> None:
         self._note(self.deletions, inbound)
+
+    async def moved(self, move: MovedChat) -> None:
+        self.moves.append(move)
 
     def _note(self, where: list[Inbound], inbound: Inbound) -> bool | None:
         where.append(inbound)
@@ -141,6 +145,7 @@ async def running_channel(
         notice=receiver.notice,
         edited=receiver.edited,
         deleted=receiver.deleted,
+        moved=receiver.moved,
         environ=environ or {},
     )
     await manager.start()

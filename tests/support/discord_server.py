@@ -42,6 +42,8 @@ class DiscordServer(VendorServer):
         self.identified: list[dict[str, Any]] = []
         self.resumed: list[dict[str, Any]] = []
         self.heartbeats = 0
+        self.content_type = "application/json"
+        self.more_headers = {"Via": "1.1 google"}
         self.close_next: int | None = None
         """The next connection is closed with this code after it identified itself."""
         self.threads: dict[str, dict[str, Any]] = {}
@@ -284,13 +286,13 @@ class DiscordServer(VendorServer):
             if result is None:
                 return web.Response(status=204)
             # The real API sends no charset, and the library reads nothing else as JSON.
-            return web.Response(body=json.dumps(result).encode(), headers={"Content-Type": "application/json"})
+            return web.Response(body=json.dumps(result).encode(), headers={"Content-Type": self.content_type})
         except Refusal as refusal:
             self.refused.append((call, str(refusal)))
             await self._tell()
             answer = {"message": str(refusal), "code": refusal.code, **refusal.more}
-            headers = {"Content-Type": "application/json", "Via": "1.1 google"}
-            if "retry_after" in refusal.more:
+            headers = {"Content-Type": self.content_type, **self.more_headers}
+            if "retry_after" in refusal.more and self.more_headers:
                 headers["Retry-After"] = str(refusal.more["retry_after"])
             return web.Response(status=refusal.status, body=json.dumps(answer).encode(), headers=headers)
 

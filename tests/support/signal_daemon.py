@@ -309,7 +309,7 @@ class SignalDaemon:
             self._check_person(params.get("quoteAuthor"))
             if not isinstance(params.get("quoteTimestamp"), int):
                 raise Refusal(INVALID_PARAMS, "quoteTimestamp must be a number")
-        self._check_styles(params.get("textStyle", []), message)
+        self._check_styles(params.get("text-style", []), message)
         for name in names:
             if name in self.unregistered:
                 raise Refusal(USER_ERROR, f"The user {name} is not registered.")
@@ -399,7 +399,7 @@ PARAMETERS: dict[str, set[str]] = {
         *_TARGET,
         "message",
         "attachments",
-        "textStyle",
+        "text-style",
         "quoteTimestamp",
         "quoteAuthor",
         "editTimestamp",

@@ -29,7 +29,14 @@ from openclaw.inbound.message import Inbound
 from openclaw.rights import Right, rights_of_person
 
 _OWNER_ENFORCED = frozenset({"whatsapp"})
-_PREFIXES = {"telegram": ("tg:",), "discord": ("user:", "pk:"), "slack": ("user:",)}
+_PREFIXES = {
+    "telegram": ("tg:",),
+    "discord": ("user:", "pk:"),
+    "slack": ("user:",),
+    "bluebubbles": ("imessage:",),
+    "imessage": ("bluebubbles:",),
+}
+_WHATSAPP = re.compile(r"(\d{5,15})(?:@s\.whatsapp\.net)?")
 _MENTION = re.compile(r"<@!?([^<>|]+)(?:\|[^<>]*)?>")
 _PHONE = re.compile(r"\+[\d\s().-]{4,}")
 _NOT_DIGITS = re.compile(r"[^\d+]")
@@ -169,6 +176,8 @@ def normal_id(channel: str, value: str) -> str:
     text = _MENTION.sub(r"\1", value.strip().lower())
     for prefix in (f"{channel}:", *_PREFIXES.get(channel, ())):
         text = text.removeprefix(prefix).strip()
+    if channel == "whatsapp" and (number := _WHATSAPP.fullmatch(text)):
+        return f"+{number[1]}"
     return _NOT_DIGITS.sub("", text) if _PHONE.fullmatch(text) else text
 
 

@@ -22,6 +22,7 @@ import msgspec
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import TranscriptionModel
 from openclaw.foreign_text import disarmed_name
+from openclaw.http_body import read_bounded
 from openclaw.inbound.message import Inbound, Media
 from openclaw.models.base import Model, ModelError
 from openclaw.models.cost import SpokenText
@@ -251,7 +252,7 @@ class _Transcript(msgspec.Struct):
 async def _answer(response: aiohttp.ClientResponse, provider: str) -> SpokenText:
     if response.status != 200:
         raise NotTranscribed(f"{provider} answered {response.status}")
-    body = await response.content.read(LONGEST_OUTPUT)
+    body = await read_bounded(response, LONGEST_OUTPUT)
     try:
         return msgspec.json.decode(body, type=_Transcript).spoken()
     except (msgspec.MsgspecError, RecursionError):

@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 
 from openclaw.clock import Clock
+from openclaw.http_body import read_bounded
 from openclaw.json_text import is_deep, may_be_deep
 from openclaw.messages import AssistantBlock, AssistantMessage, StopReason, TextBlock, ThinkingBlock, ToolCall
 from openclaw.models.base import (
@@ -97,12 +98,12 @@ class ModelHttp:
         try:
             response = await self._post(wire, "text/event-stream", timeout)
             if response.status >= 300:
-                body = await _read_bounded(response, MAX_ERROR_BODY)
+                body = await read_bounded(response, MAX_ERROR_BODY)
                 raise status_error(provider, response.status, response.headers, body, wire.secrets)
             if response.content_type == "text/html":
                 raise await _web_page_error(response, wire)
             if response.content_type == "application/json":
-                for event in reply.feed_whole(await _read_bounded(response, MAX_WHOLE_BODY)):
+                for event in reply.feed_whole(await read_bounded(response, MAX_WHOLE_BODY)):
                     yield event
                 return
             parser = SseParser()
@@ -132,8 +133,8 @@ class ModelHttp:
         try:
             async with await self._post(wire, "application/json", timeout) as response:
                 if response.status < 300:
-                    return await _read_bounded(response, MAX_WHOLE_BODY)
-                body = await _read_bounded(response, MAX_ERROR_BODY)
+                    return await read_bounded(response, MAX_WHOLE_BODY)
+                body = await read_bounded(response, MAX_ERROR_BODY)
                 raise status_error(provider, response.status, response.headers, body, wire.secrets)
         except TimeoutError:
             raise ModelError(
@@ -203,13 +204,6 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
         response.close()
 
 
-async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    body = bytearray()
-    while len(body) < limit and (chunk := await response.content.readany()):
-        body += chunk
-    return bytes(body[:limit])
-
-
 def _last_events(parser: SseParser, reply: ReplyReader) -> Iterator[StreamEvent]:
     """After the last byte: an event whose blank line is missing still counts, half an event does not."""
     tail = parser.finish()
@@ -244,7 +238,7 @@ def proxy_for(url: str) -> str | None:
 
 
 async def _web_page_error(response: aiohttp.ClientResponse, wire: WireRequest) -> ModelError:
-    page = (await _read_bounded(response, 300)).decode("utf-8", "replace").strip()
+    page = (await read_bounded(response, 300)).decode("utf-8", "replace").strip()
     return ModelError(
         f"{wire.host} answered with a web page instead of a model's reply; check the provider's baseUrl. "
         f"It begins: {page[:200]!r}",

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 
 from openclaw.channels.bluebubbles.kind import BlueBubblesKind, chat_guid
 from openclaw.inbound.message import Peer
@@ -246,3 +247,25 @@ def test_an_address_names_its_conversation() -> None:
     kind = BlueBubblesKind({})
     assert kind.peer(GROUP) == Peer(kind="group", id=GROUP)
     assert kind.peer("+15550000042") == Peer(kind="direct", id="+15550000042")
+
+
+class SparseServer(BlueBubblesServer):
+    """A server that answers a ping and sends texts, and has nothing else."""
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard])
+        app.router.add_get("/api/v1/ping", self._ping)
+        app.router.add_post("/api/v1/message/text", self._text)
+        return app
+
+    async def _ping(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": 200, "message": "Ping received!", "data": "pong"})
+
+
+async def test_a_server_that_has_only_the_necessary_calls_is_enough(tmp_path: Path) -> None:
+    async with running(tmp_path, SparseServer()) as (server, setup):
+        bare = {"guid": "m1", "text": "hello", "handle": {"address": ANN}, "isFromMe": False}
+        assert await told(setup, server, bare) == 200
+        assert await setup.send("hi", setup.messages[0].to)
+    assert setup.messages[0].peer == Peer(kind="direct", id=ANN)
+    assert [sent["message"] for sent in server.of("message/text")] == ["hi"]

@@ -308,3 +308,16 @@ def test_a_channel_that_is_off_imports_no_library() -> None:
         "assert not {'discord', 'openclaw.channels.discord.channel'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_behind_a_proxy_that_names_a_character_set_and_drops_headers_the_answers_are_read(
+    tmp_path: Path, discord: DiscordServer
+) -> None:
+    discord.content_type, discord.more_headers = "application/json; charset=utf-8", {}
+    async with bot(tmp_path, discord) as account:
+        discord.fail_next(POST, 429, 0, "You are being rate limited.", retry_after=7.5)
+        failure = await refused(account, "hello")
+        assert (failure.retry_after_s, failure.permanent) == (7.5, False)
+        discord.fail_next(POST, 403, 50013, "Missing Permissions")
+        assert "lacks a permission" in str(await refused(account, "hello"))
+        assert await account.send("hello", THERE) in discord.messages

@@ -233,9 +233,9 @@ async def test_markdown_goes_out_as_text_with_styles(tmp_path: Path) -> None:
         await setup.send("😀 **hi** [docs](https://e.org)")
         await setup.send(table)
         first, second = setup.daemon.of("send")
-        assert (first["message"], first["textStyle"]) == ("😀 hi docs (https://e.org)", ["3:2:BOLD"])
+        assert (first["message"], first["text-style"]) == ("😀 hi docs (https://e.org)", ["3:2:BOLD"])
         assert second["message"] == "| Name | Age |\n| ---- | --- |\n| Ann  | 30  |"
-        assert second["textStyle"] == ["0:44:MONOSPACE"]
+        assert second["text-style"] == ["0:44:MONOSPACE"]
 
 
 async def test_files_go_out_inside_the_request(tmp_path: Path) -> None:

@@ -14,12 +14,15 @@ from openclaw.channels.signal.incoming import (
     IncomingReaction,
     Mention,
     OwnIdentity,
+    SignalDeletion,
+    SignalEdit,
     decode_event,
     interpret,
     with_learned_uuid,
     with_mentions,
 )
 from openclaw.channels.signal.kind import normalize_number, recipient_params
+from openclaw.inbound.access import Allow, ChannelSettings, decide_access
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import SendFailed
 from tests.support.signal_daemon import SignalDaemon
@@ -80,11 +83,24 @@ def test_what_asks_nothing_of_the_agent_is_passed_over(envelope: Any) -> None:
     assert interpret(event(envelope), ME, "default") is None
 
 
-def test_an_edited_message_counts_as_what_it_says_now() -> None:
-    envelope = DAEMON.message("first")
+@pytest.mark.parametrize(("group", "message_id"), [(None, "5"), ({"groupId": "g"}, "5:+15550000042")])
+def test_a_changed_message_keeps_its_id_and_a_deleted_one_is_named_by_it(group: Any, message_id: str) -> None:
+    envelope = DAEMON.message("first", groupInfo=group)
     data = {**envelope.pop("dataMessage"), "message": "second", "timestamp": 77}
-    inbound = arrived({**envelope, "editMessage": {"targetSentTimestamp": 5, "dataMessage": data}})
-    assert (inbound.text, inbound.message_id) == ("second", "77")
+    changed = interpret(
+        event({**envelope, "editMessage": {"targetSentTimestamp": 5, "dataMessage": data}}), ME, "default"
+    )
+    assert isinstance(changed, SignalEdit)
+    assert (changed.inbound.text, changed.inbound.message_id, changed.inbound.revision) == ("second", message_id, "77")
+    taken_back = interpret(event(DAEMON.message(None, groupInfo=group, remoteDelete={"timestamp": 5})), ME, "default")
+    assert isinstance(taken_back, SignalDeletion) and taken_back.inbound.message_id == message_id
+
+
+def test_a_person_is_known_by_the_number_and_the_uuid() -> None:
+    inbound = arrived(DAEMON.message("hi", uuid=HER_UUID))
+    for listed in ("+15550000042", f"uuid:{HER_UUID}", HER_UUID.upper()):
+        rules = ChannelSettings(channel="signal", dm_policy="allowlist", allow_from=(listed,))
+        assert isinstance(decide_access(inbound, rules, ()), Allow)
 
 
 def test_a_quote_tells_whom_and_whether_it_was_ours() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 import subprocess
 import sys
@@ -12,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from openclaw.channels.base import WebhookRequest
 from openclaw.channels.telegram.kind import TelegramKind, parse_target
-from openclaw.inbound.message import Peer
+from openclaw.inbound.message import Inbound, MovedChat, Peer
 from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed
 from tests.support.channel_account import ChannelUnderTest, Receiver, running_channel
 from tests.support.telegram_server import ANN, BOB, FORUM, GROUP, TOKEN, TelegramServer
@@ -352,37 +355,28 @@ async def test_edits_and_reactions_are_reported(tmp_path: Path, telegram: Telegr
         assert notice.text == f"Telegram: Bob reacted with 👍 to your message (id {ours})"
 
 
-async def test_a_draft_is_a_message_that_is_edited_and_taken_away(tmp_path: Path, telegram: TelegramServer) -> None:
-    route = {"channel": "telegram", "to": TO_ANN}
-    async with bot(tmp_path, telegram) as account:
-        assert await account.manager.draft("telegram", route, 5, "Hel")
-        assert telegram.texts() == ["Hel"]
-        assert await account.manager.draft("telegram", route, 5, "Hello")  # Too soon to be shown.
-        assert telegram.texts() == ["Hel"] and not telegram.of("editMessageText")
-        assert await account.manager.draft("telegram", route, 5, "")
-        assert telegram.texts() == []
-    async with bot(tmp_path, telegram, streamMode="off") as account:
-        assert not await account.manager.draft("telegram", route, 5, "Hel")
-
-
-async def test_a_draft_that_an_earlier_process_left_is_deleted(tmp_path: Path, telegram: TelegramServer) -> None:
-    async with bot(tmp_path, telegram) as account:
-        assert await account.manager.draft("telegram", {"channel": "telegram", "to": TO_ANN}, 5, "half a")
-    assert telegram.texts() == ["half a"]
-    async with bot(tmp_path, telegram) as account:
-        assert telegram.texts() == []
-    async with bot(tmp_path, telegram) as account:
-        assert len(telegram.of("deleteMessage")) == 1
+@pytest.mark.parametrize(
+    ("topics", "route"),
+    [(False, {"to": TO_ANN}), (False, {"to": TO_ANN, "threadId": 77}), (True, {"to": TO_ANN})],
+)
+async def test_where_the_platform_has_no_drafts_none_is_shown(
+    tmp_path: Path, topics: bool, route: dict[str, Any]
+) -> None:
+    async with TelegramServer(has_topics_enabled=topics) as telegram, bot(tmp_path, telegram) as account:
+        assert not await account.manager.draft("telegram", {"channel": "telegram", **route}, 5, "Hel")
+        assert telegram.texts() == [] and not telegram.of("sendMessageDraft")
 
 
 async def test_in_a_topic_of_a_direct_chat_the_platform_shows_the_draft(tmp_path: Path) -> None:
     async with TelegramServer(has_topics_enabled=True) as telegram, bot(tmp_path, telegram) as account:
         route = {"channel": "telegram", "to": TO_ANN, "threadId": 77}
-        assert await account.manager.draft("telegram", route, 0, "x" * 5000)
+        assert await account.manager.draft("telegram", route, 0, "Hel")
+        assert await account.manager.draft("telegram", route, 0, "Hello")  # Too soon to be shown.
         (shown,) = telegram.of("sendMessageDraft")
-        assert (shown["draft_id"], shown["message_thread_id"], len(shown["text"])) == (1, 77, 4096)
+        assert shown == {"chat_id": ANN, "draft_id": 1, "message_thread_id": 77, "text": "Hel"}
         assert await account.manager.draft("telegram", route, 0, "")
-        assert telegram.texts() == []
+        assert await account.manager.draft("telegram", route, 1, "x" * 5000)  # It is too long.
+        assert telegram.texts() == [] and len(telegram.of("sendMessageDraft")) == 1
 
 
 async def test_the_server_comes_back(tmp_path: Path, telegram: TelegramServer) -> None:
@@ -405,3 +399,53 @@ def test_a_channel_that_is_off_imports_no_library() -> None:
         "assert not {'telegram', 'httpx', 'openclaw.channels.telegram.channel'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_through_the_webhook_the_updates_of_a_chat_and_of_a_group_that_moves_are_taken_in_turn(
+    tmp_path: Path, telegram: TelegramServer
+) -> None:
+    order: list[str] = []
+    go_on = asyncio.Event()
+
+    class SlowReceiver(Receiver):
+        async def receive(self, inbound: Inbound) -> bool | None:
+            if inbound.text == "one":
+                await go_on.wait()
+            order.append(inbound.text)
+            return await super().receive(inbound)
+
+        async def moved(self, move: MovedChat) -> None:
+            order.append(f"{move.old} to {move.new}")
+
+    old, receiver = -4001, SlowReceiver()
+    telegram.chats[old] = {"id": old, "type": "group", "title": "Friends"}
+    settings = {"webhookUrl": "https://claw.example.org/telegram-webhook", "webhookSecret": "word"}
+    async with bot(tmp_path, telegram, receiver, **settings) as account:
+        found = account.manager.webhook("/telegram-webhook")
+        assert found is not None
+        answer = found[0]
+        messages = [
+            telegram.message("one", chat=old),
+            telegram.message(chat=old, migrate_to_chat_id=GROUP),
+            telegram.message("two", chat=GROUP),
+            telegram.message("three", chat=ANN),
+        ]
+
+        async def tell(number: int) -> int:
+            body = json.dumps({"update_id": number, "message": messages[number]}).encode()
+            headers = {"x-telegram-bot-api-secret-token": "word"}
+            request = WebhookRequest(method="POST", path="", query={}, headers=headers, body=body)
+            return (await answer(request)).status
+
+        telling = [asyncio.create_task(tell(number)) for number in range(4)]
+        await receiver.heard("three")
+        go_on.set()
+        assert await asyncio.gather(*telling) == [200] * 4
+    assert order == ["three", "one", f"{old} to {GROUP}", "two"]
+
+
+async def test_a_server_that_knows_no_webhooks_is_polled(tmp_path: Path, telegram: TelegramServer) -> None:
+    telegram.fail_next("deleteWebhook", 404, "Not Found")
+    async with bot(tmp_path, telegram) as account:
+        await telegram.say("hello")
+        await account.receiver.heard("hello")

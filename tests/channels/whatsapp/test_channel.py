@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from openclaw.channels.whatsapp.kind import recipient
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from tests.support.channel_setup import ChannelSetup, running_channel
-from tests.support.whatsapp_server import ANN, OUR_NUMBER, TOKEN, VERIFY, WhatsAppServer
+from tests.support.whatsapp_server import ANN, NUMBER_ID, OUR_NUMBER, TOKEN, VERIFY, WhatsAppServer
 
 PATH = "/whatsapp/webhook"
 
 
 @asynccontextmanager
-async def running(tmp_path: Path, **section: Any) -> AsyncGenerator[tuple[WhatsAppServer, ChannelSetup]]:
+async def running(
+    tmp_path: Path, server: WhatsAppServer | None = None, **section: Any
+) -> AsyncGenerator[tuple[WhatsAppServer, ChannelSetup]]:
     async with (
-        WhatsAppServer() as server,
+        server or WhatsAppServer() as server,
         running_channel(tmp_path, "whatsapp", {**server.settings, **section}) as setup,
     ):
         await setup.connected()
@@ -249,3 +253,38 @@ def test_what_is_no_address_is_refused_for_good(to: str) -> None:
     with pytest.raises(SendFailed) as refused:
         recipient(to)
     assert refused.value.permanent
+
+
+class SparseServer(WhatsAppServer):
+    """A server that only takes messages, and gives its answers in small pieces."""
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post(f"/v23.0/{NUMBER_ID}/messages", self._in_pieces)
+        return app
+
+    async def _in_pieces(self, request: web.Request) -> web.StreamResponse:
+        whole = await self._messages(request)
+        assert isinstance(whole, web.Response) and isinstance(whole.body, bytes)
+        answer = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await answer.prepare(request)
+        for begin in range(0, len(whole.body), 20):
+            await answer.write(whole.body[begin : begin + 20])
+            await asyncio.sleep(0)
+        await answer.write_eof()
+        return answer
+
+
+async def test_a_server_that_only_takes_messages_and_answers_in_pieces_is_enough(tmp_path: Path) -> None:
+    async with running(tmp_path, SparseServer()) as (server, setup):
+        sent = await setup.send("hello", f"+{ANN}")
+    assert [message["id"] for message in server.delivered] == [sent]
+
+
+async def test_a_message_that_cannot_be_read_does_not_cost_the_others(tmp_path: Path) -> None:
+    async with running(tmp_path) as (server, setup):
+        value = server.message("one")
+        odd = {"from": ANN, "id": "wamid.odd", "type": "location", "location": {"latitude": "north"}}
+        value["messages"] = [odd, *value["messages"], server.message("two")["messages"][0]]
+        assert await told(setup, server, {"messages": 5}, value) == 200
+    assert [message.text for message in setup.messages] == ["one", "two"]

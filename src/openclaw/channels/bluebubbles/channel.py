@@ -44,6 +44,7 @@ from openclaw.channels.media import (
 from openclaw.channels.webhook import ConversationOrder, ReadReceipts, answered, is_same
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.channels import BlueBubblesAccount
+from openclaw.http_body import read_bounded
 from openclaw.inbound.message import Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
@@ -55,6 +56,8 @@ TIMEOUT_S = 30.0
 SEND_TIMEOUT_S = 90.0
 """The Mac answers when Messages has sent the text, which can take long."""
 FETCH_S = 45.0
+NOT_OFFERED = (404, 405, 501)
+"""The server does not know the call."""
 MAX_ANSWER = 16 * 1024 * 1024
 PAGE = 100
 MAX_PAGES = 50
@@ -114,7 +117,7 @@ class BlueBubblesChannel:
         attempt = 0
         while True:
             try:
-                about = _mapping((await self._call("GET", "server/info")).get("data"))
+                about = await self._about()
                 self._private_api = bool(about.get("private_api")) and about.get("helper_connected") is not False
                 await self._catch_up()
             except SendFailed as failure:
@@ -128,7 +131,26 @@ class BlueBubblesChannel:
             self._context.connected()
             await self._context.clock.sleep(CHECK_S)
 
+    async def _about(self) -> dict[str, Any]:
+        """What the server says about itself. One that cannot say it is there if it answers a ping."""
+        try:
+            return _mapping((await self._call("GET", "server/info")).get("data"))
+        except ServerRefused as refusal:
+            if refusal.status not in NOT_OFFERED:
+                raise
+            await self._call("GET", "ping")
+            return {}
+
     async def _catch_up(self) -> None:
+        """Asks for what the webhook did not bring, if the server can be asked."""
+        try:
+            await self._take_missed()
+        except ServerRefused as refusal:
+            if refusal.status not in NOT_OFFERED:
+                raise
+            self._context.log.info("what came while the Gateway was away cannot be asked for: %s", refusal)
+
+    async def _take_missed(self) -> None:
         """Takes in what came since the bookmark. At the very first start nothing is: old messages stay unanswered."""
         if not self._bookmark.last_id.isdigit():
             newest = await self._query({"limit": 1, "sort": "DESC"})
@@ -361,7 +383,7 @@ class BlueBubblesChannel:
 
     async def probe(self) -> dict[str, Any]:
         try:
-            about = _mapping((await self._call("GET", "server/info")).get("data"))
+            about = await self._about()
         except SendFailed as failure:
             return {"ok": False, "error": str(failure)}
         return {"ok": True, "version": about.get("server_version"), "privateApi": bool(about.get("private_api"))}
@@ -389,7 +411,7 @@ class BlueBubblesChannel:
                     method, address, params=query, data=data, headers=headers, allow_redirects=False
                 ) as answer,
             ):
-                body = await answer.content.read(MAX_ANSWER)
+                body = await read_bounded(answer, MAX_ANSWER)
                 self._ahead_ms = _ahead_ms(answer.headers.get("Date", ""), self._context.clock.now_ms())
         except TimeoutError:
             raise SendFailed(f"the server gave no answer within {timeout_s:g} s", maybe_sent=True) from None
@@ -399,7 +421,7 @@ class BlueBubblesChannel:
             problem = f"the connection to the server broke ({type(error).__name__})"
             raise SendFailed(problem, reached=False, maybe_sent=True) from None
         given = _decoded(body)
-        if answer.status != 200:
+        if not 200 <= answer.status < 300:
             raise failure_of(answer.status, given)
         return given
 

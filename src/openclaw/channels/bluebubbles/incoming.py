@@ -51,6 +51,7 @@ class BbMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     subject: str | None = None
     handle: BbHandle | None = None
     chats: tuple[BbChat, ...] | None = None
+    chat_guid: str | None = None
     attachments: tuple[BbAttachment, ...] | None = None
     is_from_me: bool | None = None
     date_created: int | None = None
@@ -100,8 +101,11 @@ BubbleEvent: TypeAlias = BubblePost | Tapback | BubbleEdit | BubbleUnsend
 def interpret(kind: str, message: BbMessage, channel: str, account_id: str) -> BubbleEvent | None:
     """What an event says. None for our own messages, receipts, and what happens to a group."""
     sender = normalize_handle(message.handle.address) if message.handle else ""
-    chat = message.chats[0] if message.chats else None
-    if message.is_from_me or not message.guid or not sender or chat is None or not chat.guid or message.item_type:
+    if message.is_from_me or not message.guid or not sender or message.item_type:
+        return None
+    # Not every server names the chat of a direct message.
+    chat = message.chats[0] if message.chats else BbChat(guid=message.chat_guid or f"iMessage;-;{sender}")
+    if not chat.guid:
         return None
     group = ";+;" in chat.guid or chat.style == _GROUP_STYLE
     inbound = Inbound(

@@ -188,7 +188,9 @@ class DiscordConnection:
 
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await asked
+                found = await asked
+            # The library reads JSON only if the server names no character set with it. Proxies add one.
+            return _read(found) if isinstance(found, str) else found
         except discord.LoginFailure:
             raise DiscordFailed("token", _CLOSE_CODES[4004]) from None
         except discord.RateLimited as limited:
@@ -202,24 +204,37 @@ class DiscordConnection:
             raise DiscordFailed("unanswered", f"Discord {what}: no answer ({type(error).__name__})") from None
 
 
+def _read(text: str | bytes) -> Any:
+    """What an answer says in JSON, or else the answer."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+
+
 def _failure(what: str, error: Any) -> DiscordFailed:
-    words = _WORDS.get(error.code) or f"{error.text or error.response.reason} ({error.status})"
+    # The library keeps only a part of what a refusal says, and a response that was read cannot be read again.
+    given = _read(getattr(error.response, "_body", None) or b"")
+    body: dict[str, Any] = given if isinstance(given, dict) else {}
+    told = body.get("code")
+    code: int = told if isinstance(told, int) else error.code
+    words = _WORDS.get(code) or f"{body.get('message') or error.text or error.response.reason} ({error.status})"
     said = f"Discord {what}: {words}"
     match error.status:
         case 401:
             return DiscordFailed("token", _CLOSE_CODES[4004])
         case 429:
             try:
-                wait = float(error.response.headers.get("Retry-After", ""))
-            except ValueError:
+                wait = float(body.get("retry_after") or error.response.headers.get("Retry-After", ""))
+            except (ValueError, TypeError):
                 wait = None
             return DiscordFailed("rate", said, retry_after_s=wait)
         case 404:
-            return DiscordFailed("gone", said, code=error.code)
+            return DiscordFailed("gone", said, code=code)
         case status if status >= 500:
             return DiscordFailed("server", said)
         case _:
-            return DiscordFailed("refused", said, code=error.code)
+            return DiscordFailed("refused", said, code=code)
 
 
 def open_connection(token: str, settings: DiscordAccount, on_event: OnEvent) -> DiscordConnection:

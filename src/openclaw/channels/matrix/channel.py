@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -41,6 +41,7 @@ from openclaw.channels.matrix.incoming import (
 )
 from openclaw.channels.matrix.kind import homeserver_of, parse_address, user_of
 from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, kept_file, of_admitted, safe_file_name
+from openclaw.channels.webhook import ReadReceipts
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels import MatrixAccount
@@ -57,8 +58,6 @@ RECONNECT = Backoff(initial_s=1.0, max_s=60.0)
 JOIN_TRIES = 3
 MOST_KNOWN = 2000
 """Authors and rooms that are remembered. What is forgotten is asked for again."""
-MOST_AT_ONCE = 20
-"""Receipts under way. More are not sent."""
 _MESSAGES = ("m.room.message", "m.sticker", "m.room.encrypted")
 _HTML = "org.matrix.custom.html"
 
@@ -86,7 +85,7 @@ class MatrixChannel:
         self._rooms: dict[str, RoomFacts] = {}
         self._authors: dict[str, str] = {}
         self._unreadable: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._receipts = ReadReceipts(self._mark_read)
 
     # The connection
 
@@ -105,9 +104,7 @@ class MatrixChannel:
             await self._follow(client)
         finally:
             self._client = None
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._receipts.close()
             await self._bookmark.close()
             await client.close()
 
@@ -304,7 +301,7 @@ class MatrixChannel:
             )
             inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
         if await offer(self._context, inbound) and self._settings.send_read_receipts:
-            self._spawn(client.read(room.id, inbound.message_id))
+            self._receipts.add(room.id, inbound.message_id)
 
     async def _quoted(self, client: MatrixClient, room_id: str, event_id: str) -> Quoted:
         try:
@@ -356,21 +353,12 @@ class MatrixChannel:
         while len(self._authors) > MOST_KNOWN:
             del self._authors[next(iter(self._authors))]
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Does something beside the rest that does not matter much."""
-
-        async def quietly() -> None:
-            try:
-                await work
-            except MatrixFailed as failure:
-                self._context.log.info("the server was not told that a message was read: %s", failure)
-
-        if len(self._tasks) >= MOST_AT_ONCE:
-            work.close()
-            return
-        task = asyncio.create_task(quietly())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _mark_read(self, room_id: str, event_id: str) -> None:
+        try:
+            if self._client is not None:
+                await self._client.read(room_id, event_id)
+        except MatrixFailed as failure:
+            self._context.log.info("the server was not told that a message was read: %s", failure)
 
     # Rooms
 

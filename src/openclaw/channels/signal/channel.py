@@ -31,6 +31,8 @@ from openclaw.channels.signal.incoming import (
     IncomingMessage,
     IncomingReaction,
     OwnIdentity,
+    SignalDeletion,
+    SignalEdit,
     decode_event,
     fetch_attachments,
     interpret,
@@ -140,6 +142,10 @@ class SignalChannel:
                     inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
                 if inbound.text.strip() or inbound.media or inbound.untrusted:
                     await self._hand_over(inbound)
+            case SignalEdit(inbound=inbound):
+                await offer(self._context, inbound, self._context.edited)
+            case SignalDeletion(inbound=inbound):
+                await offer(self._context, inbound, self._context.deleted)
             case IncomingReaction() as reaction if self._wants(reaction):
                 await self._context.notice(reaction.inbound)
             case _:
@@ -208,7 +214,7 @@ class SignalChannel:
     def _styled(self, message: OutgoingMessage) -> dict[str, Any]:
         rendered = render(message.text, "signal", tables=self._settings.markdown.tables)
         styles = [str(one) for one in rendered.ranges]
-        return {"message": rendered.text, **({"textStyle": styles} if styles else {})}
+        return {"message": rendered.text, **({"text-style": styles} if styles else {})}
 
     async def _outgoing_media(self, message: OutgoingMessage) -> list[str]:
         return [

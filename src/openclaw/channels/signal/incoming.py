@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -61,6 +61,10 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     type: str | None = None
 
 
+class RemoteDelete(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    timestamp: int
+
+
 class DataMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timestamp: int | None = None
     message: str | None = None
@@ -69,9 +73,11 @@ class DataMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     quote: Quote | None = None
     reaction: Reaction | None = None
     group_info: GroupInfo | None = None
+    remote_delete: RemoteDelete | None = None
 
 
 class EditMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    target_sent_timestamp: int | None = None
     data_message: DataMessage | None = None
 
 
@@ -100,6 +106,18 @@ class IncomingMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     inbound: Inbound
     attachments: tuple[SignalAttachment, ...] = ()
+
+
+class SignalEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """New words of an earlier message, whose id it has."""
+
+    inbound: Inbound
+
+
+class SignalDeletion(msgspec.Struct, frozen=True, kw_only=True):
+    """A message was taken back by its sender. ``inbound`` has its id."""
+
+    inbound: Inbound
 
 
 class IncomingReaction(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,16 +153,27 @@ def with_learned_uuid(own: OwnIdentity, event: ReceiveEvent) -> OwnIdentity:
     return OwnIdentity(own.number, found) if found else own
 
 
-def interpret(event: ReceiveEvent, own: OwnIdentity, account_id: str) -> IncomingMessage | IncomingReaction | None:
-    """The message or reaction in an event. None for receipts, typing, calls and our own messages."""
+SignalEvent: TypeAlias = IncomingMessage | SignalEdit | SignalDeletion | IncomingReaction
+
+
+def interpret(event: ReceiveEvent, own: OwnIdentity, account_id: str) -> SignalEvent | None:
+    """What an event says. None for receipts, typing, calls and our own messages."""
     envelope = event.envelope
     if envelope is None or envelope.sync_message is not None:
         return None
-    data = envelope.data_message or (envelope.edit_message.data_message if envelope.edit_message else None)
+    edit = envelope.edit_message
+    data = envelope.data_message or (edit.data_message if edit else None)
     sender = _sender(envelope)
     if data is None or sender is None or own.is_me(envelope.source_number, envelope.source_uuid, envelope.source):
         return None
     inbound = _inbound(envelope, data, sender, own, account_id)
+    if data.remote_delete is not None:
+        inbound.message_id = _message_id(data.remote_delete.timestamp, sender, data.group_info)
+        return SignalDeletion(inbound=inbound)
+    if edit is not None and edit.target_sent_timestamp and inbound.text.strip():
+        inbound.revision = str(inbound.timestamp_ms)
+        inbound.message_id = _message_id(edit.target_sent_timestamp, sender, data.group_info)
+        return SignalEdit(inbound=inbound)
     if data.reaction is not None:
         return _reaction(inbound, data.reaction, own)
     if not inbound.text.strip() and not data.attachments:
@@ -156,8 +185,16 @@ def _sender(envelope: SignalEnvelope) -> Sender | None:
     number = normalize_number(envelope.source_number or envelope.source or "")
     if number is None and not envelope.source_uuid:
         return None
-    identity = number or f"uuid:{envelope.source_uuid}"
-    return Sender(id=identity, name=(envelope.source_name or "").strip() or None, e164=number)
+    uuid = envelope.source_uuid
+    # People may be listed by either. Those who hide their number have only the uuid.
+    known = (f"uuid:{uuid}", uuid) if uuid else ()
+    name = (envelope.source_name or "").strip() or None
+    return Sender(id=number or f"uuid:{uuid}", name=name, e164=number, other_ids=known)
+
+
+def _message_id(timestamp: int, sender: Sender, group: GroupInfo | None) -> str:
+    """A timestamp identifies a message only together with its sender. In a direct chat the sender is the peer."""
+    return f"{timestamp}:{sender.id}" if group else str(timestamp)
 
 
 def _inbound(envelope: SignalEnvelope, data: DataMessage, sender: Sender, own: OwnIdentity, account_id: str) -> Inbound:
@@ -168,8 +205,7 @@ def _inbound(envelope: SignalEnvelope, data: DataMessage, sender: Sender, own: O
     return Inbound(
         channel="signal",
         account_id=account_id,
-        # A timestamp identifies a message only together with its sender. In a direct chat the sender is the peer.
-        message_id=f"{timestamp}:{sender.id}" if group else str(timestamp),
+        message_id=_message_id(timestamp, sender, group),
         peer=Peer(kind="group", id=group.group_id) if group else Peer(kind="direct", id=sender.id),
         sender=sender,
         to=f"group:{group.group_id}" if group else f"signal:{address}",

@@ -151,7 +151,7 @@ class SlackChannel:
         lanes = Lanes(self._context.log)
         async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
             self._http = http
-            self._api_or_none = SlackApi(http, self._token, self._settings.api_root)
+            self._api_or_none = SlackApi(http, self._token, f"{self._settings.api_root.strip().rstrip('/')}/")
             self._directory = Directory(self._api_or_none, self._context.log)
             try:
                 if socket_mode:

@@ -135,6 +135,8 @@ class SlackSocket:
         self._websocket = websocket
         self.replace = asyncio.Event()
         """Set when Slack wants another connection."""
+        self._early: SocketFrame | None = None
+        """An envelope that came before the hello."""
 
     @classmethod
     async def open(cls, http: aiohttp.ClientSession, api: SlackApi, app_token: str, where: str) -> SlackSocket:
@@ -150,8 +152,10 @@ class SlackSocket:
                     str(answer.get("url") or ""), heartbeat=HEARTBEAT_S, max_msg_size=MAX_FRAME
                 )
                 socket = cls(websocket)
-                while (await socket._receive()).type != "hello":
+                while (frame := await socket._receive()).type != "hello" and not frame.envelope_id:
                     pass
+                if frame.envelope_id:
+                    socket._early = frame
                 return socket
         except TimeoutError:
             raise SocketLost(f"Slack said no hello within {HELLO_S:g} s") from None
@@ -174,7 +178,7 @@ class SlackSocket:
         """Reads until the connection ends, which raises ``SocketLost``."""
         try:
             while True:
-                envelope = await self._receive()
+                envelope, self._early = self._early or await self._receive(), None
                 if envelope.type == "disconnect":
                     if envelope.reason == "link_disabled":
                         raise NotConfigured(f"{where}: Socket Mode is switched off in the settings of the Slack app")

@@ -35,7 +35,7 @@ from openclaw.channels.telegram.incoming import (
 )
 from openclaw.channels.telegram.kind import TelegramKind
 from openclaw.channels.telegram.sending import TelegramSender
-from openclaw.channels.webhook import is_same
+from openclaw.channels.webhook import ConversationOrder, is_same
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels import TelegramAccount
 from openclaw.inbound.message import Inbound, Media, Route
@@ -71,12 +71,12 @@ class TelegramChannel:
         self._context = context
         self._settings: TelegramAccount = context.account.settings
         self._bookmark = context.bookmark(BOOKMARK)
-        self._drafts = context.bookmark("drafts", 4096)
         self._api: BotApi | None = None
         self._sender: TelegramSender | None = None
         self._own = OwnBot(id=0)
         self._commands: frozenset[str] = frozenset()
         self._received: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._turns = ConversationOrder()
         self._waiting: list[tuple[Any, asyncio.Future[None]]] = []
 
     async def run(self) -> None:
@@ -85,9 +85,7 @@ class TelegramChannel:
         try:
             await self._bookmark.load()
             self._own = await self._introduce(api)
-            await self._drafts.load()
-            self._sender = TelegramSender(self._context, api, self._own, self._drafts)
-            await self._sender.remove_left_drafts()
+            self._sender = TelegramSender(self._context, api, self._own)
             await self._register_commands(api)
             if self._settings.webhook_url:
                 await self._serve_webhook(api, self._settings.webhook_url)
@@ -96,7 +94,6 @@ class TelegramChannel:
         finally:
             self._api = self._sender = None
             await self._bookmark.close()
-            await self._drafts.close()
             await api.close()
 
     async def _token(self) -> str:
@@ -160,7 +157,7 @@ class TelegramChannel:
                 offset = None
             try:
                 if not connected:
-                    await api.call("deleteWebhook", {"drop_pending_updates": False})
+                    await self._end_webhook(api)
                 # The first question is not a long one, so that it is soon known whether the server answers.
                 updates = await api.updates(offset, POLL_S if connected else 0)
                 updates = await self._with_all_parts(api, offset, updates)
@@ -175,6 +172,15 @@ class TelegramChannel:
             if ids := [one["update_id"] for one in updates if _has_id(one)]:
                 offset, moved_at = max(ids) + 1, self._context.clock.monotonic()
                 self._bookmark.move_to(f"{self._own.id}:{max(ids)}")
+
+    async def _end_webhook(self, api: BotApi) -> None:
+        """While a bot has a webhook it cannot be polled. A server that knows no webhooks is polled at once."""
+        try:
+            await api.call("deleteWebhook", {"drop_pending_updates": False})
+        except BotApiFailed as failure:
+            if failure.kind != "refused":
+                raise
+            self._context.log.info("the webhook of the bot was not removed: %s", failure)
 
     def _first_offset(self) -> int | None:
         """Where to go on after a restart. None: an offset of another bot, or one that is too old."""
@@ -192,10 +198,11 @@ class TelegramChannel:
             if not updates or not may_continue(self._event(updates[-1])):
                 return updates
             await self._context.clock.sleep(MORE_PARTS_S)
-            again = await api.updates(offset, 0)
-            if len(again) <= len(updates):
+            known = {one["update_id"] for one in updates if _has_id(one)}
+            new = [one for one in await api.updates(offset, 0) if _has_id(one) and one["update_id"] not in known]
+            if not new:
                 return updates
-            updates = again
+            updates = [*updates, *new]
         return updates
 
     async def _take_all(self, updates: Sequence[Any]) -> None:
@@ -286,13 +293,23 @@ class TelegramChannel:
             return WebhookAnswer(status=400, text="not JSON")
         try:
             async with asyncio.timeout(WEBHOOK_S):
-                if may_continue(self._event(update)) or self._waiting:
+                event = self._event(update)
+                if may_continue(event) or self._waiting:
                     await self._take_with_parts(update)
-                else:
-                    await self._take_all([update])
+                elif event is not None:
+                    await self._take_in_turn(event)
         except TimeoutError:
             return WebhookAnswer(status=503, text="try again")
         return WebhookAnswer(text="ok")
+
+    async def _take_in_turn(self, event: TelegramEvent) -> None:
+        """Takes an update when those before it of its chat are taken. A group that moves keeps back its new id, too."""
+        if not isinstance(event, MovedEvent):
+            async with self._turns.of(str(event.chat)):
+                await self._take(event)
+            return
+        async with self._turns.of(str(event.new_chat)), self._turns.of(str(event.chat)):
+            await self._take(event)
 
     async def _take_with_parts(self, update: Any) -> None:
         """Waits a moment for further parts. The first caller takes all, and the others wait for it."""

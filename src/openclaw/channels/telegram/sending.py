@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from openclaw.channels.base import ChannelContext
-from openclaw.channels.bookmark import Bookmark
 from openclaw.channels.telegram.api import BotApi, BotApiFailed
 from openclaw.channels.telegram.incoming import GENERAL_TOPIC, OwnBot
 from openclaw.channels.telegram.kind import TelegramTarget, parse_target
@@ -31,12 +30,7 @@ MAX_ALBUM = 10
 MAX_BUTTON_DATA = 64
 """Bytes that a button can carry."""
 REMEMBERED = 2000
-MOST_SHOWN = 50
-"""Drafts that are remembered over a restart."""
 DRAFT_PAUSE_S = 0.3
-PREVIEW_PAUSE_S = 1.0
-GROUP_PREVIEW_PAUSE_S = 3.0
-"""The API lets a bot write about once a second in a chat, and 20 times a minute in a group."""
 
 VOICE_TYPES = frozenset({"audio/ogg", "audio/opus", "audio/mpeg", "audio/mp3", "audio/mp4", "audio/m4a", "audio/x-m4a"})
 """What the platform plays as a voice message."""
@@ -69,11 +63,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Several files are an album."""
 
 
-class Preview(msgspec.Struct, kw_only=True):
-    """A draft that is shown: as a message of ours that is edited, or by the platform itself."""
+class Draft(msgspec.Struct, kw_only=True):
+    """A reply that is shown while it is being written."""
 
-    message_id: int = 0
-    text: str = ""
     shown_at: float = 0.0
     stopped: bool = False
 
@@ -81,10 +73,8 @@ class Preview(msgspec.Struct, kw_only=True):
 class TelegramSender:
     """Sends through one bot. All methods may raise ``SendFailed``."""
 
-    def __init__(self, context: ChannelContext, api: BotApi, own: OwnBot, shown: Bookmark) -> None:
-        """``shown`` keeps which drafts are messages now, so that none stays when the Gateway is killed."""
+    def __init__(self, context: ChannelContext, api: BotApi, own: OwnBot) -> None:
         self._context = context
-        self._shown = shown
         self._settings: TelegramAccount = context.account.settings
         self._api = api
         self._own = own
@@ -92,7 +82,7 @@ class TelegramSender:
         self._under_way: OrderedDict[str, list[int]] = OrderedDict()
         """Key of a message → ids of its parts that arrived, so that a retry goes on behind them."""
         self._moved: OrderedDict[int | str, int] = OrderedDict()
-        self._previews: OrderedDict[tuple[int | str, int], Preview] = OrderedDict()
+        self._drafts: OrderedDict[tuple[int | str, int], Draft] = OrderedDict()
 
     def moved(self, chat: int | str, new_chat: int) -> None:
         """A group has a new id. What is sent to the old one goes to the new one."""
@@ -297,81 +287,38 @@ class TelegramSender:
             raise failure.as_send_failure() from None
 
     async def draft(self, route: Route, draft_id: int, text: str) -> None:
+        """Shows a draft where the platform has them: in the topics of a direct chat.
+
+        Elsewhere a draft would be a message, which people would get twice.
+        """
         if self._settings.stream_mode == "off":
             raise SendFailed("channels.telegram.streamMode is off", permanent=True)
         target = self._target(route)
+        if not self._own.has_topics_enabled or target.topic is None or _is_group(target):
+            raise SendFailed("Telegram shows drafts in the topics of direct chats only", permanent=True)
         key = (target.chat, draft_id)
-        preview = self._previews.get(key) or Preview()
-        _remember(self._previews, key, preview)
-        if not text.strip():
-            self._previews.pop(key, None)
-            await self._remove(target, preview)
+        if not text.strip():  # The finished reply takes the place of the draft.
+            self._drafts.pop(key, None)
             return
-        text = _clipped(text)
+        draft = self._drafts.get(key) or Draft()
+        _remember(self._drafts, key, draft)
         now = self._context.clock.monotonic()
-        by_platform = self._has_drafts(target)
-        pause = DRAFT_PAUSE_S if by_platform else GROUP_PREVIEW_PAUSE_S if _is_group(target) else PREVIEW_PAUSE_S
-        if preview.stopped or text == preview.text or (preview.shown_at and now - preview.shown_at < pause):
+        if draft.stopped or (draft.shown_at and now - draft.shown_at < DRAFT_PAUSE_S):
             return
-        preview.shown_at, before, preview.text = now, preview.text, text
+        if utf16_length(text) > min(self._settings.text_chunk_limit, MAX_TEXT):
+            draft.stopped = True
+            return
+        draft.shown_at = now
+        params = {"chat_id": target.chat, "draft_id": abs(draft_id) or 1, "text": text, **_thread(target)}
         try:
-            await self._show(target, draft_id, preview, text, by_platform=by_platform)
+            await self._api.call("sendMessageDraft", params)
         except BotApiFailed as failure:
-            if failure.says("message is not modified"):
-                return
-            preview.text = before
             if failure.kind == "rate":
                 # The pause is kept by not showing anything until it is over.
-                preview.shown_at = now + (failure.retry_after_s or 0)
-            else:
-                preview.stopped = True
+                draft.shown_at = now + (failure.retry_after_s or 0)
+                return
+            draft.stopped = True
             raise failure.as_send_failure() from None
-
-    def _has_drafts(self, target: TelegramTarget) -> bool:
-        """The platform shows drafts in the topics of a direct chat."""
-        return self._own.has_topics_enabled and target.topic is not None and not _is_group(target)
-
-    async def _show(
-        self, target: TelegramTarget, draft_id: int, preview: Preview, text: str, *, by_platform: bool
-    ) -> None:
-        chat, thread = {"chat_id": target.chat}, _thread(target)
-        if by_platform:
-            number = abs(draft_id) or 1
-            await self._api.call("sendMessageDraft", {**chat, "draft_id": number, "text": text, **thread})
-        elif preview.message_id:
-            await self._api.call("editMessageText", {**chat, "message_id": preview.message_id, "text": text})
-        else:
-            silent = {"disable_notification": True, "link_preview_options": {"is_disabled": True}}
-            shown = await self._api.call("sendMessage", {**chat, "text": text, **thread, **silent})
-            preview.message_id = self._note_sent(target.chat, shown)
-            self._note_shown()
-
-    async def _remove(self, target: TelegramTarget, preview: Preview) -> None:
-        if preview.message_id:
-            self._note_shown()
-            await self._delete(target.chat, preview.message_id)
-
-    async def _delete(self, chat: int | str, message_id: int) -> None:
-        where = {"chat_id": chat, "message_id": message_id}
-        await self._tolerant("deleteMessage", where, "message to delete not found")
-
-    def _note_shown(self) -> None:
-        found = [(chat, one.message_id) for (chat, _), one in self._previews.items() if one.message_id]
-        self._shown.move_to(msgspec.json.encode(found[-MOST_SHOWN:]).decode())
-
-    async def remove_left_drafts(self) -> None:
-        """Deletes the drafts that an earlier process left. Their replies are sent like all others."""
-        try:
-            left = msgspec.json.decode(self._shown.last_id or "[]", type=list[tuple[int | str, int]])
-        except msgspec.MsgspecError:
-            return
-        for chat, message_id in left:
-            try:
-                await self._delete(chat, message_id)
-            except SendFailed as failure:
-                self._context.log.info("an old draft was not deleted: %s", failure)
-        if left:
-            self._shown.move_to("[]")
 
 
 def _thread(target: TelegramTarget) -> dict[str, Any]:
@@ -451,13 +398,6 @@ def _album_entry(kind: str, file: File, words: dict[str, Any]) -> Any:
 def _safe_name(media: MediaRef) -> str:
     name = re.sub(r"[^\w.+-]+", "_", media.file_name or "").strip("._")[-80:]
     return name or f"file{mimetypes.guess_extension(media.mime_type) or ''}"
-
-
-def _clipped(text: str) -> str:
-    """The end of a long draft, because that is what is being written."""
-    while utf16_length(text) > MAX_TEXT:
-        text = f"…{text[utf16_length(text) - MAX_TEXT + 1 :]}"
-    return text
 
 
 def _remember(memory: OrderedDict[Any, Any], key: Any, value: Any) -> None:

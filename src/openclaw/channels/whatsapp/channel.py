@@ -37,15 +37,15 @@ from openclaw.channels.whatsapp.incoming import (
     WhatsAppEvent,
     WhatsAppPost,
     WhatsAppReaction,
-    decode_notification,
-    decode_value,
     explained,
     interpret,
+    values_of,
     with_file,
 )
 from openclaw.channels.whatsapp.kind import recipient
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.channels import WhatsAppAccount
+from openclaw.http_body import read_bounded
 from openclaw.inbound.message import Inbound, Media, Peer, Route, Sender
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
@@ -73,10 +73,14 @@ _KINDS = {
 """MIME type → how WhatsApp shows it, up to how many MB. Everything else is a document."""
 
 
-class GraphRefused(SendFailed):
-    """The Cloud API answered with an error."""
+NO_CODE = -1
 
-    code: int = -1
+
+class GraphRefused(SendFailed):
+    """The Cloud API answered with an error. ``status`` is that of HTTP."""
+
+    code: int = NO_CODE
+    status: int = 0
 
 
 class WhatsAppChannel:
@@ -127,7 +131,7 @@ class WhatsAppChannel:
         attempt = 0
         while True:
             try:
-                await self._call("GET", f"{self._settings.phone_number_id}", query={"fields": "display_phone_number"})
+                await self._try_token()
             except SendFailed as failure:
                 if isinstance(failure, GraphRefused) and (failure.code in _REFUSED or failure.permanent):
                     key = "accessToken" if failure.code in _REFUSED else "phoneNumberId"
@@ -139,6 +143,14 @@ class WhatsAppChannel:
             attempt = 0
             self._context.connected()
             await self._context.clock.sleep(CHECK_S)
+
+    async def _try_token(self) -> None:
+        """Asks for our number. Servers that only take messages do not know the question, and answer without a code."""
+        try:
+            await self._call("GET", f"{self._settings.phone_number_id}", query={"fields": "display_phone_number"})
+        except GraphRefused as refusal:
+            if refusal.code != NO_CODE or refusal.status not in (404, 405, 501):
+                raise
 
     async def _answer(self, request: WebhookRequest) -> WebhookAnswer:
         if request.method == "GET":
@@ -155,18 +167,17 @@ class WhatsAppChannel:
         return await answered(partial(self._take, request.body), self._context.log)
 
     async def _take(self, body: bytes) -> None:
-        try:
-            notification = decode_notification(body)
-            changes = [change for entry in notification.entry for change in entry.changes if change.field == "messages"]
-            values = [decode_value(change.value) for change in changes]
-        except (msgspec.MsgspecError, RecursionError) as error:
-            self._context.log.warning("a request of WhatsApp was not understood and is passed over: %s", error)
-            return
-        for value in values:
+        for value in values_of(body, self._not_understood):
             if value.metadata.phone_number_id != self._settings.phone_number_id:
                 continue  # The app has several numbers and is told of all.
-            for event in interpret(value, self._context.account.id, lambda sent: self._sent.get(sent) is not None):
+            for event in interpret(value, self._context.account.id, self._is_ours, self._not_understood):
                 await self._hear(event)
+
+    def _is_ours(self, message_id: str) -> bool:
+        return self._sent.get(message_id) is not None
+
+    def _not_understood(self, what: str, error: Exception) -> None:
+        self._context.log.warning("a %s of WhatsApp was not understood and is passed over: %s", what, error)
 
     async def _hear(self, event: WhatsAppEvent) -> None:
         match event:
@@ -387,7 +398,7 @@ class WhatsAppChannel:
                     method, f"{self._root}/{path}", params=query, data=data, headers=headers, allow_redirects=False
                 ) as answer,
             ):
-                body = await answer.content.read(MAX_ANSWER)
+                body = await read_bounded(answer, MAX_ANSWER)
         except TimeoutError:
             raise SendFailed(f"WhatsApp gave no answer within {timeout_s:g} s", maybe_sent=True) from None
         except aiohttp.ClientConnectorError as error:
@@ -396,7 +407,7 @@ class WhatsAppChannel:
             problem = f"the connection to WhatsApp broke ({type(error).__name__})"
             raise SendFailed(problem, reached=False, maybe_sent=True) from None
         given = _object(body)
-        if answer.status != 200 or "error" in given:
+        if not 200 <= answer.status < 300 or "error" in given:
             raise failure_of(answer.status, given, answer.headers.get("Retry-After", ""))
         return given
 
@@ -409,7 +420,7 @@ class WhatsAppChannel:
 def failure_of(status: int, answer: dict[str, Any], retry_after: str = "") -> GraphRefused:
     """What an error of the Cloud API means for the message."""
     told: dict[str, Any] = answer["error"] if isinstance(answer.get("error"), dict) else {}
-    code = told["code"] if isinstance(told.get("code"), int) else -1
+    code = told["code"] if isinstance(told.get("code"), int) else NO_CODE
     details = told.get("error_data")
     words = str(details.get("details") or "") if isinstance(details, dict) else ""
     words = words or str(told.get("message") or f"HTTP {status}")
@@ -424,7 +435,7 @@ def failure_of(status: int, answer: dict[str, Any], retry_after: str = "") -> Gr
         maybe_sent=status >= 500 and not limited,
         retry_after_s=float(retry_after) if retry_after.isdigit() else _LIMITED.get(code, 30.0) if limited else None,
     )
-    failure.code = code
+    failure.code, failure.status = code, status
     return failure
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -117,8 +117,10 @@ class WaMetadata(msgspec.Struct, frozen=True, kw_only=True):
 class WaValue(msgspec.Struct, frozen=True, kw_only=True):
     metadata: WaMetadata = WaMetadata()
     contacts: tuple[WaContact, ...] | None = None
-    messages: tuple[WaMessage, ...] | None = None
-    statuses: tuple[WaStatus, ...] | None = None
+    messages: tuple[msgspec.Raw, ...] | None = None
+    """Each a ``WaMessage``. They are read one by one, so that an odd one does not cost the others."""
+    statuses: tuple[msgspec.Raw, ...] | None = None
+    """Each a ``WaStatus``."""
 
 
 class WaChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,9 +137,37 @@ class WaNotification(msgspec.Struct, frozen=True, kw_only=True):
     entry: tuple[WaEntry, ...] = ()
 
 
-decode_notification = msgspec.json.Decoder(WaNotification).decode
-"""Decodes a request and ignores unknown fields. Raises ``msgspec.MsgspecError``."""
-decode_value = msgspec.json.Decoder(WaValue).decode
+_decode_notification = msgspec.json.Decoder(WaNotification).decode
+_decode_value = msgspec.json.Decoder(WaValue).decode
+_decode_message = msgspec.json.Decoder(WaMessage).decode
+_decode_status = msgspec.json.Decoder(WaStatus).decode
+
+Record = TypeVar("Record")
+NotUnderstood: TypeAlias = Callable[[str, Exception], None]
+"""Is told what could not be read, and why."""
+
+
+def values_of(body: bytes, problem: NotUnderstood) -> list[WaValue]:
+    """The changes of the field ``messages`` in a request. Unknown fields are ignored."""
+    try:
+        notification = _decode_notification(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        problem("request", error)
+        return []
+    changes = [change.value for entry in notification.entry for change in entry.changes if change.field == "messages"]
+    return _read(changes, _decode_value, "change", problem)
+
+
+def _read(
+    parts: Sequence[msgspec.Raw] | None, decode: Callable[[msgspec.Raw], Record], what: str, problem: NotUnderstood
+) -> list[Record]:
+    found: list[Record] = []
+    for part in (parts or ())[:MAX_MESSAGES]:
+        try:
+            found.append(decode(part))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            problem(what, error)
+    return found
 
 
 class WhatsAppPost(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,18 +202,20 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
 WhatsAppEvent: TypeAlias = Confirmed | WhatsAppPost | WhatsAppReaction | FailedDelivery
 
 
-def interpret(value: WaValue, account_id: str, is_ours: Callable[[str], bool] = lambda _: False) -> list[WhatsAppEvent]:
+def interpret(
+    value: WaValue, account_id: str, is_ours: Callable[[str], bool], problem: NotUnderstood
+) -> list[WhatsAppEvent]:
     """Everything in one change, in order. ``is_ours`` says whether a message id is one that we sent."""
     names = {contact.wa_id: contact.profile.name for contact in value.contacts or () if contact.profile}
     our_number = value.metadata.display_phone_number.lstrip("+")
     found: list[WhatsAppEvent] = []
-    for message in (value.messages or ())[:MAX_MESSAGES]:
+    for message in _read(value.messages, _decode_message, "message", problem):
         if not message.author or not message.id or message.author == our_number:
             continue
         event = _event(message, names.get(message.author), our_number, account_id, is_ours)
         if event is not None:
             found.append(event)
-    for status in (value.statuses or ())[:MAX_MESSAGES]:
+    for status in _read(value.statuses, _decode_status, "status", problem):
         if status.status != "failed":
             found.append(Confirmed(message_id=status.id, key=status.biz_opaque_callback_data))
         else:

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import aiohttp
 import msgspec
 
+from openclaw.http_body import read_bounded
+
 MOST_MESSAGE_BYTES = 128 * 1024 * 1024
 """A picture or a tree of a large page comes as one message."""
 CALL_S = 30.0
@@ -112,7 +114,7 @@ async def _socket_of(session: aiohttp.ClientSession, address: str) -> str:
 
     base = URL(address)
     async with session.get(base / "json" / "version", allow_redirects=False) as response:
-        told = msgspec.json.decode(await response.content.read(64 * 1024))
+        told = msgspec.json.decode(await read_bounded(response, 64 * 1024))
     url = URL(str(told["webSocketDebuggerUrl"]) if isinstance(told, dict) else "")
     scheme = "wss" if base.scheme == "https" else "ws"
     return str(url.with_scheme(scheme).with_host(base.host or "").with_port(base.port))
