@@ -17,9 +17,9 @@ import msgspec
 
 from openclaw.config.channels import account_settings, foreign_section
 from openclaw.config.schema import Config
-from openclaw.outbound.markdown import count_marks, open_marks, parse_blocks
+from openclaw.outbound.markdown import all_closed, count_marks, open_marks, parse_blocks
 from openclaw.outbound.markdown_tables import TableMode, convert_tables, may_have_tables
-from openclaw.outbound.rendering import CONTROLS, TABLES, Format, render, utf16_length
+from openclaw.outbound.rendering import CONTROLS, TABLES, Format, measure, utf16_length
 
 DEFAULT_LIMIT = 4000
 # fmt: off
@@ -58,9 +58,17 @@ _NESTED_MARKER = re.compile(r"(?m)^[ \t>]{0,40}(?:[-+*]|\d{1,9}[.)]) {1,4}(?:[-+
 _ODD = r"\"%\\^`{|}\[\]<&\x00-\x08\x0b-\x1f\x7f-\U0010ffff"
 _ODD_ADDRESS = re.compile(rf"(?:\]\(|<[a-zA-Z][a-zA-Z0-9+.-]{{1,31}}:)[^){_ODD}]*+[{_ODD}]")
 """An address that is encoded when it is written behind its label. Some others are named, too."""
+_ODD_QUOTE = re.compile(r"\n(?:[ \t]+>|>(?! [^>\s]| ?(?:\n|$))|>[^\n]*\n(?!>|[ \t]*(?:\n|$)))")
+"""A line of a quote that gets more marks than it has."""
+_SPACE_OR_BRACKET = re.compile(r"[()]|\s+")
+_SETEXT = re.compile(r"\n(?<=[^\n]\n)[ \t]*+[-=][-= \t]*(?:$|\n)")
+_LABEL_LINE = re.compile(r"\n[^\n\[]*+\[[^\n]*(?=\n[^\n])")
+_BRACKET = re.compile(r"[\[\]]")
+_STYLE = re.compile(r"[*_~]")
+_STYLED_LINE = re.compile(r"\n([^\n*_~]*+[*_~][^\n]*)(?=\n[^\n])")
 _LONG_ENTITY = re.compile(r"&n[GL][a-z];")
 """An entity that stands for more bytes than its name has."""
-_NUMBERED = re.compile(r"(?m)^[ \t>*+-]*+(\d{1,9})[.)](?:[ \t]|$)")
+_NUMBERED = re.compile(r"\n[ \t>*+-]*+(\d{1,9})[.)]")
 POSES_AS_BLOCK = re.compile(r"(?:`{3}|~{3}|#{1,6}(?:\s|$)|>|[-+*](?:\s|$)|\d{1,9}[.)](?:\s|$)|={1,200}$)")
 """What begins a block at the start of a line, and is only text inside one."""
 
@@ -143,7 +151,7 @@ def _weigh(text: str, format: Format) -> int:
 
 def _size(text: str, limits: Limits) -> int:
     """The exact length of a part as its channel counts it."""
-    return render(text, limits.format, tables=limits.tables).size
+    return measure(text, limits.format, tables=limits.tables)
 
 
 def _may_grow(text: str, format: Format) -> bool:
@@ -160,22 +168,38 @@ def _may_grow(text: str, format: Format) -> bool:
         return False
     if format == "irc" and (CONTROLS.search(text) or ("&n" in text and _LONG_ENTITY.search(text))):
         return True
-    if "\n>" in text or text.startswith(">") or ("\n " in text and "> " in text):
+    if ">" in text and _ODD_QUOTE.search(f"\n{text}"):
         return True
-    if format in ("slack", "whatsapp", "irc"):
-        fenced = False
-        if "~~~" in text or "````" in text:
+    # The address of a link that goes on over a line end may be written on both lines.
+    if "](" in text and any(_opens_label(line[0]) for line in _LABEL_LINE.finditer(f"\n{text}")):
+        return True
+    return format in ("slack", "whatsapp", "irc") and _marks_grow(text, format)
+
+
+def _opens_label(line: str) -> bool:
+    depth = 0
+    for bracket in _BRACKET.findall(line):
+        depth = depth + 1 if bracket == "[" else max(0, depth - 1)
+    return depth > 0
+
+
+def _marks_grow(text: str, format: Format) -> bool:
+    """Whether marks may be repeated: those of a style or heading that goes on over a line end are, on each line."""
+    if "~~~" in text or "````" in text or _SETEXT.search(text):
+        return True
+    if "    " in text and format != "irc" and "```" not in text:  # Indented code gets fences.
+        return True
+    if "```" not in text:
+        # A style that is open at the end of a line goes on, if the next line is not blank.
+        return any(not all_closed(f"{line[1]}\n") for line in _STYLED_LINE.finditer(f"\n{text}"))
+    fenced = False
+    lines = text.split("\n")
+    for line, following in zip(lines, (*lines[1:], ""), strict=True):
+        if line.lstrip(" ").startswith("```") and (not fenced or line.strip() == "```"):
+            fenced = not fenced
+        elif not fenced and ("    " in line or (following and _STYLE.search(line) and not all_closed(f"{line}\n"))):
             return True
-        for line in text.split("\n"):
-            if line.lstrip(" ").startswith("```") and (not fenced or line.strip() == "```"):
-                fenced = not fenced
-            # A style or heading that goes on over a line end is marked on each line, and indented code gets fences.
-            elif (not fenced and ("    " in line or any(line.count(mark) % 2 for mark in "*_~"))) or (
-                line and not line.strip("-= ")
-            ):
-                return True
-        return fenced
-    return False
+    return fenced
 
 
 def _numbers_grow(text: str) -> bool:
@@ -183,7 +207,7 @@ def _numbers_grow(text: str) -> bool:
     if "." not in text and ")" not in text:
         return False
     number = 0
-    for item in _NUMBERED.finditer(text):
+    for item in _NUMBERED.finditer(f"\n{text}"):
         number = max(number + 1, int(item[1]))
         if len(str(number)) > len(item[1]):
             return True
@@ -502,14 +526,14 @@ class _Cutter:
     def _word_cut(self, place: int, end: int) -> int:
         """The last white space outside of parentheses, or else the end of the last whole character."""
         text, depth, space = self._text, 0, -1
-        for index in range(place, end):
-            char = text[index]
+        for found in _SPACE_OR_BRACKET.finditer(text, place, end):
+            char = found[0]
             if char == "(":
                 depth += 1
             elif char == ")":
                 depth = max(0, depth - 1)
-            elif depth == 0 and char.isspace():
-                space = index
+            elif depth == 0:
+                space = found.end() - 1
         return space if space > place else _character_end(text, place, end)
 
     def _marks_at(self, place: int, cut: int) -> tuple[str, str]:
