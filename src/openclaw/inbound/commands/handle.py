@@ -75,7 +75,8 @@ async def _handle(facts: Facts, text: str, context: CommandContext) -> Outcome:
     if not reset and "/" not in text:
         return Continue(text=text)
     if reset:
-        return _refused(facts, [("reset", "session")]) or await _start_over(*reset, facts, context)
+        named = reset[0][1:] if reset[0].startswith("/") else "new"
+        return _refused(facts, [(named, "session")]) or await _start_over(*reset, facts, context)
     body = command_body(text, facts.listening)
     called = stand_alone(body, facts.listening.bot_username)
     if called is None and (own := context.runtime.extensions.command(body)) is not None:
