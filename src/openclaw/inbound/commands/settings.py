@@ -37,7 +37,7 @@ from openclaw.models.thinking import level_unless_set, supported_levels
 from openclaw.runs.queue import RunRecord, queue_settings
 from openclaw.runs.session_change import set_entry_fields
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.prompt_prefix import without_wrappers
+from openclaw.sessions.prompt_prefix import typed_words
 from openclaw.storage.base import AbortReason, MessageBody
 from openclaw.text import shortened
 
@@ -94,7 +94,7 @@ def running_and_waiting(context: CommandContext, facts: Facts) -> tuple[RunRecor
 
 def _typed(record: RunRecord) -> str:
     """The beginning of what the person wrote."""
-    return shortened(record.row.body.written or without_wrappers(record.row.body.prompt or ""))
+    return shortened(record.row.body.written or typed_words(record.row.body.prompt or ""))
 
 
 def _listing(context: CommandContext, facts: Facts) -> str:
