@@ -33,6 +33,7 @@ SAFE_SCHEMES = frozenset({"http", "https", "mailto", "tel", "tg"})
 PLACE = "\ue000"
 """A character that nobody writes. It stands for the place of a cut."""
 BARE = "bare_url"
+"""The mark of a link that is an address in the text."""
 RULE_LINE = "---"
 """What a thematic break is written as."""
 MARKS = "$%&*+-:<=>@[\\]^_`{}~!"
@@ -131,7 +132,7 @@ def html_parser(tables: bool) -> MarkdownIt:
 
 def _text_as_html(self: RendererProtocol, tokens: Sequence[Token], place: int, *_: object) -> str:
     """Text that was not read has its line ends in it."""
-    return html.escape(tokens[place].content).replace("&#x27;", "'").replace("\n", "<br />\n")
+    return html.escape(tokens[place].content, quote=False).replace('"', "&quot;").replace("\n", "<br />\n")
 
 
 def parse_blocks(markdown: str) -> list[Token]:
@@ -141,12 +142,12 @@ def parse_blocks(markdown: str) -> list[Token]:
 
 def inline_text(markdown: str) -> str:
     """What people see of a line in which no block begins, for example of a cell of a table."""
-    parser = _parser(True)
     if not MARKS_INSIDE.search(markdown):
         return markdown
     marks = count_marks(markdown) if len(markdown) > FREE_MARKS else 0
     if marks > FREE_MARKS + len(markdown) // CHARS_PER_MARK or markdown.count("[") * marks > BRACKET_STEPS:
         return markdown
+    parser = _parser(True)
     tokens = parser.inline.parse(markdown, parser, {}, [])
     if "](" not in markdown:
         return "".join(token.content for token in tokens)
@@ -199,7 +200,7 @@ def fence_after(line: re.Match[str], fence: str) -> str:
 
 def _fences_and_text(text: str) -> list[Token]:
     """The blocks of a text that is read quickly: fenced code, and all the lines between as one paragraph each."""
-    from markdown_it.token import Token
+    from openclaw.outbound.markdown_inline import QuickToken
 
     tokens: list[Token] = []
     lines = text.split("\n")
@@ -208,14 +209,15 @@ def _fences_and_text(text: str) -> list[Token]:
         place = [start, end]
         if fence is not None:
             code = lines[start + 1 : end - 1 if _closes(lines[end - 1], fence, end - start) else end]
-            content = "".join(f"{line}\n" for line in code)
-            tokens.append(Token("fence", "code", 0, map=place, markup=fence[1], info=fence[2].strip(), content=content))
-        elif any(map(str.strip, lines[start:end])):
-            tokens.append(Token("paragraph_open", "p", 1, map=place))
-            content = "\n".join(lines[start:end]).strip()
-            children = [] if MARKS_INSIDE.search(content) else _unread(content)
-            tokens.append(Token("inline", "", 0, map=place, level=1, content=content, children=children))
-            tokens.append(Token("paragraph_close", "p", -1))
+            token = QuickToken("fence", "code", 0, 0, "\n".join([*code, ""]) if code else "", fence[1])
+            token.map, token.info = place, fence[2].strip()
+            tokens.append(token)
+        elif content := "\n".join(lines[start:end]).strip():
+            inline = QuickToken("inline", "", 0, 1, content)
+            inline.map, inline.children = place, [] if MARKS_INSIDE.search(content) else _unread(content)
+            opening = QuickToken("paragraph_open", "p", 1, 0)
+            opening.map = place
+            tokens.extend((opening, inline, QuickToken("paragraph_close", "p", -1, 0)))
 
     opened: re.Match[str] | None = None
     done = 0
@@ -245,8 +247,7 @@ def _read_inline(state: StateCore) -> None:
     if all_marks <= room and state.src.count("[") * all_marks <= BRACKET_STEPS:
         for token in state.tokens:
             if token.type == "inline" and not token.children:
-                token.children = []
-                state.md.inline.parse(token.content, state.md, state.env, token.children)
+                token.children = state.md.inline.parse(token.content, state.md, state.env, [])
         return
     for token in state.tokens:
         if token.type == "inline" and not token.children:
@@ -266,9 +267,10 @@ def count_marks(text: str) -> int:
 
 def _unread(content: str) -> list[Token]:
     """A paragraph whose marks are not read: one text with line ends in it."""
-    from markdown_it.token import Token
+    from openclaw.outbound.markdown_inline import QuickToken
 
-    return [Token("text", "", 0, content="\n".join(line.strip(" ") for line in content.split("\n")))]
+    shown = "\n".join([line.strip(" ") for line in content.split("\n")]) if " " in content else content
+    return [QuickToken("text", "", 0, 0, shown)]
 
 
 def open_marks(before: str, after: str, longest_address: int) -> tuple[str, str]:

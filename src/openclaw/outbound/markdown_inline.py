@@ -16,8 +16,8 @@ from markdown_it.common.entities import entities
 from markdown_it.common.utils import fromCodePoint, isMdAsciiPunct, isPunctChar, isValidEntityCode, isWhiteSpace
 from markdown_it.token import Token
 
-BARE = "bare_url"
-"""The mark of a link that is an address in the text."""
+from openclaw.outbound.markdown import BARE
+
 _URL_REST = re.compile(r"://[^\s<>\"`\\^{}|]+")
 _URL_SCHEME = re.compile(r"\bhttps?$", re.IGNORECASE)
 _SCHEME_ROOM = 6
