@@ -323,6 +323,8 @@ def _version(target: targets.Target) -> Iterator[Finding]:
         running = GatewayClient(target).call("status").get("runtimeVersion")
     except UserError as error:
         fix = "openclaw gateway restart"
+        if _database_url() is not None:
+            fix = f"make sure that the database answers (see above); if it does: {fix}"
         yield Finding("gateway", "error", f"the Gateway does not answer: {str(error).splitlines()[0]}", fix)
         return
     if running != __version__:

@@ -33,6 +33,7 @@ async def answer_offline(
     problems = [str(issue) for issue in config.snapshot.issues]
     check_generation(Path(state_dir), sessions_folders(state_dir, config.current.session.store))
     gateway = await open_gateway(state_dir, config, clock, environ, only_reads=True)
+    gateway.channel_services.channels.list_configured()
     try:
         client = Client(
             NdjsonSink(),

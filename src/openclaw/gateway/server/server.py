@@ -193,6 +193,9 @@ class Server:
             await asyncio.wait(set(self.gateway.calls), timeout=CALLS_LIMIT_S)
         for call in list(self.gateway.calls):
             call.cancel()
+        if self.gateway.cluster is not None:
+            # The server would wait for these connections as for any other, and their nodes do not close them.
+            await self.gateway.cluster.links.close_accepted(CALLS_LIMIT_S)
         if self._web is not None:
             self._web.pre_shutdown()
             await self._web.shutdown(CLOSE_GRACE_S / 5)

@@ -231,7 +231,7 @@ class _Fetch:
                     "again to go on."
                 )
             if self._done() < self._wanted.size:
-                self._tell(f"{self._label} broke off ({problem}); trying again", self._done(), self._wanted.size)
+                self._tell(f"{self._wanted.name}: {problem}; trying again", self._done(), self._wanted.size)
                 self._sleep(PAUSE_S * max(vain, 1))
         self._check()
 
