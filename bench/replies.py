@@ -25,7 +25,13 @@ REPLY = (
 DENSE = {
     "[": "[", "![": "![", "*": "*", "_": "_", "a*": "a*", "`": "`", "`a": "`a", "<": "<", "|": "|", "&": "&",
     "nested quotes": ">" * 60 + " a\n", "deep lists": "".join(f"{'  ' * depth}- a\n" for depth in range(60)),
-    "list markers": "- " * 50 + "a\n", "one line": "word ",
+    "list markers": "- " * 50 + "a\n", "one line": "word ", "one word": "w", "entities": "&amp;", "tags": "<b>x</b> ",
+    "growing ticks": "".join("`" * length + " " for length in range(400)),
+    "emoji": "👩\u200d👩\u200d👧", "combining": "e\u0301",
+    "closing marks": "_a " * 300 + "a* " * 300, "open labels": "[a\n", "short lines": "*a\n", "paragraphs": "a\n\n",
+    "tiny fences": "~~~\na\n~~~\n", "tiny tables": "|a|b|\n|-|-|\n",
+    "wide table": "|" + "a|" * 80 + "\n|" + "-|" * 80 + "\n",
+    "wide cell": "| h |\n| - |\n| " + "w" * 5000 + " |\n" + "|a|\n" * 500 + "\n",
 }
 # fmt: on
 """Texts of nothing but marks, which a hostile page may put into a reply."""
@@ -34,13 +40,24 @@ PACKED = {
     "small links": "see [a](http://x.org/1), [b](http://x.org/2) and [c](http://x.org/3) for more\n",
     "nested emphasis": "**bold *it ~~strike~~ al* ic** and *more **nested** words*\n\n",
     "short items": "- some item\n- another one here\n",
+    "nested items": "- some item\n  - another one here\n    - and one more of them\n",
+    "tasks": "- [ ] something to do\n- [x] something done\n",
     "inline code": "use `a` or `b` and `c d` here\n\n",
+    "addresses": "see https://x.org/some_page and https://x.org/other\n\n",
+    "pictures": "![a picture](https://x.org/some.png) and text\n\n",
+    "quotes": "> a quoted line of text\n> and another one\n\n",
+    "headings": "## Heading\n\nA line of text.\n\n",
+    "small fences": "```py\nprint(1)\nprint(2)\n```\n\nSome text.\n\n",
+    "long lines": "word *it* and some more words " * 400 + "\n\n",
     "tables": "| name | value | note |\n| --- | --- | --- |\n"
     + "| a | 1 | some *words* |\n" * 20
     + "\ntext between\n\n",
 }
 """Texts that people read, of one kind of markup and hardly anything else."""
 PACKED_SIZE = 200_000
+GROWTH_SIZE = 100_000
+FELT = 0.02
+"""Shorter times say nothing about growth."""
 
 
 async def measure() -> list[Row]:
@@ -54,7 +71,20 @@ async def measure() -> list[Row]:
         worst = max(taken, key=lambda shape: taken[shape])
         what = f"the same of nothing but marks for {format}, worst of {len(DENSE)} ({worst!r}), CPU"
         rows.append(Row(figure="replies", what=what, unit="s", bar=1.0, **summary([taken[worst]])))
-    return [*rows, *(packed(shape) for shape in PACKED)]
+    return [*rows, *(packed(shape) for shape in PACKED), growth()]
+
+
+def growth() -> Row:
+    """How many times longer twice the text takes, for the shape and format where that is most."""
+    ratios: dict[str, float] = {}
+    for shape, text in {**DENSE, **PACKED}.items():
+        for format in ("telegram", "irc"):
+            once = seconds(text, format, GROWTH_SIZE)
+            if once >= FELT:
+                ratios[f"{shape!r}, {format}"] = seconds(text, format, 2 * GROWTH_SIZE) / once
+    worst = max(ratios, key=lambda name: ratios[name])
+    what = f"time for twice the text, most of {len(ratios)} shapes and formats ({worst})"
+    return Row(figure="replies", what=what, unit="times", bar=3.0, kind="size", **summary([ratios[worst]]))
 
 
 def packed(shape: str) -> Row:

@@ -33,7 +33,7 @@ async def test_signing_in_keeps_the_token_out_of_addresses_and_of_what_stays(
     field = tab.page.get_by_label("Gateway token")
     await field.fill("wrong")
     await tab.button("Sign in").click()
-    await expect(tab.page.get_by_role("alert")).to_contain_text("token mismatch")
+    await expect(tab.page.get_by_role("alert")).to_contain_text("The Gateway has another token.")
     await field.fill(TOKEN)
     await field.press("Enter")
     await expect(tab.log).to_be_visible()

@@ -230,3 +230,12 @@ def test_a_reply_on_a_terminal_is_rendered_and_into_a_pipe_it_is_not(
         printer.show(turns.TEXT, "One **bold** word.\n")
         printer.end_line()
         assert [line for line in on_terminal(capsys.readouterr().out) if line] == expected
+
+
+def test_the_gateway_speaks_plain_text_unless_it_shows_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    renderer = Renderer()
+    renderer.plain("too_busy_3 *as it is*")
+    renderer.plain("Allowed once. Command:\n```\ntouch /tmp/x\n```")
+    told = "\n".join(shown(capsys))
+    assert "too_busy_3 *as it is*" in told
+    assert "touch /tmp/x" in told and "```" not in told

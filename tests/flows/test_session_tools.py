@@ -12,7 +12,7 @@ import pytest
 from tests.support import stored
 from tests.support.gateway import TOKEN, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
-from tests.support.model_server import ModelServer
+from tests.support.model_server import Call, ModelServer, Reply
 
 pytestmark = pytest.mark.asyncio
 
@@ -67,6 +67,28 @@ async def test_rows_are_filtered_and_capped(gateway: InProcessGateway) -> None:
     assert "messages" not in cron
     for name in ("cron:job", "agent:main:cron:job", cron["sessionId"]):
         assert (await invoke(gateway, "sessions_history", {"sessionKey": name}))["sessionKey"] == "cron:job"
+
+
+async def test_many_results_of_tools_do_not_hide_what_was_said_before_them(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
+    calls = [Call("read", {"path": f"none-{number}"}) for number in range(40)]
+    models.queue(Reply("Looking.", calls=calls), Reply("Nothing there."))
+    async with gateway.client() as client:
+        await client.chat("look everywhere", "agent:main:work")
+    found = await invoke(gateway, "sessions_history", {"sessionKey": "work", "limit": 3})
+    assert [message["role"] for message in found["messages"]] == ["user", "assistant", "assistant"]
+    (row,) = (await invoke(gateway, "sessions_list", {"messageLimit": 2}))["sessions"]
+    assert [message["content"][0]["text"] for message in row["messages"]] == ["Looking.", "Nothing there."]
+
+
+async def test_rows_show_long_messages_shortened(gateway: InProcessGateway, models: ModelServer) -> None:
+    models.queue(Reply("y" * 9000))
+    async with gateway.client() as client:
+        await client.chat("much", "agent:main:work")
+    (row,) = (await invoke(gateway, "sessions_list", {"messageLimit": 1}))["sessions"]
+    (message,) = row["messages"]
+    assert len(message["content"][0]["text"]) < 5000 and "usage" not in message
 
 
 async def test_history_takes_a_key_or_an_id_and_leaves_tools_out(gateway: InProcessGateway) -> None:

@@ -31,7 +31,8 @@ from openclaw.inbound.prompt_text import (
     stamped,
     with_sender_line,
 )
-from openclaw.sessions.prompt_prefix import CURRENT_MARKER, HISTORY_MARKER, without_wrappers
+from openclaw.runs.queue import collected_prompt
+from openclaw.sessions.prompt_prefix import CURRENT_MARKER, HISTORY_MARKER, typed_words, without_wrappers
 from tests.inbound.support import configured, message
 
 AT = 1_768_724_340_000  # 2026-01-18T08:19Z
@@ -397,3 +398,9 @@ def test_views_show_what_the_person_typed(text: str) -> None:
 )
 def test_what_was_told_in_front_of_a_message_is_no_part_of_what_the_person_typed(stored, shown):
     assert without_wrappers(stored) == shown
+
+
+def test_of_messages_that_are_answered_together_views_show_what_was_typed() -> None:
+    prompts = [f"[Mon 2026-11-16 02:56 UTC] {text}\n[message_id: 7]" for text in ("and two", "and\n---\nthree")]
+    assert typed_words(collected_prompt(prompts, "2 more were dropped")) == "and two\n\nand\n---\nthree"
+    assert typed_words(prompts[0]) == "and two"

@@ -188,6 +188,18 @@ def test_protocols_of_existing_configs_use_the_compatible_endpoint(api: str, giv
     assert (model.api, model.base_url) == ("openai-completions", expected)
 
 
+def test_programs_that_answer_are_listed_with_the_models_that_the_configuration_names() -> None:
+    defaults = {
+        "model": {"primary": "my-cli/large", "fallbacks": ["codex-cli/gpt-5.4", "mock/m"]},
+        "models": {"claude-cli/opus": {"alias": "deep"}},
+        "cliBackends": {"my-cli": {"command": "my-cli"}},
+    }
+    listed = catalogue({"agents": {"defaults": defaults}})
+    programs = [model.ref for model in listed.available() if model.api == "cli"]
+    assert programs == ["my-cli/large", "codex-cli/gpt-5.4", "claude-cli/opus"]
+    assert listed.resolve("deep").api == listed.resolve("my-cli/small").api == "cli"
+
+
 def test_a_header_may_come_from_the_environment_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "team").write_text("blue\n")
     headers = {"x-a": {"env": "TEAM"}, "x-b": {"file": str(tmp_path / "team")}, "x-c": {"command": ["date"]}}

@@ -104,6 +104,17 @@ async def test_a_program_goes_on_with_its_own_conversation_and_gets_only_what_is
     assert second["args"] == ["--resume", "own-1", "two"]
 
 
+@pytest.mark.parametrize("settings", [{}, {"sessionMode": "none", "sessionArg": "--session"}])
+async def test_a_program_that_cannot_go_on_gets_the_whole_conversation(
+    settings: dict[str, Any], program: Path, tmp_path: Path
+) -> None:
+    provider = provider_for(program, tmp_path, **settings)
+    await ask(provider, request(user("one")))
+    await ask(provider, request(user("one"), said("answer 1"), user("two")))
+    (text,) = calls_of(tmp_path)[1]["args"]
+    assert "[User]: one" in text and text.endswith("two")
+
+
 async def test_a_conversation_that_took_another_course_begins_anew_with_all_that_was_said(
     program: Path, tmp_path: Path
 ) -> None:

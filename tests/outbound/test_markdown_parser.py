@@ -59,7 +59,7 @@ ROWS_ONLY.block.ruler.at("table", table_rows, {"alt": ["paragraph", "reference"]
 
 
 @given(MARKDOWN)
-@settings(max_examples=300)
+@settings(max_examples=300, derandomize=True)
 @example("- a\n- b\n***\n1. c\n2. d\n> e\nf\n===\n")
 @example("[a [b](c) d](e) ![f *g*](h) <http://i.j> k\\*l&amp;*m*")
 @example("**bold *it ~~strike~~ al* ic** and *more **nested** words* but *not this\\nand _that_x 2*3*4 **")
@@ -70,7 +70,7 @@ def test_every_text_is_read_as_the_library_reads_it(text: str) -> None:
 
 
 @given(MARKDOWN, MARKDOWN)
-@settings(max_examples=300)
+@settings(max_examples=300, derandomize=True)
 @example("<http:\\`c`~~s~~http://x.y/>`,a", "`")
 @example("[see https://x.y/a](http://y) ", "b](http://z)")
 @example("**see https://x.y/a**(b) ", "c**")
@@ -80,7 +80,7 @@ def test_every_text_is_read_as_the_library_reads_it(text: str) -> None:
 def test_what_looks_closed_has_no_style_open_at_its_end(before: str, after: str) -> None:
     apart = not before[-1:].strip() or not after[:1].strip()
     text = before + (f" {PLACE} " if apart else PLACE)
-    if reading._all_closed(text):
+    if reading.all_closed(text):
         assert reading._open_at_place(text + after, 1000) == ("", "")
 
 
@@ -90,9 +90,10 @@ def test_a_plain_address_needs_no_encoding(url: str) -> None:
 
 
 @given(MARKDOWN)
+@settings(derandomize=True)
 def test_a_cell_without_marks_is_shown_as_it_is(text: str) -> None:
     cell = " ".join(text.split())
-    if not reading.STARTS.search(cell):
+    if not reading.MARKS_INSIDE.search(cell):
         assert STOCK.parseInline(cell)[0].children == ([Token("text", "", 0, content=cell)] if cell else [])
     assert "\n" not in inline_text(cell)
 
@@ -105,6 +106,7 @@ ROWS = st.lists(
 
 
 @given(ROWS.map("\n".join) | MARKDOWN)
+@settings(derandomize=True)
 @example("| a | b\\|c |\n| - | - |\n| d |\n|e|f|g|\nh\n\n> i | j\n> -|-\n")
 def test_tables_are_read_as_the_library_reads_them(text: str) -> None:
     rows: list[list[str]] = []

@@ -19,7 +19,7 @@ function SignIn() {
   return html`<main class="gate" id="content">
     <form class="card" onSubmit=${submit}>
       <h1>${t("Sign in to your Gateway")}</h1>
-      ${problem && html`<${Notice} kind="error">${problem}<//>`}
+      ${problem && html`<${Notice} kind="error">${problem.includes(" mismatch") ? t("The Gateway has another token.") : problem}<//>`}
       <label class="field"><span>${t("Gateway token")}</span>
         <input type="password" name="token" autocomplete="current-password" value=${secret} autofocus
           onInput=${(event) => setSecret(event.target.value)} />

@@ -247,8 +247,10 @@ class Renderer:
         self._after_block = True
 
     def plain(self, text: str) -> None:
-        """Prints lines as they are, because the Gateway's own tables and lists are not Markdown."""
-        if text.strip():
+        """Prints lines as they are, because the Gateway's own tables and lists are not Markdown; a code block is."""
+        if "```" in text:
+            self.markdown(text)
+        elif text.strip():
             self._print(Text(printable(text).strip("\n")))
             self._after_block = True
 

@@ -135,7 +135,7 @@ class Turn:
         self.doing = f"trying again {when}…"
         updates = [(VOID, "")] if self.streamed else []
         self.streamed = ""
-        reason = shortened(str(data.get("error") or "the model did not answer"), 200)
+        reason = shortened(str(data.get("error") or "the model did not answer"), 200).rstrip(".")
         return [*updates, (NOTE, f"{reason}; trying again {when} (attempt {int(data.get('attempt') or 1) + 1})")]
 
     def _text(self, data: dict[str, Any]) -> list[tuple[str, str]]:

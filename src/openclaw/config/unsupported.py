@@ -72,7 +72,7 @@ UNSUPPORTED: dict[str, str] = {
     "browser.color": "the browser's frame has no colour",
     "browser.profiles.*.color": "the browser's frame has no colour",
     "browser.profiles.*.driver": "a profile is a browser of its own, or one that cdpUrl names; no extension is used",
-    "ui.seamColor": "the Gateway serves no Control UI yet",
+    "ui.seamColor": "the web page has colours of its own",
     "auth.profiles": "credentials are read from auth-profiles.json",
     "models.providers.*.auth": "the kind of credential is found by the credential",
     "models.providers.*.authHeader": "set compat.authHeader of the model instead",

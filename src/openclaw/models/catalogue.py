@@ -1,4 +1,4 @@
-"""The catalogue of models with their windows and limits, and the choice of a default model."""
+"""The catalogue of models with their windows, limits and prices, and the choice of a default model."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from openclaw import paths
-from openclaw.config.agents import model_aliases, primary_model
+from openclaw.config.agents import default_agent_id, fallback_models, model_aliases, primary_model
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.models.base import Model, ModelError, Price
 from openclaw.models.catalogue_data import LOCAL_PROVIDER, MODEL_ALIASES, MODELS, PROVIDERS, local_model
 from openclaw.models.cli_backend import backend_of, cli_model
 from openclaw.models.detect import find_models
 from openclaw.models.keys import canonical_provider, find_source, provider_config, read_profiles
-from openclaw.models.local.downloads import find_download, installed_models
-from openclaw.models.local.gguf import context_length
+from openclaw.models.local.downloads import context_length, find_download, installed_models
 from openclaw.models.local.install import INSTALL_COMMAND, is_installed, weights_path
 from openclaw.models.local.tool_text import TOOL_FORMAT
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from openclaw.config.schema import Config
     from openclaw.config.schema.models import ModelConfig, ProviderConfig
     from openclaw.config.store import ConfigStore
+
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class Catalogue:
             model_id = _vendor_id(provider, model_id)
             if known := self._models.get(f"{provider}/{model_id}".lower()):
                 return known
-            if provider_config(self._config, provider) is None and backend_of(self._config, provider) is not None:
+            if is_program(self._config, provider):
                 return self._capped(cli_model(provider, model_id, DEFAULT_WINDOW))
             if provider != LOCAL_PROVIDER and self.is_usable(provider):
                 accepted = unlisted_model(provider, model_id, self._config, self._environ)
@@ -196,7 +196,8 @@ class Catalogue:
         window = context_length(weights_path(self._state_dir))
         embedded = local_model(context_window=min(window or LOCAL_WINDOW, LOCAL_WINDOW))
         models: dict[str, Model] = {}
-        for model in (*configured, *self._found, *builtin, *installed_models(self._state_dir), embedded):
+        programs = program_models(self._config)
+        for model in (*configured, *programs, *self._found, *builtin, *installed_models(self._state_dir), embedded):
             models.setdefault(model.ref.lower(), self._capped(model))
         return models
 
@@ -293,6 +294,22 @@ def configured_models(config: Config, environ: Mapping[str, str]) -> Iterator[Mo
             known = builtin.get(f"{provider}/{row.id}".lower())
             base = _provider_row(provider, section, environ, row.api or section.api, known)
             yield _with_overrides(base, row, inherits=known is not None)
+
+
+def program_models(config: Config) -> Iterator[Model]:
+    """The models that the configuration names of programs that answer. Programs have no list of their models."""
+    agents = [agent.id for agent in config.agents.list] or [default_agent_id(config)]
+    named = [ref for agent in agents for ref in (primary_model(config, agent), *fallback_models(config, agent)) if ref]
+    for ref in dict.fromkeys([*named, *config.agents.defaults.models]):
+        provider, _, model_id = ref.partition("/")
+        provider = canonical_provider(provider)
+        if model_id and is_program(config, provider):
+            yield cli_model(provider, model_id, DEFAULT_WINDOW)
+
+
+def is_program(config: Config, provider: str) -> bool:
+    """Whether a program answers for the provider's models. A server of the same name goes first."""
+    return provider_config(config, provider) is None and backend_of(config, provider) is not None
 
 
 def builtin_models(config: Config, environ: Mapping[str, str]) -> Iterator[Model]:

@@ -93,6 +93,12 @@ def backend_of(config: Config, provider: str) -> CliBackend | None:
     )
 
 
+def can_resume(backend: CliBackend) -> bool:
+    """Whether the program can be told to go on with a conversation of its own."""
+    told = backend.resume_args or backend.session_args or backend.session_arg
+    return bool(told) and backend.session_mode != "none"
+
+
 def cli_model(provider: str, model_id: str, window: int) -> Model:
     return Model(
         provider=provider, id=model_id, name=model_id, api=CLI_API, context_window=window, input=("text", "image")
@@ -149,7 +155,7 @@ class CliProvider:
             found = classify(None, answer.text)
             raise ModelError(f"{backend.command}: {answer.text}", kind=found.kind, retryable=found.retryable)
         own_id = answer.session_id or call.session_id
-        if request.session_id and own_id and backend.session_mode != "none":
+        if request.session_id and own_id and can_resume(backend):
             said = AssistantMessage(content=[TextBlock(text=answer.text)], api="", provider="", model="")
             self._conversations[place] = ProgramConversation.of(own_id, [*request.messages, said])
             while len(self._conversations) > CONVERSATIONS_KEPT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
@@ -246,6 +247,12 @@ async def _web_page_error(response: aiohttp.ClientResponse, wire: WireRequest) -
     )
 
 
+def _cause(error: OSError) -> str:
+    """The system's own words: asyncio puts the address in their place, which the sentence has already."""
+    number = error.errno or 0  # That of a name that cannot be found is negative.
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
+
+
 def _transport_error(error: Exception, wire: WireRequest, reply: ReplyReader) -> ModelError:
     """What went wrong below HTTP, in words for the person who runs the Gateway."""
     host = wire.host
@@ -265,7 +272,7 @@ def _transport_error(error: Exception, wire: WireRequest, reply: ReplyReader) ->
             retryable = False
             text = f"The TLS certificate of {host} was not accepted: {error}"
         case aiohttp.ClientConnectorError():
-            text = f"Connection error: cannot reach {host}: {error.os_error.strerror or error.os_error}."
+            text = f"Connection error: cannot reach {host}: {_cause(error.os_error)}."
         case SseTooLarge():
             kind, retryable = "other", False
             text = f"{host} sent an unreadable stream: {error}"

@@ -17,9 +17,9 @@ import msgspec
 
 from openclaw.config.channels import account_settings, foreign_section
 from openclaw.config.schema import Config
-from openclaw.outbound.markdown import count_marks, open_marks, parse_blocks
+from openclaw.outbound.markdown import all_closed, count_marks, open_marks, parse_blocks
 from openclaw.outbound.markdown_tables import TableMode, convert_tables, may_have_tables
-from openclaw.outbound.rendering import CONTROLS, TABLES, Format, render, utf16_length
+from openclaw.outbound.rendering import CONTROLS, TABLES, Format, measure, utf16_length
 
 DEFAULT_LIMIT = 4000
 # fmt: off
@@ -50,7 +50,7 @@ MOST_MARKS = 50_000
 SHRINKS = 24
 """How often a part that turns out too long is tried shorter."""
 GROWTHS = 10
-_GROWN = 0.85
+_GROWN = 0.75
 """A part of one long line that fills less than this is tried longer, because its marks take no room."""
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 _NEW_BLOCK = re.compile(r"[ \t]*(?:[-+*] |\d{1,9}[.)] |#{1,6} |>|```|~~~)")
@@ -58,9 +58,18 @@ _NESTED_MARKER = re.compile(r"(?m)^[ \t>]{0,40}(?:[-+*]|\d{1,9}[.)]) {1,4}(?:[-+
 _ODD = r"\"%\\^`{|}\[\]<&\x00-\x08\x0b-\x1f\x7f-\U0010ffff"
 _ODD_ADDRESS = re.compile(rf"(?:\]\(|<[a-zA-Z][a-zA-Z0-9+.-]{{1,31}}:)[^){_ODD}]*+[{_ODD}]")
 """An address that is encoded when it is written behind its label. Some others are named, too."""
+_ODD_QUOTE = re.compile(r"\n(?:[ \t]+>|>(?! [^>\s]| ?(?:\n|$))|>[^\n]*\n(?!>|[ \t]*(?:\n|$)))")
+"""A line of a quote that gets more marks than it has."""
+_NO_PREFIX = re.compile(r"[^>\s]")
+_SPACE_OR_BRACKET = re.compile(r"[()]|\s+")
+_SETEXT = re.compile(r"\n(?<=[^\n]\n)[ \t]*+[-=][-= \t]*(?:$|\n)")
+_LABEL_LINE = re.compile(r"\n[^\n\[]*+\[[^\n]*(?=\n[^\n])")
+_BRACKET = re.compile(r"[\[\]]")
+_STYLE = re.compile(r"[*_~]")
+_STYLED_LINE = re.compile(r"\n([^\n*_~]*+[*_~][^\n]*)(?=\n[^\n])")
 _LONG_ENTITY = re.compile(r"&n[GL][a-z];")
 """An entity that stands for more bytes than its name has."""
-_NUMBERED = re.compile(r"(?m)^[ \t>*+-]*+(\d{1,9})[.)](?:[ \t]|$)")
+_NUMBERED = re.compile(r"\n[ \t>*+-]*+(\d{1,9})[.)]")
 POSES_AS_BLOCK = re.compile(r"(?:`{3}|~{3}|#{1,6}(?:\s|$)|>|[-+*](?:\s|$)|\d{1,9}[.)](?:\s|$)|={1,200}$)")
 """What begins a block at the start of a line, and is only text inside one."""
 
@@ -122,8 +131,8 @@ def _chunked(source: str, text: str, limits: Limits) -> list[str]:
     if limits.text <= 0:
         return [source]
     if len(text) <= 4 * limits.text and (not limits.lines or text.count("\n") < limits.lines):
-        simple = _weigh(text, limits.format) <= limits.text and not _may_grow(text, limits.format)
-        if simple or _size(text, limits) <= limits.text:
+        weight = _weigh(text, limits.format) + _longer_numbers(text, limits.format)
+        if (weight <= limits.text and not _may_grow(text, limits.format)) or _size(text, limits) <= limits.text:
             return [source]
     return _Cutter(text, limits).parts()
 
@@ -143,16 +152,16 @@ def _weigh(text: str, format: Format) -> int:
 
 def _size(text: str, limits: Limits) -> int:
     """The exact length of a part as its channel counts it."""
-    return render(text, limits.format, tables=limits.tables).size
+    return measure(text, limits.format, tables=limits.tables)
 
 
 def _may_grow(text: str, format: Format) -> bool:
-    """Whether rendering may make a text longer. It errs on the side of yes."""
+    """Whether rendering may make a text longer than ``_longer_numbers`` says. It errs on the side of yes."""
     if may_have_tables(text):
         return True
     if format == "discord":
         return False
-    if "\t" in text or _NESTED_MARKER.search(text) or _numbers_grow(text):
+    if "\t" in text or _NESTED_MARKER.search(text):
         return True
     if ("](" in text or "<" in text) and _ODD_ADDRESS.search(text):
         return True
@@ -160,34 +169,49 @@ def _may_grow(text: str, format: Format) -> bool:
         return False
     if format == "irc" and (CONTROLS.search(text) or ("&n" in text and _LONG_ENTITY.search(text))):
         return True
-    if "\n>" in text or text.startswith(">") or ("\n " in text and "> " in text):
+    if ">" in text and _ODD_QUOTE.search(f"\n{text}"):
         return True
-    if format in ("slack", "whatsapp", "irc"):
-        fenced = False
-        if "~~~" in text or "````" in text:
+    # The address of a link that goes on over a line end may be written on both lines.
+    if "](" in text and any(_opens_label(line[0]) for line in _LABEL_LINE.finditer(f"\n{text}")):
+        return True
+    return format in ("slack", "whatsapp", "irc") and _marks_grow(text, format)
+
+
+def _opens_label(line: str) -> bool:
+    depth = 0
+    for bracket in _BRACKET.findall(line):
+        depth = depth + 1 if bracket == "[" else max(0, depth - 1)
+    return depth > 0
+
+
+def _marks_grow(text: str, format: Format) -> bool:
+    """Whether marks may be repeated: those of a style or heading that goes on over a line end are, on each line."""
+    if "~~~" in text or "````" in text or _SETEXT.search(text):
+        return True
+    if "    " in text and format != "irc" and "```" not in text:  # Indented code gets fences.
+        return True
+    if "```" not in text:
+        # A style that is open at the end of a line goes on, if the next line is not blank.
+        return any(not all_closed(f"{line[1]}\n") for line in _STYLED_LINE.finditer(f"\n{text}"))
+    fenced = False
+    lines = text.split("\n")
+    for line, following in zip(lines, (*lines[1:], ""), strict=True):
+        if line.lstrip(" ").startswith("```") and (not fenced or line.strip() == "```"):
+            fenced = not fenced
+        elif not fenced and ("    " in line or (following and _STYLE.search(line) and not all_closed(f"{line}\n"))):
             return True
-        for line in text.split("\n"):
-            if line.lstrip(" ").startswith("```") and (not fenced or line.strip() == "```"):
-                fenced = not fenced
-            # A style or heading that goes on over a line end is marked on each line, and indented code gets fences.
-            elif (not fenced and ("    " in line or any(line.count(mark) % 2 for mark in "*_~"))) or (
-                line and not line.strip("-= ")
-            ):
-                return True
-        return fenced
-    return False
+    return fenced
 
 
-def _numbers_grow(text: str) -> bool:
-    """Whether the items of a numbered list, which are counted from its first number on, may get longer numbers."""
-    if "." not in text and ")" not in text:
-        return False
-    number = 0
-    for item in _NUMBERED.finditer(text):
+def _longer_numbers(text: str, format: Format) -> int:
+    """How much longer the numbers of numbered lists may get. Items are counted from the first number of a list on."""
+    if format == "discord" or ("." not in text and ")" not in text):
+        return 0
+    number = more = 0
+    for item in _NUMBERED.finditer(f"\n{text}"):
         number = max(number + 1, int(item[1]))
-        if len(str(number)) > len(item[1]):
-            return True
-    return False
+        more += max(0, len(str(number)) - len(item[1]))
+    return more
 
 
 # Fences
@@ -228,7 +252,7 @@ def find_fences(text: str) -> list[Fence]:
 def _fence(text: str, start: int, end: int, content: int, last_line: int, markup: str) -> Fence:
     line = text[start : min(end, content)].rstrip("\n")
     lead, _, info = line.partition(markup)
-    prefix = re.sub(r"[^>\s]", " ", lead)
+    prefix = _NO_PREFIX.sub(" ", lead) if lead else ""
     closing = text[last_line:end].strip(" \t>")
     closed = last_line > start and len(closing) >= len(markup) and not closing.strip(markup[0])
     nested = lead != prefix or len(prefix) > 3
@@ -327,7 +351,7 @@ class _Cutter:
         return self._excess(part) <= 0
 
     def _excess(self, part: str) -> int:
-        weight = self._weigh(part)
+        weight = self._weigh(part) + _longer_numbers(part, self._format)
         if weight > self._limits.text or _may_grow(part, self._format):
             weight = self._size(part)
         return weight - self._limits.text
@@ -462,14 +486,15 @@ class _Cutter:
 
     def _long_line(self, place: int, end: int) -> _Piece:
         """Cuts a line that is too long: between words, or else anywhere."""
-        line_end = self._text.find("\n", place)
-        line_end = len(self._text) if line_end < 0 else line_end
+        far = place + 4 * self._limits.text + 2
+        line_end = self._text.find("\n", place, far)
+        line_end = min(len(self._text), far) if line_end < 0 else line_end
         best: _Piece | None = None
         good, bad = place, line_end + 1
         for _ in range(1 if self._dense else GROWTHS):
             end = min(end, line_end)
             piece = self._piece_of_line(place, end if end == line_end else self._word_cut(place, end))
-            size = self._size(piece.part)
+            size = self._size_of_line(piece.part)
             if size > self._limits.text:
                 if best is None:
                     return piece
@@ -485,6 +510,14 @@ class _Cutter:
             end = (good + bad) // 2 if bad <= line_end else good + max(1, self._limits.text - size)
         assert best is not None
         return best
+
+    def _size_of_line(self, part: str) -> int:
+        """The size, or a little more if the part is full enough even without its marks."""
+        weight = self._weigh(part) + _longer_numbers(part, self._format)
+        if weight > self._limits.text or "](" in part or "<" in part or _may_grow(part, self._format):
+            return self._size(part)
+        shown = weight - sum(map(part.count, "*_~`|\\"))
+        return weight if shown >= _GROWN * self._limits.text else self._size(part)
 
     def _piece_of_line(self, place: int, cut: int) -> _Piece:
         text = self._text
@@ -502,14 +535,14 @@ class _Cutter:
     def _word_cut(self, place: int, end: int) -> int:
         """The last white space outside of parentheses, or else the end of the last whole character."""
         text, depth, space = self._text, 0, -1
-        for index in range(place, end):
-            char = text[index]
+        for found in _SPACE_OR_BRACKET.finditer(text, place, end):
+            char = found[0]
             if char == "(":
                 depth += 1
             elif char == ")":
                 depth = max(0, depth - 1)
-            elif depth == 0 and char.isspace():
-                space = index
+            elif depth == 0:
+                space = found.end() - 1
         return space if space > place else _character_end(text, place, end)
 
     def _marks_at(self, place: int, cut: int) -> tuple[str, str]:

@@ -10,6 +10,7 @@ densely than in anything that people read, they are shown as they are written (`
 from __future__ import annotations
 
 import functools
+import html
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -19,6 +20,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.renderer import RendererProtocol
     from markdown_it.rules_core import StateCore
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
@@ -31,6 +33,7 @@ SAFE_SCHEMES = frozenset({"http", "https", "mailto", "tel", "tg"})
 PLACE = "\ue000"
 """A character that nobody writes. It stands for the place of a cut."""
 BARE = "bare_url"
+"""The mark of a link that is an address in the text."""
 RULE_LINE = "---"
 """What a thematic break is written as."""
 MARKS = "$%&*+-:<=>@[\\]^_`{}~!"
@@ -50,7 +53,7 @@ _STYLED = "|".join(
     for mark, count in (("*", 2), ("*", 1), ("_", 2), ("_", 1), ("~", 2))
 )
 _ADDRESS = r"(?:[^\s*_~`\[\\<>]|(?<=\w)_(?=\w)){0,2000}"
-STARTS = re.compile(r"[\n\\`~*_\[<&]|!(?=\[)|:(?=//)")
+MARKS_INSIDE = re.compile(r"[\\`~*_\[<&]|!(?=\[)|:(?=//)")
 """Where something may begin inside a line that is not plain text."""
 _CLOSED = re.compile(
     rf"[^*_~`\[\\<:]+|:(?!//)|<(?![A-Za-z])|<(?=[A-Za-z]){_ADDRESS}>|://{_ADDRESS}(?=\s|$)|{_STYLED}|\[{_INSIDE}\]"
@@ -123,7 +126,13 @@ def html_parser(tables: bool) -> MarkdownIt:
     """A parser that makes HTML: HTML in the text is shown as text, and line ends are kept."""
     parser = _bounded_parser().enable("strikethrough").disable("reference")
     parser.options["breaks"] = True
+    parser.add_render_rule("text", _text_as_html)
     return parser.enable("table") if tables else parser
+
+
+def _text_as_html(self: RendererProtocol, tokens: Sequence[Token], place: int, *_: object) -> str:
+    """Text that was not read has its line ends in it."""
+    return html.escape(tokens[place].content, quote=False).replace('"', "&quot;").replace("\n", "<br />\n")
 
 
 def parse_blocks(markdown: str) -> list[Token]:
@@ -133,12 +142,12 @@ def parse_blocks(markdown: str) -> list[Token]:
 
 def inline_text(markdown: str) -> str:
     """What people see of a line in which no block begins, for example of a cell of a table."""
-    parser = _parser(True)
-    if not STARTS.search(markdown):
+    if not MARKS_INSIDE.search(markdown):
         return markdown
     marks = count_marks(markdown) if len(markdown) > FREE_MARKS else 0
     if marks > FREE_MARKS + len(markdown) // CHARS_PER_MARK or markdown.count("[") * marks > BRACKET_STEPS:
         return markdown
+    parser = _parser(True)
     tokens = parser.inline.parse(markdown, parser, {}, [])
     if "](" not in markdown:
         return "".join(token.content for token in tokens)
@@ -191,7 +200,7 @@ def fence_after(line: re.Match[str], fence: str) -> str:
 
 def _fences_and_text(text: str) -> list[Token]:
     """The blocks of a text that is read quickly: fenced code, and all the lines between as one paragraph each."""
-    from markdown_it.token import Token
+    from openclaw.outbound.markdown_inline import QuickToken
 
     tokens: list[Token] = []
     lines = text.split("\n")
@@ -200,13 +209,15 @@ def _fences_and_text(text: str) -> list[Token]:
         place = [start, end]
         if fence is not None:
             code = lines[start + 1 : end - 1 if _closes(lines[end - 1], fence, end - start) else end]
-            content = "".join(f"{line}\n" for line in code)
-            tokens.append(Token("fence", "code", 0, map=place, markup=fence[1], info=fence[2].strip(), content=content))
-        elif any(map(str.strip, lines[start:end])):
-            tokens.append(Token("paragraph_open", "p", 1, map=place))
-            content = "\n".join(lines[start:end]).strip()
-            tokens.append(Token("inline", "", 0, map=place, level=1, content=content, children=[]))
-            tokens.append(Token("paragraph_close", "p", -1))
+            token = QuickToken("fence", "code", 0, 0, "\n".join([*code, ""]) if code else "", fence[1])
+            token.map, token.info = place, fence[2].strip()
+            tokens.append(token)
+        elif content := "\n".join(lines[start:end]).strip():
+            inline = QuickToken("inline", "", 0, 1, content)
+            inline.map, inline.children = place, [] if MARKS_INSIDE.search(content) else _unread(content)
+            opening = QuickToken("paragraph_open", "p", 1, 0)
+            opening.map = place
+            tokens.extend((opening, inline, QuickToken("paragraph_close", "p", -1, 0)))
 
     opened: re.Match[str] | None = None
     done = 0
@@ -235,12 +246,11 @@ def _read_inline(state: StateCore) -> None:
     all_marks = count_marks(state.src)
     if all_marks <= room and state.src.count("[") * all_marks <= BRACKET_STEPS:
         for token in state.tokens:
-            if token.type == "inline":
-                token.children = []
-                state.md.inline.parse(token.content, state.md, state.env, token.children)
+            if token.type == "inline" and not token.children:
+                token.children = state.md.inline.parse(token.content, state.md, state.env, [])
         return
     for token in state.tokens:
-        if token.type == "inline":
+        if token.type == "inline" and not token.children:
             content, token.children = token.content, []
             marks = count_marks(content)
             if marks <= room and content.count("[") * marks <= BRACKET_STEPS:
@@ -256,13 +266,11 @@ def count_marks(text: str) -> int:
 
 
 def _unread(content: str) -> list[Token]:
-    """A paragraph whose marks are not read."""
-    from markdown_it.token import Token
+    """A paragraph whose marks are not read: one text with line ends in it."""
+    from openclaw.outbound.markdown_inline import QuickToken
 
-    children: list[Token] = []
-    for line in content.split("\n"):
-        children += (Token("text", "", 0, content=line.strip(" ")), Token("softbreak", "br", 0))
-    return children[:-1]
+    shown = "\n".join([line.strip(" ") for line in content.split("\n")]) if " " in content else content
+    return [QuickToken("text", "", 0, 0, shown)]
 
 
 def open_marks(before: str, after: str, longest_address: int) -> tuple[str, str]:
@@ -275,12 +283,12 @@ def open_marks(before: str, after: str, longest_address: int) -> tuple[str, str]
         return "", ""
     apart = not before[-1:].strip() or not after[:1].strip()
     middle = f" {PLACE} " if apart else PLACE
-    if _all_closed(before + middle):  # This is almost always so, and the parser would take far longer to say it.
+    if all_closed(before + middle):  # This is almost always so, and the parser would take far longer to say it.
         return "", ""
     return _open_at_place(before + middle + after, longest_address)
 
 
-def _all_closed(text: str) -> bool:
+def all_closed(text: str) -> bool:
     """Whether every style and link of a text surely ends in it. No is said of some that do, too."""
     place = 0
     while place < len(text):
@@ -436,6 +444,10 @@ class _Writer:
         """Writes the line ends that were asked for and what stands at the start of the new line."""
         fresh = self._length == 0 or self._breaks > 0
         breaks, self._breaks = self._breaks, 0
+        if not self._quotes:
+            item, self._marker = self._marker, ""
+            self._put("\n" * breaks + ("  " * (len(self._lists) - 1) + item if item else ""))
+            return
         started = sum(start >= 0 for start in self._quotes)
         for number in range(breaks):
             self._put("\n" if number == 0 else self._layout.quote.rstrip() * started + "\n")
@@ -472,7 +484,7 @@ class _Writer:
                 case "text" if pairs:
                     pairs = self._spoken(child.content, pairs)
                 case "text":
-                    self._put(child.content)
+                    self._words(child.content)
                 case "softbreak" | "hardbreak":
                     self._line_end()
                 case "code_inline":
@@ -500,8 +512,18 @@ class _Writer:
                 pairs -= 1
             elif number:
                 self._put("||")
-            self._put(piece)
+            self._words(piece)
         return pairs
+
+    def _words(self, text: str) -> None:
+        """Writes text, which has line ends in it if its marks were not read."""
+        if "\n" not in text or not (self._quotes or self._open):
+            self._put(text)
+            return
+        for number, line in enumerate(text.split("\n")):
+            if number:
+                self._line_end()
+            self._put(line)
 
     def _image(self, token: Token) -> None:
         source = str(token.attrs.get("src", ""))
@@ -510,6 +532,9 @@ class _Writer:
         self._end("link")
 
     def _line_end(self) -> None:
+        if not self._open and not self._quotes and not self._marker:
+            self._put("\n")
+            return
         styles: list[tuple[Kind, str]] = [(kind, value) for kind, value, _ in self._open]
         while self._open:
             self._end(self._open[-1][0])

@@ -16,14 +16,15 @@ from markdown_it.common.entities import entities
 from markdown_it.common.utils import fromCodePoint, isMdAsciiPunct, isPunctChar, isValidEntityCode, isWhiteSpace
 from markdown_it.token import Token
 
-BARE = "bare_url"
-"""The mark of a link that is an address in the text."""
+from openclaw.outbound.markdown import BARE
+
 _URL_REST = re.compile(r"://[^\s<>\"`\\^{}|]+")
 _URL_SCHEME = re.compile(r"\bhttps?$", re.IGNORECASE)
 _SCHEME_ROOM = 6
 """The longest scheme of a bare address, and the character before it."""
 _ADDRESS = r"https?://[a-z0-9]{1,60}(?:[.-][a-z0-9]{1,60}){0,9}(?:/[a-zA-Z0-9_./?=&#+,@~-]{0,2000})?"
 _MARK = re.compile(
+    r"(?P<before>[^\n\\`~*_\[<&!:]*+)(?:"
     r"(?P<run>\*+|_+|~+)"
     r"|(?P<ticks>`+)(?P<code>[^`]+)(?P=ticks)(?!`)"
     r"|(?P<line>\n[ \t]*+)"
@@ -34,11 +35,12 @@ _MARK = re.compile(
     rf"|<(?P<auto>{_ADDRESS})>"
     r"|(?P<less><)(?![^<>\s:@]*+[:@])"
     r"|(?P<entity>&(?:#(?:[xX][0-9a-fA-F]{1,6}|[0-9]{1,7})|[a-zA-Z][a-zA-Z0-9]{1,31});)"
-    r"|(?P<and>&)"
     r"|\\(?:(?P<hard>\n[ \t]*+)|(?P<escaped>[^\n]))"
     r"|(?P<other>[`\[<]|!(?=\[))"
+    r"|(?P<plain>[&!:])"
+    r")"
 )
-"""The marks that can be read by themselves, and last those that can not."""
+"""Plain text and the mark behind it, if that can be read by itself. ``other`` is one that can not."""
 _ESCAPABLE = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _STYLES = {"**": "strong", "__": "strong", "*": "em", "_": "em", "~~": "s"}
 _SPACE, _PUNCTUATION, _LETTER = range(3)
@@ -120,6 +122,8 @@ class _Reader:
         self._autolinks = autolinks
         self._done = 0
         """Behind what was read. The text from here on is not in ``_pieces`` yet."""
+        self._start = 0
+        """Where the mark that is being read begins."""
         self._pieces: list[str] = []
         """Text that goes into the next token."""
         self._level = 0
@@ -127,12 +131,14 @@ class _Reader:
         """The styles that are open: their marks, and the places of their tokens."""
         self._counts = {"*": 0, "_": 0, "~": 0}
         """How many of them begin with each mark."""
+        self._last: dict[str, int] = {}
+        """The last place at which each mark may close a style. It is looked for when it is asked for."""
 
     def read(self) -> bool:
         text, place = self._text, 0
-        while (mark := _MARK.search(text, place)) is not None:
+        while (mark := _MARK.match(text, place)) is not None:
             kind = mark.lastgroup
-            place = mark.end()
+            self._start, place = mark.end("before"), mark.end()
             if kind == "run":
                 if not self._run(mark):
                     return False
@@ -150,13 +156,13 @@ class _Reader:
                 image.attrs, image.content = {"src": mark["src"], "alt": ""}, mark["alt"]
                 image.children = [QuickToken("text", "", 0, 0, mark["alt"])]
             elif kind == "bare":
-                place = self._bare(mark.start()) or place
+                place = self._bare(self._start) or place
             elif kind == "entity" or kind == "escaped":
                 self._special(mark)
             elif kind == "auto" and self._autolinks:
                 self._link(mark, mark["auto"], mark["auto"], "autolink")
             elif kind == "auto" or (kind == "other" and mark["other"] == "<" and not self._autolinks):
-                place = mark.start() + 1
+                place = self._start + 1
             elif kind == "other":
                 return False
         self._flush(len(text))
@@ -176,32 +182,38 @@ class _Reader:
             self.tokens.append(QuickToken("text", "", 0, self._level, content))
 
     def _push(self, type: str, tag: str, nesting: Literal[-1, 0, 1], mark: re.Match[str]) -> Token:
-        self._flush(mark.start())
+        self._flush(self._start)
         self._done = mark.end()
         token = QuickToken(type, tag, nesting, self._level)
         self.tokens.append(token)
         return token
 
     def _special(self, mark: re.Match[str]) -> None:
-        char = mark["escaped"]
-        shown = _decoded(mark["entity"]) if char is None else char if char in _ESCAPABLE else mark[0]
-        if shown != mark[0] or char is not None:
-            self._pieces += (self._text[self._done : mark.start()], shown)
+        char, entity = mark["escaped"], mark["entity"]
+        shown = _decoded(entity) if char is None else char if char in _ESCAPABLE else f"\\{char}"
+        if shown != entity:
+            self._pieces += (self._text[self._done : self._start], shown)
             self._done = mark.end()
 
     def _line_end(self, mark: re.Match[str]) -> None:
         """A line end. Two blanks before it ask for one."""
-        start = mark.start()
-        before = self._text[self._done : start]
-        shown = before.rstrip(" ")
-        self._pieces.append(shown)
-        self._done = start
-        self._push("hardbreak" if len(before) - len(shown) > 1 else "softbreak", "br", 0, mark)
+        content = self._text[self._done : self._start]
+        kind = "softbreak"
+        if content[-1:] == " ":
+            kind = "hardbreak" if content[-2:] == "  " else kind
+            content = content.rstrip(" ")
+        if self._pieces:
+            content = "".join([*self._pieces, content])
+            self._pieces.clear()
+        if content:
+            self.tokens.append(QuickToken("text", "", 0, self._level, content))
+        self.tokens.append(QuickToken(kind, "br", 0, self._level))
+        self._done = mark.end()
 
     # Links
 
     def _link(self, mark: re.Match[str], label: str, href: str, markup: str = "") -> None:
-        self._flush(mark.start())
+        self._flush(self._start)
         self._done = mark.end()
         self._link_tokens(label, href, markup)
         if markup:
@@ -230,12 +242,12 @@ class _Reader:
 
     def _run(self, mark: re.Match[str]) -> bool:
         """Marks of a style open it, close it or are text. False: they may do several of this, or some of it partly."""
-        run, text = mark[0], self._text
+        run, text = mark["run"], self._text
         if run == "~":
             return True
         if run not in _STYLES:
             return False
-        start, end = mark.span()
+        start, end = self._start, mark.end()
         before = _KINDS[text[start - 1]] if start else _SPACE
         after = _KINDS[text[end]] if end < len(text) else _SPACE
         opens = after == _LETTER or (after == _PUNCTUATION and before != _LETTER)
@@ -246,7 +258,7 @@ class _Reader:
             self._close(mark, run)
         elif closes and self._counts[run[0]]:
             return False
-        elif opens:
+        elif opens and self._closes_behind(run[0], end):
             self._push("text", "", 0, mark).content = run
             self._open.append((run, len(self.tokens) - 1))
             self._counts[run[0]] += 1
@@ -256,13 +268,22 @@ class _Reader:
             self._done = end
         return True
 
+    def _closes_behind(self, char: str, place: int) -> bool:
+        """Whether a style that is opened here may be closed. Otherwise its marks are text."""
+        if char not in self._last:
+            last = self._text.rfind(char)
+            while last > 0 and _KINDS[self._text[last - 1]] == _SPACE:
+                last = self._text.rfind(char, 0, last)
+            self._last[char] = last
+        return self._last[char] >= place
+
     def _close(self, mark: re.Match[str], run: str) -> None:
         style = _STYLES[run]
         self._counts[run[0]] -= 1
         opening = self.tokens[self._open.pop()[1]]
         opening.type, opening.tag, opening.nesting = f"{style}_open", style, 1
         opening.content, opening.markup = "", run
-        self._flush(mark.start())
+        self._flush(self._start)
         self._done = mark.end()
         self._level -= 1
         self.tokens.append(QuickToken(f"{style}_close", style, -1, self._level, "", run))

@@ -76,10 +76,13 @@ _DEEP = 4
 EMPTY_CELLS = 500
 """So many cells of a table may have been left out in the text, besides what its length allows."""
 _BAR = re.compile(r"(?<!\\)\|")
-_PLAIN_ITEM = r"(?=[^\s\-+*_#>`~\d]|[-+*_]{1,2}[^\s\-+*_]|`(?!``)|~(?!~~)|\d(?!\d{0,8}[.)](?:\s|$)))([^\n]*)(?:\n|$)"
-_BULLET_ITEMS = {bullet: re.compile(re.escape(bullet) + " " + _PLAIN_ITEM) for bullet in "-+*"}
-_NUMBER_ITEMS = {end: re.compile(r"([0-9]{1,9})" + re.escape(end) + " " + _PLAIN_ITEM) for end in ".)"}
-"""An item of a list that is one line of text."""
+_PLAIN_ITEM = re.compile(
+    r"(?P<indent> {0,20})(?:(?P<number>[0-9]{1,9})(?=[.)]))?(?P<marker>(?<=[0-9])[.)]|(?<![0-9])[-+*]) "
+    r"(?=[^\s\-+*_#>`~\d]|[-+*_]{1,2}[^\s\-+*_]|`(?!``)|~(?!~~)|\d(?!\d{0,8}[.)](?:\s|$)))(?P<text>[^\n]*)"
+)
+"""An item of a list that is one line of text, in which no other block begins."""
+_MOST_LISTS = 5
+"""Lists that lie deeper in each other are left to the library, which has a limit for them."""
 _PLAIN_ADDRESS = re.compile(r"(?a)https?://[a-z0-9]{1,60}(?:[.-][a-z0-9]{1,60}){0,9}(?:/[\w./?=&#+,@;~-]{0,2000})?")
 
 
@@ -224,16 +227,21 @@ def _short_paragraph(state: StateBlock, startLine: int, endLine: int, silent: bo
 
 
 def _paragraph_tokens(content: str, line: int, level: int) -> tuple[Token, Token, Token]:
-    opening = QuickToken("paragraph_open", "p", 1, level)
-    inline = QuickToken("inline", "", 0, level + 1, content)
-    closing = QuickToken("paragraph_close", "p", -1, level)
+    opening = _block_token("paragraph_open", "p", 1, level)
+    inline = _block_token("inline", "", 0, level + 1)
+    inline.content = content
     opening.map, inline.map, inline.children = [line, line + 1], [line, line + 1], []
-    opening.block = inline.block = closing.block = True
-    return opening, inline, closing
+    return opening, inline, _block_token("paragraph_close", "p", -1, level)
+
+
+def _block_token(type: str, tag: str, nesting: Literal[-1, 0, 1], level: int, markup: str = "") -> Token:
+    token = QuickToken(type, tag, nesting, level, "", markup)
+    token.block = True
+    return token
 
 
 def _list(state: StateBlock, startLine: int, endLine: int, silent: bool) -> bool:
-    """A list. One whose items are a line each is read here, if a blank line and ordinary text follow."""
+    """A list. One whose items are a line each is read here, if nothing or a blank line and ordinary text follow."""
     if silent or state.level or state.sCount[startLine] or state.blkIndent:
         return list_block(state, startLine, endLine, silent)
     items = _plain_items(state, startLine, endLine)
@@ -242,45 +250,79 @@ def _list(state: StateBlock, startLine: int, endLine: int, silent: bool) -> bool
     ends = following >= endLine or (
         following > end and not state.sCount[following] and state.src[state.bMarks[following]] not in "-+*0123456789"
     )
-    if not items or not ends:
+    tokens = _list_tokens(items, startLine, following) if items and ends else None
+    if tokens is None:
         return list_block(state, startLine, endLine, silent)
-    marker = items[0][0].strip("0123456789 ")[0]
-    number = items[0][1] if items[0].re.groups > 1 else ""
-    name, tag = ("ordered_list", "ol") if number else ("bullet_list", "ul")
-    opening = state.push(f"{name}_open", tag, 1)
-    opening.map, opening.markup = [startLine, following], marker
-    if number and int(number) != 1:
-        opening.attrs = {"start": int(number)}
-    item_close = QuickToken("list_item_close", "li", -1, 1, "", marker)
-    item_close.block = True
-    for line, item in enumerate(items, startLine):
-        item_open = QuickToken("list_item_open", "li", 1, 1, "", marker)
-        item_open.block, item_open.map = True, [line, line + 1]
-        item_open.info = item[1] if number else ""
-        tokens = _paragraph_tokens(mdTrim(item[item.re.groups]), line, 2)
-        tokens[0].hidden = tokens[2].hidden = True
-        state.tokens += (item_open, *tokens, item_close)
-        if line == end - 1:
-            item_open.map = [line, following]
-    state.push(f"{name}_close", tag, -1).markup = marker
+    state.tokens += tokens
     state.line = following
     return True
 
 
 def _plain_items(state: StateBlock, startLine: int, endLine: int) -> list[re.Match[str]]:
-    """The items of a list from a line on that are one line of text each."""
-    text, start = state.src, state.bMarks[startLine]
-    if text[start] in _BULLET_ITEMS:
-        items = _BULLET_ITEMS[text[start]]
-    else:
-        items = _NUMBER_ITEMS["." if _NUMBER_ITEMS["."].match(text, start) else ")"]
+    """The items of a list and of the lists in it, from a line on, that are one line of text each."""
     found: list[re.Match[str]] = []
     for line in range(startLine, endLine):
-        item = items.match(text, state.bMarks[line])
+        item = _PLAIN_ITEM.match(state.src, state.bMarks[line])
         if item is None:
             break
         found.append(item)
     return found
+
+
+class _OpenList:
+    def __init__(self, base: int, item: re.Match[str], line: int, level: int) -> None:
+        ordered = item["number"]
+        self.base, self.level = base, level
+        self.marker = item["marker"]
+        self.names = ("ordered_list", "ol") if ordered else ("bullet_list", "ul")
+        self.opening = _block_token(f"{self.names[0]}_open", self.names[1], 1, level, self.marker)
+        self.opening.map = [line, line]
+        if ordered and int(ordered) != 1:
+            self.opening.attrs = {"start": int(ordered)}
+        self.item_close = _block_token("list_item_close", "li", -1, level + 1, self.marker)
+
+    def begin_item(self, item: re.Match[str], line: int) -> tuple[Token, ...]:
+        self.content = item.start("text") - item.start()
+        """The column in which the text of the item begins. What is inside the item is indented as far."""
+        self.item_open = _block_token("list_item_open", "li", 1, self.level + 1, self.marker)
+        self.item_open.map, self.item_open.info = [line, line], item["number"] or ""
+        paragraph = _paragraph_tokens(mdTrim(item["text"]), line, self.level + 2)
+        paragraph[0].hidden = paragraph[2].hidden = True
+        return (self.item_open, *paragraph)
+
+    def end_item(self, line: int) -> Token:
+        self.item_open.map = [self.item_open.map[0] if self.item_open.map else line, line]
+        return self.item_close
+
+    def end(self, line: int) -> tuple[Token, Token]:
+        if self.opening.map:
+            self.opening.map[1] = line
+        return self.end_item(line), _block_token(f"{self.names[0]}_close", self.names[1], -1, self.level, self.marker)
+
+
+def _list_tokens(items: Sequence[re.Match[str]], startLine: int, following: int) -> list[Token] | None:
+    """The tokens of a list by the indentation of its items. None: they do not simply lie in or below each other."""
+    tokens: list[Token] = []
+    lists: list[_OpenList] = []
+    for line, item in enumerate(items, startLine):
+        indent = len(item["indent"])
+        while lists and indent < lists[-1].base:
+            tokens += lists.pop().end(line)
+        if lists and indent < lists[-1].content:
+            if indent - lists[-1].base >= _DEEP or lists[-1].marker != item["marker"]:
+                return None
+            tokens.append(lists[-1].end_item(line))
+        else:
+            base = lists[-1].content if lists else 0
+            # A number that is not 1 goes on with the text of the line above.
+            if indent - base >= _DEEP or len(lists) >= _MOST_LISTS or (lists and item["number"] not in (None, "1")):
+                return None
+            lists.append(_OpenList(base, item, line, 2 * len(lists)))
+            tokens.append(lists[-1].opening)
+        tokens += lists[-1].begin_item(item, line)
+    while lists:
+        tokens += lists.pop().end(following)
+    return tokens
 
 
 def table_rows(state: StateBlock, startLine: int, endLine: int, silent: bool) -> bool:

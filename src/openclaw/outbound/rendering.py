@@ -102,18 +102,29 @@ def render(markdown: str, format: str, *, tables: str | None = None) -> Rendered
 
     An unknown format is rendered as ``plain``. Every text can be rendered; nothing is raised.
     """
+    known, text = _prepared(markdown, format, tables)
+    return _RENDERERS[known](text)
+
+
+def measure(markdown: str, format: str, *, tables: str | None = None) -> int:
+    """The ``size`` of what ``render`` would give, without writing marks that do not count."""
+    known, text = _prepared(markdown, format, tables)
+    if known == "telegram":
+        return utf16_length(_telegram_document(text).text)
+    return (_plain if known == "matrix" else _RENDERERS[known])(text).size
+
+
+def _prepared(markdown: str, format: str, tables: str | None) -> tuple[Format, str]:
     known: Format = format if format in FORMATS else "plain"
     mode: TableMode = tables if tables in ("off", "bullets", "code") else TABLES.get(known, "code")
-    text = convert_tables(markdown.replace("\r\n", "\n").replace("\r", "\n"), mode)
-    return _RENDERERS[known](text)
+    return known, convert_tables(markdown.replace("\r\n", "\n").replace("\r", "\n"), mode)
 
 
 # Telegram
 
 
 def _telegram(markdown: str) -> Rendered:
-    document = parse_markdown(markdown, Layout(quote="", spoilers=True))
-    document = _with_unsafe_links_as_text(document)
+    document = _telegram_document(markdown)
     codes = [span for span in document.spans if span.kind in ("code", "block")]
     spans: list[Span] = []
     link_end = 0
@@ -128,6 +139,10 @@ def _telegram(markdown: str) -> Rendered:
             spans += _without(span, codes) if codes else [span]
     text = _woven(document.text, spans, _telegram_open, _telegram_close, _escaped)
     return Rendered(text, size=utf16_length(document.text))
+
+
+def _telegram_document(markdown: str) -> Document:
+    return _with_unsafe_links_as_text(parse_markdown(markdown, Layout(quote="", spoilers=True)))
 
 
 def _telegram_open(span: Span) -> str:

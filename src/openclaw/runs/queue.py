@@ -17,7 +17,7 @@ from openclaw.config.schema.messages import Queue, QueueDrop, QueueMode
 from openclaw.events import Event, ModelSwitched, RunStarted
 from openclaw.messages import UserMessage
 from openclaw.outbound.reply_files import FilesOf
-from openclaw.sessions.prompt_prefix import newest_words
+from openclaw.sessions.prompt_prefix import COLLECTED, newest_words
 from openclaw.storage.base import FirstStep, LedgerRow, MessageBody, Reason, ReasonCode
 from openclaw.storage.disk_errors import DiskWait
 
@@ -52,7 +52,6 @@ DEFAULT_CAP = 20
 SUMMARY_LENGTH = 160
 BACKLOG = ":backlog"
 """Ends the run id of the second turn that ``steer-backlog`` gives a message."""
-COLLECTED = "[Queued messages while agent was busy]"
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):

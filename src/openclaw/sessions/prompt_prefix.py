@@ -22,6 +22,10 @@ ABORT_NOTE = (
 HISTORY_MARKER = "[Chat messages since your last reply - for context]"
 CURRENT_MARKER = "[Current message - respond to this]"
 
+COLLECTED = "[Queued messages while agent was busy]"
+"""Begins the prompt of messages that are answered together."""
+_QUEUED = re.compile(r"^---\nQueued #\d+\n", re.MULTILINE)
+
 GREETING_MARK = "A new session was started via /new or /reset"
 """Begins what the agent is told where a person only asked for a new session: nobody typed it."""
 
@@ -53,6 +57,13 @@ def without_wrappers(text: str) -> str:
     plain = _MESSAGE_ID_LINE.sub("", text) if "[message_id: " in text else text
     match = STAMPED.match(plain)
     return (plain[match.end() :].lstrip() if match else plain).rstrip("\n")
+
+
+def typed_words(prompt: str) -> str:
+    """What people typed, in one message or in several that are answered together."""
+    if not prompt.startswith(COLLECTED):
+        return without_wrappers(prompt)
+    return "\n\n".join(without_wrappers(part.strip()) for part in _QUEUED.split(prompt)[1:])
 
 
 def newest_words(prompt: str) -> str:

@@ -27,6 +27,10 @@ MOST_MESSAGES = 1000
 USUAL_MESSAGES = 200
 LONGEST_TEXT = 4000
 MOST_BYTES = 80 * 1024
+MOST_LIST_BYTES = 256 * 1024
+"""The messages in all rows of a list together."""
+FARTHEST = 1000
+"""How many entries of a transcript are looked at for messages that are no results of tools."""
 KINDS = frozenset({"main", "group", "cron", "hook", "node", "other"})
 _CUT = "\n…(truncated)…"
 _COPIED = (
@@ -67,9 +71,15 @@ class SessionViews(msgspec.Struct, frozen=True):
     async def messages(self, row: SessionRow, limit: int, *, tools: bool = False) -> list[dict[str, Any]]:
         """The last messages of a session, without results of tools unless they are wanted."""
         ref = TranscriptRef(agent_id=row.agent_id, session_id=row.entry["sessionId"], file=row.entry.get("sessionFile"))
-        entries = await self.runtime.transcripts.tail(ref, limit if tools else limit * 4 + 20)
-        found = [msgspec.json.decode(raw) for raw in self.read_history(entries)]
-        return [message for message in found if tools or message.get("role") != "toolResult"][-limit:]
+        said: list[dict[str, Any]] = []
+        # Many calls at once have many results, so the first look may not reach far enough.
+        for most in (limit,) if tools else (limit * 4 + 20, FARTHEST):
+            entries = await self.runtime.transcripts.tail(ref, most)
+            found = [msgspec.json.decode(raw) for raw in self.read_history(entries)]
+            said = [message for message in found if tools or message.get("role") != "toolResult"]
+            if len(said) >= limit or len(entries) < most:
+                break
+        return said[-limit:]
 
 
 def answer(details: dict[str, Any]) -> ToolResult:
@@ -130,6 +140,7 @@ class SessionsListTool:
         minutes = whole(arguments, "activeMinutes", 1, 0, 1 << 40)
         since = runtime.clock.now_ms() - minutes * 60_000 if minutes else 0
         shown: list[dict[str, Any]] = []
+        left = MOST_LIST_BYTES
         hidden = ("unknown",) if config.session.scope == "global" else ("unknown", "global")
         wanted = SessionQuery(updated_since=since, hidden_keys=hidden, aliases=False)
         async for row in in_pages(runtime.sessions, wanted):
@@ -140,7 +151,9 @@ class SessionsListTool:
                 continue
             view = await self._view(row, kind, visibility)
             if per_row:
-                view["messages"] = await self._views.messages(row, per_row)
+                found = await self._views.messages(row, per_row)
+                view["messages"], size = within([Cutter().message(one) for one in found], left)
+                left -= size
             shown.append(view)
         return answer({"count": len(shown), "sessions": shown})
 

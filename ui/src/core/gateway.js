@@ -68,7 +68,7 @@ class Gateway {
   call(method, params = {}) {
     const socket = this.#socket;
     if (!socket || connection.value.phase !== "open") {
-      return Promise.reject(new CallFailed({ code: "DISCONNECTED", message: "the Gateway is not connected" }));
+      return Promise.reject(new CallFailed({ code: "DISCONNECTED", message: t("the Gateway is not connected") }));
     }
     return this.#request(socket, method, params);
   }

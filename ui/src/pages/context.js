@@ -4,7 +4,7 @@ import { clipped, count, dateTime, short } from "../core/format.js";
 import { address, go, route } from "../core/router.js";
 import { settings } from "../core/settings.js";
 import { t } from "../core/words.js";
-import { Empty, Notice, PageHead, pending, useCall } from "../parts/basics.js";
+import { Empty, PageHead, pending, useCall } from "../parts/basics.js";
 import { SessionSelect, mainSession } from "../parts/session-select.js";
 
 const FILES = /^(\/|~)|\.(md|txt|json)$/i;
@@ -49,7 +49,7 @@ export function Context() {
         ${ran.map((one) => html`<option key=${one.runId} value=${one.runId}>#${one.id} ${clipped(one.text || "", 40)}</option>`)}
       </select>
     <//>
-    ${answer.problem ? html`<${Notice}>${answer.problem.message}<//>` : view ? html`<${Picture} view=${view} set=${set} />` : pending(answer)}
+    ${answer.problem?.code === "INVALID_REQUEST" ? html`<${Empty}>${query.run ? answer.problem.message : t("Nothing was sent to the model yet.")}<//>` : view ? html`<${Picture} view=${view} set=${set} />` : pending(answer)}
     <${Find} session=${session} />
   </div>`;
 }

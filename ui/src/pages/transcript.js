@@ -6,7 +6,7 @@ import { call } from "../core/gateway.js";
 import { address, go, route } from "../core/router.js";
 import { settings } from "../core/settings.js";
 import { t } from "../core/words.js";
-import { Empty, Field, Notice, PageHead, copyText, pending, told, useCall } from "../parts/basics.js";
+import { Empty, Field, PageHead, copyText, pending, told, useCall } from "../parts/basics.js";
 import { SessionSelect, mainSession } from "../parts/session-select.js";
 
 const ROW_PX = 38;
@@ -54,7 +54,7 @@ export function Transcript() {
       <${SessionSelect} value=${session} onChange=${(key) => go("transcript", { session: key })} />
       <button onClick=${answer.reload}>${t("Refresh")}</button>
     <//>
-    ${answer.problem ? html`<${Notice}>${answer.problem.message}<//>` : !data ? pending(answer) : rows.length === 0 ? html`<${Empty}>${t("Nothing is written yet.")}<//>` : html`
+    ${answer.problem?.code === "INVALID_REQUEST" || rows.length === 0 && data ? html`<${Empty}>${t("Nothing is written yet.")}<//>` : !data ? pending(answer) : html`
       <p class="hint">${t("{n} entries, {m} of them on other branches", { n: rows.length, m: branches })}</p>
       <div class="split">
         <${Tree} session=${session} data=${data} rows=${rows} chosen=${chosen} choose=${setChosen} />

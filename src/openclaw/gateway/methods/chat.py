@@ -33,7 +33,7 @@ from openclaw.runs.dispatcher import Submission
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
-from openclaw.sessions.prompt_prefix import without_wrappers
+from openclaw.sessions.prompt_prefix import typed_words, without_wrappers
 from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.base import END_STATES, AbortReason, MessageBody
 
@@ -293,7 +293,7 @@ def _under_way(call: MethodCall, session_key: str) -> dict[str, Any]:
 
 
 def _said(body: MessageBody) -> dict[str, Any]:
-    return {"text": body.written or without_wrappers(body.prompt or ""), "images": len(body.images)}
+    return {"text": body.written or typed_words(body.prompt or ""), "images": len(body.images)}
 
 
 class ChatMedia(Params):

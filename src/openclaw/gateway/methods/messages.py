@@ -23,7 +23,7 @@ from openclaw.runs.why_text import (
     tell_turned_away,
 )
 from openclaw.sessions.keys import key_problem, shown_key
-from openclaw.sessions.prompt_prefix import without_wrappers
+from openclaw.sessions.prompt_prefix import typed_words
 from openclaw.sessions.reset import previous_sessions
 from openclaw.storage.base import LedgerRow, MessageState, Reason, TranscriptRef, TurnedAway
 from openclaw.storage.session_query import SessionQuery
@@ -244,7 +244,7 @@ def _session_answer(gateway: Gateway, key: str, session_id: str, rows: list[Ledg
 
 def text_of(row: LedgerRow) -> str:
     """The message as its sender wrote it."""
-    return clipped(row.body.written or without_wrappers(row.body.prompt or ""), LONGEST_TEXT)
+    return clipped(row.body.written or typed_words(row.body.prompt or ""), LONGEST_TEXT)
 
 
 def row_facts(row: LedgerRow) -> dict[str, Any]:

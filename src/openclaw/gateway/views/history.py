@@ -14,9 +14,8 @@ from openclaw.agent.continuation import join
 from openclaw.agent.request_log import preview, role_of
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, user_text
 from openclaw.outbound.visible import media_of, visible_message
-from openclaw.runs.queue import COLLECTED
 from openclaw.sessions.export import public_messages, with_their_calls
-from openclaw.sessions.prompt_prefix import as_typed, is_internal, without_wrappers
+from openclaw.sessions.prompt_prefix import COLLECTED, as_typed, is_internal, typed_words, without_wrappers
 from openclaw.storage.base import Entry
 from openclaw.text import clipped
 
@@ -89,15 +88,11 @@ def page_of_history(entries: Sequence[Entry], *, with_reasoning: bool = False) -
     return shown
 
 
-_QUEUED = re.compile(r"^---\nQueued #\d+\n", re.MULTILINE)
-
-
 def _uncollected(block: Any) -> Any:
     """Messages that were answered together, without the words that tell the model so."""
     match block:
         case {"type": "text", "text": str(text)} if text.startswith(COLLECTED):
-            said = [without_wrappers(part.strip()) for part in _QUEUED.split(text)[1:]]
-            return {"type": "text", "text": "\n\n".join(said)}
+            return {"type": "text", "text": typed_words(text)}
         case _:
             return block
 

@@ -85,7 +85,7 @@ export function Composer({ conversation, text, setText, inputRef, busy }) {
       onDragOver=${(event) => (event.preventDefault(), setDragging(true))} onDragLeave=${() => setDragging(false)} onDrop=${drop}>
     ${palette.found.length > 0 && html`<ul class="palette" role="listbox" id="palette" aria-label=${t("Commands")}>
       ${palette.found.map((one, index) => html`<li key=${one.name} id="command-${one.name}" role="option" aria-selected=${index === palette.index}
-        onMouseDown=${(event) => (event.preventDefault(), complete(one))}><code>/${one.name}</code> <i>${one.usage}</i><span>${one.help}</span></li>`)}
+        onMouseDown=${(event) => (event.preventDefault(), complete(one))}><code>/${one.name}</code> <i>${one.usage}</i><span>${t(one.help)}</span></li>`)}
     </ul>`}
     ${pictures.length > 0 && html`<ul class="thumbs">${pictures.map((one) => html`<li key=${one.url}>
       <img src=${one.url} alt=${one.name} />

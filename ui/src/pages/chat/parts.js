@@ -112,9 +112,9 @@ function Part({ part, sessionKey, streaming }) {
     if (!settings.value.showThinking) return null;
     return html`<details class="thinking" open=${streaming}><summary>${t("Reasoning")}</summary><${Markdown} text=${part.text} streaming=${streaming} /></details>`;
   }
-  // What the Gateway itself says is plain text: an underscore in it is an underscore.
-  if (part.notice) return html`<div class="said notice-text plain" dir="auto">${part.text}</div>`;
-  return html`<div class="said"><${Markdown} text=${part.text} streaming=${streaming} /></div>`;
+  // What the Gateway itself says is plain text, where an underscore is an underscore, unless it shows a command.
+  if (part.notice && !part.text.includes("```")) return html`<div class="said notice-text plain" dir="auto">${part.text}</div>`;
+  return html`<div class=${part.notice ? "said notice-text" : "said"}><${Markdown} text=${part.text} streaming=${streaming} /></div>`;
 }
 
 export function AgentMessage({ row, sessionKey }) {
