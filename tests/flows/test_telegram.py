@@ -116,12 +116,15 @@ async def test_a_group_has_a_prompt_and_skills_of_its_own(
         folder.mkdir(parents=True)
         (folder / "SKILL.md").write_text(f"---\nname: {name}\ndescription: about {name}\n---\nknow {name}\n")
     groups = {str(GROUP): {"requireMention": False, "systemPrompt": "Rhyme.", "skills": ["sailing"]}}
-    async with start(allowFrom=[ANN], groupPolicy="open", groups=groups):
-        await telegram.say("hello [[reply:one]]", chat=GROUP)
+    keys = {"skills": {"entries": {name: {"env": {f"{name.upper()}_ID": "known"}} for name in ("baking", "sailing")}}}
+    look = '[[tool:exec {"command":"echo ids=$BAKING_ID,$SAILING_ID"}]][[next]]'
+    async with start(keys, allowFrom=[ANN], groupPolicy="open", groups=groups):
+        await telegram.say(f"hello {look}[[reply:one]]", chat=GROUP)
         await telegram.called("sendMessage")
-        await telegram.say("hello [[reply:two]]")
+        await telegram.say(f"hello {look}[[reply:two]]")
         await telegram.called("sendMessage", 2)
-    in_group, direct = (json.dumps(models.requests[number].body) for number in (0, 1))
+    assert "ids=,known" in prompts(models, 1) and "ids=known,known" in prompts(models, 3)
+    in_group, direct = (json.dumps(models.requests[number].body) for number in (0, 2))
     assert "Rhyme." in in_group and "about sailing" in in_group and "about baking" not in in_group
     assert "Rhyme." not in direct and "about sailing" in direct and "about baking" in direct
 

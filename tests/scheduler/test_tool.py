@@ -6,10 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, patch
 
+import msgspec
 import pytest
 
 from openclaw.agent.sandbox import comes_from_group
+from openclaw.config.schema.agents import CliBackend
 from openclaw.gateway.gateway import Gateway
+from openclaw.models.catalogue import Catalogue
 from openclaw.scheduler.tool import CronTool
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import MessageBody
@@ -145,3 +148,17 @@ async def test_a_guest_in_the_main_session_is_no_owner(tool: CronTool, gateway: 
                 await tool.run(refused, of_guest)
         made = (await tool.run({"action": "add", "job": {"schedule": EVERY, "payload": TURN}}, of_guest)).details
     assert made["scheduledBy"] == MAIN and gateway.runtime.notes.peek(MAIN) == []
+
+
+async def test_a_job_does_not_give_an_agent_a_program_that_is_none_of_its_models(
+    tool: CronTool, gateway: Gateway
+) -> None:
+    config = gateway.runtime.config.current
+    backends = {"my-cli": CliBackend(command="my-cli")}
+    defaults = msgspec.structs.replace(config.agents.defaults, cli_backends=backends)
+    agents = msgspec.structs.replace(config.agents, defaults=defaults)
+    catalogue = Catalogue(msgspec.structs.replace(config, agents=agents), {})
+    job = {"schedule": EVERY, "sessionTarget": "isolated", "payload": {**TURN, "model": "my-cli/large"}}
+    with patch.object(gateway.runtime, "catalogue", lambda: catalogue), pytest.raises(ToolError, match="a program"):
+        await use(tool, gateway, action="add", job=job)
+    assert (await use(tool, gateway, action="status"))["jobs"] == 0

@@ -15,6 +15,7 @@ from openclaw.agent.prompt.system_prompt import SystemPrompt, gather_facts, is_p
 from openclaw.agent.prompt.workspace_snapshot import Audience, WorkspaceSnapshot
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.sandbox import sandbox_of
+from openclaw.agent.skills import only, variables_of
 from openclaw.agent.spend.budget import budget_of, is_limited
 from openclaw.agent.tool_set import ToolAsker, foreign_tools, tools_for
 from openclaw.agent.window.history_cleaner import HistoryCleaner, dm_history_limit
@@ -369,7 +370,7 @@ async def prepare(
         workspace=sandbox.plan.folder if sandbox else workspace,
         sandbox=sandbox,
         snapshot=snapshot,
-        skill_env={} if sandbox else snapshot.skill_env,
+        skill_env={} if sandbox else _skill_env(body, snapshot, config),
         prompt=prompt,
         turn_facts=told,
         report=PromptReport(own_report, prompt.report, warnings),
@@ -527,6 +528,12 @@ def _why_missing(prepared: Prepared, name: str) -> str | None:
         return None
     plan = prepared.sandbox.plan
     return blocked_text(name, plan.filters, agent_id=plan.agent_id, mode=plan.mode, access=plan.access)
+
+
+def _skill_env(body: MessageBody, snapshot: WorkspaceSnapshot, config: Config) -> Mapping[str, str]:
+    if body.skills is None or not snapshot.skill_env:
+        return snapshot.skill_env
+    return variables_of(only(snapshot.skills, body.skills), config, snapshot.skill_env)
 
 
 async def sandbox_refusal(prepared: Prepared) -> str | None:

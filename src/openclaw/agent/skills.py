@@ -577,6 +577,14 @@ def only(prompt: SkillsPrompt, names: Collection[str]) -> SkillsPrompt:
     return msgspec.structs.replace(prompt, text=_list(shown), skills=shown)
 
 
+def variables_of(prompt: SkillsPrompt, config: Config, given: Mapping[str, str]) -> dict[str, str]:
+    """Those of the skills' variables that the skills on the list have. The keys of the others stay away."""
+    settings = [config.skills.entries.get(skill.key) for skill in prompt.skills]
+    own = {name for one in settings if one is not None for name in one.env}
+    own |= {skill.primary_env for skill in prompt.skills if skill.primary_env}
+    return {name: value for name, value in given.items() if name in own}
+
+
 def _list(shown: Sequence[Skill]) -> str:
     if not shown:
         return ""

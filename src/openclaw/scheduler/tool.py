@@ -14,6 +14,7 @@ from typing import Any, cast
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.sandbox import comes_from_group
 from openclaw.messages import AssistantMessage, ToolSpec, UserMessage, user_text
+from openclaw.models.base import ModelError
 from openclaw.scheduler.cron import Cron
 from openclaw.scheduler.heartbeat import Heartbeats
 from openclaw.scheduler.jobs import SCHEDULED_BY, Job, JobError, normalized
@@ -199,6 +200,19 @@ class CronTool:
                 'From this chat only jobs with sessionTarget "isolated" and payload.kind "agentTurn" can be scheduled; '
                 "their answers come to this chat."
             )
+        self._check_model(cast("Job", payload).get("model") if isinstance(payload, dict) else None, context.agent_id)
+
+    def _check_model(self, name: Any, agent_id: str) -> None:
+        catalogue = self._runtime.catalogue()
+        try:
+            model = catalogue.resolve(name) if isinstance(name, str) and name.strip() else None
+        except ModelError:
+            return  # The run of the job tells that there is no such model.
+        if model is not None:
+            try:
+                catalogue.check_choice(model, agent_id)
+            except ModelError as refused:
+                raise ToolError(str(refused)) from None
 
     async def _delivery(self, wanted: Any, context: ToolContext) -> Job:
         """Where the answers of a job go: to this chat. In the main session the model may name another place."""
