@@ -448,20 +448,27 @@ class _Writer:
             item, self._marker = self._marker, ""
             self._put("\n" * breaks + ("  " * (len(self._lists) - 1) + item if item else ""))
             return
-        started = sum(start >= 0 for start in self._quotes)
-        for number in range(breaks):
-            self._put("\n" if number == 0 else self._layout.quote.rstrip() * started + "\n")
+        if breaks:
+            self._put("\n")
+        if breaks > 1:
+            started = sum(start >= 0 for start in self._quotes)
+            self._put((self._layout.quote.rstrip() * started + "\n") * (breaks - 1))
         if fresh or self._marker:
-            self._quotes = [self._length if start < 0 else start for start in self._quotes]
+            self._begin_quotes()
             item, self._marker = "  " * (len(self._lists) - 1) + self._marker if self._marker else "", ""
             self._put(self._layout.quote * len(self._quotes) + item)
+
+    def _begin_quotes(self) -> None:
+        """The quotes that have no text yet begin here. They are the last ones that were opened."""
+        if self._quotes and self._quotes[-1] < 0:
+            self._quotes = [self._length if start < 0 else start for start in self._quotes]
 
     def _block(self, token: Token) -> None:
         self._end_empty_item()
         self._next_block(token)
         self._put("\n" * self._breaks)
         self._breaks = 0
-        self._quotes = [self._length if start < 0 else start for start in self._quotes]
+        self._begin_quotes()
         content = token.content.removesuffix("\n")
         if content:
             self._spans.append(Span(self._length, self._length + len(content), "block", _language(token.info)))
