@@ -60,6 +60,8 @@ _CLOSED = re.compile(
     rf"|(?<!`)`[^`\n]{{1,300}}`(?!`)|(?<=[^\W_])_+(?=[^\W_])|(?<!\S)\*(?=\s)|(?<!~)~(?!~)|\\[!-/:-@\[-`{{-~]"
 )
 """A piece of text behind which no style and no link is open, whatever follows, if none was open before it."""
+_CLOSING = re.compile(r"(?<=[^ \t\n])[*_~]|[`\]]")
+"""What may end a style, code or the label of a link."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -283,7 +285,8 @@ def open_marks(before: str, after: str, longest_address: int) -> tuple[str, str]
         return "", ""
     apart = not before[-1:].strip() or not after[:1].strip()
     middle = f" {PLACE} " if apart else PLACE
-    if all_closed(before + middle):  # This is almost always so, and the parser would take far longer to say it.
+    # One of these is almost always so, and the parser would take far longer to say it.
+    if all_closed(before + middle) or not _CLOSING.search(before[-1:] + after):
         return "", ""
     return _open_at_place(before + middle + after, longest_address)
 
