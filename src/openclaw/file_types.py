@@ -14,13 +14,21 @@ _BEGINNINGS: tuple[tuple[bytes, str], ...] = (
 )
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 _MP4_AUDIO = (b"M4A ", b"M4B ")
+_MP4_PICTURES = {
+    **dict.fromkeys((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"), "image/heic"),
+    **dict.fromkeys((b"mif1", b"msf1"), "image/heif"),
+    **dict.fromkeys((b"avif", b"avis"), "image/avif"),
+}
+"""Pictures in the container of films, as telephones make them."""
+SEEN_PICTURES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+"""The pictures that models can read."""
 _UNKNOWN = "application/octet-stream"
 
 
 def sniff_image(head: bytes) -> str | None:
     """The MIME type of a picture that models can read. None if it is none."""
     found = sniff(head)
-    return found if found is not None and found.startswith("image/") else None
+    return found if found in SEEN_PICTURES else None
 
 
 def sniff(head: bytes) -> str | None:
@@ -33,7 +41,7 @@ def sniff(head: bytes) -> str | None:
     if head.startswith(b"RIFF"):
         return _RIFF.get(head[8:12])
     if head[4:8] == b"ftyp":
-        return "audio/mp4" if head[8:12] in _MP4_AUDIO else "video/mp4"
+        return "audio/mp4" if head[8:12] in _MP4_AUDIO else _MP4_PICTURES.get(head[8:12], "video/mp4")
     if head.startswith(b"\x1aE\xdf\xa3"):
         return "video/webm" if b"webm" in head[:64] else "video/x-matroska"
     if head[:2] in (b"\xff\xfb", b"\xff\xf3", b"\xff\xf2", b"\xff\xfa"):

@@ -84,6 +84,18 @@ def test_a_broken_configuration_is_told_and_left_out(cli: Cli, state: Path) -> N
     assert "is not valid" in done.stderr and "openclaw doctor" in done.stderr
 
 
+def test_configured_channels_are_listed_although_none_is_connected(
+    alone: None, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    channels = {"telegram": {"botToken": "123:canary"}, "irc": {"host": "irc.example.org"}}
+    (state / "openclaw.json").write_text(json.dumps({"channels": channels}))
+    assert main(["channels", "list"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["Telegram: default", "IRC: default"]
+    assert main(["channels", "status"]) == 1
+    told = capsys.readouterr().out
+    assert "Telegram default: not running" in told and "IRC default: not configured" in told and "canary" not in told
+
+
 def test_only_methods_that_there_are_can_be_read() -> None:
     table = MethodTable(*(family.methods for family in METHOD_FAMILIES))
     assert set(table.advertised()) >= READABLE

@@ -307,6 +307,21 @@ async def test_spoken_words_are_no_command(start: Start, signal: SignalDaemon, m
         assert await sent(signal, 1) == [("You said something.", None)]
 
 
+@pytest.mark.parametrize("claimed", ["image/heic", "image/jpeg", "application/octet-stream"])
+async def test_a_picture_that_no_model_can_read_is_kept_as_a_file_and_the_agent_is_told(
+    start: Start, signal: SignalDaemon, models: ModelServer, tmp_path: Path, claimed: str
+) -> None:
+    signal.attachments["p1"] = heic = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 40
+    async with start():
+        file = {"id": "p1", "contentType": claimed, "filename": "IMG_1.HEIC", "size": len(heic)}
+        await signal.say("look [[reply:I cannot]]", sender=ANN, attachments=[file])
+        assert await sent(signal, 1) == [("I cannot", None)]
+    prompt = json.dumps(models.requests[0].body["messages"][-1])
+    assert "IMG_1.HEIC is image/heic, which you cannot see" in prompt and '"image"' not in prompt
+    (kept,) = (tmp_path / "state" / "workspace" / "media" / "inbound").iterdir()
+    assert kept.read_bytes() == heic and f"media/inbound/{kept.name} (image/heic)" in prompt
+
+
 # Sound in replies
 
 

@@ -324,3 +324,18 @@ async def test_words_to_others_and_failed_ones_do_not_replace_the_answer(
         await signal.say("again", sender=ANN)
         got = [call["message"] for call in await signal.called("send", 3)]
     assert got[1:] == ["I asked Bob for it.", "No file."]
+
+
+async def test_sound_is_sent_as_a_voice_message_where_the_model_asks_for_it(
+    gateway: InProcessGateway, signal: SignalDaemon
+) -> None:
+    workspace = gateway.state_dir / "workspace"
+    workspace.mkdir(exist_ok=True)
+    (workspace / "say.ogg").write_bytes(b"OggS\0\2" + b"\0" * 22 + b"OpusHead")
+    for voice in (True, False):
+        words = {"action": "send", "to": ANN, "media": "./say.ogg", "asVoice": voice}
+        answer = await invoke(gateway, "message", words)
+        assert answer["status"] == "ok", answer
+    spoken, file = signal.of("send")
+    assert spoken["voiceNote"] is True and "voiceNote" not in file
+    assert spoken["attachments"] == file["attachments"]

@@ -167,6 +167,15 @@ class ChannelManager:
             await self.load_paths()
         await self.apply(self._config())
 
+    def list_configured(self) -> None:
+        """Knows the configured accounts without connecting them, for one who only looks."""
+        if self._claims.alone:
+            config = self._config()
+            for kind in self.kinds.configured(config):
+                for account in kind.accounts(config):
+                    running = self._accounts[kind.id, account.id] = RunningAccount(kind, account)
+                    running.status.last_error = account.problem or None
+
     async def apply(self, config: Config) -> None:
         """Starts and stops accounts to match a configuration. Accounts that have not changed go on running."""
         async with self._changing:

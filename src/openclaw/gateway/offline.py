@@ -16,7 +16,7 @@ from openclaw.gateway.http.rpc import NdjsonSink
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.events import Client, ClientInfo
 from openclaw.rights import ADMIN
-from openclaw.storage.files.generation import check_generation
+from openclaw.storage.files.newer_state import check_generation
 from openclaw.storage.files.session_store import sessions_folders
 
 
@@ -33,6 +33,7 @@ async def answer_offline(
     problems = [str(issue) for issue in config.snapshot.issues]
     check_generation(Path(state_dir), sessions_folders(state_dir, config.current.session.store))
     gateway = await open_gateway(state_dir, config, clock, environ, only_reads=True)
+    gateway.channel_services.channels.list_configured()
     try:
         client = Client(
             NdjsonSink(),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from openclaw.agent.sandbox import opener_of
-from openclaw.file_types import sniff_image
+from openclaw.file_types import SEEN_PICTURES, sniff_image
 from openclaw.inbound.message import Inbound, Media
 from openclaw.opener import PathOpener, PathRefused
 
@@ -85,17 +85,23 @@ async def within_reach(
 ) -> Inbound:
     """Writes the files of a message into the workspace of the session's tools. Returns the message with their paths.
 
-    Pictures are not written: the model sees them.
+    Pictures are not written: the model sees them. Of a picture that it cannot see it is told so.
     """
     if not any(_is_for_tools(media) for media in inbound.media):
         return inbound
     opener = await opener_of(runtime, session.agent_id, session.key, entry)
     media = [await _placed(runtime.blobs, one, opener) if _is_for_tools(one) else one for one in inbound.media]
-    return msgspec.structs.replace(inbound, media=tuple(media))
+    notes = [
+        f"The picture {one.file_name or one.path or 'that came along'} is {one.mime_type}, which you cannot see. "
+        "Its file is kept; ask for a JPEG or PNG, or convert it with a tool."
+        for one in media
+        if one.mime_type.startswith("image/") and one.mime_type not in SEEN_PICTURES
+    ]
+    return msgspec.structs.replace(inbound, media=tuple(media), untrusted=(*inbound.untrusted, *notes))
 
 
 def _is_for_tools(media: Media) -> bool:
-    return bool(media.blob) and not media.path and not media.mime_type.startswith("image/")
+    return bool(media.blob) and not media.path and media.mime_type not in SEEN_PICTURES
 
 
 async def _placed(blobs: BlobStore, media: Media, opener: PathOpener) -> Media:

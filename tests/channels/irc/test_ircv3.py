@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from openclaw.channels.irc import connection
 from openclaw.outbound.reply import OutgoingMessage, SendFailed
 from tests.support.channel_account import running_channel
 from tests.support.ircv3_server import Ircv3Server
@@ -156,3 +158,31 @@ async def test_odd_lines_are_passed_over(tmp_path: Path) -> None:
         server.tell(":Ann!u@h PRIVMSG #room :fine")
         heard = await irc.receiver.got(2)
         assert heard[1].text == "fine" and irc.account.status.restarts == 0
+
+
+@pytest.mark.parametrize("pong", ["PONG", ":tiny PONG tiny", None])
+async def test_a_server_without_a_message_of_the_day_is_enough(
+    tmp_path: Path, pong: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "UNANSWERED_S", 0.05)
+    said: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := (await reader.readline()).decode().strip():
+            if line.startswith("USER"):
+                writer.write(b":tiny 001 claw :Welcome\r\n" + (b"" if pong else b":tiny 422 claw :No MOTD\r\n"))
+            elif line.startswith("PING") and pong:
+                writer.write(f"{pong}\r\n".encode())
+            elif line.startswith("JOIN"):
+                writer.write(b":claw!c@h JOIN #room\r\n:Ann!ann@home PRIVMSG #room :claw: hello\r\n")
+            elif line.startswith("PRIVMSG"):
+                said.append(line)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    settings = {"host": "127.0.0.1", "port": server.sockets[0].getsockname()[1], "tls": False, "nick": "claw"}
+    async with server, running_channel(tmp_path, "irc", {**settings, "channels": ["#room"]}) as irc:
+        await irc.connected()
+        heard = await irc.receiver.heard("hello")
+        await irc.send("hi", heard.to)
+    assert said == ["PRIVMSG #room :hi"] or said == ["PRIVMSG #room hi"]

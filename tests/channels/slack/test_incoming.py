@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.channels.slack.emoji import emoji_name
+from openclaw.channels.slack.channel import emoji_name
 from openclaw.channels.slack.incoming import (
     Bot,
     SlackDeletion,
@@ -179,6 +179,7 @@ def test_what_is_missing_is_named(section: dict[str, Any], environ: dict[str, st
         ("channel:c0general", SlackTarget("channel", "C0GENERAL")),
         ("<#C1AB|general>", SlackTarget("channel", "C1AB")),
         ("D0ANN", SlackTarget("channel", "D0ANN")),
+        ("channel:C1", SlackTarget("channel", "C1")),
         ("ephemeral:C1AB:U123", SlackTarget("ephemeral", "C1AB", "U123")),
     ],
 )

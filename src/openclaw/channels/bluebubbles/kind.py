@@ -10,7 +10,7 @@ from openclaw.config.schema.channels import BlueBubblesAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 
-_GUID = re.compile(r"(?:iMessage|SMS|RCS|any);([-+]);[\w.+@:/=-]{1,200}", re.ASCII)
+_GUID = re.compile(r"[A-Za-z]{2,20};([-+]);[\w.+@:/=-]{1,200}", re.ASCII)
 _NUMBER = re.compile(r"\+?\d{3,16}", re.ASCII)
 _MAIL = re.compile(r"[^\s@;]{1,64}@[^\s@;]{1,190}")
 _SIGNS = re.compile(r"[\s().-]", re.ASCII)

@@ -32,6 +32,9 @@ CONNECT_S = 30.0
 LOGIN_S = 60.0
 PING_EVERY_S = 60.0
 """After this long without a line we ask the server whether it is there. After twice as long it counts as gone."""
+WELCOME, STILL_THERE = "welcome", "still-there"
+"""What our own pings are called."""
+UNANSWERED_S = 3.0
 ANSWER_S = 60.0
 LINE_COSTS_S = 2.0
 AHEAD_S = 10.0
@@ -99,6 +102,7 @@ class IrcConnection:
         self._paid_until = clock.monotonic()
         self._last_heard = clock.monotonic()
         self._closed = False
+        self._answers_pings = False
 
     @classmethod
     async def open(cls, login: Login, clock: Clock) -> IrcConnection:
@@ -148,12 +152,14 @@ class IrcConnection:
             if line.command == "001":
                 welcomed = True
                 self.me.nick = line.param(0) or self.me.nick
+                # Not every server has a message of the day, whose end would be the end of the log-in.
+                await self.write("PING", WELCOME)
             elif line.command == "CAP":
                 await self._negotiate(line, offered)
             elif line.command in _NICK_TAKEN and not welcomed:
                 taken += 1
                 await self._take_another_nick(taken)
-            elif welcomed and line.command in ("376", "422"):
+            elif welcomed and line.command in ("376", "422", "PONG"):
                 return
             else:
                 await self._log_in_step(line, welcomed)
@@ -263,7 +269,11 @@ class IrcConnection:
         me = self.me
         match line.command:
             case "PONG":
-                waiting = self._pongs.pop(line.param(-1), None)
+                self._answers_pings = True
+                token = line.param(-1)
+                if token not in self._pongs and token not in (WELCOME, STILL_THERE):
+                    token = next(iter(self._pongs), "")  # Not every server repeats what it was asked with.
+                waiting = self._pongs.pop(token, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(None)
             case "001":
@@ -316,7 +326,7 @@ class IrcConnection:
             if silent_s > 2 * PING_EVERY_S:
                 raise ConnectionLost(f"the server has said nothing for {silent_s:.0f} s")
             if silent_s > PING_EVERY_S / 2:
-                await self.write("PING", "still-there")
+                await self.write("PING", STILL_THERE)
             if not self.me.is_me(self._login.nick) and self._clock.monotonic() - asked_nick >= PING_EVERY_S:
                 asked_nick = self._clock.monotonic()
                 await self.write("NICK", self._login.nick)
@@ -350,16 +360,18 @@ class IrcConnection:
     async def processed(self) -> None:
         """Returns when the server has worked off all lines before: it answers a ping in their order.
 
-        Raises ``ConnectionLost``, also when the answer takes too long.
+        Raises ``ConnectionLost``, also when the answer takes too long. A server that has never answered a ping is not
+        waited for.
         """
         token = f"oc-{secrets.token_hex(6)}"
         answer = self._pongs[token] = asyncio.get_running_loop().create_future()
         try:
             await self.write("PING", token)
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(ANSWER_S if self._answers_pings else UNANSWERED_S):
                 await answer
         except TimeoutError:
-            raise ConnectionLost(f"no answer within {ANSWER_S:g} s") from None
+            if self._answers_pings:
+                raise ConnectionLost(f"no answer within {ANSWER_S:g} s") from None
         finally:
             self._pongs.pop(token, None)
 

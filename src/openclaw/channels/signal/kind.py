@@ -61,7 +61,7 @@ class SignalKind(ConfiguredKind):
         return SignalChannel(context)
 
 
-_NUMBER = re.compile(r"\+[1-9]\d{5,14}")
+_NUMBER = re.compile(r"\+[1-9]\d{2,14}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 

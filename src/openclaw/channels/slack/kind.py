@@ -14,8 +14,8 @@ from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 
 TargetKind: TypeAlias = Literal["user", "channel", "ephemeral"]
-_PERSON = re.compile(r"[UWB][A-Z0-9]{2,20}")
-_CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,20}")
+_PERSON = re.compile(r"[UWB][A-Z0-9_]{1,30}")
+_CHANNEL = re.compile(r"[CGD][A-Z0-9_]{1,30}")
 
 
 BOT_TOKEN = AccountKey(

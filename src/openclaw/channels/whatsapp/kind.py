@@ -10,8 +10,8 @@ from openclaw.config.schema.channels import WhatsAppAccount
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 
-_NUMBER = re.compile(r"\+?[1-9]\d{5,16}", re.ASCII)
-_GROUP = re.compile(r"[\w.=@:-]{6,200}", re.ASCII)
+_NUMBER = re.compile(r"\+?[1-9]\d{2,16}", re.ASCII)
+_GROUP = re.compile(r"[\w.=@:-]{1,200}", re.ASCII)
 _SIGNS = re.compile(r"[\s().-]", re.ASCII)
 
 
