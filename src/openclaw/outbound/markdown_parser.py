@@ -75,7 +75,7 @@ _DEEP = 4
 """Lines with so many blanks more than their block are code."""
 EMPTY_CELLS = 500
 """So many cells of a table may have been left out in the text, besides what its length allows."""
-_RULE_LINE = re.compile(r"([-*_])(?:[ \t]*+\1){2,}[ \t]*+$")
+_RULE_LINE = re.compile(r"[-*_ \t]+$")
 _BAR = re.compile(r"(?<!\\)\|")
 _PLAIN_ITEM = re.compile(
     r"(?P<indent> {0,20})(?:(?P<number>[0-9]{1,9})(?=[.)]))?(?P<marker>(?<=[0-9])[.)]|(?<![0-9])[-+*]) "
