@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
+from openclaw.gateway.cluster.service import ClusterService
 from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.inbound.notices import injected_message
 from openclaw.sessions.keys import SessionRef
+from openclaw.storage.base import Fenced
 from openclaw.tools.exec.approvals import ApprovalRequest
 from tests.support.gateway import TOKEN, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
@@ -213,3 +215,22 @@ async def test_a_node_that_is_told_to_stop_finishes_its_run_and_hands_the_sessio
         assert text_of(await there.chat("and? [[reply:Here.]]", run_id="r2")) == "Here."
         rows = {run_id: await pair.other.gateway.runtime.ledger.by_run(run_id) for run_id in ("r1", "r2")}
         assert {run_id: row.attempts for run_id, row in rows.items() if row is not None} == {"r1": 1, "r2": 1}
+
+
+async def test_a_node_that_is_given_up_while_it_starts_leaves_its_port_to_the_next_try(
+    tmp_path: Path, models: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def given_up(_: ClusterService, url: str, fingerprint: str = "") -> None:
+        listening.append(int(url.rpartition(":")[2]))
+        raise Fenced("the node no longer counts")
+
+    listening: list[int] = []
+    settings = model_config(models.base_url, models.api_key, storage=storage_for(tmp_path / "state"))
+    gateway = InProcessGateway(tmp_path / "state", settings)
+    with monkeypatch.context() as patched:
+        patched.setattr(ClusterService, "start", given_up)
+        with pytest.raises(Fenced):
+            await gateway.start()
+    gateway.port = listening[0]
+    async with gateway, gateway.client() as client:
+        assert text_of(await client.chat("hello [[reply:Hi.]]")) == "Hi."

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.channel_kill_schedules import US
 from tests.faults.cluster_schedules import TROUBLES, ClusterSchedule, run_schedules
 from tests.support.model_server import ModelServer
 from tests.support.postgres import PostgresServer, needs_postgres
+from tests.support.signal_daemon import SignalDaemon
 
 
 @pytest.fixture
@@ -26,6 +28,7 @@ async def server() -> AsyncIterator[PostgresServer]:
 async def test_every_trouble_once_while_messages_enter_at_every_node(
     tmp_path: Path, models: ModelServer, server: PostgresServer, seed: int, mode: str
 ) -> None:
-    schedule = ClusterSchedule(tmp_path, models, seed, mode, server=server)
-    await run_schedules(schedule, schedule.chance.sample(TROUBLES, len(TROUBLES)), messages=3)
-    assert schedule.deaths.total() == len(TROUBLES)
+    async with SignalDaemon(US) as daemon:
+        schedule = ClusterSchedule(tmp_path, models, seed, mode, server=server, signal=daemon)
+        await run_schedules(schedule, schedule.chance.sample(TROUBLES, len(TROUBLES)), messages=3)
+    assert schedule.deaths.total() == len(TROUBLES) == len(schedule.jobs)

@@ -19,6 +19,8 @@ def _show(payload: dict[str, Any], _: argparse.Namespace) -> Iterator[str]:
         return
     living = sum(node["state"] in ("alive", "draining") for node in payload["nodes"])
     yield f"{counted(living, 'node', 'nodes')} on {payload['storage']}"
+    if problem := payload.get("problem"):
+        yield f"The database cannot be reached ({problem}). This is what this node saw last."
     for node in payload["nodes"]:
         here = " (this one)" if node["id"] == payload["node"] else ""
         link = "" if here or node["connected"] or node["state"] not in ("alive", "draining") else ", not connected"
@@ -31,8 +33,12 @@ def _show(payload: dict[str, Any], _: argparse.Namespace) -> Iterator[str]:
                 f"database {node['databaseMs']:.1f} ms"
             )
         age = duration(max(0, payload["ts"] - node["startedAt"]))
+        ended = ""
+        if node.get("endedAt") is not None:
+            how = "left" if node["state"] == "left" else "was given up"
+            ended = f", {how} {duration(max(0, payload['ts'] - node['endedAt']))} ago"
         holds = ", ".join(name for name, holder in payload["holds"].items() if holder == node["id"])
-        yield f"    version {node['version']}, pid {node['pid']} on {node['host']}, started {age} ago"
+        yield f"    version {node['version']}, pid {node['pid']} on {node['host']}, started {age} ago{ended}"
         if holds:
             yield f"    holds {holds}"
     if payload["unowned"]:

@@ -166,7 +166,7 @@ COMMANDS = {
             "The script offers commands, sub-commands and options with what they mean. It asks nobody while you type."
         ),
         example="openclaw completion bash > ~/.local/share/bash-completion/completions/openclaw\n"
-        '  openclaw completion zsh > "${fpath[1]}/_openclaw"\n'
+        "  openclaw completion zsh > ~/.zfunc/_openclaw\n"
         "  openclaw completion fish > ~/.config/fish/completions/openclaw.fish",
     )
 }

@@ -11,8 +11,7 @@ import sys
 
 from openclaw import __version__, paths
 from openclaw.cli import service
-from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer
-from openclaw.cli.questions import yes
+from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer, yes
 from openclaw.cli.terminal import note, paint, print_json, working
 from openclaw.printable import printable
 

@@ -6,8 +6,7 @@ import os
 import sys
 
 from openclaw import paths
-from openclaw.cli.command import UserError, answer, nearest
-from openclaw.cli.questions import choose
+from openclaw.cli.command import UserError, answer, choose, nearest
 from openclaw.cli.terminal import note, print_json, show_progress
 from openclaw.printable import printable
 
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 LOCAL = "local"
 DEMO_NAMES = (LOCAL, "demo", "smollm2-135m-instruct", "local/smollm2-135m-instruct")
 BAR_WIDTH = 30
+LONG_LABEL = 36
+"""A label of this length says why it waits, and leaves no room for the bar."""
 
 
 def list_local(args: argparse.Namespace) -> int:
@@ -229,7 +230,8 @@ class Progress:
             bar = "…"
             if done is not None and total:
                 filled = min(BAR_WIDTH, done * BAR_WIDTH // total)
-                bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done // 1_000_000}/{total // 1_000_000} MB"
+                graph = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] " if len(label) < LONG_LABEL else ""
+                bar = f"{graph}{done // 1_000_000}/{total // 1_000_000} MB"
             show_progress(label, bar)
             self._open = True
         self._label = label

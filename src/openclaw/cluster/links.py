@@ -114,8 +114,10 @@ Hear: TypeAlias = Callable[[str, str, bytes], None]
 class Link:
     """One open connection to another node."""
 
-    def __init__(self, node: str, ws: Any, serve: Serve, hear: Hear) -> None:
+    def __init__(self, node: str, ws: Any, serve: Serve, hear: Hear, *, accepted: bool) -> None:
         self.node = node
+        self.accepted = accepted
+        """Whether the other node has opened it. Then it is a connection of our server, and ends with it."""
         self._ws = ws
         self._serve = serve
         self._hear = hear
@@ -124,7 +126,8 @@ class Link:
         self._wake = asyncio.Event()
         self._asked: dict[int, tuple[asyncio.Future[bytes], OnPart | None]] = {}
         self._next_id = 1
-        self._answering: set[asyncio.Task[None]] = set()
+        self.answering: set[asyncio.Task[None]] = set()
+        """The requests of the other node that are being answered."""
         self._reading: asyncio.Task[None] | None = None
         self.open = True
         self.lag_ms = 0.0
@@ -142,7 +145,7 @@ class Link:
             log.warning("the connection to node %s broke: %s", self.node, error)
         finally:
             self.open = False
-            for task in (self._reading, *tasks, *self._answering):
+            for task in (self._reading, *tasks, *self.answering):
                 if task is not None:
                     task.cancel()
             for future, _ in self._asked.values():
@@ -217,8 +220,8 @@ class Link:
                 self._hear(self.node, kind, data)
             case LinkRequest(id, kind, data):
                 task = asyncio.create_task(self._answer(id, kind, data))
-                self._answering.add(task)
-                task.add_done_callback(self._answering.discard)
+                self.answering.add(task)
+                task.add_done_callback(self.answering.discard)
             case LinkAnswer(id, data, problem):
                 future, _ = self._asked.get(id, (None, None))
                 if future is None or future.done():
@@ -340,6 +343,14 @@ class Links:
                 self._gone.pop(next(iter(self._gone)))
         self._known = set(peers)
 
+    async def close_accepted(self, within_s: float) -> None:
+        """Ends the links that others have opened, because the server stops. What is being answered gets a moment."""
+        accepted = [link for link in self._links.values() if link.accepted]
+        if answering := [task for link in accepted for task in link.answering]:
+            await asyncio.wait(answering, timeout=within_s)
+        for link in accepted:
+            link.close()
+
     async def close(self) -> None:
         for task in self._dialing.values():
             task.cancel()
@@ -357,7 +368,7 @@ class Links:
             try:
                 ws = await self._connect(row)
                 pause = REDIAL_S
-                await self._use(node, ws)
+                await self._use(node, ws, accepted=False)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 level = logging.WARNING if pause == LONGEST_REDIAL_S / 2 else logging.DEBUG
                 log.log(level, "node %s cannot be reached at %s (cluster.advertiseUrl): %s", node, row.url, error)
@@ -406,7 +417,7 @@ class Links:
         ws = web.WebSocketResponse(max_msg_size=LARGEST_MESSAGE, compress=False)
         ws.headers[PROOF] = self._proof("answers", self.node, node, request.headers.get(NONCE, ""))
         await ws.prepare(request)
-        await self._use(node, ws)
+        await self._use(node, ws, accepted=True)
         return ws
 
     def _proof(self, side: Side, own: str, other: str, nonce: str) -> str:
@@ -414,8 +425,8 @@ class Links:
             self._membership.secret.encode(), f"{side}|{own}|{other}|{nonce}".encode(), "sha256"
         ).hexdigest()
 
-    async def _use(self, node: str, ws: Any) -> None:
-        link = Link(node, ws, self._serve, self._hear)
+    async def _use(self, node: str, ws: Any, *, accepted: bool) -> None:
+        link = Link(node, ws, self._serve, self._hear, accepted=accepted)
         before = self._links.get(node)
         self._links[node] = link
         if before is not None:

@@ -50,6 +50,7 @@ _NODE_LOCK = "hashtextextended('openclaw-node/' || id, 0)"
 _WRITE_LOCK = "hashtextextended('openclaw-write/' || $1, 0)"
 _COLUMNS = """id, url, fingerprint, host, pid, version, state, load,
   (extract(epoch FROM started_at) * 1000)::bigint AS started_at,
+  (extract(epoch FROM ended_at) * 1000)::bigint AS ended_at,
   extract(epoch FROM lease_until - now())::float8 AS lease_left"""
 _ALL = f"SELECT {_COLUMNS} FROM nodes ORDER BY {_LIVING} DESC, nodes.started_at DESC LIMIT $1"
 _POLL = f"""
@@ -87,12 +88,14 @@ class NodeRow(msgspec.Struct):
     version: str
     state: NodeState
     started_at: int
+    ended_at: int | None
+    """When it left or was given up."""
     lease_left: float
     load: NodeLoad
 
 
 class Membership:
-    """This node among the others. ``join`` first; ``start`` begins to watch; ``leave`` ends it."""
+    """This node among the others. ``join`` first; ``start`` when it can take part; ``leave`` ends it."""
 
     def __init__(self, database: PostgresDatabase, *, lease_s: float, version: str = "") -> None:
         self._database = database
@@ -106,6 +109,7 @@ class Membership:
         self._renewed_at = 0.0
         self._watching: asyncio.Task[None] | None = None
         self._fenced = False
+        self._started = False
         self.node = database.node
         self.url = ""
         self.fingerprint = ""
@@ -117,7 +121,7 @@ class Membership:
         self.own: NodeRow | None = None
         self.load: Callable[[], NodeLoad] = NodeLoad
         self.hearers: list[Callable[[], Awaitable[None]]] = []
-        """Called when a node has come or gone, and every second."""
+        """Called when a node has come or gone, and every second, once this node has started."""
         self._telling: asyncio.Task[None] | None = None
         self._told_at = 0.0
         self._database_ms = 0.0
@@ -134,9 +138,13 @@ class Membership:
         return self._fenced
 
     async def join(self) -> None:
-        """Makes this process a node. Raises ``StorageRefused`` when a tool uses the schema alone."""
+        """Makes this process a node and begins to watch. Raises ``StorageRefused`` when a tool uses the schema alone.
+
+        The lease is renewed from here on, because the rest of a start may take longer than it lasts.
+        """
         with storage_errors():
             await self._join()
+        self._watching = asyncio.create_task(self._watch(), name="cluster")
 
     async def _join(self) -> None:
         await self._take_locks()
@@ -158,7 +166,10 @@ class Membership:
         )
 
     def start(self) -> None:
-        self._watching = asyncio.create_task(self._watch(), name="cluster")
+        """Calls the hearers from now on."""
+        if self._fenced:
+            raise Fenced(f"the node {self.node} no longer counts")
+        self._started = True
 
     async def drain(self) -> None:
         """Tells the others that this node leaves soon. It may still write, and claims nothing more."""
@@ -259,7 +270,7 @@ class Membership:
             self._told_at = 0.0 if at_once else self._told_at
             return
         now = time.monotonic()
-        if at_once or now - self._told_at >= TELL_S:
+        if self._started and (at_once or now - self._told_at >= TELL_S):
             self._told_at = now
             self._telling = asyncio.create_task(self._tell_all(), name="cluster hearers")
 

@@ -46,8 +46,7 @@ from openclaw.gateway.tls import ServerTls, TlsProblem
 from openclaw.paths import config_path, make_private_dir, state_dir
 from openclaw.storage.base import Fenced, StorageRefused
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
-from openclaw.storage.files.generation import check_generation
-from openclaw.storage.files.newer_state import Unreadable
+from openclaw.storage.files.newer_state import Unreadable, check_generation
 from openclaw.storage.files.permissions import Narrowed, narrow
 from openclaw.storage.files.session_store import sessions_folders
 from openclaw.text import counted
@@ -226,6 +225,7 @@ async def serving(
     except StorageRefused as refused:
         raise CannotStart(str(refused)) from None
     gateway.given_secret = secret
+    server: Server | None = None
     try:
         unfinished = 0
         if gateway.cluster is None:
@@ -256,7 +256,10 @@ async def serving(
         if gateway.cluster is not None:
             await gateway.cluster.drain()
         await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)
+        server = None
     finally:
+        if server is not None:  # The start, or what ran meanwhile, has failed. The next start listens at the same port.
+            await server.stop()
         await close_gateway(gateway)
         if lock is not None:
             lock.after_orderly_stop = True  # A restart in place comes here, and the process goes on.

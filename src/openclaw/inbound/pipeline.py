@@ -34,11 +34,11 @@ from openclaw.inbound.access import (
     sender_rights,
 )
 from openclaw.inbound.attachments import within_reach
-from openclaw.inbound.command_text import Listening, is_abort, is_control_message, may_be_command
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
 from openclaw.inbound.dedupe import Dedupe, dedupe_key, run_id_of
+from openclaw.inbound.directives import Listening, is_abort, is_control_message, may_be_command
 from openclaw.inbound.gate import (
     QUICKLY_SEARCHED,
     PendingHistory,
@@ -93,7 +93,7 @@ RECOVERY_S = 5.0
 """A start waits this long for messages that an earlier process held."""
 
 
-class Blocked(msgspec.Struct, frozen=True):
+class Blocked(msgspec.Struct, frozen=True, tag=True):
     """The session's send policy does not let the message through to the agent."""
 
 
@@ -101,7 +101,7 @@ class Empty(msgspec.Struct, frozen=True):
     """Nothing is left to answer."""
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class Accepted(msgspec.Struct, frozen=True, tag=True):
     """The message is on disk, since now or since an earlier delivery."""
 
     submission: Submission
@@ -109,11 +109,13 @@ class Accepted(msgspec.Struct, frozen=True):
     """The answers that commands inside the text got at once."""
 
 
-class TakenElsewhere(msgspec.Struct, frozen=True):
+class TakenElsewhere(msgspec.Struct, frozen=True, tag=True):
     """Another node has taken the message in, and says what is to be said."""
 
 
 Result: TypeAlias = Handled | Blocked | Empty | Accepted | TakenElsewhere
+HandedOn: TypeAlias = Blocked | Accepted | TakenElsewhere
+"""What the owner of a session tells the node that handed a message on. It says itself what else is to be said."""
 
 
 class OtherNodes(Protocol):

@@ -2,6 +2,7 @@
 import { html, useEffect, useState } from "../core/dom.js";
 import { clipped, dateTime, duration } from "../core/format.js";
 import { gateway } from "../core/gateway.js";
+import { Markdown } from "../core/markdown.js";
 import { address, go, route } from "../core/router.js";
 import { t } from "../core/words.js";
 import { Dialog, Empty, PageHead, pending, useCall } from "../parts/basics.js";
@@ -85,7 +86,7 @@ function Why({ reference, onClose }) {
 function Facts({ message }) {
   return html`
     ${message.text && html`<section class="section"><h3>${t("Message")}</h3><p class="plain">${message.text}</p></section>`}
-    ${message.reply && html`<section class="section"><h3>${t("Reply")}</h3><p class="plain">${message.reply}</p></section>`}
+    ${message.reply && html`<section class="section"><h3>${t("Reply")}</h3><${Markdown} text=${message.reply} /></section>`}
     ${message.changes?.length > 0 && html`<section class="section"><h3>${t("States")}</h3><ol class="plain-list">${message.changes.map((one, index) => html`<li key=${index}><span>${t(one.state)} ${one.reason && html`<small>${t(one.reason)}</small>`}</span><small>${dateTime(one.at)}</small></li>`)}</ol></section>`}
     ${message.toolCalls?.length > 0 && html`<section class="section"><h3>${t("Tools")}</h3><ul class="plain-list">${message.toolCalls.map((one) => html`<li key=${one.id}><span>${one.name} <code>${clipped(one.arguments, 160)}</code></span><span class="chip ${one.ok ? "good" : one.ok === false ? "bad" : "warn"}">${one.ok ? t("done") : one.ok === false ? t("failed") : t("running")}</span></li>`)}</ul></section>`}
     ${message.deliveries?.length > 0 && html`<section class="section"><h3>${t("Deliveries")}</h3><ul class="plain-list">${message.deliveries.map((one) => html`<li key=${one.part}><span>${one.channel} #${one.part} ${one.error && html`<small>${one.error}</small>`}</span><span class="chip">${one.state}</span></li>`)}</ul></section>`}

@@ -13,23 +13,12 @@ from openclaw.cluster.claims import session_name
 from openclaw.cluster.links import PATIENCE_S, RETRY_S, LinkLost, Links, PartSender, RemoteFailure
 from openclaw.config.agents import default_agent_id
 from openclaw.inbound.incoming import Incoming, SessionGone
-from openclaw.inbound.pipeline import Accepted, Blocked, Empty, Result, TakenElsewhere
-from openclaw.runs.dispatcher import Submission
+from openclaw.inbound.pipeline import Accepted, Blocked, HandedOn, Result, TakenElsewhere
 from openclaw.sessions.keys import agent_of
-from openclaw.storage.base import AbortReason, LedgerRow
+from openclaw.storage.base import AbortReason
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
-
-
-class HandedOn(msgspec.Struct, array_like=True):
-    """What the owner of a session made of a message."""
-
-    kind: str
-    row: LedgerRow | None = None
-    new: bool = False
-    queued: bool = False
-    side_replies: list[str] = []
 
 
 class WakeRequest(msgspec.Struct, array_like=True):
@@ -46,7 +35,8 @@ class StopRequest(msgspec.Struct, array_like=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _incoming = msgspec.msgpack.Decoder(Incoming).decode
-_handed_on = msgspec.msgpack.Decoder(HandedOn).decode
+_handed_on = msgspec.msgpack.Decoder(HandedOn | None).decode
+"""None stands for a session that is gone."""
 _wake = msgspec.msgpack.Decoder(WakeRequest).decode
 _stop = msgspec.msgpack.Decoder(StopRequest).decode
 _texts = msgspec.msgpack.Decoder(list[str]).decode
@@ -76,10 +66,14 @@ class RemoteMessages:
         until = time.monotonic() + PATIENCE_S
         while True:
             try:
-                return _result(_handed_on(await self._links.ask(owner, "process", data)), facts.session.key)
+                result = _handed_on(await self._links.ask(owner, "process", data))
             except (LinkLost, RemoteFailure) as lost:
                 if time.monotonic() > until:
                     raise OSError(errno.ENOTCONN, f"the node that answers {facts.session.key}: {lost}") from lost
+            else:
+                if result is None:
+                    raise SessionGone(facts.session.key)
+                return result
             # The same message may be handed in twice: its run id is taken once.
             await asyncio.sleep(RETRY_S)
             self._gateway.runtime.claims.forget_owner(name)
@@ -120,19 +114,9 @@ class RemoteMessages:
         session = message.facts.session
         self._gateway.runtime.claims.forget_owner(session_name(session.agent_id, session.key))
         try:
-            result = await self._gateway.pipeline.take_from(message)
+            return _encode(_handed(await self._gateway.pipeline.take_from(message)))
         except SessionGone:
-            return _encode(HandedOn("gone"))
-        match result:
-            case Accepted(submission, side_replies):
-                row = submission.row
-                return _encode(HandedOn("accepted", row, submission.new, submission.queued, side_replies))
-            case Blocked():
-                return _encode(HandedOn("blocked"))
-            case Empty():
-                return _encode(HandedOn("empty"))
-            case _:
-                return _encode(HandedOn("taken"))
+            return _encode(None)
 
     async def _answer_wake(self, data: bytes, _parts: PartSender | None) -> bytes:
         asked = _wake(data)
@@ -153,16 +137,13 @@ class RemoteMessages:
         return _encode(await self._gateway.dispatcher.abort(asked.session_key, asked.run_id, asked.reason))
 
 
-def _result(answer: HandedOn, session_key: str) -> Result:
-    match answer.kind:
-        case "accepted" if answer.row is not None:
-            return Accepted(Submission(answer.row, answer.new, answer.queued, None), answer.side_replies)
-        case "blocked":
-            return Blocked()
-        case "empty":
-            # The owner has said so where the message came from.
-            return TakenElsewhere()
-        case "gone":
-            raise SessionGone(session_key)
+def _handed(result: Result) -> HandedOn:
+    """The result for another node. What a command answered, its session's owner has said."""
+    match result:
+        case Accepted(submission):
+            # The record lives here, where the run is.
+            return msgspec.structs.replace(result, submission=msgspec.structs.replace(submission, record=None))
+        case Blocked():
+            return result
         case _:
             return TakenElsewhere()

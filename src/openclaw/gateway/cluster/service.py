@@ -14,11 +14,10 @@ from aiohttp import web
 from openclaw.cluster.claims import CHANNEL, SCHEDULER, SESSION, session_name
 from openclaw.cluster.links import PATIENCE_S, RETRY_S, Link, LinkLost, Links, PartSender, RemoteFailure
 from openclaw.gateway.cluster.relay import ClusterRelay
-from openclaw.gateway.cluster.remote_calls import MOST_HOPS, answer_remote, hand_on
+from openclaw.gateway.cluster.remote_calls import MOST_HOPS, answer_remote, hand_on, place_of, session_of
 from openclaw.gateway.cluster.remote_channels import RemoteChannels
 from openclaw.gateway.cluster.remote_messages import RemoteMessages
 from openclaw.gateway.server.params import decode_any, encode, encode_response
-from openclaw.gateway.server.places import place_of, session_of
 from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
 from openclaw.storage.base import END_STATES, Fenced
 from openclaw.tools.exec.approvals import LostApproval, UnknownApproval
@@ -137,8 +136,19 @@ class ClusterService:
         await self.links.close()
 
     async def status(self) -> dict[str, Any]:
-        """The nodes of the cluster as people and programs see them."""
-        nodes, holds = await self.membership.all_nodes(), await self.claims.held_by_all()
+        """The nodes of the cluster as people and programs see them.
+
+        While the database cannot be asked, they are what this node saw last, and ``problem`` says why.
+        """
+        problem = ""
+        try:
+            nodes, holds = await self.membership.all_nodes(), await self.claims.held_by_all()
+            unowned = len(await self._ledger.unowned(MOST_COUNTED))
+        except OSError as error:
+            problem, unowned = error.strerror or str(error), 0
+            own = self.membership.own
+            nodes = [*([own] if own is not None else []), *self.membership.peers.values()]
+            holds = {name: self.claims.node for name in self.claims.owned() if not name.startswith(SESSION)}
         links = {link.node: link for link in self.links.all()}
         return {
             "node": self.claims.node,
@@ -146,7 +156,8 @@ class ClusterService:
             "ts": self._gateway.runtime.clock.now_ms(),
             "nodes": [_node_view(node, links.get(node.id)) for node in nodes],
             "holds": holds,
-            "unowned": len(await self._ledger.unowned(MOST_COUNTED)),
+            "unowned": unowned,
+            **({"problem": problem} if problem else {}),
         }
 
     # Which node answers
@@ -372,6 +383,7 @@ def _node_view(node: NodeRow, link: Link | None) -> dict[str, Any]:
         "version": node.version,
         "state": node.state,
         "startedAt": node.started_at,
+        **({"endedAt": node.ended_at} if node.ended_at is not None else {}),
         "leaseMs": max(0, round(node.lease_left * 1000)),
         **load,
         "connected": link is not None,
