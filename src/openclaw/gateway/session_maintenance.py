@@ -71,8 +71,11 @@ def limits_of(settings: SessionMaintenance) -> MaintenanceLimits | None:
         return None
     age_ms = duration_ms(settings.prune_after or settings.prune_days or USUAL_AGE, "d")
     archive_ms: int | None = age_ms
-    if (wanted := settings.reset_archive_retention) is not None:
-        archive_ms = None if isinstance(wanted, bool) else duration_ms(wanted, "d")
+    wanted = settings.reset_archive_retention
+    if isinstance(wanted, bool):
+        archive_ms = age_ms if wanted else None
+    elif wanted is not None:
+        archive_ms = duration_ms(wanted, "d")
     disk = size_bytes(settings.max_disk_bytes) if settings.max_disk_bytes is not None else None
     low = size_bytes(settings.high_water_bytes) if settings.high_water_bytes is not None else (disk or 0) * 8 // 10
     return MaintenanceLimits(
