@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -234,3 +236,31 @@ async def test_a_node_that_is_given_up_while_it_starts_leaves_its_port_to_the_ne
     gateway.port = listening[0]
     async with gateway, gateway.client() as client:
         assert text_of(await client.chat("hello [[reply:Hi.]]")) == "Hi."
+
+
+async def test_a_ticket_of_the_dashboard_is_redeemed_once_at_any_node(pair: Pair) -> None:
+    async with pair.owner.client() as here:
+        ticket = (await here.call("signIn.create", {"secret": TOKEN}))["ticket"]
+    url = f"{pair.other.url}/__openclaw__/sign-in"
+    async with aiohttp.ClientSession() as http:
+        answers = [await http.post(url, json={"ticket": given}) for given in ("guess", ticket, ticket)]
+        assert [answer.status for answer in answers] == [401, 200, 401]
+        assert await answers[1].json() == {"secret": TOKEN}
+
+
+async def test_the_status_is_what_was_seen_last_while_the_database_is_away(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_: object) -> None:
+        raise OSError(errno.ENOTCONN, "nobody listens there")
+
+    cluster = pair.owner.gateway.cluster
+    assert cluster is not None
+    monkeypatch.setattr(cluster.membership, "all_nodes", partial(away, None))
+    async with pair.owner.client() as here, asyncio.timeout(60):
+        while True:  # It looks at the others a few times a second.
+            status = await here.call("cluster.status", {})
+            assert status["problem"] == "nobody listens there"
+            if {node["url"] for node in status["nodes"]} == {pair.owner.url, pair.other.url}:
+                break
+            await asyncio.sleep(0.05)

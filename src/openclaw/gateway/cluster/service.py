@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -68,6 +69,7 @@ class ClusterService:
             "holds": self._answer_holds,
             "read": self._answer_read,
             "release": self._answer_release,
+            "ticket": self._answer_ticket,
         }
         self.membership.load = self._load
         self.membership.on_fenced = self._fenced
@@ -271,6 +273,17 @@ class ClusterService:
         if client is not None:
             await client.sink.read()
         return b""
+
+    async def redeem_ticket(self, ticket: str) -> str:
+        """The secret behind a ticket of ``openclaw dashboard`` that another node gave, or nothing."""
+        for link in self.links.all():
+            with contextlib.suppress(LinkLost, RemoteFailure):
+                if secret := await link.ask("ticket", ticket.encode()):
+                    return secret.decode()
+        return ""
+
+    async def _answer_ticket(self, data: bytes, _parts: PartSender) -> bytes:
+        return (self._gateway.sign_in_tickets.redeem(data.decode()) or "").encode()
 
     # Sessions that come and go
 
