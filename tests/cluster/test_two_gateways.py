@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
+from openclaw.cluster.links import LinkLost, OnPart
 from openclaw.gateway.cluster.service import ClusterService
 from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.inbound.notices import injected_message
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import Fenced
 from openclaw.tools.exec.approvals import ApprovalRequest
-from tests.support.gateway import TOKEN, model_config, text_of
+from tests.support.gateway import TOKEN, RequestFailed, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 from tests.support.postgres import storage_for
@@ -264,3 +265,31 @@ async def test_the_status_is_what_was_seen_last_while_the_database_is_away(
             if {node["url"] for node in status["nodes"]} == {pair.owner.url, pair.other.url}:
                 break
             await asyncio.sleep(0.05)
+
+
+async def test_what_may_have_been_done_where_its_answer_was_lost_is_not_done_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {
+        "name": "once",
+        "schedule": {"kind": "every", "everyMs": 3_600_000},
+        "sessionTarget": "isolated",
+        "wakeMode": "next-heartbeat",
+        "payload": {"kind": "agentTurn", "message": "hello"},
+    }
+    cluster = pair.other.gateway.cluster
+    assert cluster is not None and pair.owner.gateway.scheduler.running
+    ask, lost = cluster.links.ask, [False, True]
+
+    async def cut(node: str, kind: str, data: bytes, _on_part: OnPart | None = None) -> bytes:
+        if lost[0]:
+            await ask(node, kind, data)  # It is done, and nobody hears so.
+        raise LinkLost("the node went away", may_be_done=lost.pop(0))
+
+    async with pair.other.client() as there:
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster.links, "ask", cut)
+            with pytest.raises(RequestFailed, match="may or may not have been done"):
+                await there.call("cron.add", job)
+        assert not lost, "a request that was not sent is sent again"
+        assert [one["name"] for one in (await there.call("cron.list", {}))["jobs"]] == ["once"]

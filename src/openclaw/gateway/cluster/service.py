@@ -43,8 +43,9 @@ ROW = "row"
 """The event that tells the owner of a session that another node has changed its row."""
 JOBS_S = 30.0
 """How often it is looked for jobs that nobody carries on."""
-NOT_REPEATED = frozenset({"chat.inject", "sessions.import", "sessions.branch"})
-"""Methods that would do a second time what they did before their answer was lost."""
+_ONCE = "chat.inject sessions.import sessions.branch system-event cron.add cron.run wake node.invoke"
+NOT_REPEATED = frozenset(_ONCE.split())
+"""Methods that would do a second time what they did before their answer was lost. Others have a key, or set a state."""
 
 log = logging.getLogger("openclaw.cluster")
 
@@ -183,7 +184,7 @@ class ClusterService:
             try:
                 return await hand_on(self.links, node, call, raw)
             except LinkLost as lost:
-                if call.method in NOT_REPEATED:
+                if call.method in NOT_REPEATED and lost.may_be_done:
                     raise MethodError(f"{lost}; it may or may not have been done", code="UNAVAILABLE") from None
                 if time.monotonic() > until:
                     raise MethodError(f"{lost}; try again", code="UNAVAILABLE", retryable=True) from None
