@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from openclaw.cli import installation, launchd, service
-from openclaw.cli.service_env import read_env, use_env
+from openclaw.cli.service import read_env, use_env
 
 from .conftest import ROOT, Cli
 from .fake_gateway import FakeGateway

@@ -16,7 +16,7 @@ from openclaw.inbound.attachments import within_reach
 from openclaw.inbound.message import Inbound, Media, Peer, Sender
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
-from openclaw.tools.sandbox.rules import PLACES
+from openclaw.tools.sandbox.plan import PLACES
 from tests.support.gateway import TOKEN, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
@@ -205,7 +205,7 @@ async def test_skills_can_be_read_where_the_prompt_says(tmp_path: Path, models: 
 
 
 async def test_every_tool_of_the_gateway_has_a_place_in_a_sandbox(tmp_path: Path, models: ModelServer) -> None:
-    """A new tool must be told to run inside, or to be harmless on the host; see ``tools/sandbox/rules.py``."""
+    """A new tool must be told to run inside, or to be harmless on the host; see ``tools/sandbox/plan.py``."""
     async with InProcessGateway(tmp_path / "state", config_of(models, {"mode": "off"})) as gateway:
         runtime = gateway.gateway.runtime
         config = runtime.config.current

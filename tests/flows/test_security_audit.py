@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from openclaw.security.audit import subject_of
-from openclaw.security.probe import Probe, ProbedGateway
+from openclaw.security.gateway_checks import Probe, ProbedGateway
 from tests.support.gateway import TOKEN
 from tests.support.gateway_in_process import InProcessGateway
 

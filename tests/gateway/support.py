@@ -25,7 +25,7 @@ from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.server.server import Server, serve
 from openclaw.models.catalogue import CurrentCatalogue
 from openclaw.rights import Right
-from openclaw.sessions.notes import SessionNotes
+from openclaw.sessions.system_events import SessionNotes
 from openclaw.storage.files.documents import FileDocuments
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import openclaw
-from openclaw.gateway.http import common, control_ui, hooks
+from openclaw.gateway.http import common, control_ui, webhooks
 from openclaw.gateway.http.rpc import MAX_BODY_BYTES
 from openclaw.json_text import MAX_DEPTH, is_deep, may_be_deep
 from openclaw.models.http import parse_arguments
@@ -41,7 +41,7 @@ TAKES_NO_BODY = {
     ("GET", "/__openclaw__/events"),
 }
 NAMED_BY_CONFIG = {
-    ("*", hooks.base_path): "reads hooks.maxBodyBytes; tests/scheduler tries its bodies",
+    ("*", webhooks.base_path): "reads hooks.maxBodyBytes; tests/scheduler tries its bodies",
     ("*", control_ui.base_path): "reads no body",
 }
 SIGN_IN = ("POST", "/__openclaw__/sign-in")
@@ -263,7 +263,7 @@ OWN_FILES = {
     "cluster/membership.py": "its own rows",
     "cluster/links.py": "a node that proved itself",
     "extensions/loader.py": "its own file",
-    "gateway/nodes/runs.py": "its own file",
+    "gateway/nodes/nodes.py": "its own file",
     "node/identity.py": "its own file",
     "storage/files/backup.py": "its own files, whose content is known by its hash",
     "tools/browser/cdp.py": "64 KB of a browser that the owner named",
@@ -294,9 +294,9 @@ OWN_FILES = {
     "models/cooldowns.py": "its own file",
     "models/local/provider.py": "its own worker process",
     "models/local/worker.py": "its own parent process",
-    "agent/skills/skill_file.py": "pyjson5 counts the depth itself",
+    "agent/skills.py": "pyjson5 counts the depth itself",
     "security/access_checks.py": "the Gateway's own files",
-    "security/probe.py": "answers of the owner's Gateway",
+    "security/gateway_checks.py": "answers of the owner's Gateway",
     "security/tool_checks.py": "the Gateway's own files",
     "storage/faults.py": "the environment of a test",
     "storage/ledger_rows.py": "the ledger",
@@ -304,12 +304,12 @@ OWN_FILES = {
     "tools/exec/approvals.py": "its own files",
     "cli/sandbox.py": "the session store",
     "scheduler/heartbeat.py": "its own file",
-    "scheduler/hook_runs.py": "its own file",
+    "scheduler/hooks.py": "its own file",
     "scheduler/jobs.py": "its own files",
     "scheduler/turns.py": "the ledger",
-    "sessions/notes.py": "its own file",
+    "sessions/system_events.py": "its own file",
     "storage/files/ledger.py": "the ledger",
-    "tools/sandbox/folder.py": "its own file",
+    "tools/sandbox/boundary.py": "its own file",
 }
 """Files with a decoder that does not expect deep nesting, and whose JSON it reads."""
 

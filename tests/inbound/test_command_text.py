@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from openclaw.inbound.command_text import (
+from openclaw.inbound.directives import (
     Listening,
     command_body,
     is_abort,

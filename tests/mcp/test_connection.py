@@ -15,7 +15,7 @@ from aiohttp import web
 
 from openclaw.clock import SystemClock
 from openclaw.config.schema.base import SecretRef
-from openclaw.config.schema.mcp import McpServer
+from openclaw.config.schema.tools import McpServer
 from openclaw.mcp import connection as connection_module
 from openclaw.mcp.connection import ServerConnection
 from openclaw.tools.base import ToolError

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.memory.files import memory_files
-from openclaw.memory.index import CHUNK_CHARS, MemoryIndex, MemoryQuery, chunks_of
+from openclaw.memory.index import CHUNK_CHARS, MemoryIndex, MemoryQuery, chunks_of, memory_files
 
 
 @pytest.fixture

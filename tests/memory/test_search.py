@@ -253,7 +253,7 @@ async def test_an_embedder_that_hangs_is_not_waited_for(workspace: Path, monkeyp
 
 
 def test_vectors_nobody_needs_go_first_when_there_are_too_many(tmp_path: Path, workspace: Path) -> None:
-    from openclaw.memory.files import memory_files
+    from openclaw.memory.index import memory_files
 
     index = MemoryIndex(tmp_path / "m.sqlite")
     index.update(memory_files(workspace))

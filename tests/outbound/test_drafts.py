@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from openclaw.events import AssistantStarted, TextDelta, ThinkingDelta
 from openclaw.outbound.blocks import BlockChunker
-from openclaw.outbound.drafts import LONGEST, DraftStream
+from openclaw.outbound.stream import LONGEST, DraftStream
 
 
 class HeldClock:

@@ -9,8 +9,7 @@ import pytest
 
 from openclaw.config.load import parse_config
 from openclaw.outbound.chunking import Limits
-from openclaw.outbound.prefix import Speaker
-from openclaw.outbound.reply import MediaRef, ReplyShape, failure_notice, parts_for, reply_shape
+from openclaw.outbound.reply import MediaRef, ReplyShape, Speaker, failure_notice, parts_for, reply_shape
 
 SIGNAL = {"channel": "signal", "to": "signal:+15550000042", "accountId": "default"}
 

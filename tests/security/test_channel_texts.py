@@ -32,7 +32,7 @@ from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.inbound.prompt_text import EnvelopeOptions, channel_name, envelope, sender_label
 from openclaw.routing import resolve_route
 from openclaw.sessions.keys import key_problem
-from openclaw.sessions.notes import SessionNotes
+from openclaw.sessions.system_events import SessionNotes
 from tests.security.test_text_sources import DISGUISES, HARMLESS, MARKS, SOURCE, marks_in, whole_prompt
 from tests.support.clock import HeldClock
 

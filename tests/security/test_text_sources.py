@@ -57,8 +57,8 @@ from openclaw.scheduler.hooks import HookTurn as HookRun
 from openclaw.scheduler.hooks import wrapped
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
-from openclaw.sessions.notes import SessionNotes
 from openclaw.sessions.prompt_prefix import is_internal, system_line
+from openclaw.sessions.system_events import SessionNotes
 from openclaw.tools.exec.approvals import PendingApproval
 from tests.support.clock import HeldClock
 
@@ -511,7 +511,7 @@ PROMPT_MAKERS = {
     },
     "Incoming": {
         "gateway/http/openai_run.py", "gateway/methods/agent.py", "gateway/methods/chat.py", "gateway/nodes/events.py",
-        "inbound/pipeline.py", "scheduler/turns.py", "teamwork/between.py",
+        "inbound/pipeline.py", "scheduler/turns.py", "teamwork/send.py",
     },
     "notes.add": {
         "agent/prepare.py", "gateway/gateway.py", "gateway/http/tools_invoke.py", "gateway/methods/system.py",
@@ -520,9 +520,9 @@ PROMPT_MAKERS = {
     },
     "notes.put": {
         "gateway/methods/cron.py", "gateway/nodes/events.py", "scheduler/cron.py",
-        "scheduler/hook_runs.py", "scheduler/tool.py",
+        "scheduler/hooks.py", "scheduler/tool.py",
     },
-    "system_line": {"inbound/pipeline.py", "sessions/notes.py"},
+    "system_line": {"inbound/pipeline.py", "sessions/system_events.py"},
 }  # fmt: skip
 """The files that put text into a prompt. Whoever adds one adds what it lets in to ``OTHERS`` above."""
 

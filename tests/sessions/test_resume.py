@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from openclaw.runs.session_change import NotResumable, choose, resume
 from openclaw.sessions.reset import PreviousSession, ensure_fresh, previous_sessions, rotate
-from openclaw.sessions.resume import NotResumable, choose, resume
 
 from .stores import AGENT, FileStores, file_stores
 from .test_reset import AFTER, BEFORE, FACTS, KEY

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from openclaw.tools.base import ToolContext
-from openclaw.tools.process_registry import ProcessRegistry
+from openclaw.tools.process import ProcessRegistry
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw.tools.html_text import read_page
+from openclaw.tools.web import read_page
 
 URL = "https://example.org/a/"
 

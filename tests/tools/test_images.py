@@ -9,10 +9,9 @@ import zlib
 import pytest
 from PIL import Image
 
+from openclaw import pictures
 from openclaw.file_types import sniff_image
-from openclaw.pictures import MAX_DECODED_BYTES, MAX_JPEG_PIXELS, ImageProblem, smaller_picture
-from openclaw.tools import images
-from openclaw.tools.images import fit_image
+from openclaw.pictures import MAX_DECODED_BYTES, MAX_JPEG_PIXELS, ImageProblem, fit_image, smaller_picture
 
 
 def png(width: int, height: int) -> bytes:
@@ -72,7 +71,7 @@ def test_a_small_file_with_many_pixels_is_never_decoded(
         raise AssertionError(f"{name} was decoded")
 
     monkeypatch.setattr(Image.Image, "load", decoded)
-    monkeypatch.setattr(images, "_shrink", decoded)
+    monkeypatch.setattr(pictures, "_shrink", decoded)
     mime = sniff_image(data)
     assert mime is not None
     with pytest.raises(ImageProblem, match="pixels"):

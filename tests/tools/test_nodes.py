@@ -12,8 +12,7 @@ from PIL import Image
 
 from openclaw.messages import ImageBlock, TextBlock
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
-from openclaw.tools.node_calls import NodeFacts, NodeFailed, UnknownNode
-from openclaw.tools.nodes import SENSORS, NodesTool
+from openclaw.tools.nodes import SENSORS, NodeFacts, NodeFailed, NodesTool, UnknownNode
 
 ATTIC = NodeFacts(
     node_id="a" * 64, display_name="attic", platform="linux", commands=("system.run", "location.get"), connected=True

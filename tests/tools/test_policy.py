@@ -9,7 +9,7 @@ from openclaw.opener import PathRefused
 from openclaw.tools.arguments import validate_arguments
 from openclaw.tools.base import ToolContext
 from openclaw.tools.policy import PROFILES, ToolFilter, ToolSettings, allowed_tools, built_in_tools, profile
-from openclaw.tools.process_registry import ProcessRegistry
+from openclaw.tools.process import ProcessRegistry
 
 NAMES = [
     "read",

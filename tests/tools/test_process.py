@@ -11,8 +11,18 @@ from openclaw.messages import TextBlock
 from openclaw.tools.base import ToolContext, ToolError, ToolResult
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool
-from openclaw.tools.process import ProcessTool, UnknownKey, encode_hex, encode_key, encode_paste, slice_lines
-from openclaw.tools.process_registry import MAX_FINISHED, MAX_RUNNING, ProcessRegistry, ProcessSession
+from openclaw.tools.process import (
+    MAX_FINISHED,
+    MAX_RUNNING,
+    ProcessRegistry,
+    ProcessSession,
+    ProcessTool,
+    UnknownKey,
+    encode_hex,
+    encode_key,
+    encode_paste,
+    slice_lines,
+)
 
 SCOPE = "main|agent:main:main"
 """The scope of the fixture ``context``."""

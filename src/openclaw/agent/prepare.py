@@ -35,7 +35,7 @@ from openclaw.storage.base import BlobStore, MessageBody
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 from openclaw.tools.exec.settings import ExecOverrides
 from openclaw.tools.sandbox.boundary import Boundary
-from openclaw.tools.sandbox.rules import blocked_text
+from openclaw.tools.sandbox.plan import blocked_text
 
 _RETENTION = ("none", "short", "long")
 _OLD_RETENTION = {"5m": "short", "1h": "long"}

@@ -53,7 +53,7 @@ from openclaw.messages import (
 )
 from openclaw.models.cost import added
 from openclaw.models.fallback import ModelFailure
-from openclaw.outbound.messaged import MOST_REMEMBERED, messaged_here
+from openclaw.outbound.reply import MOST_REMEMBERED, messaged_here
 from openclaw.outbound.usage_text import with_footer
 from openclaw.outbound.visible import speech_of
 from openclaw.sessions.tree import message_of

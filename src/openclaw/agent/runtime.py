@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from openclaw.models.base import ModelRequest, OnEvent
     from openclaw.models.catalogue import Catalogue
     from openclaw.models.fallback import Failover
-    from openclaw.sessions.notes import SessionNotes
     from openclaw.sessions.search import TranscriptSearch
+    from openclaw.sessions.system_events import SessionNotes
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.storage.documents import DocumentStore
     from openclaw.tools.base import Tool
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
-    from openclaw.tools.node_calls import NodeCalls
-    from openclaw.tools.process_registry import ProcessRegistry
+    from openclaw.tools.nodes import NodeCalls
+    from openclaw.tools.process import ProcessRegistry
 
 
 class ForeignTools(Protocol):

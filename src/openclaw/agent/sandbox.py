@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.skills.library import skill_folders
+from openclaw.agent.skills import skill_folders
 from openclaw.config.agents import default_agent_id, sandbox_config, wants_sandbox, workspace_dir
 from openclaw.opener import PathOpener
 from openclaw.sessions.keys import agent_of, kind_of

@@ -12,7 +12,7 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.sandbox import MOST_ANCESTORS, comes_from_group
-from openclaw.agent.skills.library import skill_folders
+from openclaw.agent.skills import skill_folders
 from openclaw.config.agents import agent_config, default_agent_id, main_key
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import AgentTools, Tools
@@ -36,7 +36,7 @@ from openclaw.tools.policy import (
     subagent_filter,
 )
 from openclaw.tools.sandbox.boundary import Boundary
-from openclaw.tools.sandbox.rules import names_some, tools_inside
+from openclaw.tools.sandbox.plan import names_some, tools_inside
 
 OWNER_KINDS = ("main", "other", "cron")
 """The kinds of sessions in which nobody but the owner, or what the owner set up, speaks to the agent."""

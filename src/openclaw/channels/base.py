@@ -1,12 +1,15 @@
-"""The ``Channel`` and ``ChannelKind`` protocols, and the records that channels share.
+"""The ``Channel`` and ``ChannelKind`` protocols, what channels share, and how a message is handed in.
 
 A channel is one account on one chat platform. It only translates and transports. Access, sessions, replies and retries
-are decided elsewhere, in the same way for all channels.
+are decided elsewhere, in the same way for all channels. Tokens and passwords of an account are found in the
+configuration, or in the environment.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -18,9 +21,13 @@ from openclaw.clock import Clock
 from openclaw.config.agents import default_agent_id
 from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.config.schema import Config
+from openclaw.config.schema.base import SecretRef
+from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.inbound.message import Inbound, Peer, Route
+from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.reply import OutgoingMessage, SendReceipt
 from openclaw.paths import normalize_agent_id
+from openclaw.redact import know
 from openclaw.storage.base import BlobStore
 from openclaw.storage.documents import DocumentStore
 
@@ -252,3 +259,50 @@ class AccountStatus(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
         """The status as a mapping. Flags are always there; events that never happened are left out."""
         flags = {name: getattr(self, name) for name in ("enabled", "configured", "running", "connected")}
         return {**msgspec.to_builtins(self), **flags}
+
+
+OFFER_AGAIN = Backoff(initial_s=0.5, max_s=8.0, jitter=0.0)
+OFFERS = 5
+"""A message that fails for another reason than the disk is given up after this many attempts."""
+
+
+async def offer(
+    context: ChannelContext, inbound: Inbound, hand_in: Callable[[Inbound], Awaitable[bool | None]] | None = None
+) -> bool:
+    """Returns when the message is on disk, refused or given up. True means that somebody who may write wrote it.
+
+    While the disk fails it tries for ever, so that no message is lost. After any other failure it gives the message up
+    after some attempts, because it would keep back all later ones. The platform is told only after this returns.
+    ``hand_in`` is ``receive`` of the context (``Pipeline.receive``) unless another of its functions is given.
+    """
+    log, attempt, hand_in = context.log, 0, hand_in or context.receive
+    while True:
+        attempt += 1
+        try:
+            return await hand_in(inbound) is not False
+        except OSError as error:
+            log.warning("message %s cannot be kept for now (try %d): %s", inbound.message_id, attempt, error)
+        except Exception as error:
+            if attempt >= OFFERS:
+                log.exception("message %s cannot be taken in and is given up", inbound.message_id)
+                return False
+            log.warning("message %s could not be taken in (try %d): %r", inbound.message_id, attempt, error)
+        await context.clock.sleep(OFFER_AGAIN.delay_s(attempt, random.random))
+
+
+async def secret_of(context: ChannelContext, secret: str | SecretRef | None, where: str, variable: str = "") -> str:
+    """The secret itself. The redactor knows it from now on. Raises ``NotConfigured`` if it cannot be had.
+
+    ``where`` is its key path, ``variable`` the environment variable that the default account falls back to.
+    """
+    try:
+        found = await asyncio.to_thread(resolve_secret, secret, context.environ, where)
+    except SecretUnavailable as missing:
+        raise NotConfigured(str(missing)) from None
+    if not found and context.account.id == DEFAULT_ACCOUNT:
+        found = context.environ.get(variable, "")
+    if not (found or "").strip():
+        raise NotConfigured(f"set {where}")
+    token = (found or "").strip()
+    know([token])
+    return token

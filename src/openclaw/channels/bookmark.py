@@ -1,4 +1,4 @@
-"""How far a channel has got in the events of its platform, kept over restarts."""
+"""How far a channel has got in the events of its platform, kept over restarts; and what it saw or did lately."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections import OrderedDict
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from openclaw.clock import Clock
 from openclaw.paths import make_private_dir
@@ -151,3 +152,24 @@ class BookmarkDocument:
             self._version = await self._documents.version(self._name)
             with contextlib.suppress(DocumentChanged):
                 self._version = await self._documents.put(self._name, data, self._version)
+
+
+Value = TypeVar("Value")
+MAX_KNOWN = 2000
+
+
+class Remembered(Generic[Value]):
+    """The most recent values by key. The oldest are forgotten."""
+
+    def __init__(self, most: int = MAX_KNOWN) -> None:
+        self._values: OrderedDict[str, Value] = OrderedDict()
+        self._most = most
+
+    def get(self, key: str) -> Value | None:
+        return self._values.get(key)
+
+    def put(self, key: str, value: Value) -> None:
+        self._values[key] = value
+        self._values.move_to_end(key)
+        while len(self._values) > self._most:
+            self._values.popitem(last=False)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 from openclaw.cli.client import from_args
-from openclaw.cli.command import CLIENT, Action, Flag, Group, UserError, answer, query
-from openclaw.cli.questions import yes
+from openclaw.cli.command import CLIENT, Action, Flag, Group, UserError, answer, query, yes
 from openclaw.printable import printable
 
 TYPE_CHECKING = False

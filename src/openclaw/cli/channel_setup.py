@@ -6,8 +6,7 @@ import os
 import sys
 
 from openclaw import paths
-from openclaw.cli.command import UserError, answer
-from openclaw.cli.questions import choose, entered, secret, yes
+from openclaw.cli.command import UserError, answer, choose, entered, secret, yes
 from openclaw.cli.terminal import note
 
 TYPE_CHECKING = False

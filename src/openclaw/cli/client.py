@@ -369,7 +369,7 @@ def from_args(args: argparse.Namespace, *, live: bool = False) -> GatewayClient:
 
 def service_started(client: GatewayClient) -> bool:
     """Asks the person at the terminal whether to start a Gateway, and starts it."""
-    from openclaw.cli.questions import yes
+    from openclaw.cli.command import yes
     from openclaw.cli.service import start
 
     if not yes(f"No Gateway is running at {client.target.url}. Start it now?", usual=True):

@@ -1,7 +1,7 @@
-"""How a command is declared, parsed and run.
+"""How a command is declared, parsed and run, and how it asks the person at the terminal.
 
 A command is an ``Action`` or a ``Group`` of actions. Most actions are made by ``query``: one call to the Gateway, whose
-answer is printed. A parser is built only when its action is chosen.
+answer is printed. A parser is built only when its action is chosen. An empty answer to a question takes what is usual.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 
 from openclaw import paths
-from openclaw.cli.terminal import print_json, working
+from openclaw.cli.terminal import note, print_json, working
 from openclaw.printable import printable
 from openclaw.url_text import redact_urls
 
@@ -336,3 +336,51 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
     matches = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
     return matches[0] if matches else None
+
+
+STOPPED = "There was no answer, so this stops here. What was done stays; run the command again to go on."
+TRIES = 20
+
+
+def entered(question: str) -> str:
+    """A line of the person. The question goes to stderr, as all remarks do."""
+    sys.stderr.write(f"{question} ")
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise UserError(f"\n{STOPPED}")
+    return line.strip()
+
+
+def yes(question: str, *, usual: bool) -> bool:
+    for _ in range(TRIES):
+        given = entered(f"{question} [{'Y/n' if usual else 'y/N'}]").lower()
+        if given in ("", "y", "yes", "n", "no"):
+            return given.startswith("y") if given else usual
+        note("Please answer y or n.")
+    raise UserError(STOPPED)
+
+
+def choose(question: str, options: list[str], usual: int) -> int:
+    """The place of the option that the person chose by its number."""
+    note(question)
+    for number, option in enumerate(options, start=1):
+        note(f"  {number}. {option}")
+    for _ in range(TRIES):
+        given = entered(f"Number [{usual + 1}]:")
+        if not given:
+            return usual
+        if given.isascii() and given.isdigit() and 0 < int(given) <= len(options):
+            return int(given) - 1
+        note(f"Please give a number from 1 to {len(options)}.")
+    raise UserError(STOPPED)
+
+
+def secret(question: str) -> str:
+    """A line that is not shown while it is typed. Empty: the person changed their mind."""
+    import getpass
+
+    try:
+        return getpass.getpass(f"{question}: ").strip()
+    except EOFError:
+        raise UserError(f"\n{STOPPED}") from None

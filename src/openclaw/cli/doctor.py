@@ -18,8 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from openclaw import __version__, paths
 from openclaw.cli import service
 from openclaw.cli import target as targets
-from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, UserError
-from openclaw.cli.questions import yes
+from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, UserError, yes
 from openclaw.cli.terminal import paint, print_json
 from openclaw.config.load import read_config
 from openclaw.printable import printable
@@ -250,8 +249,7 @@ def _sessions(state: Path) -> Iterator[Finding]:
 
 
 def _generation(state: Path) -> Iterator[Finding]:
-    from openclaw.storage.files.generation import check_generation, missing_stores
-    from openclaw.storage.files.newer_state import Unreadable
+    from openclaw.storage.files.newer_state import Unreadable, check_generation, missing_stores
     from openclaw.storage.files.session_store import sessions_folders
 
     folders = sessions_folders(str(state), read_config(paths.config_path(), os.environ).config.session.store)

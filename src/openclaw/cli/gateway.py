@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
         use_dev_profile()
     if args.env_file:
-        from openclaw.cli.service_env import use_env
+        from openclaw.cli.service import use_env
 
         use_env(args.env_file, os.environ)
     import gc

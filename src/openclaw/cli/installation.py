@@ -11,8 +11,7 @@ import sys
 
 from openclaw import __version__, paths
 from openclaw.cli import service
-from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer
-from openclaw.cli.questions import yes
+from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer, yes
 from openclaw.cli.terminal import note, paint, print_json, working
 from openclaw.printable import printable
 
@@ -279,7 +278,7 @@ def uninstall(args: argparse.Namespace) -> int:
         note("There is nothing to remove.")
         return 0
     kept = [] if args.state or everything or not os.path.isdir(state) else [f"Kept: {state}, with your conversations."]
-    head = "\n".join(["This would be removed:" if args.dry_run else "This is going to be removed:", *kept])
+    head = "\n".join([*kept, "This would be done:" if args.dry_run else "This is going to be done:"])
     return _carry_out(args, head, steps, {"method": method, "stateDir": state})
 
 

@@ -6,8 +6,7 @@ import os
 import sys
 
 from openclaw import paths
-from openclaw.cli.command import UserError, answer, nearest
-from openclaw.cli.questions import choose
+from openclaw.cli.command import UserError, answer, choose, nearest
 from openclaw.cli.terminal import note, print_json, show_progress
 from openclaw.printable import printable
 

@@ -7,9 +7,8 @@ import sys
 
 from openclaw import paths
 from openclaw.cli.client import from_args
-from openclaw.cli.command import CLIENT, GATEWAY, JSON, Action, Flag, Group, UserError, answer
+from openclaw.cli.command import CLIENT, GATEWAY, JSON, Action, Flag, Group, UserError, answer, yes
 from openclaw.cli.local_models import install, list_local, refresh_gateway, remove
-from openclaw.cli.questions import yes
 from openclaw.cli.terminal import note, paint, print_json
 from openclaw.printable import printable
 

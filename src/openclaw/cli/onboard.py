@@ -11,8 +11,7 @@ import sys
 from openclaw import paths
 from openclaw.cli import service
 from openclaw.cli.chat import DEMO
-from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, UserError
-from openclaw.cli.questions import choose, secret, yes
+from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, UserError, choose, secret, yes
 from openclaw.cli.terminal import note, paint, print_json
 from openclaw.printable import printable
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openclaw import paths
-from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError
-from openclaw.cli.questions import yes
+from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, yes
 from openclaw.cli.terminal import paint, print_json
 from openclaw.clock import SystemClock
 from openclaw.config.agents import agent_ids, default_agent_id, main_session_key, sandbox_config, wants_sandbox
@@ -19,10 +18,8 @@ from openclaw.config.load import read_config
 from openclaw.config.schema import Config
 from openclaw.paths import normalize_agent_id
 from openclaw.printable import printable
-from openclaw.tools.sandbox.boundary import Boundary
-from openclaw.tools.sandbox.folder import SandboxRecord, list_sandboxes, remove_sandbox
-from openclaw.tools.sandbox.plan import SandboxPlan, make_plan, sandbox_root, scope_of
-from openclaw.tools.sandbox.rules import PLACES, tools_inside
+from openclaw.tools.sandbox.boundary import Boundary, SandboxRecord, list_sandboxes, remove_sandbox
+from openclaw.tools.sandbox.plan import PLACES, SandboxPlan, make_plan, sandbox_root, scope_of, tools_inside
 
 if TYPE_CHECKING:
     import argparse

@@ -58,7 +58,7 @@ def run_audit(args: argparse.Namespace) -> int:
 def _with_probe(subject: Subject, report: AuditReport) -> AuditReport:
     import asyncio
 
-    from openclaw.security.probe import Probe, ProbedGateway
+    from openclaw.security.gateway_checks import Probe, ProbedGateway
 
     target = targets.resolve()
     if target.local and targets.running_gateway() is None:

@@ -19,8 +19,8 @@ from openclaw.cli.command import (
     UserError,
     answer,
     query,
+    yes,
 )
-from openclaw.cli.questions import yes
 from openclaw.cli.session_names import find_session, given_key
 from openclaw.cli.target import resolve
 from openclaw.cli.terminal import CountedWork, note, paint, print_json, working

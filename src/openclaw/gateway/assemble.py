@@ -46,15 +46,16 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import DiskCheck, Health, build_health
 from openclaw.gateway.http import (
     control_ui,
-    hooks,
     monitoring,
     openai_chat,
     openai_responses,
     rpc,
     sign_in,
     tools_invoke,
+    webhooks,
 )
 from openclaw.gateway.http.sign_in import SignInTickets
+from openclaw.gateway.logs import RunLog
 from openclaw.gateway.messenger import ChannelMessenger
 from openclaw.gateway.methods import (
     agent,
@@ -62,12 +63,10 @@ from openclaw.gateway.methods import (
     browser,
     channels,
     chat,
-    cluster,
     context,
     cron,
     devices,
     exec_approvals,
-    mcp,
     memory,
     messages,
     models,
@@ -86,7 +85,6 @@ from openclaw.gateway.methods.exec_approvals import watch_approvals
 from openclaw.gateway.metrics import Metrics, RunMetrics
 from openclaw.gateway.nodes.nodes import Nodes
 from openclaw.gateway.restart import Restart
-from openclaw.gateway.run_log import RunLog
 from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
@@ -118,12 +116,12 @@ from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import Observer, RunRecord
 from openclaw.scheduler.cron import Cron
 from openclaw.scheduler.heartbeat import Heartbeats
-from openclaw.scheduler.hook_runs import HookRuns
+from openclaw.scheduler.hooks import HookRuns
 from openclaw.scheduler.tool import CronTool
 from openclaw.scheduler.turns import ScheduledTurns
 from openclaw.sessions.keys import SessionRef
-from openclaw.sessions.notes import SessionNotes
 from openclaw.sessions.search import SearchIndex, TranscriptSearch
+from openclaw.sessions.system_events import SessionNotes
 from openclaw.storage.base import (
     END_STATES,
     BlobStore,
@@ -150,8 +148,8 @@ from openclaw.tools.browser.browsers import Browsers
 from openclaw.tools.browser.tool import BrowserTool
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.message import MessagingTool
-from openclaw.tools.process_registry import ProcessRegistry
-from openclaw.tools.sandbox.rules import PLACES
+from openclaw.tools.process import ProcessRegistry
+from openclaw.tools.sandbox.plan import PLACES
 from openclaw.tools.web import WebFetchTool
 from openclaw.tools.web_search import WebSearchTool
 
@@ -171,9 +169,7 @@ METHOD_FAMILIES = (
     context,
     cron,
     devices,
-    system,
     exec_approvals,
-    mcp,
     memory,
     messages,
     models,
@@ -186,10 +182,10 @@ METHOD_FAMILIES = (
     transcripts,
     sessions_methods,
     usage,
-    cluster,
+    system,
 )
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
-HTTP_MODULES = (hooks, monitoring, openai_chat, openai_responses, rpc, sign_in, tools_invoke, control_ui)
+HTTP_MODULES = (webhooks, monitoring, openai_chat, openai_responses, rpc, sign_in, tools_invoke, control_ui)
 """The first route that fits answers. The Control UI fits every path, so it is the last."""
 
 
@@ -341,9 +337,8 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
     try:
         from openclaw.cluster.membership import Membership
         from openclaw.cluster.postgres_claims import PostgresClaims
-        from openclaw.storage.postgres.blobs import PostgresBlobStore
         from openclaw.storage.postgres.database import ClaimEpoch, PostgresDatabase
-        from openclaw.storage.postgres.documents import PostgresDocuments
+        from openclaw.storage.postgres.documents import PostgresBlobStore, PostgresDocuments
         from openclaw.storage.postgres.ledger import PostgresLedger
         from openclaw.storage.postgres.session_store import PostgresSessionStore
         from openclaw.storage.postgres.transcript import PostgresTranscriptStore

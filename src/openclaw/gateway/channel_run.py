@@ -14,12 +14,9 @@ from openclaw.config.schema.channels import AckReaction, TelegramAccount
 from openclaw.events import Event, TextDelta, ThinkingDelta, ToolStarted, ToolUpdated
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.outbound.blocks import BlockChunker, block_settings
-from openclaw.outbound.drafts import DRAFT_CHUNK, DraftStream
-from openclaw.outbound.prefix import Speaker
-from openclaw.outbound.reply import OutgoingMessage, ReplyShape, SendFailed, reply_shape
+from openclaw.outbound.reply import OutgoingMessage, ReplyShape, SendFailed, Speaker, reply_shape
 from openclaw.outbound.reply_files import Files
-from openclaw.outbound.stream import ReplyStream
-from openclaw.outbound.tool_text import run_notice
+from openclaw.outbound.stream import DRAFT_CHUNK, DraftStream, ReplyStream, run_notice
 from openclaw.runs.queue import RunRecord
 
 log = logging.getLogger("openclaw.channels")

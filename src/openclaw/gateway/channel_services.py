@@ -1,10 +1,10 @@
-"""The channels of a Gateway and the worker that delivers to them. They start and stop together."""
+"""The channels of a Gateway, the worker that delivers to them, and their state for status and health answers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from openclaw.storage.base import Fenced
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
+
 
 OUTBOX = "outbox"
 """What the nodes tell each other when there are parts to send. It names no document."""
@@ -118,3 +119,36 @@ class ChannelServices:
     async def _config_changed(self, old: Config, new: Config, changed: list[str]) -> None:
         if new.gateway.reload.mode != "restart":
             await self.channels.config_changed(old, new, changed)
+
+
+def by_channel(channels: ChannelManager) -> dict[str, list[RunningAccount]]:
+    """Groups the accounts by the id of their channel."""
+    grouped: dict[str, list[RunningAccount]] = {}
+    for running in channels.accounts():
+        grouped.setdefault(running.kind.id, []).append(running)
+    return grouped
+
+
+def summary_of(views: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The flags of one channel, from the views of its accounts. It is as well as the best of them."""
+    best = max(views, key=lambda view: (view["connected"], view["running"], view["configured"], view["enabled"]))
+    flags = {name: best[name] for name in ("enabled", "configured", "running", "connected")}
+    return {**flags, "lastError": best["lastError"]} if best.get("lastError") else flags
+
+
+def summary_lines(channels: ChannelManager) -> list[str]:
+    """One line for each channel, such as ``Signal: connected``."""
+    lines: list[str] = []
+    for accounts in by_channel(channels).values():
+        summary = summary_of([running.status.view() for running in accounts])
+        if not summary["enabled"]:
+            state = "disabled"
+        elif not summary["configured"]:
+            state = "not configured"
+        elif summary["connected"]:
+            state = "connected"
+        else:
+            state = "connecting" if summary["running"] else "not running"
+            state += f" ({summary['lastError']})" if summary.get("lastError") else ""
+        lines.append(f"{accounts[0].kind.label}: {state}")
+    return lines

@@ -19,7 +19,7 @@ from openclaw.gateway.server.sockets import Sockets
 from openclaw.paths import sessions_dir
 from openclaw.sessions.keys import SessionRef, canonical_key, shown_key
 from openclaw.storage.base import Compressed
-from openclaw.storage.files.generation import StateWatch
+from openclaw.storage.files.newer_state import StateWatch
 from openclaw.storage.repairs import Repairs
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from openclaw.runs.dispatcher import Dispatcher
     from openclaw.scheduler.cron import Cron
     from openclaw.scheduler.heartbeat import Heartbeats
-    from openclaw.scheduler.hook_runs import HookRuns
+    from openclaw.scheduler.hooks import HookRuns
     from openclaw.scheduler.turns import ScheduledTurns
     from openclaw.sessions.search import TranscriptSearch
     from openclaw.teamwork.team import Team

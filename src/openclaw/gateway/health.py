@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_config, default_agent_id, heartbeat_config, heartbeat_ms
-from openclaw.gateway.views.channels import by_channel, summary_of
+from openclaw.gateway.channel_services import by_channel, summary_of
 from openclaw.gateway.views.session_rows import most_recent
 from openclaw.scheduler.heartbeat import PROMPT
 from openclaw.sessions.keys import shown_key

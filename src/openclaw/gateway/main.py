@@ -46,8 +46,7 @@ from openclaw.gateway.tls import ServerTls, TlsProblem
 from openclaw.paths import config_path, make_private_dir, state_dir
 from openclaw.storage.base import Fenced, StorageRefused
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
-from openclaw.storage.files.generation import check_generation
-from openclaw.storage.files.newer_state import Unreadable
+from openclaw.storage.files.newer_state import Unreadable, check_generation
 from openclaw.storage.files.permissions import Narrowed, narrow
 from openclaw.storage.files.session_store import sessions_folders
 from openclaw.text import counted

@@ -1,28 +1,37 @@
-"""Carries out what the agent's ``message`` tool wants, as a job: also after a crash it is done once and written down.
+"""Sends to people on channels without a run, for the method ``send`` and for the agent's ``message`` tool.
 
-The text goes to the outbox at once. The job writes it to the transcript of its conversation when no run is under way
-there, which may be after the run that sent it.
+A ``Letter`` is written to the ledger with its parts, so it goes out even after a crash. One run id never sends twice.
+``ChannelMessenger`` carries out what the ``message`` tool wants, as a job: the text goes to the outbox at once. The job
+writes it to the transcript of its conversation when no run is under way there, which may be after the run that sent it.
 """
 
 from __future__ import annotations
 
+import mimetypes
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
+from openclaw.agent.run import entry_id
 from openclaw.channels.base import Capabilities
 from openclaw.channels.manager import RunningAccount
 from openclaw.events import Spoken
-from openclaw.gateway import direct_send
-from openclaw.gateway.direct_send import Letter, SendRefused
-from openclaw.inbound.message import Route
+from openclaw.file_types import content_type
+from openclaw.inbound.message import Inbound, Route, Sender
+from openclaw.inbound.notices import injected_message
 from openclaw.outbound.reply import Act, Button, MediaRef, OutgoingMessage, SendFailed, is_delivered
-from openclaw.outbound.reply_files import Files, Unsendable, reply_files, size_limit
+from openclaw.outbound.reply_files import Files, SizeLimit, Unsendable, reply_files, size_limit, within
 from openclaw.outbound.visible import CURRENT, speech_of, visible_text
+from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
+from openclaw.routing import resolve_route
+from openclaw.runs.why_text import delivery_text
+from openclaw.sessions.entry import SessionEntry, normalize_channel
 from openclaw.sessions.keys import SessionRef, is_subagent, parse_agent_key, rest_of, shown_key
 from openclaw.sessions.send_policy import is_blocked
-from openclaw.storage.base import JobRow, LedgerRow, step_id
+from openclaw.storage.base import Accept, JobRow, LedgerRow, MessageBody, step_id
 from openclaw.teamwork.jobs import Jobs
 from openclaw.teamwork.send import announce_route
 from openclaw.tools.base import ToolContext
@@ -30,6 +39,147 @@ from openclaw.tools.message import Action, Attachment, MessageRefused, Order, Pl
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+
+
+WAIT_S = 30.0
+MAX_MEDIA = 10
+MAX_MEDIA_BYTES = 16 * 1024 * 1024
+
+
+class SendRefused(Exception):
+    """Nothing was sent. The text says why."""
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    run_id: str
+    source: str
+    agent_id: str
+    session_key: str
+    """The session that the conversation belongs to."""
+    route: dict[str, Any]
+    text: str = ""
+    media: tuple[MediaRef, ...] = ()
+    reply_to: str = ""
+    buttons: tuple[tuple[Button, ...], ...] = ()
+    act: OutgoingMessage | None = None
+    """What is done to an earlier message, in place of sending one."""
+
+    @property
+    def session(self) -> SessionRef:
+        return SessionRef(self.agent_id, self.session_key)
+
+
+class SendOutcome(msgspec.Struct, frozen=True):
+    answer: dict[str, Any]
+    """It says ``queued`` while the channel is not connected."""
+    error: str = ""
+    """Why the message will never arrive."""
+
+
+def account_for(gateway: Gateway, channel: str | None, account_id: str | None) -> RunningAccount:
+    """The account that sends. Without a channel it is the only one that is configured. Raises ``SendRefused``."""
+    channels = gateway.channel_services.channels
+    configured = list(dict.fromkeys(one.kind.id for one in channels.accounts()))
+    named = normalize_channel(channel) or (configured[0] if len(configured) == 1 else "whatsapp")
+    if named not in configured:
+        raise SendRefused(f"unsupported channel: {named}")
+    running = channels.find(named, account_id)
+    if running is None:
+        accounts = ", ".join(one.account.id for one in channels.accounts(named))
+        raise SendRefused(f'unknown account "{account_id}" of channel {named}; known: {accounts}')
+    return running
+
+
+def session_for(gateway: Gateway, running: RunningAccount, to: str) -> SessionRef:
+    """The session that a conversation belongs to. Raises ``SendRefused`` if ``to`` is nobody on the channel."""
+    try:
+        peer = running.kind.peer(to)
+    except SendFailed as problem:
+        raise SendRefused(str(problem)) from None
+    heard = Inbound(channel=running.kind.id, account_id=running.account.id, peer=peer, sender=Sender(id=peer.id), to=to)
+    resolved = resolve_route(gateway.runtime.config.current, heard)
+    return SessionRef(resolved.agent_id, resolved.session_key)
+
+
+async def fetched_media(gateway: Gateway, addresses: Sequence[str], running: RunningAccount) -> list[MediaRef]:
+    """The files at these addresses, stored for an account that sends them. Raises ``SendRefused``."""
+    limit = size_limit(gateway.runtime.config.current, running.kind.id, running.account.id)
+    addresses = list(dict.fromkeys(addresses))
+    if len(addresses) > MAX_MEDIA:
+        raise SendRefused(f"too many files: {len(addresses)}; at most {MAX_MEDIA}")
+    media: list[MediaRef] = []
+    for address in addresses:
+        try:
+            data = await fetch(address, FetchLimits(max_bytes=MAX_MEDIA_BYTES, timeout_s=30))
+        except FetchRefused as refused:
+            raise SendRefused(f"mediaUrl {address[:200]} was not fetched: {refused}") from None
+        name = urlsplit(address).path.rpartition("/")[2] or None
+        try:
+            media.append(await stored_media(gateway, data, name, limit))
+        except Unsendable as problem:
+            raise SendRefused(f"mediaUrl {address[:200]} was not sent: {problem}") from None
+    return media
+
+
+async def stored_media(gateway: Gateway, data: bytes, name: str | None, limit: SizeLimit, mime: str = "") -> MediaRef:
+    """A file to send, stored. Raises ``Unsendable`` if it is too large for the channel."""
+    mime = content_type(data, mime or mimetypes.guess_type(name or "")[0] or "")
+    data, mime, name = await within(data, mime, name or "", limit)
+    return MediaRef(blob=await gateway.runtime.blobs.put(data), mime_type=mime, file_name=name or None)
+
+
+async def post(gateway: Gateway, letter: Letter) -> tuple[LedgerRow, bool]:
+    """Writes the letter down. Returns False if that was done before."""
+    accept = Accept(
+        run_id=letter.run_id,
+        dedupe_key=f"send|{letter.run_id}",
+        agent_id=letter.agent_id,
+        session_key=letter.session_key,
+        session_id="",
+        source=letter.source,
+        route=letter.route,
+        body=MessageBody(text=letter.text),
+    )
+    return await gateway.notices.post(
+        accept, [letter.text], letter.media, reply_to=letter.reply_to, buttons=letter.buttons, act=letter.act
+    )
+
+
+async def delivery_outcome(gateway: Gateway, row: LedgerRow) -> SendOutcome:
+    """Waits for the delivery and reports it."""
+    parts = await gateway.channel_services.delivery.wait(row.id, WAIT_S)
+    message_id = next((part.message_id for part in reversed(parts) if part.message_id), row.run_id)
+    answer = {"runId": row.run_id, "channel": row.route["channel"], "messageId": message_id}
+    if dead := next((part for part in parts if part.state == "dead"), None):
+        return SendOutcome(answer, delivery_text(dead))
+    if waiting := next((part for part in parts if part.state != "sent"), None):
+        return SendOutcome(
+            {**answer, "queued": True, "reason": delivery_text(waiting) or "the channel is not connected"}
+        )
+    if bare := next((part for part in parts if part.error), None):
+        answer["warning"] = f"a file was not sent: {bare.error}"
+    return SendOutcome(answer)
+
+
+async def open_session(gateway: Gateway, session: SessionRef) -> None:
+    """Makes the session's entry if there is none."""
+    now = gateway.runtime.clock.now_ms()
+
+    def change(entry: SessionEntry | None) -> SessionEntry:
+        return entry or SessionEntry(sessionId=str(uuid.uuid4()), updatedAt=now)
+
+    await gateway.runtime.sessions.update(session.agent_id, session.key, change)
+
+
+async def mirror(gateway: Gateway, letter: Letter) -> None:
+    """Writes the text to the transcript, so that the agent knows what went out in its name. It is written once.
+
+    It waits until no run of the session is under way. A session that is gone gets nothing.
+    """
+    text = letter.text or f"[{len(letter.media)} file(s)]"
+    message = injected_message(text, gateway.runtime.clock.now_ms())
+    await gateway.notices.write(letter.session, message, entry_id(letter.run_id, "sent"))
+
 
 KIND = "message"
 MOST_PARENTS = 8
@@ -53,7 +203,7 @@ class ChannelMessenger:
         if order.dry_run:
             return {"status": "ok", "dryRun": True, **_shown(letter.route), "sessionKey": shown_key(letter.session_key)}
         if letter.act is None:
-            await direct_send.open_session(self._gateway, letter.session)
+            await open_session(self._gateway, letter.session)
         job = JobRow(
             id=job_id,
             kind=KIND,
@@ -64,18 +214,18 @@ class ChannelMessenger:
             created_at=self._gateway.runtime.clock.now_ms(),
         )
         await self._jobs.save(job)
-        row, _ = await direct_send.post(self._gateway, letter)
+        row, _ = await post(self._gateway, letter)
         self._jobs.start(job)
         return await self._told(row, context)
 
     async def _carry_on(self, job: JobRow) -> None:
         letter = msgspec.convert(job.state, Letter)
-        await direct_send.post(self._gateway, letter)  # It may have been cut off before that.
+        await post(self._gateway, letter)  # It may have been cut off before that.
         if letter.act is None:
-            await direct_send.mirror(self._gateway, letter)
+            await mirror(self._gateway, letter)
 
     async def _told(self, row: LedgerRow, context: ToolContext) -> dict[str, Any]:
-        outcome = await direct_send.outcome(self._gateway, row)
+        outcome = await delivery_outcome(self._gateway, row)
         told = {**outcome.answer, **_shown(row.route), "sessionKey": shown_key(row.session_key)}
         if await self._is_here(row, context):
             told["here"] = True
@@ -100,7 +250,7 @@ class ChannelMessenger:
             raise MessageRefused("target required: this run belongs to no conversation on a channel")
         channel = order.channel or (here.channel if here else "")
         account = order.account_id or (here.account_id if here and here.channel == channel else "")
-        running = direct_send.account_for(gateway, channel or None, account or None)
+        running = account_for(gateway, channel or None, account or None)
         if (lack := _lack(order.action, running.kind.capabilities)) is not None:
             raise MessageRefused(f"{running.kind.label} cannot {lack}")
         if order.buttons and not running.kind.capabilities.buttons:
@@ -108,7 +258,7 @@ class ChannelMessenger:
         there = Place(
             channel=running.kind.id, account_id=running.account.id, to=order.target or (here.to if here else "")
         )
-        session = direct_send.session_for(gateway, running, there.to)
+        session = session_for(gateway, running, there.to)
         same = here is not None and _same(running, here, there)
         before, behind = marks_for(config.tools.message, order.action, here, there, same=same)
         entry = await gateway.runtime.sessions.get(session.agent_id, session.key)
@@ -147,9 +297,7 @@ class ChannelMessenger:
         if attachment is None:
             return list(files.media)
         try:
-            made = await direct_send.stored_media(
-                self._gateway, attachment.data, attachment.name, limit, attachment.mime_type
-            )
+            made = await stored_media(self._gateway, attachment.data, attachment.name, limit, attachment.mime_type)
         except Unsendable as problem:
             raise MessageRefused(f"the file was not sent: {problem}") from None
         return [*files.media, made]

@@ -16,7 +16,7 @@ from openclaw.gateway.http.rpc import NdjsonSink
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.events import Client, ClientInfo
 from openclaw.rights import ADMIN
-from openclaw.storage.files.generation import check_generation
+from openclaw.storage.files.newer_state import check_generation
 from openclaw.storage.files.session_store import sessions_folders
 
 

@@ -12,7 +12,7 @@ from openclaw.agent.runtime import Runtime
 from openclaw.config.schema import Config
 from openclaw.inbound.access import ChannelSettings
 from openclaw.inbound.attachments import Image
-from openclaw.inbound.command_text import Listening
+from openclaw.inbound.directives import Listening
 from openclaw.inbound.message import Inbound
 from openclaw.models.catalogue import Catalogue
 from openclaw.rights import NO_RIGHTS, Right

@@ -34,11 +34,11 @@ from openclaw.inbound.access import (
     sender_rights,
 )
 from openclaw.inbound.attachments import within_reach
-from openclaw.inbound.command_text import Listening, is_abort, is_control_message, may_be_command
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
 from openclaw.inbound.dedupe import Dedupe, dedupe_key, run_id_of
+from openclaw.inbound.directives import Listening, is_abort, is_control_message, may_be_command
 from openclaw.inbound.gate import (
     QUICKLY_SEARCHED,
     PendingHistory,

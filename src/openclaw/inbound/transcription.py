@@ -25,8 +25,8 @@ from openclaw.foreign_text import disarmed_name
 from openclaw.http_body import read_bounded
 from openclaw.inbound.message import Inbound, Media
 from openclaw.models.base import Model, ModelError
+from openclaw.models.cost import SpokenText
 from openclaw.models.keys import Keys, provider_config
-from openclaw.models.speech import SpokenText
 from openclaw.storage.base import BlobStore
 from openclaw.text import clipped, shortened
 from openclaw.tools.exec.environment import command_environment

@@ -20,9 +20,9 @@ import msgspec
 from openclaw.file_types import sniff_image
 from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
+from openclaw.pictures import MAX_SOURCE_BYTES, ImageProblem, fit_image, off_loop
 from openclaw.text import clipped
 from openclaw.tools.base import ToolResult
-from openclaw.tools.images import MAX_SOURCE_BYTES, ImageProblem, fit_image, off_loop
 
 LONGEST_NAME = 64
 LONGEST_SERVER = 24

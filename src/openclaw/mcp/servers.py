@@ -11,7 +11,7 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
-from openclaw.config.schema.mcp import McpServer
+from openclaw.config.schema.tools import McpServer
 from openclaw.mcp.connection import ServerConnection
 from openclaw.mcp.foreign_tool import SEPARATOR, ForeignTool, tool_result
 from openclaw.messages import TextBlock, ToolSpec

@@ -24,8 +24,7 @@ from openclaw.memory.embedders import (
     Purpose,
     unpaid,
 )
-from openclaw.memory.files import MemoryFile, memory_files
-from openclaw.memory.index import MOST_VECTORS, Counts, Hit, MemoryIndex, MemoryQuery, packed
+from openclaw.memory.index import MOST_VECTORS, Counts, Hit, MemoryFile, MemoryIndex, MemoryQuery, memory_files, packed
 from openclaw.paths import normalize_agent_id
 
 log = logging.getLogger("openclaw.memory")

@@ -1,4 +1,4 @@
-"""The catalogue of models with their windows and limits, and the choice of a default model."""
+"""The catalogue of models with their windows, limits and prices, and the choice of a default model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from openclaw.models.catalogue_data import LOCAL_PROVIDER, MODEL_ALIASES, MODELS
 from openclaw.models.cli_backend import backend_of, cli_model
 from openclaw.models.detect import find_models
 from openclaw.models.keys import canonical_provider, find_source, provider_config, read_profiles
-from openclaw.models.local.downloads import find_download, installed_models
-from openclaw.models.local.gguf import context_length
+from openclaw.models.local.downloads import context_length, find_download, installed_models
 from openclaw.models.local.install import INSTALL_COMMAND, is_installed, weights_path
 from openclaw.models.local.tool_text import TOOL_FORMAT
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from openclaw.config.schema import Config
     from openclaw.config.schema.models import ModelConfig, ProviderConfig
     from openclaw.config.store import ConfigStore
+
 
 log = logging.getLogger(__name__)
 

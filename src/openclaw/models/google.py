@@ -27,7 +27,7 @@ from openclaw.models import convert, thinking
 from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
 from openclaw.models.convert import PartState, build_history
 from openclaw.models.http import BlockBuilder, MessageBuilder, SseEvent, WireRequest, idle_timeout_s
-from openclaw.models.openai_shared import number
+from openclaw.models.openai_chat import number
 
 BASE_URL = "https://generativelanguage.googleapis.com/v1beta"
 MAX_ID = 64

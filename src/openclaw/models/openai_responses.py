@@ -26,7 +26,7 @@ from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
 from openclaw.models.compat import quirks_of
 from openclaw.models.convert import PartState, build_history
 from openclaw.models.http import BlockBuilder, MessageBuilder, SseEvent, WireRequest
-from openclaw.models.openai_shared import (
+from openclaw.models.openai_chat import (
     add_temperature,
     add_tools,
     data_url,

@@ -20,8 +20,8 @@ from openclaw.tools.exec.approvals import ApprovalRules, BadRules
 from openclaw.tools.exec.environment import command_environment, wanted_variables, working_directory
 from openclaw.tools.exec.settings import ExecOverrides, ExecSettings, command_policy
 from openclaw.tools.exec.tool import NeedsApproval, check_command
-from openclaw.tools.node_calls import APPROVAL_REQUIRED, DENIED
-from openclaw.tools.process_registry import ProcessRegistry, ProcessSession
+from openclaw.tools.nodes import APPROVAL_REQUIRED, DENIED
+from openclaw.tools.process import ProcessRegistry, ProcessSession
 from openclaw.tools.shell_process import ShellCommand
 
 MAX_OUTPUT_CHARS = 200_000

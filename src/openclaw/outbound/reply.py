@@ -1,21 +1,84 @@
-"""Turns a reply into the messages that a channel delivers, and defines what passes between the outbox and channels."""
+"""Turns a reply into the messages that a channel delivers, and defines what passes between the outbox and channels.
+
+``responsePrefix`` is put before a reply. What the agent wrote to the same conversation with the message tool is not
+said twice.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
+from unicodedata import category
 
 import msgspec
 
+from openclaw.config.agents import agent_config
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import SlackAccount
+from openclaw.events import Event, ToolEnded
 from openclaw.outbound.blocks import BlockRef
 from openclaw.outbound.chunking import Limits, limits_for
-from openclaw.outbound.prefix import Speaker, prefixed, response_prefix
-from openclaw.outbound.silence import is_silent
+from openclaw.outbound.silence import HEARTBEAT_OK, is_silent
 from openclaw.outbound.visible import CURRENT
 from openclaw.storage.base import OutboxPart
+
+AUTO = "auto"
+"""The agent's name in brackets."""
+_VARIABLE = re.compile(r"\{([a-zA-Z][a-zA-Z0-9.]{0,40})\}")
+_DATE = re.compile(r"-\d{8}\Z")
+
+
+class Speaker(msgspec.Struct, frozen=True, kw_only=True):
+    """Who answers."""
+
+    agent_id: str
+    model: str = ""
+    """As ``provider/model``."""
+    thinking: str = ""
+
+
+def short_model(model: str) -> str:
+    """``openai/gpt-5.2`` → ``gpt-5.2``: without the provider, a date and ``-latest``."""
+    return _DATE.sub("", model.rpartition("/")[2]).removesuffix("-latest")
+
+
+def response_prefix(config: Config, channel: str, account_id: str | None, speaker: Speaker) -> str:
+    """The prefix of the account, or else of all messages. Empty means none, also where ``""`` is configured."""
+    account = account_settings(config, channel, account_id)
+    own = account.response_prefix if account is not None else None
+    template = own if own is not None else config.messages.response_prefix
+    agent = agent_config(config, speaker.agent_id)
+    name = (agent.identity.name if agent is not None else None) or ""
+    if not template:
+        return ""
+    if template == AUTO:
+        return f"[{name}]" if name else ""
+    return _filled(template, speaker, name)
+
+
+def _filled(template: str, speaker: Speaker, name: str) -> str:
+    provider = speaker.model.partition("/")[0] if "/" in speaker.model else ""
+    values = {
+        "model": short_model(speaker.model),
+        "modelfull": speaker.model,
+        "provider": provider,
+        "thinkinglevel": speaker.thinking or "off",
+        "think": speaker.thinking or "off",
+        "identity.name": name,
+        "identityname": name,
+    }
+    # What is unknown stays as it is written, so that the owner sees what is wrong.
+    return _VARIABLE.sub(lambda found: values.get(found[1].lower()) or found[0], template)
+
+
+def prefixed(text: str, prefix: str) -> str:
+    """The text behind the prefix, unless it begins with it or says nothing."""
+    if not prefix or not text.strip() or text.strip() == HEARTBEAT_OK or text.startswith(prefix):
+        return text
+    return f"{prefix} {text}"
+
 
 NOT_DELIVERED = frozenset({"", "webchat", "internal", "last", "none"})
 """Channels of routes whose readers get the reply as events and from the transcript."""
@@ -222,3 +285,34 @@ def parts_for(
 def failure_notice(error: str | None) -> str:
     """The notice that a person on a channel gets when a run failed."""
     return f"⚠️ {(error or 'Something went wrong while answering.').strip()}"
+
+
+TOOL = "message"
+_TEXT = ("message", "content", "text", "caption")
+LEAST_REPEATED = 10
+"""A shorter text may be the same by chance."""
+MOST_REMEMBERED = 200
+
+
+def messaged_here(event: Event) -> str | None:
+    """The text of a message that a tool sent to this conversation. It may be empty beside a file. None: it is none."""
+    if not isinstance(event, ToolEnded) or event.message.tool_name != TOOL:
+        return None
+    match event.message.details:
+        case {"action": "send" | "reply" | "thread-reply", "here": True, "status": "ok" | "accepted"}:
+            return next((str(event.arguments[name]) for name in _TEXT if event.arguments.get(name)), "")
+        case _:
+            return None
+
+
+def is_repeated(text: str, messaged: Sequence[str]) -> bool:
+    """Whether the agent has said this already with the tool, or more, or less."""
+    said = _plain(text) if messaged else ""
+    return len(said) >= LEAST_REPEATED and any(
+        said in other or other in said for other in map(_plain, messaged) if len(other) >= LEAST_REPEATED
+    )
+
+
+def _plain(text: str) -> str:
+    """A text without what does not count when two are compared: case, blanks and emoji."""
+    return " ".join("".join(char for char in text.lower() if category(char) not in ("So", "Sk")).split())

@@ -1,7 +1,9 @@
-"""Sends a reply while it is being written: its finished blocks, and notices of what the agent does.
+"""Shows a reply while it is being written: its finished blocks, a draft that changes in place, and notices of tools.
 
-Each message is an outbox part that is stored before it is sent. A block says how far it goes in its answer. So the end
-of the run sends only the rest, and after a crash the blocks that were stored are not sent again.
+Each block is an outbox part that is stored before it is sent. It says how far it goes in its answer. So the end of the
+run sends only the rest, and after a crash the blocks that were stored are not sent again. The finished reply is sent
+like any other. Only the newest state of a draft matters: states that come faster than the channel takes them are left
+out. In sessions with ``/verbose`` people on a channel are told of the tools that the agent uses.
 """
 
 from __future__ import annotations
@@ -12,21 +14,35 @@ import logging
 import mimetypes
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from openclaw.clock import Clock, wait_within
-from openclaw.events import AssistantEnded, AssistantStarted, Event, Spoken, TextDelta, ToolStarted
+from openclaw.config.schema.agents import BlockChunk
+from openclaw.events import (
+    AssistantEnded,
+    AssistantStarted,
+    CompactionEnded,
+    Event,
+    Spoken,
+    TextDelta,
+    ThinkingDelta,
+    ToolEnded,
+    ToolStarted,
+)
+from openclaw.messages import TextBlock
 from openclaw.outbound.blocks import JOINERS, BlockChunker, BlockRef, BlockSettings, Coalescer, ReplyBlock, file_digest
 from openclaw.outbound.media_lines import closed_up, is_web
-from openclaw.outbound.messaged import MOST_REMEMBERED, is_repeated, messaged_here
-from openclaw.outbound.reply import MediaRef, ReplyShape, parts_for
+from openclaw.outbound.reasoning import reasoning_message
+from openclaw.outbound.reply import MOST_REMEMBERED, MediaRef, ReplyShape, is_repeated, messaged_here, parts_for
 from openclaw.outbound.reply_files import MOST_FILES, FilesOf
+from openclaw.redact import redact
 from openclaw.storage.base import Ledger, LedgerRow, OutboxPart, OutboxRow
 from openclaw.storage.disk_errors import until_written
+from openclaw.text import shortened
 
 log = logging.getLogger("openclaw.outbound")
 
@@ -327,3 +343,138 @@ class _Answer:
         hashed = self._hashed.copy()
         hashed.update(more.encode("utf-8", "surrogatepass"))
         return file_digest(hashed, list(self._named)[:files])
+
+
+THROTTLE_S = 0.3
+"""The least time between two states."""
+LONGEST = 16_000
+"""A longer text is no longer shown as a draft."""
+DRAFT_CHUNK = BlockChunk(min_chars=200, max_chars=800)
+"""The pieces by which a draft grows in the mode ``block``."""
+
+
+class DraftStream:
+    """Follows one run. Call ``event`` for each event and ``end`` once, when the run has ended."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        show: Callable[[str], Awaitable[bool]],
+        *,
+        chunker: BlockChunker | None = None,
+        with_reasoning: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._clock = clock
+        self._show = show
+        """Shows a text in place of the last one, and takes it away if the text is empty. False: it cannot."""
+        self._with_reasoning = with_reasoning
+        self._chunker = chunker
+        self._said: list[str] = []
+        self._thoughts: list[str] = []
+        self._size = 0
+        self._shown = ""
+        self._woken = asyncio.Event()
+        self._ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    def event(self, event: Event) -> None:
+        if self._ended:
+            return
+        match event:
+            case AssistantStarted():
+                self._said, self._thoughts, self._size = [], [], 0
+                if self._chunker is not None:
+                    self._chunker.start()
+                return
+            case TextDelta(delta):
+                self._add(self._said, self._grown(delta))
+            case ThinkingDelta(delta) if self._with_reasoning():
+                self._add(self._thoughts, delta)
+            case _:
+                return
+        self._woken.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._work(), name="draft")
+
+    async def end(self) -> None:
+        """Takes the draft away. Nothing is shown after that."""
+        self._ended = True
+        self._woken.set()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+            if self._shown:
+                await self._show("")
+
+    def _add(self, to: list[str], text: str) -> None:
+        to.append(text)
+        self._size += len(text)
+
+    def _grown(self, delta: str) -> str:
+        if self._chunker is None:
+            return delta
+        self._chunker.feed(delta)
+        return "".join(f"{block.gap or ''}{block.text}" for block in self._chunker.drain(force=False))
+
+    def _state(self) -> str:
+        text = "".join(self._said).strip()
+        return text or reasoning_message("".join(self._thoughts))
+
+    async def _work(self) -> None:
+        while not self._ended and self._size <= LONGEST:
+            self._woken.clear()
+            text = self._state()
+            if text and text != self._shown:
+                if not await self._show(text):
+                    self._ended = True
+                    return
+                self._shown = text
+                await self._clock.sleep(THROTTLE_S)
+            if not self._ended:
+                await self._woken.wait()
+
+
+MOST_OUTPUT = 8000
+"""Longer results are cut, because they fill the screen of a phone many times over."""
+_META = 120
+# fmt: off
+_EMOJI = {
+    "exec": "🛠️", "read": "📖", "write": "✍️", "edit": "📝", "process": "🧰", "browser": "🌐", "web_fetch": "🌐",
+    "web_search": "🔎", "memory_search": "🧠", "memory_get": "🧠", "message": "✉️", "cron": "⏰", "image": "🖼️",
+    "sessions_send": "🗨️", "sessions_spawn": "🧑‍🔧", "canvas": "🖼️", "nodes": "📱",
+}
+# fmt: on
+_TELLING = ("command", "path", "file_path", "url", "query", "action", "name", "to", "target", "text")
+"""Arguments that say most about a call, in the order in which they are looked for."""
+
+
+def run_notice(event: Event, verbose: str) -> str:
+    """The notice about an event of a run. Empty if there is none at this level (``off``, ``on`` or ``full``)."""
+    if verbose not in ("on", "full"):
+        return ""
+    match event:
+        case ToolStarted(name=name, arguments=arguments):
+            return tool_summary(name, arguments)
+        case ToolEnded(message=message, arguments=arguments) if verbose == "full":
+            text = "\n".join(block.text for block in message.content if isinstance(block, TextBlock)).strip()
+            return f"{tool_summary(message.tool_name, arguments)}\n{_fenced(text)}"
+        case CompactionEnded(entry_id=entry, count=count) if entry is not None:
+            return f"🧹 Auto-compaction complete (count {count})."
+        case _:
+            return ""
+
+
+def tool_summary(name: str, arguments: dict[str, Any]) -> str:
+    """``📖 Read: `notes.md```"""
+    label = name.replace("_", " ").capitalize()
+    said = next((arguments[key] for key in _TELLING if isinstance(arguments.get(key), str) and arguments[key]), "")
+    meta = shortened(redact(str(said)), _META).replace("`", "'")
+    head = f"{_EMOJI.get(name, '🧩')} {label}"
+    return f"{head}: `{meta}`" if meta else head
+
+
+def _fenced(text: str) -> str:
+    if not text:
+        return "(no output)"
+    text = redact(text if len(text) <= MOST_OUTPUT else text[: MOST_OUTPUT - 1] + "…")
+    fence = "````" if "```" in text else "```"
+    return f"{fence}txt\n{text}\n{fence}"

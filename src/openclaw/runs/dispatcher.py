@@ -21,8 +21,7 @@ from openclaw.config.agents import default_agent_id
 from openclaw.config.schema import Config
 from openclaw.events import Event, MessageWaits, SteeringInjected
 from openclaw.messages import INTERNAL, TextBlock, UserMessage
-from openclaw.outbound.prefix import Speaker
-from openclaw.outbound.reply import is_delivered, reply_shape
+from openclaw.outbound.reply import Speaker, is_delivered, reply_shape
 from openclaw.outbound.reply_files import Files
 from openclaw.redact import redact
 from openclaw.runs.compactions import Compactions

@@ -1,7 +1,7 @@
 """How a session ends and how its key gets the next one: the reset rules, what is carried over, the new session.
 
 ``/new``, ``/reset``, the daily and idle resets, ``sessions.reset`` and cron all come through this file. No function
-here changes the old transcript; ``sessions/resume.py`` brings an old session back.
+here changes the old transcript; ``runs/session_change.py`` brings an old session back.
 """
 
 from __future__ import annotations

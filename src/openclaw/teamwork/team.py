@@ -12,9 +12,8 @@ from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.session_change import StillActive, delete_session
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import AbortReason
-from openclaw.teamwork.between import BetweenSessions
 from openclaw.teamwork.jobs import Jobs
-from openclaw.teamwork.send import Conversations, SessionsSendTool
+from openclaw.teamwork.send import BetweenSessions, Conversations, SessionsSendTool
 from openclaw.teamwork.session_tools import (
     AgentsListTool,
     SessionsHistoryTool,
@@ -22,8 +21,7 @@ from openclaw.teamwork.session_tools import (
     SessionStatusTool,
     SessionViews,
 )
-from openclaw.teamwork.subagents import SessionsSpawnTool, Subagents
-from openclaw.teamwork.subagents_command import SubagentsCommand
+from openclaw.teamwork.subagents import SessionsSpawnTool, Subagents, SubagentsCommand
 from openclaw.tools.base import Tool
 
 

@@ -16,9 +16,9 @@ import msgspec
 from openclaw.file_types import sniff_image
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
 from openclaw.opener import FileMissing, PathOpener
+from openclaw.pictures import MAX_SOURCE_BYTES, ImageProblem, fit_image
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
-from openclaw.tools.images import MAX_SOURCE_BYTES, ImageProblem, fit_image
 
 MAX_PAGE_LINES = 2000
 MAX_PAGE_BYTES = 50 * 1024

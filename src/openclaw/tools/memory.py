@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from openclaw.config.schema.agents import MemorySearch
-from openclaw.memory.files import CURATED, memory_root, shown_name
-from openclaw.memory.index import Hit, folded, words
+from openclaw.memory.index import CURATED, Hit, folded, memory_root, shown_name, words
 from openclaw.memory.search import AgentMemory, MemoryResults
 from openclaw.messages import ToolSpec
 from openclaw.opener import FileMissing, PathOpener

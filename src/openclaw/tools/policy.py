@@ -16,9 +16,8 @@ from openclaw.tools.exec.approvals import ApprovalRules, Approvals
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.files import EditTool, ReadTool, WriteTool
-from openclaw.tools.node_calls import NodeCalls
-from openclaw.tools.process import ProcessTool
-from openclaw.tools.process_registry import ProcessRegistry
+from openclaw.tools.nodes import NodeCalls
+from openclaw.tools.process import ProcessRegistry, ProcessTool
 
 if TYPE_CHECKING:
     from openclaw.tools.sandbox.boundary import Boundary

@@ -28,12 +28,12 @@ from openclaw.agent.compaction.compaction import (
 )
 from openclaw.agent.compaction.pins import PinRefused, add_pin, pins_of, remove_pin
 from openclaw.agent.compaction.summary import NO_HISTORY, SPLIT_SEPARATOR, WITHOUT_MODEL, part_share
-from openclaw.agent.compaction.undo import go_back, preview, undo
 from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, CompactionResult, Leaving
 from openclaw.config.load import build
 from openclaw.events import CompactionEnded, CompactionStarted
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import ModelError
+from openclaw.runs.compactions import go_back, preview, undo
 from tests.agent.scripted import call, says
 from tests.agent.stored_session import HANGS, StoredSession, Summaries
 

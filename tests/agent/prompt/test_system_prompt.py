@@ -12,7 +12,7 @@ import pytest
 from openclaw.agent.prompt.sections import SandboxFacts
 from openclaw.agent.prompt.system_prompt import PromptFacts, build_system_prompt, turn_facts
 from openclaw.agent.prompt.workspace_snapshot import load_bootstrap
-from openclaw.agent.skills.library import SkillsPrompt
+from openclaw.agent.skills import SkillsPrompt
 from openclaw.config.schema import Config
 from openclaw.messages import ToolSpec
 from openclaw.models.base import Model

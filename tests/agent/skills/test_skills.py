@@ -12,8 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.agent.skills.library import bundled_dir, find_skills, judged_skills, skill_folders, skills_prompt
-from openclaw.agent.skills.skill_file import BadSkill, parse_header, parse_skill
+from openclaw.agent.skills import (
+    BadSkill,
+    bundled_dir,
+    find_skills,
+    judged_skills,
+    parse_header,
+    parse_skill,
+    skill_folders,
+    skills_prompt,
+)
 from openclaw.config.schema import Config
 
 Settings = dict[str, Any]

@@ -25,8 +25,7 @@ from openclaw.agent.spend.budget import (
     refusal,
     reset_text,
 )
-from openclaw.agent.spend.reservations import CallEstimate, Reservation, Reservations, most_output
-from openclaw.agent.spend.spend import Totals
+from openclaw.agent.spend.spend import CallEstimate, Reservation, Reservations, Totals, most_output
 from openclaw.config.load import build
 from openclaw.config.schema.agents import Budget
 from openclaw.messages import (

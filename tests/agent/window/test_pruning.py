@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.agent.window.pruning import Pruner, cache_filled_at, effective, has_cache, prune, ttl_ms
+from openclaw.agent.window.window import Pruner, cache_filled_at, effective, has_cache, prune, ttl_ms
 from openclaw.config.schema.agents import ContextPruning
 from openclaw.messages import (
     AssistantMessage,

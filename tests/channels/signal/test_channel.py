@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from openclaw.channels.base import OFFERS
 from openclaw.channels.kind import ChannelKinds
 from openclaw.channels.manager import ChannelManager
-from openclaw.channels.offer import OFFERS
 from openclaw.channels.signal.channel import SignalChannel
 from openclaw.channels.signal.kind import SignalKind
 from openclaw.clock import SystemClock

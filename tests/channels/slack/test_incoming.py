@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.channels.slack.emoji import emoji_name
+from openclaw.channels.slack.channel import emoji_name
 from openclaw.channels.slack.incoming import (
     Bot,
     SlackDeletion,

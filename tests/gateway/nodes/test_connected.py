@@ -12,7 +12,7 @@ from openclaw.config.schema.gateway import GatewayNodes
 from openclaw.gateway.nodes import connected
 from openclaw.gateway.nodes.connected import MAX_NODES, MAX_PENDING, ConnectedNodes, NodeConnection, answer_of
 from openclaw.gateway.nodes.nodes import matching
-from openclaw.tools.node_calls import NodeFacts, NodeFailed
+from openclaw.tools.nodes import NodeFacts, NodeFailed
 
 
 class Wire:

@@ -8,10 +8,10 @@ import pytest
 
 from openclaw.agent.spend.report import cost_text
 from openclaw.agent.spend.spend import Totals
-from openclaw.inbound.command_text import Listening
 from openclaw.inbound.commands.handle import HANDLERS
 from openclaw.inbound.commands.management import read_value
 from openclaw.inbound.commands.registry import COMMANDS, listed, near_miss
+from openclaw.inbound.directives import Listening
 from openclaw.inbound.incoming import Continue, Handled
 from openclaw.outbound.usage_text import money, percent, token_count
 from openclaw.sessions.keys import SessionRef

@@ -15,10 +15,9 @@ import msgspec
 import pytest
 
 from openclaw.gateway.auth.authorise import right_of
-from openclaw.inbound.command_text import Listening
 from openclaw.inbound.commands.registry import COMMANDS
 from openclaw.inbound.commands.settings import elevated_allowed
-from openclaw.inbound.directives import KINDS
+from openclaw.inbound.directives import KINDS, Listening
 from openclaw.inbound.incoming import Continue, Facts, Handled, Outcome
 from openclaw.rights import GUEST, NO_RIGHTS, OWNER, Right, rights_of_client
 from openclaw.storage.base import MessageBody

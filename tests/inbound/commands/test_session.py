@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from openclaw.config.load import build
-from openclaw.inbound.command_text import DIRECT_CHAT, Listening
 from openclaw.inbound.commands.models import leading_model
 from openclaw.inbound.commands.session import find_reset
+from openclaw.inbound.directives import DIRECT_CHAT, Listening
 from openclaw.inbound.incoming import Continue, Handled
 from openclaw.models.catalogue import Catalogue
 from tests.inbound.commands.desk import CONFIG, Desk, MakeDesk

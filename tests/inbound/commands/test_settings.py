@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.inbound.command_text import Listening
+from openclaw.inbound.directives import Listening
 from openclaw.inbound.incoming import Continue, Handled
 from openclaw.runs.queue import QueueWish
 from openclaw.storage.base import MessageBody

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from openclaw.models.local import install
-from openclaw.models.local.gguf import context_length
+from openclaw.models.local.downloads import context_length
 from openclaw.models.local.install import (
     InstallError,
     explain_failure,

@@ -12,9 +12,8 @@ from openclaw.storage.files.documents import FileDocuments
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
-from openclaw.storage.postgres.blobs import PostgresBlobStore
 from openclaw.storage.postgres.database import PostgresDatabase
-from openclaw.storage.postgres.documents import PostgresDocuments
+from openclaw.storage.postgres.documents import PostgresBlobStore, PostgresDocuments
 from openclaw.storage.postgres.ledger import PostgresLedger
 from openclaw.storage.postgres.session_store import PostgresSessionStore
 from openclaw.storage.postgres.transcript import PostgresTranscriptStore

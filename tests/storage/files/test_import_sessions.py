@@ -13,9 +13,15 @@ import pytest
 
 from openclaw.clock import SystemClock
 from openclaw.storage.base import TranscriptRef
-from openclaw.storage.files.generation import StateWatch, check_generation, hidden_sessions, missing_stores
 from openclaw.storage.files.import_sessions import ImportedSession, import_sessions
-from openclaw.storage.files.newer_state import ARCHIVE, Unreadable
+from openclaw.storage.files.newer_state import (
+    ARCHIVE,
+    StateWatch,
+    Unreadable,
+    check_generation,
+    hidden_sessions,
+    missing_stores,
+)
 from openclaw.storage.files.session_store import FileSessionStore, sessions_folders
 from openclaw.storage.files.transcript import FileTranscriptStore
 

@@ -20,9 +20,8 @@ from openclaw.config.schema.system import Browser, BrowserSsrfPolicy
 from openclaw.messages import ImageBlock, TextBlock
 from openclaw.tools.arguments import validate_arguments
 from openclaw.tools.base import ToolContext, ToolResult
-from openclaw.tools.browser.browsers import Browsers
+from openclaw.tools.browser.browsers import PROGRAMS, Browsers
 from openclaw.tools.browser.guard import checked_resolver
-from openclaw.tools.browser.launch import PROGRAMS
 from openclaw.tools.browser.tool import BrowserTool
 
 FORM = """<title>Order</title><h1>Your order</h1>

@@ -18,8 +18,7 @@ from aiohttp import web
 
 from openclaw.config.schema.system import BrowserProfile
 from openclaw.tools.base import ToolError
-from openclaw.tools.browser.browsers import MOST_TABS
-from openclaw.tools.browser.launch import BrowserUnavailable, find_program
+from openclaw.tools.browser.browsers import MOST_TABS, BrowserUnavailable, find_program
 from tests.support.clock import HeldClock
 from tests.tools.browser.support import (
     Driver,

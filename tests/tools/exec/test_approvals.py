@@ -26,7 +26,7 @@ from openclaw.tools.exec.approvals import (
 )
 from openclaw.tools.exec.settings import CommandPolicy, ExecOverrides, ExecSettings, HostRules, command_policy
 from openclaw.tools.exec.tool import ExecTool
-from openclaw.tools.process_registry import ProcessRegistry
+from openclaw.tools.process import ProcessRegistry
 
 ECHO = os.path.realpath(shutil.which("echo") or "")
 

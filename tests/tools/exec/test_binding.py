@@ -20,7 +20,7 @@ from openclaw.tools.exec.approvals import ApprovalRules, Approvals
 from openclaw.tools.exec.binding import Changed, bind, held
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool
-from openclaw.tools.process_registry import ProcessRegistry
+from openclaw.tools.process import ProcessRegistry
 from openclaw.tools.shell_process import ShellCommand, spawn
 
 RACES = int(os.environ.get("OPENCLAW_RACES", "40"))

@@ -25,7 +25,7 @@ from openclaw.tools.exec.approvals import ApprovalRules, Approvals
 from openclaw.tools.exec.programs import _RUNS_ARGUMENTS, _RUNS_OTHERS
 from openclaw.tools.exec.settings import ExecOverrides, ExecSettings
 from openclaw.tools.exec.tool import ExecTool
-from openclaw.tools.process_registry import ProcessRegistry
+from openclaw.tools.process import ProcessRegistry
 
 CARRIERS = ("echo x", "ls", "grep x", "true", "/usr/bin/true")
 JOINED = ("; ", ";", " && ", "&&", " || ", " | ", "|", " & ", "&", "\n", "\r\n", " |& ", "\n\n#\n", ";:;", " ;\t")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openclaw.clock import SystemClock
 from openclaw.gateway.methods.exec_approvals import question_text
 from openclaw.tools.exec.approvals import ApprovalRequest, Approvals
-from openclaw.tools.exec.question import MAX_SHOWN, fenced, is_visible, visible
+from openclaw.tools.exec.binding import MAX_SHOWN, fenced, is_visible, visible
 
 CASES = int(os.environ.get("OPENCLAW_QUESTION_CASES", "200"))
 

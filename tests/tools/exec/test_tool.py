@@ -15,7 +15,7 @@ from openclaw.messages import TextBlock
 from openclaw.tools.base import ToolContext, ToolError, ToolResult
 from openclaw.tools.exec.settings import ASK_LEVELS, SECURITY_LEVELS, ExecSettings, strictest
 from openclaw.tools.exec.tool import ExecTool
-from openclaw.tools.process_registry import ProcessRegistry
+from openclaw.tools.process import ProcessRegistry
 from tests.support.clock import MovableClock
 
 SCOPE = "main|agent:main:main"

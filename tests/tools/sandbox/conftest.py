@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from openclaw.tools.sandbox.limits import remove_control_group
+from openclaw.tools.sandbox.launch import remove_control_group
 
 from .support import MADE
 

@@ -17,7 +17,7 @@ from openclaw.config.schema.agents import SandboxPrune
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.policy import ToolSettings, built_in_tools
-from openclaw.tools.process_registry import ProcessRegistry
+from openclaw.tools.process import ProcessRegistry
 from openclaw.tools.sandbox.boundary import Boundary
 from openclaw.tools.sandbox.launch import missing
 from openclaw.tools.sandbox.plan import make_plan

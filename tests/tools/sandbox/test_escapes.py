@@ -17,7 +17,7 @@ import pytest
 from openclaw.messages import TextBlock
 from openclaw.opener import PathRefused
 from openclaw.tools.base import ToolError
-from openclaw.tools.sandbox.limits import ControlGroup
+from openclaw.tools.sandbox.launch import ControlGroup
 
 from .support import Inside, needs_bubblewrap
 

@@ -29,7 +29,7 @@ from openclaw.agent.prompt.workspace_snapshot import (
     WorkspaceSnapshot,
     effective_max_chars,
 )
-from openclaw.agent.skills.library import SkillsPrompt, only
+from openclaw.agent.skills import SkillsPrompt, only
 from openclaw.agent.window.tokens import overhead_tokens
 from openclaw.clock import named_zone
 from openclaw.config.agents import agent_config, heartbeat_config, model_aliases, primary_model

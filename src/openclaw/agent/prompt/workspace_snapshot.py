@@ -11,7 +11,7 @@ from typing import BinaryIO, TypeAlias
 
 import msgspec
 
-from openclaw.agent.skills.library import (
+from openclaw.agent.skills import (
     BUNDLED,
     SkillsPrompt,
     folders_in,

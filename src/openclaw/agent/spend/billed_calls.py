@@ -23,14 +23,12 @@ from openclaw.agent.prepare import agent_settings
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.budget import Payer, reserve
 from openclaw.agent.spend.report import agent_bill, prices
-from openclaw.agent.spend.reservations import CallEstimate, Reservation
-from openclaw.agent.spend.spend import BILL
+from openclaw.agent.spend.spend import BILL, CallEstimate, Reservation
 from openclaw.memory.embedders import EMBEDDING_PRICES, Embedder, EmbeddingRefused, embedding_tokens
 from openclaw.messages import AssistantMessage, Usage
 from openclaw.models.base import Counted, ModelError, ModelRequest, OnEvent, Price, StreamEvent
-from openclaw.models.cost import priced_usage
+from openclaw.models.cost import SpokenText, highest_cost, priced_usage, speech_usage
 from openclaw.models.fallback import Candidates, for_model
-from openclaw.models.speech import SpokenText, highest_cost, speech_usage
 from openclaw.paths import make_private_dir, sessions_dir
 from openclaw.storage.base import Transcript
 

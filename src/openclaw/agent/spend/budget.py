@@ -12,8 +12,16 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.report import DAY_MS, agent_bill, last_days, prices, transcript_path
-from openclaw.agent.spend.reservations import EXPECTED_OUTPUT, LEAST_OUTPUT, CallEstimate, Reservation, sum_of
-from openclaw.agent.spend.spend import FileSpend, Totals, total_of
+from openclaw.agent.spend.spend import (
+    EXPECTED_OUTPUT,
+    LEAST_OUTPUT,
+    CallEstimate,
+    FileSpend,
+    Reservation,
+    Totals,
+    sum_of,
+    total_of,
+)
 from openclaw.config.agents import agent_config, user_zone
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import Budget

@@ -30,7 +30,7 @@ from openclaw.messages import (
 from openclaw.models.base import Model
 from openclaw.models.convert import FAILED, is_blank, json_text, pair, without_failed
 from openclaw.models.http import strip_lone_surrogates
-from openclaw.tools.images import MAX_SIDE
+from openclaw.pictures import MAX_SIDE
 
 INTER_SESSION = "[Inter-session message]"
 LONGEST_SOURCE = 200

@@ -20,8 +20,8 @@ import msgspec
 from openclaw.file_types import sniff_image
 from openclaw.messages import ImageBlock, Message, TextBlock, UserBlock, UserMessage, user_text
 from openclaw.opener import PathOpener, PathRefused
+from openclaw.pictures import MAX_SIDE, MAX_SOURCE_BYTES, ImageProblem, fit_image, off_loop
 from openclaw.tools.files import ReadTool
-from openclaw.tools.images import MAX_SIDE, MAX_SOURCE_BYTES, ImageProblem, fit_image, off_loop
 
 if TYPE_CHECKING:
     from openclaw.agent.prepare import Prepared

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest
+from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest, offer, secret_of
 from openclaw.channels.bluebubbles.incoming import (
     EMOJI,
     BbAttachment,
@@ -30,7 +30,7 @@ from openclaw.channels.bluebubbles.incoming import (
     interpret,
 )
 from openclaw.channels.bluebubbles.kind import chat_guid
-from openclaw.channels.credentials import secret_of
+from openclaw.channels.bookmark import Remembered
 from openclaw.channels.media import (
     MB,
     NotFetched,
@@ -41,8 +41,6 @@ from openclaw.channels.media import (
     read_within,
     safe_file_name,
 )
-from openclaw.channels.offer import offer
-from openclaw.channels.remembered import Remembered
 from openclaw.channels.webhook import ConversationOrder, ReadReceipts, answered, is_same
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.channels import BlueBubblesAccount

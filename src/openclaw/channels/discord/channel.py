@@ -20,8 +20,7 @@ import aiohttp
 import msgspec
 
 from openclaw import redact
-from openclaw.channels.base import ChannelContext, NotConfigured
-from openclaw.channels.credentials import secret_of
+from openclaw.channels.base import ChannelContext, NotConfigured, offer, secret_of
 from openclaw.channels.discord.connection import (
     DiscordConnection,
     DiscordFailed,
@@ -49,7 +48,6 @@ from openclaw.channels.discord.incoming import (
 )
 from openclaw.channels.discord.kind import DiscordKind, parse_address
 from openclaw.channels.media import kept_file, of_admitted, opus_seconds
-from openclaw.channels.offer import offer
 from openclaw.config.schema.channels import DiscordAccount
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.backoff import Backoff

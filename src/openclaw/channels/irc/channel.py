@@ -18,12 +18,11 @@ from typing import Any
 
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured
+from openclaw.channels.base import ChannelContext, NotConfigured, offer
 from openclaw.channels.irc.connection import ConnectionLost, IrcConnection, Login
 from openclaw.channels.irc.incoming import fallback_id, interpret
 from openclaw.channels.irc.kind import IrcAddress, parse_address
 from openclaw.channels.irc.protocol import BadLine, Line, is_nick, lines_of, text_room
-from openclaw.channels.offer import offer
 from openclaw.clock import wait_within
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured
+from openclaw.channels.base import ChannelContext, NotConfigured, offer
 from openclaw.channels.matrix.client import (
     UNKNOWN_TOKEN,
     LoggedIn,
@@ -41,7 +41,6 @@ from openclaw.channels.matrix.incoming import (
 )
 from openclaw.channels.matrix.kind import homeserver_of, parse_address, user_of
 from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, kept_file, of_admitted, safe_file_name
-from openclaw.channels.offer import offer
 from openclaw.channels.webhook import ReadReceipts
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema.base import SecretRef

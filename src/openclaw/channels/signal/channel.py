@@ -15,9 +15,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext
+from openclaw.channels.base import ChannelContext, offer
 from openclaw.channels.media import files_to_send, of_admitted
-from openclaw.channels.offer import offer
 from openclaw.channels.signal.connection import (
     Daemon,
     DaemonFailed,

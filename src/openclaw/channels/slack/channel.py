@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+import unicodedata
 from functools import partial
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -15,8 +17,8 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext, WebhookAnswer, WebhookRequest
-from openclaw.channels.credentials import secret_of
+from openclaw.channels.base import ChannelContext, WebhookAnswer, WebhookRequest, offer, secret_of
+from openclaw.channels.bookmark import Remembered
 from openclaw.channels.media import (
     MB,
     NotFetched,
@@ -27,9 +29,8 @@ from openclaw.channels.media import (
     read_within,
     safe_file_name,
 )
-from openclaw.channels.offer import offer
-from openclaw.channels.remembered import Remembered
 from openclaw.channels.slack.connection import (
+    Challenge,
     Directory,
     Lanes,
     SlackApi,
@@ -37,10 +38,10 @@ from openclaw.channels.slack.connection import (
     SlackSocket,
     SocketFrame,
     SocketLost,
+    is_signed,
     raise_if_refused,
+    read_request,
 )
-from openclaw.channels.slack.emoji import emoji_name
-from openclaw.channels.slack.events_api import Challenge, is_signed, read_request
 from openclaw.channels.slack.incoming import (
     STAMP,
     Bot,
@@ -63,6 +64,39 @@ from openclaw.inbound.message import Media, Route
 from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
+
+# fmt: off
+NAMES = {
+    "👍": "+1", "👎": "-1", "❤": "heart", "😂": "joy", "🎉": "tada", "👏": "clap", "🙏": "pray", "🔥": "fire",
+    "👀": "eyes", "✅": "white_check_mark", "✔": "heavy_check_mark", "❌": "x", "🚀": "rocket", "💯": "100",
+    "🤔": "thinking_face", "😀": "grinning", "😃": "smiley", "😄": "smile", "😁": "grin", "😅": "sweat_smile",
+    "🙂": "slightly_smiling_face", "😉": "wink", "😊": "blush", "😍": "heart_eyes", "😎": "sunglasses", "😢": "cry",
+    "😭": "sob", "😡": "rage", "😱": "scream", "😴": "sleeping", "🤷": "shrug", "🙌": "raised_hands", "👋": "wave",
+    "👌": "ok_hand", "💪": "muscle", "🤝": "handshake", "✨": "sparkles", "⭐": "star", "⚠": "warning",
+    "❓": "question", "❗": "exclamation", "⏳": "hourglass_flowing_sand", "⌛": "hourglass", "🦞": "lobster",
+    "🐛": "bug", "💡": "bulb", "📌": "pushpin", "📎": "paperclip", "🔒": "lock", "☕": "coffee", "🍕": "pizza",
+    "🎂": "birthday", "💀": "skull", "🤖": "robot_face", "🧠": "brain", "🛑": "octagonal_sign", "🆗": "ok",
+    "➕": "heavy_plus_sign",
+}
+# fmt: on
+_NAME = re.compile(r"[a-z0-9_+'-]{1,100}")
+_SIGNS_APART = re.compile("[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]")
+"""Variation selectors and skin tones. Slack's names have none."""
+
+
+def emoji_name(emoji: str) -> str | None:
+    """The name of ``👍``, ``:+1:`` or ``+1``. None if Slack can have no such emoji."""
+    text = emoji.strip()
+    if _NAME.fullmatch(name := text.strip(":").lower()):
+        return name
+    sign = _SIGNS_APART.sub("", text)
+    if sign in NAMES:
+        return NAMES[sign]
+    if len(sign) != 1:
+        return None
+    name = unicodedata.name(sign, "").lower().replace(" ", "_")
+    return name if _NAME.fullmatch(name) else None
+
 
 RECONNECT = Backoff(initial_s=1.0, max_s=30.0)
 CHECK_S = 300.0

@@ -1,15 +1,19 @@
-"""The connection to Slack: calls of the Web API, the WebSocket of Socket Mode, and what was looked up.
+"""The connection to Slack: calls of the Web API, the WebSocket of Socket Mode, and requests of the Events API.
 
 The WebSocket is read here and not by the client in ``slack_sdk``. That one hands every envelope to a task of its own,
-so that messages overtake each other. It also keeps an unbounded queue, and tries a refused token for ever.
+so that messages overtake each other. It also keeps an unbounded queue, and tries a refused token for ever. Requests of
+the Events API (``mode: "http"``) have a signature, which is checked here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
 
 import aiohttp
 import msgspec
@@ -18,9 +22,10 @@ from slack_sdk.socket_mode.response import SocketModeResponse
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from openclaw.channels.base import NotConfigured
-from openclaw.channels.remembered import Remembered
-from openclaw.channels.slack.incoming import SlackEvent, Surroundings, people_in, room_kind, spoken
+from openclaw.channels.base import NotConfigured, WebhookRequest
+from openclaw.channels.bookmark import Remembered
+from openclaw.channels.slack.incoming import SlackEvent, SlashCommand, Surroundings, people_in, room_kind, spoken
+from openclaw.channels.webhook import is_same
 from openclaw.outbound.reply import SendFailed
 
 TIMEOUT_S = 30.0
@@ -295,3 +300,56 @@ def _facts(answer: dict[str, Any]) -> dict[str, Any]:
                 return {"unknown": True}
         case _:
             return {"unknown": True}
+
+
+OLDEST_S = 300
+"""An older request may be one that somebody recorded and sends again."""
+MOST_FIELDS = 100
+
+
+class Challenge(msgspec.Struct, frozen=True, kw_only=True):
+    """Slack asks whether the address is ours."""
+
+    challenge: str = ""
+
+
+class _Posted(msgspec.Struct, frozen=True, kw_only=True):
+    type: str = ""
+    challenge: str = ""
+    event: SlackEvent = SlackEvent()
+
+
+SlackRequest: TypeAlias = SlackEvent | SlashCommand | Challenge
+
+_decode_request = msgspec.json.Decoder(_Posted).decode
+
+
+def is_signed(request: WebhookRequest, secret: str, now_s: float) -> bool:
+    """Whether Slack sent the request, and just now."""
+    stamp = request.headers.get("x-slack-request-timestamp", "")
+    if not (stamp.isascii() and stamp.isdigit()) or abs(now_s - int(stamp[:15])) > OLDEST_S:
+        return False
+    signed = b"v0:" + stamp.encode() + b":" + request.body
+    wanted = hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+    return is_same(request.headers.get("x-slack-signature", ""), f"v0={wanted}")
+
+
+def read_request(request: WebhookRequest) -> SlackRequest | None:
+    """What a signed request tells. None: nothing that we use, such as a pressed button.
+
+    Raises ``ValueError`` if it cannot be read.
+    """
+    if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        fields = dict(parse_qsl(request.body.decode("utf-8", "replace"), max_num_fields=MOST_FIELDS))
+        return msgspec.convert(fields, SlashCommand) if "command" in fields else None
+    try:
+        posted = _decode_request(request.body)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    match posted.type:
+        case "url_verification":
+            return Challenge(challenge=posted.challenge)
+        case "event_callback":
+            return posted.event
+        case _:
+            return None

@@ -16,10 +16,8 @@ from typing import Any
 
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest
-from openclaw.channels.credentials import secret_of
+from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest, offer, secret_of
 from openclaw.channels.media import kept_file, of_admitted
-from openclaw.channels.offer import offer
 from openclaw.channels.telegram.api import POLL_S, UPDATE_KINDS, BotApi, BotApiFailed, FileRefused, open_api
 from openclaw.channels.telegram.incoming import (
     EditEvent,

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest
-from openclaw.channels.credentials import secret_of
+from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest, offer, secret_of
+from openclaw.channels.bookmark import Remembered
 from openclaw.channels.media import (
     MB,
     NotFetched,
@@ -28,8 +28,6 @@ from openclaw.channels.media import (
     read_within,
     safe_file_name,
 )
-from openclaw.channels.offer import offer
-from openclaw.channels.remembered import Remembered
 from openclaw.channels.webhook import ConversationOrder, ReadReceipts, answered, is_same
 from openclaw.channels.whatsapp.incoming import (
     Confirmed,

@@ -11,10 +11,9 @@ from openclaw.config.schema.agents import Agents, RouteBinding
 from openclaw.config.schema.base import OpenMap, Record
 from openclaw.config.schema.channels import Channels
 from openclaw.config.schema.gateway import GatewayConfig
-from openclaw.config.schema.mcp import Mcp
 from openclaw.config.schema.messages import Messages, Session
 from openclaw.config.schema.models import Auth, Models
-from openclaw.config.schema.tools import Tools
+from openclaw.config.schema.tools import Mcp, Tools
 
 
 class Config(Record):

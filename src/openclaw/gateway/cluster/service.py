@@ -15,11 +15,10 @@ from aiohttp import web
 from openclaw.cluster.claims import CHANNEL, SCHEDULER, SESSION, session_name
 from openclaw.cluster.links import PATIENCE_S, RETRY_S, Link, LinkLost, Links, PartSender, RemoteFailure
 from openclaw.gateway.cluster.relay import ClusterRelay
-from openclaw.gateway.cluster.remote_calls import MOST_HOPS, answer_remote, hand_on
+from openclaw.gateway.cluster.remote_calls import MOST_HOPS, answer_remote, hand_on, place_of, session_of
 from openclaw.gateway.cluster.remote_channels import RemoteChannels
 from openclaw.gateway.cluster.remote_messages import RemoteMessages
 from openclaw.gateway.server.params import decode_any, encode, encode_response
-from openclaw.gateway.server.places import place_of, session_of
 from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
 from openclaw.storage.base import END_STATES, Fenced
 from openclaw.tools.exec.approvals import LostApproval, UnknownApproval

@@ -14,8 +14,8 @@ from openclaw.channels.manager import PATHS
 from openclaw.cluster.claims import SCHEDULER
 from openclaw.gateway.channel_services import OUTBOX
 from openclaw.gateway.methods.exec_approvals import tell_lost
-from openclaw.scheduler import heartbeat, hook_runs
-from openclaw.sessions import notes
+from openclaw.scheduler import heartbeat, hooks
+from openclaw.sessions import system_events
 from openclaw.storage.base import Fenced
 from openclaw.storage.disk_errors import until_written
 from openclaw.tools.exec.approvals import JOURNAL_FILE, JOURNALS
@@ -160,7 +160,7 @@ class SharedState:
             await gateway.channel_services.channels.load_paths()
         if everything or any(name.startswith("nodes/") for name in names):
             await gateway.nodes.pairing.load()
-        if everything or notes.FILE_NAME in names:
+        if everything or system_events.FILE_NAME in names:
             await gateway.runtime.notes.refresh()
             if gateway.scheduler.running:
                 gateway.heartbeats.wake_for_new()
@@ -168,7 +168,7 @@ class SharedState:
             await gateway.heartbeats.load()
         if gateway.scheduler.running:
             gateway.cron.look_again()
-            if everything or hook_runs.FILE_NAME in names:
+            if everything or hooks.FILE_NAME in names:
                 await gateway.hook_runs.follow_new()
 
     def _end_unpaired(self) -> None:

@@ -14,8 +14,8 @@ from openclaw.file_types import sniff_image
 from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.common import RequestRefused
 from openclaw.inbound.attachments import Image
+from openclaw.pictures import ImageProblem, fit_image, off_loop
 from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
-from openclaw.tools.images import ImageProblem, fit_image, off_loop
 
 MAX_IMAGES = 20
 MAX_URL_PARTS = 8

@@ -11,7 +11,7 @@ from openclaw.config.agents import main_session_key
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, require_agent, target_of
 from openclaw.inbound.attachments import BadAttachment, InboundFile, read_images
-from openclaw.inbound.command_text import may_be_command
+from openclaw.inbound.directives import may_be_command
 from openclaw.inbound.incoming import Handled, Incoming, client_facts
 from openclaw.inbound.pipeline import Accepted
 from openclaw.models.thinking import parse_level

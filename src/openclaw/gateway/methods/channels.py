@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import msgspec
 
 from openclaw.channels.manager import RunningAccount
+from openclaw.gateway.channel_services import by_channel, summary_of
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.views.channels import by_channel, summary_of
 from openclaw.rights import GUEST
 
 methods = MethodTable()

@@ -19,7 +19,7 @@ from openclaw.tools.exec.approvals import (
     PendingApproval,
     UnknownApproval,
 )
-from openclaw.tools.exec.question import fenced
+from openclaw.tools.exec.binding import fenced
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

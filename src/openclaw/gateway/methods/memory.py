@@ -15,8 +15,7 @@ from openclaw.config.schema.agents import MemorySearch
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, require_agent
 from openclaw.memory.embedders import EmbeddingFailed
-from openclaw.memory.files import memory_files
-from openclaw.memory.index import MOST_VECTORS
+from openclaw.memory.index import MOST_VECTORS, memory_files
 from openclaw.memory.search import AgentMemory, Fallback, vectors_of
 from openclaw.tools.memory import MOST_RESULTS, facts_of, result_of
 

@@ -10,13 +10,12 @@ import msgspec
 
 from openclaw.gateway.auth.authorise import invoke_refusal
 from openclaw.gateway.auth.node_pairing import TooManyNodes
-from openclaw.gateway.nodes.commands import OWN_METHODS, RULES_GET, RULES_SET
-from openclaw.gateway.nodes.connected import MAX_TIMEOUT_MS, NodeAnswer, answer_of
+from openclaw.gateway.nodes.connected import MAX_TIMEOUT_MS, OWN_METHODS, RULES_GET, RULES_SET, NodeAnswer, answer_of
 from openclaw.gateway.nodes.events import take_event
 from openclaw.gateway.nodes.nodes import LONGEST_NAME, MAX_CAPS
 from openclaw.gateway.server.params import NonEmpty, NoParams, NotJson, Params, decode_any
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.tools.node_calls import NodeFacts, NodeFailed, UnknownNode
+from openclaw.tools.nodes import NodeFacts, NodeFailed, UnknownNode
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from openclaw.gateway import direct_send
-from openclaw.gateway.direct_send import Letter, SendOutcome, SendRefused
+from openclaw.gateway import messenger
+from openclaw.gateway.messenger import Letter, SendOutcome, SendRefused
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import (
     MethodCall,
@@ -40,30 +40,30 @@ async def send(call: MethodCall) -> Any:
     gateway = call.gateway
     known = await gateway.runtime.ledger.by_run(call.params.idempotency_key)
     if known is not None and known.source == "send":
-        return _answer(await direct_send.outcome(gateway, known))
+        return _answer(await messenger.delivery_outcome(gateway, known))
     try:
         letter = await _letter(call)
     except SendRefused as refused:
         raise MethodError(str(refused)) from None
-    row, new = await direct_send.post(gateway, letter)
-    outcome = await direct_send.outcome(gateway, row)
+    row, new = await messenger.post(gateway, letter)
+    outcome = await messenger.delivery_outcome(gateway, row)
     if new and not outcome.error:
-        await direct_send.open_session(gateway, letter.session)
-        await direct_send.mirror(gateway, letter)
+        await messenger.open_session(gateway, letter.session)
+        await messenger.mirror(gateway, letter)
     return _answer(outcome)
 
 
 async def _letter(call: MethodCall) -> Letter:
     params: SendParams = call.params
     gateway = call.gateway
-    running = direct_send.account_for(gateway, params.channel, params.account_id)
+    running = messenger.account_for(gateway, params.channel, params.account_id)
     route = Route(channel=running.kind.id, to=params.to.strip(), account_id=running.account.id)
-    target = direct_send.session_for(gateway, running, params.to)
+    target = messenger.session_for(gateway, running, params.to)
     if params.session_key:
         target = target_of(gateway, params.session_key)
     check_send_policy(gateway, target, await entry_of(gateway, target), channel=running.kind.id)
     addresses = [*([params.media_url] if params.media_url else []), *(params.media_urls or [])]
-    media = await direct_send.fetched_media(gateway, addresses, running)
+    media = await messenger.fetched_media(gateway, addresses, running)
     if not params.message.strip() and not media:
         raise MethodError("message or mediaUrl required")
     return Letter(

@@ -6,8 +6,16 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from openclaw.agent.skills.library import BUNDLED, SkillVerdict, find_skills, judged_skills, managed_dir, skill_folders
-from openclaw.agent.skills.skill_file import Skill, SkillNeeds
+from openclaw.agent.skills import (
+    BUNDLED,
+    Skill,
+    SkillNeeds,
+    SkillVerdict,
+    find_skills,
+    judged_skills,
+    managed_dir,
+    skill_folders,
+)
 from openclaw.config.agents import agent_ids, default_agent_id, workspace_dir
 from openclaw.config.secrets import redacted
 from openclaw.gateway.gateway import Gateway

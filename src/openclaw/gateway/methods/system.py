@@ -1,4 +1,4 @@
-"""Methods about the Gateway itself: health, status, presence, logs, missed events and models."""
+"""Methods about the Gateway itself: health, status, its cluster, presence, logs, missed events and models."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import msgspec
 
 from openclaw import __version__
 from openclaw.config.agents import default_agent_id
+from openclaw.gateway.channel_services import summary_lines
 from openclaw.gateway.health import heartbeat_summary
 from openclaw.gateway.logs import DAILY_NAME, log_path
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.replay import LET_GO, Resumption, catch_up, resume
-from openclaw.gateway.views.channels import summary_lines
 from openclaw.gateway.views.session_rows import list_kind, model_defaults, most_recent, row_view
 from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import SessionRow
@@ -231,3 +231,12 @@ async def replay(call: MethodCall) -> Any:
     if sent is None:  # The client reads more slowly than events are published.
         resumption = Resumption(broadcaster.seq, LET_GO)
     return resumption.view(broadcaster, sent or 0)
+
+
+@methods.add("cluster.status", NoParams)
+async def cluster_status(call: MethodCall) -> Any:
+    """The nodes of the cluster: how they do, what they own, and how far behind they are."""
+    cluster = call.gateway.cluster
+    if cluster is None:
+        return {"clustered": False, "nodes": []}
+    return {"clustered": True, **await cluster.status()}

@@ -1,7 +1,10 @@
-"""The nodes that are connected, and the commands that they were asked to carry out.
+"""The nodes that are connected, which commands they may be asked for, and the commands they were asked to carry out.
 
-A command is sent to one connection as ``node.invoke.request`` and answered by that connection with
-``node.invoke.result``. It has exactly one end: the answer, the end of its time, or the end of the connection.
+A node is asked for what it declares and what its platform may have. A command that records its surroundings, or writes
+to people, is in no platform's set. ``gateway.nodes.allowCommands`` adds such commands, ``gateway.nodes.denyCommands``
+takes commands away and wins. A command is sent to one connection as ``node.invoke.request`` and answered by that
+connection with ``node.invoke.result``. It has exactly one end: the answer, the end of its time, or the end of the
+connection.
 """
 
 from __future__ import annotations
@@ -9,17 +12,86 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from openclaw.clock import Clock, wait_within
 from openclaw.config.schema.gateway import GatewayNodes
-from openclaw.gateway.nodes.commands import declared, permitted, platform_of, refusal
 from openclaw.gateway.server.params import NotJson, decode_any
 from openclaw.text import clipped
-from openclaw.tools.node_calls import NodeFacts, NodeFailed
+from openclaw.tools.nodes import SYSTEM_RUN, NodeFacts, NodeFailed
+
+RULES_GET = "system.execApprovals.get"
+RULES_SET = "system.execApprovals.set"
+OWN_METHODS = frozenset({RULES_GET, RULES_SET})
+"""Commands that have methods of their own, which need more than ``node.invoke`` does."""
+LONGEST_NAME = 200
+MAX_DECLARED = 256
+
+_SYSTEM = frozenset({SYSTEM_RUN, "system.which", "system.notify", RULES_GET, RULES_SET, "browser.proxy"})
+_CANVAS = frozenset(
+    f"canvas.{name}"
+    for name in ("present", "hide", "navigate", "eval", "snapshot", "a2ui.push", "a2ui.pushJSONL", "a2ui.reset")
+)
+_HANDHELD = _CANVAS | {
+    *("camera.list", "location.get", "device.info", "device.status", "contacts.search", "calendar.events"),
+    *("reminders.list", "photos.latest", "motion.activity", "motion.pedometer"),
+}
+Platform: TypeAlias = Literal["ios", "android", "macos", "linux", "windows", "unknown"]
+USUAL: dict[Platform, frozenset[str]] = {
+    "ios": _HANDHELD | {"system.notify"},
+    "android": _HANDHELD,
+    "macos": _HANDHELD | _SYSTEM,
+    "linux": _SYSTEM,
+    "windows": _SYSTEM,
+    "unknown": _CANVAS | _SYSTEM | {"camera.list", "location.get"},
+}
+"""What a node of each platform may be asked for without a setting."""
+_PREFIXES: dict[str, Platform] = {
+    "ios": "ios",
+    "android": "android",
+    "mac": "macos",
+    "darwin": "macos",
+    "win": "windows",
+    "linux": "linux",
+}
+_FAMILIES: dict[str, Platform] = {"iphone": "ios", "ipad": "ios", **_PREFIXES}
+
+
+def platform_of(platform: str, family: str | None = None) -> Platform:
+    """The platform that a node names: by how its platform begins, else by its device family."""
+    named, kind = platform.strip().lower(), (family or "").strip().lower()
+    for prefix, meant in _PREFIXES.items():
+        if named.startswith(prefix):
+            return meant
+    for word, meant in _FAMILIES.items():
+        if word in kind:
+            return meant
+    return "unknown"
+
+
+def permitted(platform: Platform, allow: Iterable[str], deny: Iterable[str]) -> frozenset[str]:
+    """What a node of this platform may be asked for, under ``allowCommands`` and ``denyCommands``."""
+    added = {name.strip() for name in allow}
+    return (USUAL[platform] | added) - {name.strip() for name in deny} - {""}
+
+
+def declared(commands: Iterable[str], may: Collection[str]) -> tuple[str, ...]:
+    """The commands that a node says it has, as far as it may be asked for them."""
+    names = dict.fromkeys(name.strip() for name in commands)
+    return tuple(sorted(name for name in list(names)[:MAX_DECLARED] if name in may and len(name) <= LONGEST_NAME))
+
+
+def refusal(command: str, has: Collection[str], may: Collection[str]) -> str | None:
+    """Why a node is not asked for a command, or None."""
+    if command not in may:
+        return "command not allowlisted"
+    if not has:
+        return "node did not declare commands"
+    return None if command in has else "command not declared by node"
+
 
 INVOKE_TIMEOUT_MS = 30_000
 MAX_TIMEOUT_MS = 24 * 3_600_000

@@ -17,9 +17,9 @@ from openclaw.cluster.links import LINK_PATH
 from openclaw.config.schema import Config
 from openclaw.gateway.auth.origin import PeerAddress, peer_of, site_refusal
 from openclaw.gateway.auth.shared_auth import start_problem
-from openclaw.gateway.http.channel_webhooks import serve_webhook
 from openclaw.gateway.http.common import HttpRefusal, caller_refusal, not_found
 from openclaw.gateway.http.control_ui import page_names
+from openclaw.gateway.http.webhooks import serve_webhook
 from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
 from openclaw.gateway.server.sockets import GuardedServer
 from openclaw.net import is_loopback, plain_ip

@@ -9,21 +9,22 @@ import msgspec
 from openclaw.config.agents import model_aliases
 from openclaw.extensions.api import CommandCall
 from openclaw.extensions.points import OwnCommand
-from openclaw.inbound.command_text import (
+from openclaw.inbound.commands import context_command, management, models, session, settings, status
+from openclaw.inbound.commands.registry import near_miss, settings_rights, usable_aliases
+from openclaw.inbound.commands.session import begin_session, find_reset
+from openclaw.inbound.commands.settings import edits_queue, honoured, settings_for_run, store_directives
+from openclaw.inbound.directives import (
+    KINDS,
     Called,
+    Directives,
     command_body,
     is_abort,
+    parse_directives,
     stand_alone,
     strip_mentions,
     structural_strip,
     understands_text,
 )
-from openclaw.inbound.commands import context_command, management, models, queue, session, status
-from openclaw.inbound.commands.queue import edits_queue
-from openclaw.inbound.commands.registry import near_miss, settings_rights, usable_aliases
-from openclaw.inbound.commands.session import begin_session, find_reset
-from openclaw.inbound.commands.settings import honoured, settings_for_run, store_directives
-from openclaw.inbound.directives import KINDS, Directives, parse_directives
 from openclaw.inbound.incoming import CommandContext, Continue, Facts, Handled, Handler, Outcome
 from openclaw.models.catalogue import UnknownModel
 from openclaw.rights import Right, scope_for
@@ -35,7 +36,7 @@ HANDLERS: Mapping[str, Handler] = {
     "usage": session.usage,
     "resume": session.resume,
     "why": session.why,
-    "queue": queue.queue,
+    "queue": settings.queue,
     "subagents": session.subagents,
     "models": models.models,
     "help": status.help_text,

@@ -19,7 +19,7 @@ from openclaw.config.validate import ConfigError
 from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.runs.session_change import set_entry_fields
 from openclaw.tools.exec.approvals import Decision, UnknownApproval
-from openclaw.tools.exec.question import fenced
+from openclaw.tools.exec.binding import fenced
 
 CONFIG_USAGE = "⚙️ Usage: /config show|get [path] · set path=value · unset path"
 LONGEST_ANSWER = 3500

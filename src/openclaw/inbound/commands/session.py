@@ -10,15 +10,13 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.spend.report import cost_text, spent_by_session_and_agent
-from openclaw.inbound.command_text import Listening, command_body
 from openclaw.inbound.commands.models import leading_model
 from openclaw.inbound.commands.settings import model_fields, store_settings
-from openclaw.inbound.directives import read_send_policy, read_usage
+from openclaw.inbound.directives import Listening, command_body, read_send_policy, read_usage
 from openclaw.inbound.incoming import CommandContext, Facts, Handled
-from openclaw.runs.session_change import earlier_sessions, set_entry_fields, start_over, take_up
+from openclaw.runs.session_change import NotResumable, earlier_sessions, set_entry_fields, start_over, take_up
 from openclaw.runs.why_text import life_of, named_message, story_of
 from openclaw.sessions.prompt_prefix import GREETING_MARK
-from openclaw.sessions.resume import NotResumable
 from openclaw.storage.base import AbortReason
 from openclaw.text import age, shortened
 

@@ -6,9 +6,8 @@ from openclaw import __version__
 from openclaw.agent.sandbox import plan_of
 from openclaw.agent.spend.report import cost_text, session_totals
 from openclaw.inbound.commands.models import current_model, key_label
-from openclaw.inbound.commands.queue import running_and_waiting
 from openclaw.inbound.commands.registry import CATEGORIES, Command, listed
-from openclaw.inbound.commands.settings import effective_levels
+from openclaw.inbound.commands.settings import effective_levels, running_and_waiting
 from openclaw.inbound.directives import LevelKind
 from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.models.base import Model

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from openclaw.clock import Clock
 from openclaw.storage.files.ledger import FileLedger
-from openclaw.storage.files.ledger_rescue import second_name
+from openclaw.storage.files.ledger_db import second_name
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.store_file import parse_store
 from openclaw.storage.files.transcript_index import scan

@@ -43,8 +43,7 @@ from openclaw.storage.base import (
     Writing,
 )
 from openclaw.storage.files.disk import AppendFile, Batch, Outcome, settle
-from openclaw.storage.files.ledger_db import LedgerError, ledger_error, open_ledger, reopen_rescued
-from openclaw.storage.files.ledger_rescue import is_damage
+from openclaw.storage.files.ledger_db import LedgerError, is_damage, ledger_error, open_ledger, reopen_rescued
 from openclaw.storage.files.transcript import FileTranscript
 from openclaw.storage.ledger_rows import (
     ACCEPT_COLUMNS,

@@ -1,4 +1,8 @@
-"""``DocumentStore`` in PostgreSQL: each document is a row, and other Gateways hear of its changes by NOTIFY."""
+"""``DocumentStore`` and ``BlobStore`` in PostgreSQL.
+
+Each document is a row, and other Gateways hear of its changes by NOTIFY. Of each blob there is a copy in the state
+folder, where the agent's tools read it.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from openclaw.storage.documents import DocumentChanged, StoredDocument, Version
+from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.documents import last_lines
 from openclaw.storage.postgres.database import CONNECT_S, PostgresDatabase
 
 if TYPE_CHECKING:
     from openclaw.storage.postgres.database import Connection
+
 
 log = logging.getLogger("openclaw.storage.postgres")
 
@@ -167,3 +173,27 @@ async def _shorten(connection: Connection, name: str, most_lines: int) -> None:
     if data is not None:
         shorter = last_lines(data, most_lines)
         await connection.execute("UPDATE documents SET data = $2, version = version + 1 WHERE name = $1", name, shorter)
+
+
+class PostgresBlobStore:
+    """Blobs never change, so a copy that is there is right. It is made again when it is missing."""
+
+    def __init__(self, database: PostgresDatabase, state_dir: str) -> None:
+        self._database = database
+        self._copies = FileBlobStore(state_dir)
+
+    async def put(self, data: bytes) -> str:
+        digest = await self._copies.put(data)
+        insert = "INSERT INTO blobs (digest, data) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+        await self._database.write(insert, digest, data)
+        return digest
+
+    async def get(self, digest: str) -> bytes | None:
+        if self._copies.path(digest) is None:
+            return None
+        data = await self._copies.get(digest)
+        if data is None:
+            data = await self._database.value("SELECT data FROM blobs WHERE digest = $1", digest)
+            if data is not None:
+                await self._copies.put(data)
+        return data

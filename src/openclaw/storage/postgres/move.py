@@ -23,9 +23,8 @@ from openclaw.storage.files.disk import FileBlobStore, put_in_place, write_besid
 from openclaw.storage.files.documents import FileDocuments
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.session_store import FileSessionStore, sessions_folders
-from openclaw.storage.postgres.blobs import PostgresBlobStore
 from openclaw.storage.postgres.database import PostgresDatabase, without_nul
-from openclaw.storage.postgres.documents import PostgresDocuments
+from openclaw.storage.postgres.documents import PostgresBlobStore, PostgresDocuments
 from openclaw.storage.postgres.session_store import PostgresSessionStore
 from openclaw.storage.postgres.transcript import PER_READ, LineParser, TranscriptRow, insert_lines, make_row
 from openclaw.storage.session_query import SessionQuery, in_pages

@@ -21,6 +21,7 @@ from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
 from openclaw.opener import PathOpener, PathRefused
 from openclaw.paths import make_private_dir
+from openclaw.pictures import ImageProblem, fit_image, off_loop
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.browser.actions import KINDS, act
 from openclaw.tools.browser.browsers import Browsers, RunningBrowser
@@ -35,7 +36,6 @@ from openclaw.tools.browser.snapshot import (
     SnapshotOptions,
 )
 from openclaw.tools.browser.tab import DialogAnswer, Tab
-from openclaw.tools.images import ImageProblem, fit_image, off_loop
 from openclaw.tools.web import wrapped_as_foreign
 
 ACTION_S = 120.0

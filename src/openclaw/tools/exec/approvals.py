@@ -21,8 +21,7 @@ from openclaw.clock import Clock, wait_within
 from openclaw.storage.documents import DocumentStore, SharedDocument
 from openclaw.tools.base import ToolError, ToolResult, text_result
 from openclaw.tools.exec.allowlist import AllowRule
-from openclaw.tools.exec.binding import BoundFile
-from openclaw.tools.exec.question import MAX_SHOWN, shown_command, visible
+from openclaw.tools.exec.binding import MAX_SHOWN, BoundFile, shown_command, visible
 from openclaw.tools.exec.settings import Ask, Fallback, HostRules, Security
 
 log = logging.getLogger("openclaw.tools.exec.approvals")

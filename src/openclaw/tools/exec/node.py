@@ -18,7 +18,7 @@ from openclaw.text import clipped, shortened
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.exec.approvals import Approval, ApprovalRequest, Approvals, Decision, asked_person, pending_result
 from openclaw.tools.exec.settings import CommandPolicy, ExecSettings
-from openclaw.tools.node_calls import SYSTEM_RUN, NodeCalls, NodeFacts, NodeFailed, UnknownNode
+from openclaw.tools.nodes import SYSTEM_RUN, NodeCalls, NodeFacts, NodeFailed, UnknownNode
 from openclaw.tools.shell_process import clean
 
 ANSWER_GRACE_MS = 10_000

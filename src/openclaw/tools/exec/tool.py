@@ -40,8 +40,8 @@ from openclaw.tools.exec.settings import (
     HostRules,
     command_policy,
 )
-from openclaw.tools.node_calls import NodeCalls
-from openclaw.tools.process_registry import ProcessRegistry, ProcessSession
+from openclaw.tools.nodes import NodeCalls
+from openclaw.tools.process import ProcessRegistry, ProcessSession
 from openclaw.tools.shell_process import ShellCommand
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""``POST /hooks/…``: programs tell the agent something or let it run a turn, with a secret of their own."""
+"""What others call: ``POST /hooks/…``, where programs tell the agent something, and the paths of channels.
+
+A hook has a secret of its own. Some platforms call the Gateway instead of being asked.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
+from openclaw.channels.base import WebhookRequest
 from openclaw.config.schema import Config
-from openclaw.gateway.auth.origin import PeerAddress, caller_key
-from openclaw.gateway.auth.shared_auth import SecretCheck, same_secret
+from openclaw.gateway.auth.origin import PeerAddress, caller_key, last_hop
+from openclaw.gateway.auth.shared_auth import FailedAuthLimiter, SecretCheck, same_secret
 from openclaw.gateway.http.common import BodyRefused, json_response, read_body
 from openclaw.gateway.server.params import NotJson, decode_any
-from openclaw.scheduler.hook_runs import TooManyRuns
-from openclaw.scheduler.hooks import Call, HookRefused, NoSuchHook, Wake, action_of, run_ids
+from openclaw.net import is_loopback
+from openclaw.scheduler.hooks import Call, HookRefused, NoSuchHook, TooManyRuns, Wake, action_of, run_ids
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
     from openclaw.gateway.server.server import Route
+
 
 QUERY_TOKEN = "Hook token must be provided via Authorization: Bearer <token> or X-OpenClaw-Token header"
 
@@ -117,3 +122,63 @@ async def _payload(request: web.BaseRequest, limit: int) -> dict[str, Any]:
 
 
 ROUTES: list[Route] = [("*", base_path, call_hook, "own")]
+
+
+BODY_LIMIT = 4 * 1024 * 1024
+
+
+def _too_many(wait_ms: int) -> web.Response:
+    seconds = wait_ms // 1000 + 1
+    text = f"Too Many Requests: too many wrong secrets; try again in {seconds} s"
+    return web.Response(status=429, text=text, headers={"Retry-After": str(seconds), "Connection": "close"})
+
+
+class WrongSecrets:
+    """The wrong secrets of one caller.
+
+    What a proxy on this machine passes on, a tunnel for example, is counted under the address that the proxy reports.
+    Anybody on this machine can claim one, so all of it is also counted together, and then slowed down and not locked
+    out: a stranger must not keep the platform out.
+    """
+
+    def __init__(self, request: web.BaseRequest, limiter: FailedAuthLimiter, peer: PeerAddress) -> None:
+        self._limiter = limiter
+        self._callers = {f"webhook {caller_key(peer)}": is_loopback(peer.ip)}
+        if is_loopback(peer.ip) and (hop := last_hop(request.headers)):
+            self._callers[f"webhook through a proxy {hop}"] = False
+
+    def wait_ms(self) -> int:
+        return max(self._limiter.wait_ms(caller, gently=gently) for caller, gently in self._callers.items())
+
+    def count(self) -> None:
+        for caller in self._callers:
+            self._limiter.count(caller)
+
+
+async def serve_webhook(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
+    """Hands the request to the channel that serves its path.
+
+    The channel asks for the platform's signature or secret before it looks at anything else. Wrong ones are slowed down
+    like wrong secrets of the Gateway.
+    """
+    found = gateway.channel_services.channels.webhook(request.path)
+    if found is None:
+        return web.Response(status=404, text="Not Found")
+    webhook, below = found
+    guesses = WrongSecrets(request, gateway.auth_limiter, peer)
+    if wait_ms := guesses.wait_ms():
+        return _too_many(wait_ms)
+    with gateway.sockets.bodies.room() as take:
+        try:
+            body = await read_body(request, BODY_LIMIT, take)
+        except BodyRefused as refused:
+            return web.Response(status=refused.status, text=str(refused), headers={"Connection": "close"})
+        # Asked again, because many may have sent their body at the same time.
+        if wait_ms := guesses.wait_ms():
+            return _too_many(wait_ms)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        asked = WebhookRequest(method=request.method, path=below, query=dict(request.query), headers=headers, body=body)
+        answer = await webhook(asked)
+    if answer.status in (401, 403):
+        guesses.count()
+    return web.Response(status=answer.status, text=answer.text, content_type=answer.content_type)

@@ -4,8 +4,8 @@ from datetime import UTC
 
 import pytest
 
-from openclaw.sessions.notes import MAX_PER_SESSION, SessionNotes
 from openclaw.sessions.prompt_prefix import GREETING_MARK, is_internal
+from openclaw.sessions.system_events import MAX_PER_SESSION, SessionNotes
 from tests.support.clock import HeldClock
 
 
