@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sources import many_nodes
+
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
 RECORDS = {
     *("clock", "device_keys", "events", "file_types", "foreign_text", "http_body", "json_text", "messages", "net"),
@@ -58,6 +60,7 @@ ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "s
 
 
 @cache
+@many_nodes()
 def imported_packages(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):

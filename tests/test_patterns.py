@@ -31,6 +31,7 @@ from openclaw.patterns import (
     redact_pattern,
     slow_reason,
 )
+from tests.support.sources import many_nodes
 
 LENGTH = 8000
 """With this many characters a linear search takes half a millisecond, and a quadratic one half a second or more."""
@@ -85,6 +86,7 @@ class Found:
 
 
 @cache
+@many_nodes()
 def modules() -> list[tuple[Any, ast.Module]]:
     names = [info.name for info in pkgutil.walk_packages(openclaw.__path__, "openclaw.")]
     found = [importlib.import_module(name) for name in names if not name.endswith("__main__")]

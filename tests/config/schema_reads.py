@@ -17,6 +17,7 @@ import msgspec
 import openclaw
 from openclaw.config.schema import Config
 from openclaw.config.shape import record_in, shape_of
+from tests.support.sources import many_nodes
 
 ROOT = Path(openclaw.__file__).parent
 READERS_IN_CONFIG = ("agents.py", "channels.py", "secrets.py", "store.py")
@@ -68,6 +69,7 @@ class Schema:
 class Reads:
     """The (class, field) pairs that code outside the configuration's own machinery reads."""
 
+    @many_nodes()
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.found: set[tuple[str, str]] = set()

@@ -160,6 +160,8 @@ async def test_the_status_card_shows_a_session_and_changes_its_model(gateway: In
         own = await invoke(gateway, "session_status")
         assert own["sessionKey"] == "main"
         assert "Unknown model" in await invoke(gateway, "session_status", {"sessionKey": "work", "model": "nope"})
+        program = {"sessionKey": "work", "model": "codex-cli/gpt-5.4"}
+        assert "a program on the Gateway's machine" in await invoke(gateway, "session_status", program)
         ref = (await client.call("models.list"))["models"][0]
         name = f"{ref['provider']}/{ref['id']}"
         changed = await invoke(gateway, "session_status", {"sessionKey": "work", "model": name})

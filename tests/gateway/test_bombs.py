@@ -22,6 +22,7 @@ from openclaw.gateway.http.rpc import MAX_BODY_BYTES
 from openclaw.json_text import MAX_DEPTH, is_deep, may_be_deep
 from openclaw.models.http import parse_arguments
 from tests.gateway.support import TOKEN, Running, running_gateway
+from tests.support.sources import many_nodes
 
 TAKES_A_BODY = {
     ("POST", "/v1/chat/completions"): 20 * 1024 * 1024,
@@ -314,6 +315,7 @@ OWN_FILES = {
 """Files with a decoder that does not expect deep nesting, and whose JSON it reads."""
 
 
+@many_nodes()
 def test_every_decoder_that_meets_foreign_json_expects_deep_nesting() -> None:
     source = Path(openclaw.__file__).parent
     unguarded = {str(path.relative_to(source)) for path in source.rglob("*.py") if _unguarded(path)}

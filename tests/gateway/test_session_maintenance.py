@@ -45,6 +45,11 @@ async def after_a_pass(state: Path, **maintenance: Any) -> list[str]:
 
 def test_nothing_is_put_away_unless_it_is_asked_for() -> None:
     assert limits_of(SessionMaintenance()) is None
+    for nothing in (SessionMaintenance(prune_after="0d"), SessionMaintenance(max_disk_bytes=0)):
+        with pytest.raises(ValueError, match="leave it out"):
+            limits_of(nothing)
+    with pytest.raises(ValueError, match="is not a size"):
+        size_bytes("9" * 400)
     asked = limits_of(SessionMaintenance(mode="enforce"))
     assert asked is not None and (asked.age_ms, asked.entries, asked.disk_bytes) == (30 * DAY_MS, 500, None)
 

@@ -310,3 +310,21 @@ def test_a_stored_credential_counts(tmp_path: Path) -> None:
 def test_only_models_that_could_answer_are_available() -> None:
     providers = {model.provider for model in catalogue(environ={"GROQ_API_KEY": "k"}, found=OLLAMA).available()}
     assert providers == {"groq", "ollama", "local"}
+
+
+def test_an_installed_program_is_no_model_unless_the_configuration_names_it() -> None:
+    with pytest.raises(UnknownModel, match=r"agents\.defaults\.models"):
+        catalogue().resolve("codex-cli/gpt-5.4")
+    assert not catalogue().is_usable("codex-cli")
+    named = catalogue({"agents": {"defaults": {"models": {"codex-cli/gpt-5.4": {}}}}})
+    assert named.resolve("codex-cli/other").api == "cli"
+
+
+def test_agents_choose_a_program_only_if_it_is_one_of_their_own_models() -> None:
+    coder = {"id": "coder", "model": {"primary": "mock/m", "fallbacks": ["my-cli/large"]}}
+    defaults = {"model": "mock/m", "cliBackends": {"my-cli": {"command": "x"}}}
+    known = catalogue({"agents": {"defaults": defaults, "list": [{"id": "main"}, coder]}})
+    known.check_choice(known.resolve("my-cli/large"), "coder")
+    for agent_id, name in (("main", "my-cli/large"), ("coder", "my-cli/other")):
+        with pytest.raises(UnknownModel, match="Only the owner"):
+            known.check_choice(known.resolve(name), agent_id)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import stat
 import sys
 from pathlib import Path
@@ -220,3 +222,51 @@ def test_results_of_tools_are_short_in_the_text_of_a_conversation() -> None:
     result = ToolResultMessage(tool_call_id="c", tool_name="read", content=[TextBlock(text="x" * 9000)])
     text = prompt_of([user("read it"), result, said("done"), user("and?")])
     assert len(text) < 3000 and "[Tool result]: xxx" in text and text.endswith("and?")
+
+
+async def test_a_program_gets_no_secrets_that_only_the_gateway_uses(program: Path, tmp_path: Path) -> None:
+    backend = {"command": str(program), "env": {"CALLS": str(tmp_path / "calls"), "SLACK_TEAM": "given"}}
+    config = msgspec.convert({"agents": {"defaults": {"cliBackends": {"mine": backend}}}}, Config)
+    own = ("TELEGRAM_BOT_TOKEN", "DISCORD_BOT_TOKEN", "SLACK_APP_TOKEN", "WHATSAPP_APP_SECRET", "BRAVE_API_KEY")
+    environ = {"PATH": "/usr/bin:/bin", "OPENAI_API_KEY": "x", **dict.fromkeys(own, "x")}
+    await ask(CliProvider(lambda: config, environ, SystemClock()), request(user("hi")))
+    (call,) = calls_of(tmp_path)
+    assert not {*own} & {*call["env"]}
+    assert {"OPENAI_API_KEY", "SLACK_TEAM"} <= {*call["env"]}
+
+
+async def test_what_a_program_complains_of_is_short_and_shows_no_key_and_no_marks_for_terminals(tmp_path: Path) -> None:
+    path = tmp_path / "bad-program"
+    path.write_text(
+        f"#!{sys.executable}\nimport json, os\n"
+        "text = 'bad key ' + os.environ['MY_TOKEN'] + ' \\x1b]0;x\\x07' + 'y' * 3_000_000\n"
+        "print(json.dumps({'result': text, 'is_error': True}))\n"
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    with pytest.raises(ModelError, match="bad key") as failed:
+        await ask(provider_for(path, tmp_path, env={"MY_TOKEN": "plain-words-here"}), request(user("hi")))
+    assert len(str(failed.value)) < 1000
+    assert "plain-words-here" not in str(failed.value) and "\x1b" not in str(failed.value)
+
+
+async def test_a_program_is_not_waited_for_when_something_that_it_started_lives_on(tmp_path: Path) -> None:
+    path, pid = tmp_path / "starts-another", tmp_path / "pid"
+    path.write_text(
+        f"#!{sys.executable}\nimport subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        f"open({str(pid)!r}, 'w').write(str(child.pid))\nprint('done')\n"
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    try:
+        async with asyncio.timeout(120):
+            assert await ask(provider_for(path, tmp_path), request(user("hi"))) == "done"
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def test_words_of_a_message_are_no_command_of_the_program_and_can_always_be_given_to_it() -> None:
+    claude, other = CliBackend(command="/opt/bin/claude"), CliBackend(command="other")
+    assert program_call(claude, request(user("update")), None).on_standard_input
+    assert not program_call(claude, request(user("update it")), None).on_standard_input
+    assert not program_call(other, request(user("update")), None).on_standard_input
+    assert program_call(other, request(user("half \ud83d of one")), None).argv(other)[-1] == "half ? of one"

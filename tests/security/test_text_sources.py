@@ -61,6 +61,7 @@ from openclaw.sessions.prompt_prefix import is_internal, system_line
 from openclaw.sessions.system_events import SessionNotes
 from openclaw.tools.exec.approvals import PendingApproval
 from tests.support.clock import HeldClock
+from tests.support.sources import many_nodes
 
 SOURCE = Path(__file__).parents[2] / "src" / "openclaw"
 CASES = int(os.environ.get("OPENCLAW_TEST_CASES", "60"))
@@ -527,6 +528,7 @@ PROMPT_MAKERS = {
 """The files that put text into a prompt. Whoever adds one adds what it lets in to ``OTHERS`` above."""
 
 
+@many_nodes()
 def test_every_place_that_makes_a_prompt_is_known() -> None:
     found: dict[str, set[str]] = {name: set() for name in PROMPT_MAKERS}
     for path in SOURCE.rglob("*.py"):

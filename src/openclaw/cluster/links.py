@@ -416,7 +416,8 @@ class Links:
         proof = self._proof("dials", node, self.node, nonce)
         if node in self._gone:
             return web.Response(status=410, text="this node was given up")
-        if not known or not _same(request.headers.get(PROOF, ""), proof):
+        # Without a secret, which the database gives, anybody could make the proof.
+        if not known or not self._membership.secret or not _same(request.headers.get(PROOF, ""), proof):
             return await self.challenge()
         recognise()
         ws = web.WebSocketResponse(max_msg_size=LARGEST_MESSAGE, compress=False)
@@ -427,7 +428,9 @@ class Links:
 
     def _proof(self, side: Side, own: str, other: str, nonce: str) -> str:
         return hmac.new(
-            self._membership.secret.encode(), f"{side}|{own}|{other}|{nonce}".encode(), "sha256"
+            self._membership.secret.encode(),
+            f"{side}|{own}|{other}|{nonce}".encode("utf-8", "replace"),  # Headers may hold any bytes.
+            "sha256",
         ).hexdigest()
 
     async def _use(self, node: str, ws: Any, *, accepted: bool) -> None:

@@ -60,7 +60,7 @@ class MaintenanceLimits(msgspec.Struct, frozen=True, kw_only=True):
 def size_bytes(value: str | int) -> int:
     """The bytes of ``500mb``, ``2 GB`` or a bare number. It raises a ValueError that says what is wrong."""
     match = _SIZE.fullmatch(str(value).strip())
-    if match is None:
+    if match is None or len(match[1]) > 20:
         raise ValueError(f"{value!r} is not a size; write something like 500mb or 2gb")
     return int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
 
@@ -70,10 +70,14 @@ def limits_of(settings: SessionMaintenance) -> MaintenanceLimits | None:
     if settings == type(settings)():
         return None
     age_ms = duration_ms(settings.prune_after or settings.prune_days or USUAL_AGE, "d")
+    if not age_ms:
+        raise ValueError("a pruneAfter of 0 would put every session away; leave it out to keep the usual 30d")
     archive_ms: int | None = age_ms
     if (wanted := settings.reset_archive_retention) is not None:
         archive_ms = None if isinstance(wanted, bool) else duration_ms(wanted, "d")
     disk = size_bytes(settings.max_disk_bytes) if settings.max_disk_bytes is not None else None
+    if disk == 0:
+        raise ValueError("a maxDiskBytes of 0 would delete every transcript; leave it out for no limit")
     low = size_bytes(settings.high_water_bytes) if settings.high_water_bytes is not None else (disk or 0) * 8 // 10
     return MaintenanceLimits(
         enforced=settings.mode == "enforce",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import re
@@ -14,9 +15,9 @@ import msgspec
 from openclaw import paths
 from openclaw.config.agents import default_agent_id, fallback_models, model_aliases, primary_model
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.models.base import Model, ModelError, Price
+from openclaw.models.base import CLI_API, Model, ModelError, Price
 from openclaw.models.catalogue_data import LOCAL_PROVIDER, MODEL_ALIASES, MODELS, PROVIDERS, local_model
-from openclaw.models.cli_backend import backend_of, cli_model
+from openclaw.models.cli_backend import KNOWN_BACKENDS, cli_model
 from openclaw.models.detect import find_models
 from openclaw.models.keys import canonical_provider, find_source, provider_config, read_profiles
 from openclaw.models.local.downloads import context_length, find_download, installed_models
@@ -105,11 +106,30 @@ class Catalogue:
                 return known
             if is_program(self._config, provider):
                 return self._capped(cli_model(provider, model_id, DEFAULT_WINDOW))
+            if provider in KNOWN_BACKENDS and provider_config(self._config, provider) is None:
+                raise UnknownModel(
+                    f"{provider} is a program on the Gateway's machine, which has tools of its own. To allow it, name "
+                    f"{provider}/{model_id} under agents.defaults.models or as a model of an agent.",
+                    text,
+                )
             if provider != LOCAL_PROVIDER and self.is_usable(provider):
                 accepted = unlisted_model(provider, model_id, self._config, self._environ)
                 if accepted is not None:
                     return self._capped(accepted)
         return self._by_bare_id(text)
+
+    def check_choice(self, model: Model, agent_id: str) -> None:
+        """Raises ``UnknownModel`` if only the owner may choose the model for this agent, and the agent may not.
+
+        Such a model is a program that is none of the agent's own models: no tool rule, approval or sandbox binds it.
+        """
+        if model.api != CLI_API:
+            return
+        for name in (primary_model(self._config, agent_id), *fallback_models(self._config, agent_id)):
+            with contextlib.suppress(UnknownModel):
+                if name and self.resolve(name).ref == model.ref:
+                    return
+        raise UnknownModel(f"{model.ref} is a program with tools of its own. Only the owner may choose it.", model.ref)
 
     def is_usable(self, provider: str) -> bool:
         """Whether the provider is configured, has a key in the environment or a profile, or runs on this machine."""
@@ -121,7 +141,7 @@ class Catalogue:
             return True
         facts = PROVIDERS.get(name)
         if facts is None:
-            return backend_of(self._config, name) is not None
+            return is_program(self._config, name)
         probe = Model(provider=name, id="", base_url=facts.base_url)
         return find_source(probe, section, self._environ).kind != "missing"
 
@@ -308,8 +328,16 @@ def program_models(config: Config) -> Iterator[Model]:
 
 
 def is_program(config: Config, provider: str) -> bool:
-    """Whether a program answers for the provider's models. A server of the same name goes first."""
-    return provider_config(config, provider) is None and backend_of(config, provider) is not None
+    """Whether a program answers for the provider's models. A server of the same name goes first.
+
+    A program has tools that no rule of ours binds. So one that we know counts only if the configuration names it: it
+    must not be chosen in a chat, or by an agent, only because it is installed.
+    """
+    if provider_config(config, provider) is not None:
+        return False
+    if any(name.lower() == provider for name in config.agents.defaults.cli_backends):
+        return True
+    return provider in KNOWN_BACKENDS and f'"{provider}/'.encode() in msgspec.json.encode(config).lower()
 
 
 def builtin_models(config: Config, environ: Mapping[str, str]) -> Iterator[Model]:

@@ -12,6 +12,7 @@ import base64
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -27,9 +28,11 @@ from openclaw import json_text
 from openclaw.clock import Clock
 from openclaw.config.schema.agents import CliBackend
 from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolResultMessage, UserMessage
-from openclaw.models.base import CLI_API, Model, ModelError, ModelRequest, StreamEvent
-from openclaw.models.errors import classify
+from openclaw.models.base import CLI_API, ErrorKind, Model, ModelError, ModelRequest, StreamEvent
+from openclaw.models.errors import classify, redact
 from openclaw.models.http import BlockBuilder, MessageBuilder
+from openclaw.printable import printable
+from openclaw.text import clipped
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config
@@ -43,6 +46,17 @@ LONGEST_COMPLAINT = 600
 CONVERSATIONS_KEPT = 1024
 NO_TOOLS = "Tools of OpenClaw are not available in this session; answer with words."
 SESSION_PLACE = "{sessionId}"
+LOOK_S = 0.25
+PATIENCE_S = 2.0
+"""How long the output is read further after the program has ended, if something that it started keeps it open."""
+_NOT_FOR_PROGRAMS = re.compile(
+    r"OPENCLAW_.*|(TELEGRAM|DISCORD|SLACK|MATRIX|IRC|WHATSAPP)_.*|(BRAVE|PERPLEXITY)_API_KEY"
+)
+"""Variables that only the Gateway uses. A program would show them to whoever talks it into that."""
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
+_VENDORS = ("claude", "codex")
+_COMMAND_WORD = re.compile(r"\s*[a-z][a-z-]*\s*")
+"""A prompt that these programs would take for one of their own commands, such as ``update``."""
 _SUFFIXES = {"image/png": ".png", "image/gif": ".gif", "image/webp": ".webp"}
 _SESSION_FIELDS = ("session_id", "sessionId", "conversation_id", "conversationId", "thread_id")
 _CLAUDE_NAMES = {
@@ -137,23 +151,20 @@ class CliProvider:
         try:
             call = program_call(backend, request, resumed)
             await asyncio.to_thread(call.put_pictures, Path(folder))
-            environ = {name: value for name, value in self._environ.items() if not name.startswith("OPENCLAW_")}
-            for name in backend.clear_env:
-                environ.pop(name, None)
             printed = await run_program(
-                call.argv(backend), call.standard_input, request.workspace or folder, {**environ, **backend.env}
+                call.argv(backend), call.standard_input, request.workspace or folder, self._variables(backend)
             )
         except ProgramFailed as failed:
             found = classify(None, str(failed))
             # The program may have forgotten its conversation. The next try begins a new one.
             again = found.retryable or resumed is not None
-            raise ModelError(f"{backend.command}: {failed}", kind=found.kind, retryable=again) from None
+            raise _failure(backend, str(failed), kind=found.kind, retryable=again) from None
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         answer = read_output(printed, call.output, backend.session_id_fields or _SESSION_FIELDS)
         if answer.failed:
             found = classify(None, answer.text)
-            raise ModelError(f"{backend.command}: {answer.text}", kind=found.kind, retryable=found.retryable)
+            raise _failure(backend, answer.text, kind=found.kind, retryable=found.retryable)
         own_id = answer.session_id or call.session_id
         if request.session_id and own_id and can_resume(backend):
             said = AssistantMessage(content=[TextBlock(text=answer.text)], api="", provider="", model="")
@@ -161,6 +172,18 @@ class CliProvider:
             while len(self._conversations) > CONVERSATIONS_KEPT:
                 self._conversations.popitem(last=False)
         return answer.text
+
+    def _variables(self, backend: CliBackend) -> dict[str, str]:
+        """The program's environment. ``env`` of the configuration may also give it what it does not get by itself."""
+        kept = {name: value for name, value in self._environ.items() if not _NOT_FOR_PROGRAMS.fullmatch(name)}
+        return {**{name: kept[name] for name in kept if name not in backend.clear_env}, **backend.env}
+
+
+def _failure(backend: CliBackend, said: str, *, kind: ErrorKind, retryable: bool) -> ModelError:
+    """The error for people. What a program says may be long, and may show its key."""
+    given = [value for name, value in backend.env.items() if len(value) > 7 and _SECRET_NAME.search(name)]
+    text = clipped(redact(said[: 4 * LONGEST_COMPLAINT], given), LONGEST_COMPLAINT)
+    return ModelError(f"{backend.command}: {printable(text)}", kind=kind, retryable=retryable)
 
 
 class ProgramConversation(msgspec.Struct, frozen=True):
@@ -220,7 +243,9 @@ class ProgramCall(msgspec.Struct, kw_only=True):
             shown = [word for path in self.picture_paths for word in (backend.image_arg, path)]
         # A NUL cannot be part of an argument.
         words = [*self.arguments, *shown, *([] if self.on_standard_input else [self.prompt])]
-        return [str(Path(backend.command).expanduser()), *(word.replace("\0", "") for word in words)]
+        # Half of a surrogate pair cannot, either.
+        plain = (word.replace("\0", "").encode("utf-8", "replace").decode() for word in words)
+        return [str(Path(backend.command).expanduser()), *plain]
 
 
 def program_call(backend: CliBackend, request: ModelRequest, resumed: ProgramConversation | None) -> ProgramCall:
@@ -246,9 +271,10 @@ def program_call(backend: CliBackend, request: ModelRequest, resumed: ProgramCon
         pictures=_pictures(new) if backend.image_arg else [],
         session_id=session_id,
         output=(backend.resume_output if by_arguments else None) or backend.output,
-        # A prompt that begins with a dash would be read as an option.
+        # A prompt that begins with a dash would be read as an option, and one word as a command.
         on_standard_input=backend.input == "stdin"
         or prompt.startswith("-")
+        or (Path(backend.command).name in _VENDORS and _COMMAND_WORD.fullmatch(prompt) is not None)
         or len(prompt.encode("utf-8", "replace")) > most,
     )
 
@@ -330,16 +356,24 @@ async def run_program(argv: Sequence[str], given: bytes, folder: str, environ: M
     except OSError as error:
         raise ProgramFailed(f"it cannot be started ({error.strerror or error})") from None
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    said, complained = bytearray(), bytearray()
+    outputs = [asyncio.create_task(_read(process.stdout, said)), asyncio.create_task(_read(process.stderr, complained))]
+    writing = asyncio.create_task(_write(process.stdin, given))
     try:
-        printed, complaints, _ = await asyncio.gather(
-            _read(process.stdout), _read(process.stderr), _write(process.stdin, given)
-        )
-        status = await process.wait()
+        while process.returncode is None and not all(task.done() for task in outputs):
+            await asyncio.wait(outputs, timeout=LOOK_S)
+        # What the program started in a session of its own may keep the pipes open for as long as it runs.
+        await asyncio.wait(outputs, timeout=PATIENCE_S)
+        status = await _status(process)
     finally:
+        for task in (*outputs, writing):
+            task.cancel()
         # What the program started may outlive it and must not, also if the program itself has ended.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        await _status(process)
+        process._transport.close()  # type: ignore[attr-defined]  # pyright: ignore
+    printed, complaints = said.decode("utf-8", "replace"), complained.decode("utf-8", "replace")
     if status != 0:
         said = (complaints.strip() or printed.strip())[-LONGEST_COMPLAINT:]
         raise ProgramFailed(f"it ended with status {status}: {said}".rstrip(": "))
@@ -354,13 +388,20 @@ async def _write(stream: asyncio.StreamWriter, data: bytes) -> None:
     stream.close()
 
 
-async def _read(stream: asyncio.StreamReader) -> str:
-    """What comes of a stream, as far as it is kept. The rest is read and dropped, so that the program can end."""
-    kept = bytearray()
+async def _read(stream: asyncio.StreamReader, kept: bytearray) -> None:
+    """Reads a stream to its end. What is too much is dropped, so that the program can end."""
     while chunk := await stream.read(64 * 1024):
         if len(kept) < LONGEST_OUTPUT:
             kept += chunk
-    return kept.decode("utf-8", "replace")
+
+
+async def _status(process: asyncio.subprocess.Process) -> int:
+    """Waits for the end of the program. The library's own wait also waits for whoever else has the pipes open."""
+    pause_s = 0.001
+    while process.returncode is None:
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LOOK_S)
+    return process.returncode
 
 
 # Its output

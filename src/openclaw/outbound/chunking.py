@@ -58,7 +58,7 @@ _NESTED_MARKER = re.compile(r"(?m)^[ \t>]{0,40}(?:[-+*]|\d{1,9}[.)]) {1,4}(?:[-+
 _ODD = r"\"%\\^`{|}\[\]<&\x00-\x08\x0b-\x1f\x7f-\U0010ffff"
 _ODD_ADDRESS = re.compile(rf"(?:\]\(|<[a-zA-Z][a-zA-Z0-9+.-]{{1,31}}:)[^){_ODD}]*+[{_ODD}]")
 """An address that is encoded when it is written behind its label. Some others are named, too."""
-_ODD_QUOTE = re.compile(r"\n(?:[ \t]+>|>(?! [^>\s]| ?(?:\n|$))|>[^\n]*\n(?!>|[ \t]*(?:\n|$)))")
+_ODD_QUOTE = re.compile(r"\n(?:[ \t]+>|>(?! [^>\s]| ?(?:\n|$))|>[^\n]*\n(?!>)[ \t]*+[^ \t\n])")
 """A line of a quote that gets more marks than it has."""
 _NO_PREFIX = re.compile(r"[^>\s]")
 _SPACE_OR_BRACKET = re.compile(r"[()]|\s+")

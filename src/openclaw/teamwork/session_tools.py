@@ -329,6 +329,7 @@ class SessionStatusTool:
         if wanted and wanted.lower() != "default":
             try:
                 model = runtime.catalogue().resolve(wanted)
+                runtime.catalogue().check_choice(model, row.agent_id)
             except ModelError as unknown:
                 raise ToolError(str(unknown)) from None
             offered = config.agents.defaults.models

@@ -205,6 +205,7 @@ def _model(runtime: Runtime, agent_id: str, wanted: str) -> tuple[str, dict[str,
     if wanted:
         try:
             model = runtime.catalogue().resolve(wanted)
+            runtime.catalogue().check_choice(model, agent_id)
         except ModelError as unknown:
             raise Refusal(str(unknown), "error") from None
         offered = config.agents.defaults.models

@@ -278,3 +278,16 @@ async def test_an_inline_elevated_wish_that_is_not_allowed_is_dropped_and_report
 async def test_a_sender_label_or_a_mention_beside_a_setting_is_not_text(desk: Desk) -> None:
     assert await desk.reply("@Clawd /think low", **GROUP) == "Thinking level set to low."
     assert await desk.reply("[Sun 2026-11-15 18:22 UTC] /think high") == "Thinking level set to high."
+
+
+async def test_only_the_owner_chooses_a_program_that_has_tools_of_its_own(make_desk: MakeDesk) -> None:
+    program = {"my-cli": {"command": "/nowhere/my-cli"}}
+    desk = await make_desk({"agents": {"defaults": {"model": "acme/swift-1", "cliBackends": program}}})
+    assert "Only the owner" in str(await desk.reply("/model my-cli/large", owner=False))
+    assert "agents.defaults.models" in str(await desk.reply("/model codex-cli/gpt-5.4", owner=False))
+    await desk.say("/new my-cli/large hello", owner=False)
+    outcome = await desk.say("Look /model my-cli/large around", owner=False)
+    assert isinstance(outcome, Handled) or not outcome.settings.model
+    assert "providerOverride" not in await desk.stored()
+    assert "my-cli/large" in str(await desk.reply("/model my-cli/large"))
+    assert (await desk.stored())["providerOverride"] == "my-cli"

@@ -133,6 +133,12 @@ def choose_model(name: str, config: Config, catalogue: Catalogue, agent_id: str)
     return model
 
 
+def check_program(model: Model, facts: Facts, catalogue: Catalogue) -> None:
+    """Raises ``UnknownModel`` if the model is a program that the sender may not choose."""
+    if "admin" not in facts.rights:
+        catalogue.check_choice(model, facts.session.agent_id)
+
+
 def current_model(entry: SessionEntry | None, config: Config, catalogue: Catalogue, agent_id: str) -> Model:
     override = (entry or {}).get("modelOverride")
     if override:

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.spend.report import cost_text, spent_by_session_and_agent
-from openclaw.inbound.commands.models import leading_model
+from openclaw.inbound.commands.models import check_program, leading_model
 from openclaw.inbound.commands.settings import model_fields, store_settings
 from openclaw.inbound.directives import Listening, command_body, read_send_policy, read_usage
 from openclaw.inbound.incoming import CommandContext, Facts, Handled
+from openclaw.models.catalogue import UnknownModel
 from openclaw.runs.session_change import NotResumable, earlier_sessions, set_entry_fields, start_over, take_up
 from openclaw.runs.why_text import life_of, named_message, story_of
 from openclaw.sessions.prompt_prefix import GREETING_MARK
@@ -159,7 +160,13 @@ async def begin_session(trigger: str, rest: str, facts: Facts, context: CommandC
     default = catalogue.default_for(config, session.agent_id)
     reason = "reset" if trigger.lower() == "/reset" else "new"
     context.notices.announce(session, await start_over(context.runtime, context.dispatcher, session, reason))
-    chosen, rest = leading_model(rest, config, catalogue, session.agent_id)
+    whole = rest
+    chosen, rest = leading_model(whole, config, catalogue, session.agent_id)
+    if chosen is not None:
+        try:
+            check_program(chosen, facts, catalogue)
+        except UnknownModel:
+            chosen, rest = None, whole
     if chosen is not None:
         await set_entry_fields(context.runtime, session, model_fields(chosen, default))
     announcement, greeting = f"✅ New session started · model: {(chosen or default).ref}", GREETING.format(model="")

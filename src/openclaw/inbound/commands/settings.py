@@ -15,7 +15,14 @@ from openclaw.config.agents import agent_config, wants_sandbox
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import Elevated
 from openclaw.inbound.access import normal_id
-from openclaw.inbound.commands.models import QUESTIONS, choose_model, current_model, model_info, no_numbers
+from openclaw.inbound.commands.models import (
+    QUESTIONS,
+    check_program,
+    choose_model,
+    current_model,
+    model_info,
+    no_numbers,
+)
 from openclaw.inbound.directives import (
     ENTRY_FIELD,
     EXEC_VALUES,
@@ -273,6 +280,7 @@ class _Reader:
             raise DirectiveRefused(no_numbers(wanted.name))
         try:
             model = choose_model(wanted.name, self.config, self.catalogue, self.agent_id)
+            check_program(model, self.facts, self.catalogue)
         except UnknownModel as unknown:
             raise DirectiveRefused(str(unknown)) from None
         if wanted.profile and wanted.profile not in self.profiles:
@@ -467,7 +475,9 @@ async def settings_for_run(
     wanted, model = directives.model, None
     if wanted is not None and wanted.name.lower() not in QUESTIONS:
         try:
-            model = choose_model(wanted.name, context.config, context.catalogue, facts.session.agent_id)
+            found = choose_model(wanted.name, context.config, context.catalogue, facts.session.agent_id)
+            check_program(found, facts, context.catalogue)
+            model = found
         except UnknownModel as unknown:
             complaints.append(str(unknown))
     profile = wanted.profile if wanted and model else None
