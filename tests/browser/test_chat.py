@@ -133,6 +133,7 @@ async def test_only_the_last_failure_of_a_message_is_shown_and_the_gateway_speak
     tab.gateway.model.queue(*(Answer(error=error) for error in attempts))
     await tab.say("Are you there?")
     await tab.sees("529 too_busy_3")
+    await expect(tab.button("Stop")).to_have_count(0)
     await expect(tab.log.locator(".notice.error")).to_have_count(1)
     await tab.say("/why")
     story = tab.log.locator(".notice-text").last

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from openclaw.cli.screen import help_lines
+
 from .conftest import Cli
 from .fake_gateway import FakeGateway, Refusal, agent_event, chat_event, chatted, deltas, res
 
@@ -118,6 +120,14 @@ def test_chat_renders_markdown_and_keeps_the_input_history(terminal: Any, talk: 
     history = state / "chat-history"
     assert "+hello there" in history.read_text()
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
+
+
+def test_the_list_of_commands_fits_the_terminal_and_shows_each_usage_whole() -> None:
+    long = "/approve <id> allow-once|allow-always|deny"
+    told = "What may still be spent; override lets this session go on for today."
+    lines = list(help_lines([("/budget [override]", told), (long, "Answer.")], 80))
+    assert all(len(line) <= 80 for line in lines)
+    assert long in lines and lines[0].startswith("/budget [override]") and lines[1].startswith(" " * 31)
 
 
 def test_chat_opens_with_the_last_messages(terminal: Any, talk: FakeGateway) -> None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
 
+from openclaw.cluster.links import LinkLost, OnPart
 from openclaw.gateway.cluster.service import ClusterService
 from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.inbound.notices import injected_message
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import Fenced
 from openclaw.tools.exec.approvals import ApprovalRequest
-from tests.support.gateway import TOKEN, model_config, text_of
+from tests.support.gateway import TOKEN, RequestFailed, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 from tests.support.postgres import storage_for
@@ -234,3 +237,59 @@ async def test_a_node_that_is_given_up_while_it_starts_leaves_its_port_to_the_ne
     gateway.port = listening[0]
     async with gateway, gateway.client() as client:
         assert text_of(await client.chat("hello [[reply:Hi.]]")) == "Hi."
+
+
+async def test_a_ticket_of_the_dashboard_is_redeemed_once_at_any_node(pair: Pair) -> None:
+    async with pair.owner.client() as here:
+        ticket = (await here.call("signIn.create", {"secret": TOKEN}))["ticket"]
+    url = f"{pair.other.url}/__openclaw__/sign-in"
+    async with aiohttp.ClientSession() as http:
+        answers = [await http.post(url, json={"ticket": given}) for given in ("guess", ticket, ticket)]
+        assert [answer.status for answer in answers] == [401, 200, 401]
+        assert await answers[1].json() == {"secret": TOKEN}
+
+
+async def test_the_status_is_what_was_seen_last_while_the_database_is_away(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_: object) -> None:
+        raise OSError(errno.ENOTCONN, "nobody listens there")
+
+    cluster = pair.owner.gateway.cluster
+    assert cluster is not None
+    monkeypatch.setattr(cluster.membership, "all_nodes", partial(away, None))
+    async with pair.owner.client() as here, asyncio.timeout(60):
+        while True:  # It looks at the others a few times a second.
+            status = await here.call("cluster.status", {})
+            assert status["problem"] == "nobody listens there"
+            if {node["url"] for node in status["nodes"]} == {pair.owner.url, pair.other.url}:
+                break
+            await asyncio.sleep(0.05)
+
+
+async def test_what_may_have_been_done_where_its_answer_was_lost_is_not_done_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {
+        "name": "once",
+        "schedule": {"kind": "every", "everyMs": 3_600_000},
+        "sessionTarget": "isolated",
+        "wakeMode": "next-heartbeat",
+        "payload": {"kind": "agentTurn", "message": "hello"},
+    }
+    cluster = pair.other.gateway.cluster
+    assert cluster is not None and pair.owner.gateway.scheduler.running
+    ask, lost = cluster.links.ask, [False, True]
+
+    async def cut(node: str, kind: str, data: bytes, _on_part: OnPart | None = None) -> bytes:
+        if lost[0]:
+            await ask(node, kind, data)  # It is done, and nobody hears so.
+        raise LinkLost("the node went away", may_be_done=lost.pop(0))
+
+    async with pair.other.client() as there:
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster.links, "ask", cut)
+            with pytest.raises(RequestFailed, match="may or may not have been done"):
+                await there.call("cron.add", job)
+        assert not lost, "a request that was not sent is sent again"
+        assert [one["name"] for one in (await there.call("cron.list", {}))["jobs"]] == ["once"]

@@ -143,6 +143,7 @@ class ClusterSchedule(KillSchedule):
             "wakeMode": "next-heartbeat",
             "payload": {"kind": "agentTurn", "message": f"{tag} [[tool:exec {command}]][[next]][[reply:done {tag}]]"},
             "delivery": {"mode": "none"},
+            "deleteAfterRun": False,  # So that somebody who got no answer finds it in the list.
         }
 
         async def add(client: WireClient) -> None:

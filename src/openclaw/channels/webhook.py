@@ -12,8 +12,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from openclaw.channels.base import WebhookAnswer
+from openclaw.clock import Clock
 
 MAX_RECEIPTS = 64
+MOMENT_S = 0.3
 ANSWER_S = 60.0
 """A message that is not on disk by then is asked for again: the platform gets an error and delivers it later."""
 
@@ -63,12 +65,13 @@ class ConversationOrder:
 class ReadReceipts:
     """Marks messages as read, in the background and with one call at a time for a conversation.
 
-    With a message all before it are read. So of those that come during a call, only the newest is marked. ``mark`` gets
-    the conversation and the message, and raises nothing.
+    With a message all before it are read. So of those that come within a moment or during a call, only the newest is
+    marked. ``mark`` gets the conversation and the message, and raises nothing.
     """
 
-    def __init__(self, mark: Callable[[str, str], Awaitable[None]]) -> None:
+    def __init__(self, mark: Callable[[str, str], Awaitable[None]], clock: Clock) -> None:
         self._mark = mark
+        self._clock = clock
         self._newest: dict[str, str] = {}
         """Conversations with a call under way, and the message to mark next. Empty: none."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -85,8 +88,9 @@ class ReadReceipts:
 
     async def _mark_all(self, conversation: str) -> None:
         try:
-            while message_id := self._newest[conversation]:
-                self._newest[conversation] = ""
+            while self._newest[conversation]:
+                await self._clock.sleep(MOMENT_S)
+                message_id, self._newest[conversation] = self._newest[conversation], ""
                 await self._mark(conversation, message_id)
         finally:
             del self._newest[conversation]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -219,7 +220,8 @@ class Screen:
         self._commands.load()
         with self._print_lock:
             self._plain.plain(KEYS)
-            self._plain.plain("\n".join(_help_lines(self._commands.listed())))
+            columns = self._prompt.output.get_size().columns
+            self._plain.plain("\n".join(help_lines(self._commands.listed(), columns)))
 
     def _abort(self) -> None:
         if not self._conversation.abort():
@@ -294,13 +296,14 @@ class Screen:
         return keys
 
 
-def _help_lines(commands: list[tuple[str, str]]) -> Iterator[str]:
-    """One line for each command. A usage that is too long for its column has a line of its own, whole."""
+def help_lines(commands: list[tuple[str, str]], columns: int) -> Iterator[str]:
+    """The commands in two columns. A usage that is too long for the first has a line of its own, whole."""
     for usage, help in commands:
         if len(usage) > USAGE_COLUMN:
             yield usage
             usage = ""
-        yield f"{usage:<{USAGE_COLUMN}} {help}"
+        first, rest = f"{usage:<{USAGE_COLUMN}} ", " " * (USAGE_COLUMN + 1)
+        yield from textwrap.wrap(help, max(columns, 50), initial_indent=first, subsequent_indent=rest)
 
 
 class _Commands(Completer):

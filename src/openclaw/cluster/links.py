@@ -84,6 +84,11 @@ Side: TypeAlias = Literal["dials", "answers"]
 class LinkLost(Exception):
     """The other node cannot be reached, or went away before it answered."""
 
+    def __init__(self, problem: str, *, may_be_done: bool) -> None:
+        super().__init__(problem)
+        self.may_be_done = may_be_done
+        """Whether the request had been sent, so that the other node may have done what it asks for."""
+
 
 class RemoteFailure(Exception):
     """The other node could not do what it was asked."""
@@ -150,7 +155,7 @@ class Link:
                     task.cancel()
             for future, _ in self._asked.values():
                 if not future.done():
-                    future.set_exception(LinkLost(f"node {self.node} went away"))
+                    future.set_exception(LinkLost(f"node {self.node} went away", may_be_done=True))
             self._asked.clear()
             with contextlib.suppress(Exception):
                 await self._ws.close()
@@ -189,7 +194,7 @@ class Link:
     async def ask(self, kind: str, data: bytes, on_part: OnPart | None = None) -> bytes:
         """Asks the other node. Raises ``LinkLost`` when it goes away, and ``RemoteFailure`` when it cannot."""
         if not self.open:
-            raise LinkLost(f"node {self.node} cannot be reached")
+            raise LinkLost(f"node {self.node} cannot be reached", may_be_done=False)
         id, self._next_id = self._next_id, self._next_id + 1
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked[id] = (future, on_part)
@@ -297,7 +302,7 @@ class Links:
         while (link := self.open_to(node)) is None:
             left = until - time.monotonic()
             if left <= 0:
-                raise LinkLost(f"node {node} cannot be reached")
+                raise LinkLost(f"node {node} cannot be reached", may_be_done=False)
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left, 0.5)):

@@ -73,8 +73,11 @@ def limits_of(settings: SessionMaintenance) -> MaintenanceLimits | None:
     if not age_ms:
         raise ValueError("a pruneAfter of 0 would put every session away; leave it out to keep the usual 30d")
     archive_ms: int | None = age_ms
-    if (wanted := settings.reset_archive_retention) is not None:
-        archive_ms = None if isinstance(wanted, bool) else duration_ms(wanted, "d")
+    wanted = settings.reset_archive_retention
+    if isinstance(wanted, bool):
+        archive_ms = age_ms if wanted else None
+    elif wanted is not None:
+        archive_ms = duration_ms(wanted, "d")
     disk = size_bytes(settings.max_disk_bytes) if settings.max_disk_bytes is not None else None
     if disk == 0:
         raise ValueError("a maxDiskBytes of 0 would delete every transcript; leave it out for no limit")

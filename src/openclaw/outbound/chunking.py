@@ -43,8 +43,8 @@ CHANNEL_FORMATS: dict[str, Format] = {
 DISCORD_LINES = 17
 ChunkMode: TypeAlias = Literal["length", "newline"]
 
-LOOK_AHEAD = 2000
-"""How far behind a cut the end of an open style is looked for."""
+LOOK_AHEAD, NEAR = 2000, 200
+"""How far behind a cut the end of an open style is looked for, and how far behind a very short part."""
 MOST_MARKS = 50_000
 """In a text with more marks, no style is taken over a cut, and long lines fill their parts less."""
 SHRINKS = 24
@@ -63,6 +63,8 @@ _ODD_QUOTE = re.compile(r"\n(?:[ \t]+>|>(?! [^>\s]| ?(?:\n|$))|>[^\n]*\n(?!>)[ \
 _NO_PREFIX = re.compile(r"[^>\s]")
 _SPACE_OR_BRACKET = re.compile(r"[()]|\s+")
 _SETEXT = re.compile(r"\n(?<=[^\n]\n)[ \t]*+[-=][-= \t]*(?:$|\n)")
+_INDENTED_CODE = re.compile(r"\n(?:[-+*>_=\d.) \t]*|[-+*>\d.) \t]*#[^\n]*)\n {4}|[-+*>] {5}|\d[.)] {5}")
+"""Code without fences, which gets some. It does not begin behind a line of text."""
 _LABEL_LINE = re.compile(r"\n[^\n\[]*+\[[^\n]*(?=\n[^\n])")
 _BRACKET = re.compile(r"[\[\]]")
 _STYLE = re.compile(r"[*_~]")
@@ -188,9 +190,9 @@ def _marks_grow(text: str, format: Format) -> bool:
     """Whether marks may be repeated: those of a style or heading that goes on over a line end are, on each line."""
     if "~~~" in text or "````" in text or _SETEXT.search(text):
         return True
-    if "    " in text and format != "irc" and "```" not in text:  # Indented code gets fences.
-        return True
     if "```" not in text:
+        if "    " in text and format != "irc" and _INDENTED_CODE.search(f"\n\n{text}"):
+            return True
         # A style that is open at the end of a line goes on, if the next line is not blank.
         return any(not all_closed(f"{line[1]}\n") for line in _STYLED_LINE.finditer(f"\n{text}"))
     fenced = False
@@ -557,7 +559,8 @@ class _Cutter:
         before = (self._head if start == place else "") + text[start:cut]
         if not any(mark in before for mark in "*_~`["):
             return "", ""
-        after = text[cut : cut + LOOK_AHEAD].split("\n\n", 1)[0]
+        ahead = min(LOOK_AHEAD, NEAR + 4 * (cut - place))
+        after = text[cut : cut + ahead].split("\n\n", 1)[0]
         # Where the address of a link is shown, it is not repeated if it takes much of the room.
         longest = self._limits.text // (1 if self._format == "telegram" else 4)
         return open_marks(before, after, longest)

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
 Kind: TypeAlias = Literal["bold", "italic", "strike", "code", "block", "link", "spoiler", "quote", "heading"]
 
-_INLINE_KINDS: dict[str, Kind] = {"strong": "bold", "em": "italic", "s": "strike", "link": "link"}
+_INLINE_KINDS: dict[str, Kind] = {
+    "strong_open": "bold",
+    "strong_close": "bold",
+    "em_open": "italic",
+    "em_close": "italic",
+    "s_open": "strike",
+    "s_close": "strike",
+    "link_open": "link",
+    "link_close": "link",
+}
 SAFE_SCHEMES = frozenset({"http", "https", "mailto", "tel", "tg"})
 """Schemes of the addresses that become links. Other addresses are shown as text."""
 PLACE = "\ue000"
@@ -57,9 +66,11 @@ MARKS_INSIDE = re.compile(r"[\\`~*_\[<&]|!(?=\[)|:(?=//)")
 """Where something may begin inside a line that is not plain text."""
 _CLOSED = re.compile(
     rf"[^*_~`\[\\<:]+|:(?!//)|<(?![A-Za-z])|<(?=[A-Za-z]){_ADDRESS}>|://{_ADDRESS}(?=\s|$)|{_STYLED}|\[{_INSIDE}\]"
-    rf"|(?<!`)`[^`\n]{{1,300}}`(?!`)|(?<=[^\W_])_+(?=[^\W_])|(?<!\S)\*(?=\s)|(?<!~)~(?!~)|\\[!-/:-@\[-`{{-~]"
+    rf"|(?<!`)`[^`\n]{{1,300}}`(?!`)|(?<=[^\W_])_+(?=[^\W_])|(?<!\S)\*(?=[ \n])|(?<!~)~(?!~)|\\[!-/:-@\[-`{{-~]"
 )
 """A piece of text behind which no style and no link is open, whatever follows, if none was open before it."""
+_CLOSING = re.compile(r"(?<=[^ \t\n])[*_~]|[`\]]")
+"""What may end a style, code or the label of a link."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -283,7 +294,8 @@ def open_marks(before: str, after: str, longest_address: int) -> tuple[str, str]
         return "", ""
     apart = not before[-1:].strip() or not after[:1].strip()
     middle = f" {PLACE} " if apart else PLACE
-    if all_closed(before + middle):  # This is almost always so, and the parser would take far longer to say it.
+    # One of these is almost always so, and the parser would take far longer to say it.
+    if all_closed(before + middle) or not _CLOSING.search(before[-1:] + after):
         return "", ""
     return _open_at_place(before + middle + after, longest_address)
 
@@ -373,7 +385,7 @@ class _Writer:
             match token.type:
                 case "inline":
                     heading = index > 0 and tokens[index - 1].type == "heading_open" and self._layout.headings
-                    self.write_inline(token.children or [], heading=heading)
+                    self.write_inline(token.children or [], heading=heading, bars="||" in token.content)
                 case "paragraph_open" | "heading_open":
                     self._next_block(token)
                 case "bullet_list_open":
@@ -448,20 +460,27 @@ class _Writer:
             item, self._marker = self._marker, ""
             self._put("\n" * breaks + ("  " * (len(self._lists) - 1) + item if item else ""))
             return
-        started = sum(start >= 0 for start in self._quotes)
-        for number in range(breaks):
-            self._put("\n" if number == 0 else self._layout.quote.rstrip() * started + "\n")
+        if breaks:
+            self._put("\n")
+        if breaks > 1:
+            started = sum(start >= 0 for start in self._quotes)
+            self._put((self._layout.quote.rstrip() * started + "\n") * (breaks - 1))
         if fresh or self._marker:
-            self._quotes = [self._length if start < 0 else start for start in self._quotes]
+            self._begin_quotes()
             item, self._marker = "  " * (len(self._lists) - 1) + self._marker if self._marker else "", ""
             self._put(self._layout.quote * len(self._quotes) + item)
+
+    def _begin_quotes(self) -> None:
+        """The quotes that have no text yet begin here. They are the last ones that were opened."""
+        if self._quotes and self._quotes[-1] < 0:
+            self._quotes = [self._length if start < 0 else start for start in self._quotes]
 
     def _block(self, token: Token) -> None:
         self._end_empty_item()
         self._next_block(token)
         self._put("\n" * self._breaks)
         self._breaks = 0
-        self._quotes = [self._length if start < 0 else start for start in self._quotes]
+        self._begin_quotes()
         content = token.content.removesuffix("\n")
         if content:
             self._spans.append(Span(self._length, self._length + len(content), "block", _language(token.info)))
@@ -469,16 +488,16 @@ class _Writer:
 
     # Inside a line
 
-    def write_inline(self, children: Sequence[Token], *, heading: bool = False) -> None:
+    def write_inline(self, children: Sequence[Token], *, heading: bool = False, bars: bool = False) -> None:
         if not children:
             return
         self._start_line()
         if heading:
             self._begin("heading")
-        bars = 0
-        if self._layout.spoilers:
-            bars = sum(child.content.count("||") for child in children if child.type == "text")
-        pairs = bars // 2 * 2 if bars <= MOST_SPOILERS else 0
+        pairs = 0
+        if bars and self._layout.spoilers:
+            found = sum(child.content.count("||") for child in children if child.type == "text")
+            pairs = found // 2 * 2 if found <= MOST_SPOILERS else 0
         for child in children:
             match child.type:
                 case "text" if pairs:
@@ -493,7 +512,7 @@ class _Writer:
                     self._end("code")
                 case "image":
                     self._image(child)
-                case _ if child.nesting and (kind := _INLINE_KINDS.get(child.type.rpartition("_")[0])):
+                case _ if kind := _INLINE_KINDS.get(child.type):
                     if child.nesting > 0:
                         self._begin(kind, str(child.attrs.get("href", "")))
                     else:

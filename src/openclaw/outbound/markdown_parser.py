@@ -75,6 +75,7 @@ _DEEP = 4
 """Lines with so many blanks more than their block are code."""
 EMPTY_CELLS = 500
 """So many cells of a table may have been left out in the text, besides what its length allows."""
+_RULE_LINE = re.compile(r"[-*_ \t]+$")
 _BAR = re.compile(r"(?<!\\)\|")
 _PLAIN_ITEM = re.compile(
     r"(?P<indent> {0,20})(?:(?P<number>[0-9]{1,9})(?=[.)]))?(?P<marker>(?<=[0-9])[.)]|(?<![0-9])[-+*]) "
@@ -194,7 +195,7 @@ class _BlockRuler(Ruler[BlockRule]):
             return super().getRules()
         if chainName not in self._ends:
             # A list is recognised sooner than a line across the page, which often begins in the same way.
-            rules = sorted(super().getRules(chainName), key=lambda rule: rule is hr)
+            rules = sorted(super().getRules(chainName), key=lambda rule: rule is _rule_line)
             self._ends[chainName] = [_ending(_Starts(rules))]
         return self._ends[chainName]
 
@@ -359,12 +360,19 @@ def _cells(state: StateBlock, line: int) -> list[str]:
     return list(map(mdTrim, cells[first:last]))
 
 
-REPLACED: dict[BlockRule, BlockRule] = {list_block: _list, paragraph: _short_paragraph}
+def _rule_line(state: StateBlock, startLine: int, endLine: int, silent: bool) -> bool:
+    """A line across the page. Most lines that begin like one are items of lists."""
+    place = state.bMarks[startLine] + state.tShift[startLine]
+    found = _RULE_LINE.match(state.src, place, state.eMarks[startLine])
+    return found is not None and hr(state, startLine, endLine, silent)
+
+
+REPLACED: dict[BlockRule, BlockRule] = {list_block: _list, paragraph: _short_paragraph, hr: _rule_line}
 """Rules of the library with a shorter way for what is most frequent."""
 BLOCK_STARTS: dict[BlockRule, str] = {
     fence: "`~",
     blockquote: ">",
-    hr: "*-_",
+    _rule_line: "*-_",
     _list: "*-+0123456789",
     heading: "#",
     code: "",

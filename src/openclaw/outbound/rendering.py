@@ -9,6 +9,7 @@ import html
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from urllib.parse import quote
 
@@ -415,7 +416,10 @@ def _woven(
     """Writes the marks of the spans into the text. Spans that overlap are closed and opened again, so all nest."""
     starts: dict[int, list[Span]] = {len(text): []}
     ends: dict[int, int] = {}
-    for span in _distinct(spans):
+    kept = _distinct(spans)
+    if all(one.end <= following.start for one, following in pairwise(kept)):
+        return _woven_apart(text, kept, opening, closing, escape)
+    for span in kept:
         starts.setdefault(span.start, []).append(span)
         ends[span.end] = ends.get(span.end, 0) + 1
     pieces: list[str] = []
@@ -440,6 +444,22 @@ def _woven(
             pieces.append(opening(span))
             stack.append(span)
     return "".join(pieces)
+
+
+def _woven_apart(
+    text: str,
+    spans: Iterable[Span],
+    opening: Callable[[Span], str],
+    closing: Callable[[Span], str],
+    escape: Callable[[str], str],
+) -> str:
+    """The same for spans of which none lies in another one, as in most texts."""
+    pieces: list[str] = []
+    done = 0
+    for span in spans:
+        pieces += (escape(text[done : span.start]), opening(span), escape(text[span.start : span.end]), closing(span))
+        done = span.end
+    return "".join([*pieces, escape(text[done:])])
 
 
 def _distinct(spans: Iterable[Span]) -> list[Span]:

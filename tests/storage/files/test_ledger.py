@@ -202,7 +202,7 @@ def test_nothing_but_sqlite_opens_the_database():
     """A plain open and close of the file would drop SQLite's locks on it."""
     source = Path(__file__).parents[3] / "src" / "openclaw"
     users = {path.name for path in source.rglob("*.py") if "ledger.db" in path.read_text()}
-    assert users <= {"ledger.py", "ledger_db.py", "generation.py", "check.py", "move.py"} | {
+    assert users <= {"ledger.py", "ledger_db.py", "newer_state.py", "check.py", "move.py"} | {
         path.name for path in source.glob("cli/*.py")
     }
 

@@ -85,7 +85,7 @@ class BlueBubblesChannel:
         self._http: aiohttp.ClientSession | None = None
         self._bookmark = context.bookmark("last-message")
         self._turns = ConversationOrder()
-        self._receipts = ReadReceipts(self._mark_read)
+        self._receipts = ReadReceipts(self._mark_read, context.clock)
         self._taken: Remembered[bool] = Remembered()
         """Messages that are on disk."""
         self._arrived: Remembered[str] = Remembered()

@@ -85,7 +85,7 @@ class MatrixChannel:
         self._rooms: dict[str, RoomFacts] = {}
         self._authors: dict[str, str] = {}
         self._unreadable: set[str] = set()
-        self._receipts = ReadReceipts(self._mark_read)
+        self._receipts = ReadReceipts(self._mark_read, context.clock)
 
     # The connection
 

@@ -265,7 +265,7 @@ class TelegramChannel:
         attempt, connected = 0, False
         while True:
             try:
-                info = await api.call("getWebhookInfo") if connected else {}
+                info = await self._webhook_info(api, url) if connected else {}
                 if not isinstance(info, dict) or info.get("url") != url:
                     await api.call("setWebhook", wanted)
                 elif problem := info.get("last_error_message"):
@@ -280,6 +280,15 @@ class TelegramChannel:
                 self._context.connected()
                 connected, attempt = True, 0
             await self._context.clock.sleep(CHECK_WEBHOOK_S)
+
+    async def _webhook_info(self, api: BotApi, url: str) -> Any:
+        """What the server says about the webhook. One that does not know the question is believed to have it."""
+        try:
+            return await api.call("getWebhookInfo")
+        except BotApiFailed as failure:
+            if failure.kind != "refused":
+                raise
+            return {"url": url}
 
     async def _on_webhook(self, request: WebhookRequest, secret: str) -> WebhookAnswer:
         given = request.headers.get("x-telegram-bot-api-secret-token", "")

@@ -101,7 +101,7 @@ class WhatsAppChannel:
         """Keys of our messages → their ids."""
         self._last: Remembered[str] = Remembered()
         """Conversation → the person's last message. The typing sign belongs to it."""
-        self._receipts = ReadReceipts(lambda _, message_id: self._mark_read(message_id))
+        self._receipts = ReadReceipts(lambda _, message_id: self._mark_read(message_id), context.clock)
 
     # Receiving
 

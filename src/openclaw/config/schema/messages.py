@@ -127,7 +127,7 @@ class SessionMaintenance(Record):
     """The most sessions of an agent; the oldest are put away first. Unset means 500."""
     rotate_bytes: str | int | None = None
     """Size at which the store file is rotated."""
-    reset_archive_retention: str | int | Literal[False] | None = None
+    reset_archive_retention: str | int | bool | None = None
     """Age at which archived transcripts are deleted, or false for never. Unset means the same as pruneAfter."""
     max_disk_bytes: str | int | None = None
     """The most that the files of an agent's sessions take, such as 2gb. Archives go first, then old sessions."""

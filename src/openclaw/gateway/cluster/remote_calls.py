@@ -96,7 +96,7 @@ async def hand_on(links: Links, node: str, call: MethodCall, raw: msgspec.Raw | 
     try:
         await links.ask(node, "call", _encode(request), take)
     except RemoteFailure as failure:
-        raise LinkLost(str(failure)) from failure
+        raise LinkLost(str(failure), may_be_done=True) from failure
     return Answer(answer.frame, answer.ok, answer.message, sent)
 
 

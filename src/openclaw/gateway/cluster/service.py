@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -41,8 +42,9 @@ ROW = "row"
 """The event that tells the owner of a session that another node has changed its row."""
 JOBS_S = 30.0
 """How often it is looked for jobs that nobody carries on."""
-NOT_REPEATED = frozenset({"chat.inject", "sessions.import", "sessions.branch"})
-"""Methods that would do a second time what they did before their answer was lost."""
+_ONCE = "chat.inject sessions.import sessions.branch system-event cron.add cron.run wake node.invoke"
+NOT_REPEATED = frozenset(_ONCE.split())
+"""Methods that would do a second time what they did before their answer was lost. Others have a key, or set a state."""
 
 log = logging.getLogger("openclaw.cluster")
 
@@ -67,6 +69,7 @@ class ClusterService:
             "holds": self._answer_holds,
             "read": self._answer_read,
             "release": self._answer_release,
+            "ticket": self._answer_ticket,
         }
         self.membership.load = self._load
         self.membership.on_fenced = self._fenced
@@ -180,7 +183,7 @@ class ClusterService:
             try:
                 return await hand_on(self.links, node, call, raw)
             except LinkLost as lost:
-                if call.method in NOT_REPEATED:
+                if call.method in NOT_REPEATED and lost.may_be_done:
                     raise MethodError(f"{lost}; it may or may not have been done", code="UNAVAILABLE") from None
                 if time.monotonic() > until:
                     raise MethodError(f"{lost}; try again", code="UNAVAILABLE", retryable=True) from None
@@ -270,6 +273,17 @@ class ClusterService:
         if client is not None:
             await client.sink.read()
         return b""
+
+    async def redeem_ticket(self, ticket: str) -> str:
+        """The secret behind a ticket of ``openclaw dashboard`` that another node gave, or nothing."""
+        for link in self.links.all():
+            with contextlib.suppress(LinkLost, RemoteFailure):
+                if secret := await link.ask("ticket", ticket.encode()):
+                    return secret.decode()
+        return ""
+
+    async def _answer_ticket(self, data: bytes, _parts: PartSender) -> bytes:
+        return (self._gateway.sign_in_tickets.redeem(data.decode()) or "").encode()
 
     # Sessions that come and go
 

@@ -39,6 +39,9 @@ class SignInTickets:
         self._open[ticket] = (secret, self._clock.now_ms() + LIFETIME_MS)
         return ticket
 
+    def knows(self, ticket: str) -> bool:
+        return ticket in self._open
+
     def redeem(self, ticket: str) -> str | None:
         """The secret behind a ticket, which is worth nothing from then on. None when it is not or no longer good."""
         secret, until = self._open.pop(ticket, ("", 0))
@@ -59,13 +62,22 @@ async def redeem(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) 
     except RequestRefused:
         ticket = ""
     found: list[str] = []
+    tickets, caller, elsewhere = gateway.sign_in_tickets, caller_key(peer), ""
+    if (
+        gateway.cluster is not None
+        and ticket
+        and not tickets.knows(ticket)
+        and not gateway.auth_limiter.wait_ms(caller)
+    ):
+        # A balancer may lead the page to another node than the one that gave the ticket.
+        elsewhere = await gateway.cluster.redeem_ticket(ticket)
 
     def look() -> SecretCheck:
-        secret = gateway.sign_in_tickets.redeem(ticket)
+        secret = tickets.redeem(ticket) or elsewhere
         found.extend([secret] if secret else [])
         return SecretCheck(bool(found), "" if found else "mismatch" if ticket else "missing")
 
-    check = gateway.auth_limiter.guard(caller_key(peer), look)
+    check = gateway.auth_limiter.guard(caller, look)
     if not check.ok:
         message = "this sign-in was used already or is too old; run `openclaw dashboard` again"
         status = 429 if check.reason == "limited" else 401
