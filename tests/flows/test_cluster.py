@@ -117,3 +117,25 @@ async def test_an_owner_that_stood_still_beyond_its_lease_is_fenced_and_joins_ag
             assert text_of(await here.chat("and now? [[reply:Now.]]", run_id="r2")) == "Now."
             assert await answers(here) == ["Hi.", "In time.", "Now."]
     assert nodes.messages() == {"r0": ("answered", 1), "r1": ("answered", 2), "r2": ("answered", 1)}
+
+
+async def test_a_client_that_was_away_catches_up_at_its_own_node_with_a_run_of_another(
+    nodes: TwoNodes, models: ModelServer
+) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("one two three four", hold=held, hold_after=2))
+    async with nodes.second.client() as there:
+        await there.call("chat.send", {"sessionKey": "main", "message": "count", "idempotencyKey": "r1"})
+        began = await there.event(
+            lambda event, payload: event == "agent" and payload["data"].get("delta") and payload["runId"] == "r1"
+        )
+        epoch = there.hello["server"]["epoch"]
+    held.set()
+    async with nodes.first.client() as here:
+        assert (await here.call("agent.wait", {"runId": "r1", "timeoutMs": 50_000}))["status"] == "ok"
+    async with nodes.second.client(caps=("tool-events", "event-replay")) as there:
+        answer = await there.call("events.replay", {"afterSeq": began["seq"], "epoch": epoch})
+        assert answer["ok"]
+        assert text_of(await there.ending("r1")) == "one two three four"
+    numbers = [frame["seq"] for frame in there.events if frame["seq"] <= answer["seq"]]
+    assert numbers == list(range(began["seq"] + 1, answer["seq"] + 1))
