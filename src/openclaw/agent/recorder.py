@@ -150,8 +150,8 @@ async def open_transcript(runtime: Runtime, agent_id: str, session_key: str, ses
 class Recorder:
     """Stores what one run says and does, and collects its result.
 
-    ``begin`` stores the user's message. ``start_loop`` begins one pass of the loop, whose events go to ``show`` and
-    ``keep``. ``settle`` ends the run.
+    ``begin`` stores the user's message. ``start_loop`` begins one pass of the loop, whose events go to ``keep``, and to
+    ``show`` where reasoning is shown. ``settle`` waits a moment for notes that are still being written.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Recorder:
             message = UserMessage(content=blocks, timestamp=now, provenance=source, written=written)
             message = await with_pictures(message, prepared, row.source)
             faults.point("user.before")
-            # The ledger has its words.
+            # It need not be on disk at once: the ledger has its words.
             await self.append(message, first=entries, soon=True)
             faults.point("user.after")
         elif entries:

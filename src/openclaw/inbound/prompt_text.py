@@ -255,7 +255,7 @@ def channel_body(
 
 
 def assemble_prompt(parts: PromptParts) -> str:
-    """Puts the note of an aborted run, the time stamp, the message id and the like around the words of a message."""
+    """Puts the note of an aborted run, the message id and the like around the words of a message."""
     text = parts.base
     if parts.abort_note:
         text = f"{parts.abort_note}\n\n{text}"

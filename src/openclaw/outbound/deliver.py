@@ -41,7 +41,7 @@ IDLE_S = 30.0
 SETTLE_S = 5.0
 RETRY = Backoff(initial_s=1.0, max_s=300.0, jitter=0.1)
 MAX_DOUBTS = 3
-"""How often the Gateway may die while it sends a part. After that the part is given up."""
+"""How often the Gateway may die while it sends a part. After that it is given up, unless its channel was silent."""
 ASK_AGAIN_S = 20.0
 """A channel that left a part unanswered is asked this often whether it answers again."""
 DOUBT_PAUSES_S = (0.0, 300.0, 1800.0, 7200.0)
@@ -188,7 +188,7 @@ class Delivery:
                 put_off.append((key, waiting))
             elif sum(busy[0] == key[0] for busy in self._busy) < PARALLEL_PER_CHANNEL:
                 self._serve(key, waiting)
-        # Nothing is awaited before this line. Meanwhile a part could be sent, and the list above would not know it.
+        # Nothing was awaited since the rows were read. Meanwhile a part could be sent, and the list would not know it.
         for key, waiting in put_off:
             if key in self._held:
                 await self._defer(waiting, self._held[key])

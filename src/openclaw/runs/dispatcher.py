@@ -192,8 +192,8 @@ class Dispatcher:
         model. ``after`` is a write that must be on disk before the message is.
         """
         if self._stopping:
-            # It gets no answer: the connection that it came by is about to close, and its sender asks again. Here it
-            # would run before those that were cut short.
+            # It gets no answer: the connection that it came by is about to close, and its sender asks again. If
+            # it were stored now, it would run before the messages that the stop cut short.
             await asyncio.Event().wait()
         self._descriptors.check()
         settings = settings or QueueSettings(mode="followup")

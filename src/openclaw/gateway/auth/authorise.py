@@ -1,4 +1,4 @@
-"""Decides which right a method, a parameter or an event needs: three tables, and the functions that read them.
+"""Decides which right a method, a parameter or an event needs: four tables, and the functions that read them.
 
 Every method that is registered and every event that is published must be in its table; a name that was forgotten fails
 when the Gateway is imported. Until then it is closed, not open: a name that no table knows needs ``admin``.

@@ -1,4 +1,4 @@
-"""The database of the ledger: its tables, its migrations, how rows become records, and its rescue.
+"""The database of the ledger: its tables, its migrations and its rescue.
 
 From a ledger that is damaged the readable rows go to a new one, and the old file is kept.
 """
