@@ -122,7 +122,9 @@ class ClusterService:
 
     async def _drain(self) -> None:
         await self.membership.drain()
-        if not any(node.state == "alive" for node in self.membership.peers.values()) or self.membership.fenced:
+        # The watch may not have seen yet that another node came.
+        others = [node for node in await self.membership.all_nodes() if node.id != self.claims.node]
+        if not any(node.state == "alive" for node in others) or self.membership.fenced:
             return
         self._gateway.ready = False
         log.info("leaving the cluster: %d runs under way", self._gateway.dispatcher.busy())
