@@ -28,7 +28,11 @@ async def measure() -> list[Row]:
         for _ in range(LONG // 2):
             await wire.chat("hello", LONG_KEY)
         pairs = [
-            (await _cpu_ms(gateway, wire, _session(n, 9)), await _cpu_ms(gateway, wire, LONG_KEY)) for n in range(5)
+            (
+                await _cpu_ms(gateway, wire, [_session(number, BATCHES + batch) for number in range(TURNS)]),
+                await _cpu_ms(gateway, wire, [LONG_KEY] * TURNS),
+            )
+            for batch in range(BATCHES)
         ]
     floor = fdatasync_ms()
     short = median([pair[0] for pair in pairs])
@@ -90,11 +94,12 @@ async def turns(gateway: GatewayProcess, wire: Wire) -> tuple[list[float], list[
 LONG_KEY = "agent:main:bench-long"
 
 
-async def _cpu_ms(gateway: GatewayProcess, wire: Wire, key: str) -> float:
+async def _cpu_ms(gateway: GatewayProcess, wire: Wire, keys: list[str]) -> float:
+    """CPU of a turn. The kernel counts in steps of 10 ms, so that a few turns alone would say little."""
     before = cpu_s(gateway.pid)
-    for _ in range(TURNS // 4):
+    for key in keys:
         await wire.chat("hello", key)
-    return (cpu_s(gateway.pid) - before) / (TURNS // 4) * 1000
+    return (cpu_s(gateway.pid) - before) / len(keys) * 1000
 
 
 def _session(number: int, batch: int = -1) -> str:
