@@ -184,12 +184,11 @@ class ClusterSchedule(KillSchedule):
 
     def _all_over(self) -> bool:
         """Whether what came through the channel and the scheduler has ended, and every reply is sent or given up."""
+        # Asked once, since another job could begin between two questions. The parts of a reply are stored with its end.
+        others = self._others()
         waiting = self._rows("SELECT 1 FROM outbox WHERE state NOT IN ('sent', 'dead')")
-        return (
-            not waiting
-            and all(row["ended_at"] for row in self._others())
-            and len(self._others()) >= len((*self.said, *self.jobs, *self.stopped))
-        )
+        expected = len((*self.said, *self.jobs, *self.stopped))
+        return not waiting and len(others) >= expected and all(row["ended_at"] for row in others)
 
     # The books
 
