@@ -40,17 +40,17 @@ ALLOWED_S = 0.2
 METHODS = {"match", "search", "sub", "subn", "fullmatch", "finditer", "findall", "split"}
 
 NEVER_TRIED_AGAIN = {
-    "openclaw.config.json5text._SKIP": "nothing follows the repeat, so what it took is never tried again",
+    "openclaw.config.load._SKIP": "nothing follows the repeat, so what it took is never tried again",
     "openclaw.config.edit._REST_OF_LINE": "nothing but optional parts follows the repeat",
-    "openclaw.agent.compaction.summary_check._IDENTIFIER": "sees LONGEST_IDENTIFIER characters of one word",
-    "openclaw.agent.compaction.summary_check._FACT": "every repeat in it is bounded",
-    "openclaw.outbound.markdown_inline._MARK": "its look-aheads give nothing back and end at the next mark",
+    "openclaw.agent.compaction.summary._IDENTIFIER": "sees LONGEST_IDENTIFIER characters of one word",
+    "openclaw.agent.compaction.summary._FACT": "every repeat in it is bounded",
+    "openclaw.outbound.markdown_parser._MARK": "its look-aheads give nothing back and end at the next mark",
     "openclaw.cli.target._STRING_OR_LOOSE": "reads the owner's own configuration file, in a command",
     "openclaw.cli.target._COMMENT_OR_STRING": "reads the owner's own configuration file, in a command",
 }
 """Expressions that look ambiguous, and why that does no harm. The first two are attacked all the same."""
 BOUNDED_INPUT = {
-    "openclaw.agent.compaction.summary_check._IDENTIFIER": "LONGEST_IDENTIFIER",
+    "openclaw.agent.compaction.summary._IDENTIFIER": "LONGEST_IDENTIFIER",
     "openclaw.cli.target._STRING_OR_LOOSE": "the owner's file",
     "openclaw.cli.target._COMMENT_OR_STRING": "the owner's file",
     "openclaw.storage.files.newer_state._ARCHIVED": "file names",
@@ -58,17 +58,17 @@ BOUNDED_INPUT = {
 }
 """Expressions that only ever see a short text, and what bounds it."""
 MADE_AT_RUN_TIME = {
-    ("gateway/server/params.py", "kind.pattern"): "a pattern of a parameter record; none is used today",
+    ("gateway/server/registry.py", "kind.pattern"): "a pattern of a parameter record; none is used today",
     ("models/errors.py", "pattern"): "iterates over a tuple of constants in this file",
     ("storage/files/ledger_db.py", "pattern"): "iterates over constants, for sentences of our own ledger",
     ("models/errors.py", "'|'.join((f'(?:{pattern})' for pattern in patterns))"): "constants of this file",
     ("tools/policy.py", "'.*'.join(map(re.escape, entry.split('*')))"): "an owner's tool names, for a tool's name",
     (
-        "teamwork/visibility.py",
+        "teamwork/session_tools.py",
         "'.*'.join(map(re.escape, pattern.strip().split('*')))",
     ): "an owner's agent ids, for an id",
     ("inbound/directives.py", "f'{_SLASH}({names}){_END}(?:{_BLANK}:)?'"): "escaped names of models",
-    ("channels/kind.py", "one.shape"): "constants of the kinds of channels, for an owner's own credentials",
+    ("channels/base.py", "one.shape"): "constants of the kinds of channels, for an owner's own credentials",
     ("patterns.py", "pattern"): "the place that checks expressions of owners",
     ("patterns.py", "_CATEGORIES[value]"): "constants of this file",
     ("redact.py", "pattern"): "the built-in expressions, attacked here",

@@ -1,13 +1,19 @@
-"""The only source of time, so that a test can hold it still; and how times, zones and durations are written."""
+"""The only source of time, so that a test can hold it still.
+
+Also how times, zones and durations are read and written, and how long to wait before the next attempt.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Protocol
+
+import msgspec
 
 
 class Clock(Protocol):
@@ -56,6 +62,14 @@ def _iso_seconds(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
+def iso_ms(text: str | None) -> int | None:
+    """The time that a text of ISO 8601 names. None: it names none."""
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000) if text else None
+    except (ValueError, OverflowError):
+        return None
+
+
 def named_zone(name: str | None) -> tzinfo | None:
     """The time zone with an IANA name; None when there is no name or no such zone."""
     if name == "UTC":  # This works also on machines without time zone data.
@@ -91,3 +105,36 @@ def duration_ms(value: str | int | float, default_unit: str = "m") -> int:
     if total > _MAX_MS:
         raise ValueError(f"the duration {text!r} is longer than a hundred years")
     return round(total)
+
+
+Chance = Callable[[], float]
+"""Returns a random number in [0, 1)."""
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+    """Growing delays with jitter, so that clients of one server do not all reconnect at the same moment."""
+
+    initial_s: float
+    max_s: float
+    factor: float = 2.0
+    jitter: float = 0.2
+
+    def delay_s(self, attempt: int, chance: Chance) -> float:
+        """``attempt`` counts from 1."""
+        # The exponent is bounded, because a large one would overflow a float.
+        grown = self.initial_s * self.factor ** min(max(attempt, 1) - 1, 64)
+        return min(self.max_s, grown + grown * self.jitter * chance())
+
+
+def retry_delay_s(policy: Backoff, attempt: int, retry_after_s: float | None, chance: Chance) -> float:
+    """The delay before a request is repeated: what the server asks for, or else a growing delay.
+
+    It stays within the policy's bounds, and its jitter can lengthen or shorten it.
+    """
+    if retry_after_s is not None:
+        wanted = max(retry_after_s, policy.initial_s)
+    else:
+        wanted = policy.initial_s * policy.factor ** min(max(attempt, 1) - 1, 64)
+    wanted = min(wanted, policy.max_s)
+    wanted *= 1 + policy.jitter * (2 * chance() - 1)
+    return min(max(wanted, policy.initial_s), policy.max_s)

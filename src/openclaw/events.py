@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -162,8 +162,7 @@ class CompactionEnded(msgspec.Struct, frozen=True):
 class RunEnded(msgspec.Struct, frozen=True):
     """The one terminal event of the loop."""
 
-    outcome: str
-    """``ok``, ``error`` or ``aborted``."""
+    outcome: Literal["ok", "error", "aborted"]
     error: str | None
     messages: list[Message]
     """Everything the loop added, in order."""

@@ -1,9 +1,13 @@
-"""Reads network addresses, and tells whether one belongs to this machine."""
+"""Small things about the network: addresses, and the body of an answer, read up to a limit."""
 
 from __future__ import annotations
 
 import ipaddress
 from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import aiohttp
 
 
 @lru_cache(maxsize=64)
@@ -22,3 +26,11 @@ def is_loopback(host: str) -> bool:
     """Whether a host name or IP address is this machine's own loopback."""
     ip = plain_ip(host)
     return host == "localhost" or (bool(ip) and ipaddress.ip_address(ip).is_loopback)
+
+
+async def read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The first ``limit`` bytes at most. ``content.read`` would return whatever has arrived so far."""
+    body = bytearray()
+    while len(body) < limit and (chunk := await response.content.readany()):
+        body += chunk
+    return bytes(body[:limit])

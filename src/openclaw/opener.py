@@ -129,7 +129,7 @@ class PathOpener:
     def scan(self, path: str) -> list[tuple[str, Kind]]:
         """The names in a folder, in sorted order, and what each is. Links are named and not followed."""
 
-        def scan_at(parent: int, name: str, shown: str, in_workspace: bool) -> list[tuple[str, Kind]]:
+        def scan_at(parent: int, name: str, _shown: str, _in_workspace: bool) -> list[tuple[str, Kind]]:
             fd = _open_final(name, _LIST, parent)
             try:
                 with os.scandir(fd) as entries:
@@ -299,7 +299,7 @@ def _refuse_special(found: os.stat_result, path: str) -> None:
         raise PathRefused(f"{path} is not a regular file")
 
 
-def _replaceable(parent: int, name: str, path: str, in_workspace: bool) -> tuple[int, str, os.stat_result | None]:
+def _replaceable(parent: int, name: str, path: str, _in_workspace: bool) -> tuple[int, str, os.stat_result | None]:
     """A new descriptor of the parent, the name, and the present file. Raises if it may not be replaced."""
     try:
         found = os.stat(name, dir_fd=parent, follow_symlinks=False)

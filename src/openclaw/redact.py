@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from openclaw.patterns import PatternRefused, redact_pattern
-from openclaw.url_text import redact_urls
+from openclaw.text import redact_urls
 
 MIN_SHOWN = 18
 """A shorter secret is hidden whole. A longer one keeps its ends, so that two secrets can be told apart."""

@@ -115,7 +115,9 @@ def _resolved(config: Config, inbound: Inbound, agent_id: str) -> Resolved:
     shared = config.session.scope == "global"
     parent_key: str | None = None
     if inbound.inherits_parent and not shared:
-        parent = inbound if inbound.thread_has_session else _in_parent(inbound)
+        parent = inbound
+        if not inbound.thread_has_session:
+            parent = msgspec.structs.replace(inbound, peer=inbound.parent_peer or inbound.peer)
         parent_key = _session_key(config, parent, agent, main, in_thread=False)
     return Resolved(
         agent_id=agent,
@@ -124,10 +126,6 @@ def _resolved(config: Config, inbound: Inbound, agent_id: str) -> Resolved:
         session_key=main if shared else _session_key(config, inbound, agent, main),
         parent_key=parent_key,
     )
-
-
-def _in_parent(inbound: Inbound) -> Inbound:
-    return msgspec.structs.replace(inbound, peer=inbound.parent_peer or inbound.peer)
 
 
 def _session_key(config: Config, inbound: Inbound, agent: str, main: str, *, in_thread: bool = True) -> str:

@@ -1,7 +1,15 @@
-"""Shortens texts and words times, wherever a person or a model reads them.
+"""Text for people: shortened, with times in words, safe for a terminal, and without the secrets of addresses.
 
-The command line imports this file, so it imports nothing itself.
+A terminal obeys control characters: they move the cursor, rewrite lines above, set the title, fill the clipboard and
+open links. Bidirectional and invisible characters make a text look like another one. An address gives away the password
+before its host, and keys, tokens and signatures behind it.
+
+The command line imports this file, so it imports hardly anything itself.
 """
+
+from __future__ import annotations
+
+import re
 
 
 def clipped(text: str, limit: int) -> str:
@@ -72,3 +80,84 @@ def failure_text(text: str) -> str:
         return text
     error = found.get("error") if isinstance(found, dict) else None
     return error if isinstance(error, str) and error.strip() else text
+
+
+# Safe for a terminal
+
+_UNSAFE = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufdd0-\ufdef\ufeff"
+    "\ufff9-\ufffb\U000e0000-\U000e007f"
+)
+"""Everything but tab, line feed, and the two joiners that emoji and some scripts need."""
+_CONTROL = re.compile(f"[{_UNSAFE}]")
+
+
+def printable(text: str) -> str:
+    """The text without characters that a terminal would obey or that nobody sees. Tabs and line feeds stay."""
+    return _CONTROL.sub("", text)
+
+
+def printable_json(text: str) -> str:
+    """JSON with such characters as ``\\u001b``. It means the same. Between the strings of JSON there are none."""
+    return _CONTROL.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    if found[0] == "\r":
+        return found[0]
+    units = found[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[place] << 8 | units[place + 1]:04x}" for place in range(0, len(units), 2))
+
+
+# Addresses without their secrets
+
+MASK = "***"
+_ADDRESS = re.compile(r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{0,30}://)([^\s\"'<>`]+)", re.IGNORECASE)
+_SECRET = re.compile(
+    r"token|key|secret|passw|pwd|^pass$|auth|credential|^sig$|signature|^code$|jwt|^session|^x-(?:amz|goog)-",
+    re.IGNORECASE,
+)
+"""The names of parameters with a secret. Signed addresses of storage services have a whole family of them."""
+_NOT_SECRET = re.compile(r"^(?:sessionkey|session_key|session)$", re.IGNORECASE)
+"""OpenClaw's own addresses name a session, which opens nothing."""
+_LONGEST_USER = 12
+"""A longer name before the host is a token, as in ``https://ghp_…@github.com``."""
+
+
+def redact_urls(text: str) -> str:
+    """The text with the secrets of all addresses masked. It runs in linear time."""
+    return _ADDRESS.sub(lambda found: found[1] + _shown(found[2]), text) if "://" in text else text
+
+
+def has_secret(address: str) -> bool:
+    return redact_urls(address) != address
+
+
+def _shown(rest: str) -> str:
+    size = next((place for place, char in enumerate(rest) if char in "/?#"), len(rest))
+    user, at, host = rest[:size].rpartition("@")
+    if at:
+        name, colon, _ = user.partition(":")
+        name = name if len(name) <= _LONGEST_USER else MASK
+        rest = f"{name}{colon}{MASK if colon else ''}@{host}{rest[size:]}"
+    path, question, query = rest.partition("?")
+    if question:
+        query, mark, fragment = query.partition("#")
+        return f"{path}?{_parameters(query)}{mark}{_parameters(fragment)}"
+    path, mark, fragment = rest.partition("#")
+    return f"{path}{mark}{_parameters(fragment)}"
+
+
+def _parameters(query: str) -> str:
+    if "=" not in query:
+        return query
+    return "&".join(_parameter(part) for part in query.split("&"))
+
+
+def _parameter(part: str) -> str:
+    from urllib.parse import unquote  # The command line starts faster without it.
+
+    name, equals, value = part.partition("=")
+    plain = unquote(name[:200])
+    secret = value and _SECRET.search(plain) is not None and _NOT_SECRET.match(plain) is None
+    return f"{name}{equals}{MASK}" if secret else part

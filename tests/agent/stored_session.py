@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.abort import Deadlines
-from openclaw.agent.compaction.compaction import CompactionJob, CompactionSettings, CompactionsUnderWay
-from openclaw.agent.hooks import CompactionHooks
+from openclaw.agent.compaction.compaction import CompactionHooks, CompactionJob, CompactionSettings, CompactionsUnderWay
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
@@ -24,10 +22,11 @@ from openclaw.config.store import Derived
 from openclaw.events import Event
 from openclaw.messages import AssistantMessage, Message, TextBlock, Usage, UserMessage, user_text
 from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent
-from openclaw.models.fallback import Failover
+from openclaw.models.calls import Failover
 from openclaw.models.keys import Keys
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Transcript, TranscriptRef
+from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
 from tests.agent.scripted import HeldClock
@@ -90,11 +89,10 @@ def make_runtime(state_dir: Path, clock: HeldClock, config: dict[str, Any] | Non
         "derived": Derived(),
         "snapshots": WorkspaceSnapshots(str(state_dir), clock),
         "prompts": PromptCache(),
-        "reports": ReportStore(),
+        "reports": ReportStore(parts.get("blobs") or FileBlobStore(str(state_dir))),
         "measures": TokenMeasures(),
         "hygiene": Hygiene(),
         "spending": Spending(),
-        "deadlines": Deadlines(),
     }
     fields["failover"] = Failover(
         Keys({}, clock=clock), lambda: fields["config"].current, lambda: fields["catalogue"](), fields["derived"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from openclaw.agent.abort import AbortSignal, Deadlines
+from openclaw.agent.loop import AbortSignal
 
 
 async def stopped(signal: AbortSignal) -> None:
@@ -13,32 +13,33 @@ async def stopped(signal: AbortSignal) -> None:
 
 
 async def test_each_run_is_stopped_when_its_own_time_is_up() -> None:
-    deadlines = Deadlines()
     late, never, soon = AbortSignal(), AbortSignal(), AbortSignal()
-    deadlines.set(late, 0.05)
-    deadlines.set(never, 600)
-    deadlines.set(soon, 0.01)
+    late.set_deadline(0.05)
+    never.set_deadline(600)
+    soon.set_deadline(0.01)
     await stopped(soon)
     assert not never.aborted
     await stopped(late)
     assert [signal.reason for signal in (soon, late, never)] == ["timeout", "timeout", None]
+    assert (never.time_left or 0) > 590
+    never.clear_deadline()
 
 
-async def test_a_run_that_has_ended_is_left_alone_and_the_next_still_watched() -> None:
-    deadlines = Deadlines()
+async def test_a_run_that_has_ended_is_left_alone() -> None:
     ended, running = AbortSignal(), AbortSignal()
-    deadlines.set(ended, 0.01)
-    deadlines.set(running, 0.03)
-    deadlines.clear(ended)
-    deadlines.clear(ended)
+    ended.set_deadline(0.01)
+    running.set_deadline(0.03)
+    ended.clear_deadline()
+    ended.clear_deadline()
+    assert ended.time_left is None
     await stopped(running)
     assert not ended.aborted
 
 
-async def test_watching_begins_again_after_everyone_was_done() -> None:
-    deadlines = Deadlines()
-    first, second = AbortSignal(), AbortSignal()
-    deadlines.set(first, 0.01)
-    await stopped(first)
-    deadlines.set(second, 0.01)
-    await stopped(second)
+async def test_a_second_deadline_replaces_the_first() -> None:
+    signal = AbortSignal()
+    signal.set_deadline(0.005)
+    signal.set_deadline(600)
+    await asyncio.sleep(0.02)
+    assert not signal.aborted
+    signal.clear_deadline()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openclaw.agent.continuation import (
+from openclaw.agent.loop import (
     GrowingAnswer,
     OverlapRemover,
     cut_call,

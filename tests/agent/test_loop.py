@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.abort import AbortSignal
-from openclaw.agent.loop import SKIPPED_FOR_USER, LoopOptions, Steered, run_loop
+from openclaw.agent.loop import SKIPPED_FOR_USER, AbortSignal, LoopOptions, Steered, run_loop
+from openclaw.config.schema.system import Retry
 from openclaw.events import (
     AssistantEnded,
     AssistantStarted,
@@ -27,12 +27,12 @@ from openclaw.events import (
 )
 from openclaw.messages import AssistantMessage, Message, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.base import ModelError, ModelRequest, Text
-from openclaw.models.errors import RetrySettings, next_retry_ms
-from openclaw.models.fallback import NextStep, TryAgain
+from openclaw.models.calls import NextStep, TryAgain
+from openclaw.models.errors import next_retry_ms
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from tests.agent.scripted import MODEL, Echo, HeldClock, Script, call, says
 
-FAST = RetrySettings(base_delay_ms=5)
+FAST = Retry(base_delay_ms=5)
 
 
 class SteeringInbox:

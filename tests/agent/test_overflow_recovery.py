@@ -13,12 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.agent.abort import AbortSignal
-from openclaw.agent.compaction.pins import Pin, add_pin, pinned_block
 from openclaw.agent.compaction.summary import SYSTEM
-from openclaw.agent.loop import Steered
+from openclaw.agent.loop import AbortSignal, Steered
 from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
+from openclaw.agent.window.window import Pin, add_pin, pinned_block
 from openclaw.gateway.gateway import Gateway
 from openclaw.messages import (
     AssistantMessage,
@@ -217,7 +216,7 @@ async def write_history(transcript: Transcript, chance: random.Random, provider:
                 AssistantMessage(content=list(said), provider=provider, model="m", stop_reason=kind, timestamp=at)
             )
         if turn and chance.random() < 0.05:
-            summary, details = f"It was about a shed.{pinned_block([pin])}", {"pins": [pin]}
+            summary, details = f"It was about a shed.{pinned_block([pin.text])}", {"pins": [pin]}
             fields = {"type": "compaction", "summary": summary, "firstKeptEntryId": last, "details": details}
             await transcript.append({**fields, "tokensBefore": 9000})
 

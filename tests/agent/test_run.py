@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.agent.abort import AbortSignal
+from openclaw.agent.loop import AbortSignal
 from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
 from openclaw.events import Event

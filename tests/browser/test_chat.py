@@ -14,7 +14,7 @@ from openclaw.models.base import ModelError, ModelRequest, OnEvent, Thinking
 from tests.browser.support import LIMIT_MS, Tab, WebGateway, new_tab
 from tests.support.scripted_model import Answer, ScriptedModel
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 

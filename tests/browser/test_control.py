@@ -12,7 +12,7 @@ from openclaw.messages import ToolCall
 from tests.browser.support import Tab, WebGateway, new_tab
 from tests.support.scripted_model import Answer
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def test_a_command_is_allowed_in_the_chat_and_denied_on_its_page(browser: Browser, tmp_path: Path) -> None:

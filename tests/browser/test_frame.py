@@ -16,7 +16,7 @@ from playwright.async_api import Browser, expect
 from tests.browser.support import ELSEWHERE, Tab, WebGateway, new_tab
 from tests.support.gateway import TOKEN
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 # fmt: off
 PAGES = (

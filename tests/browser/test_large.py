@@ -15,7 +15,7 @@ from playwright.async_api import Browser, WebSocket, expect
 
 from tests.browser.support import Tab, WebGateway, new_tab
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 MANY = 10_000
 FIRST_PAINT_BYTES = 300_000
@@ -51,7 +51,7 @@ def write_state(state: Path) -> None:
     (folder / "sessions.json").write_text(json.dumps(store))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="package")
 async def large(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[WebGateway]:
     state = tmp_path_factory.mktemp("large") / "state"
     await asyncio.to_thread(write_state, state)

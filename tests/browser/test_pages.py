@@ -13,7 +13,7 @@ from openclaw.messages import ToolCall
 from tests.browser.support import Tab
 from tests.support.scripted_model import Answer
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def talk(tab: Tab, *turns: tuple[str, str]) -> None:

@@ -10,7 +10,7 @@ from playwright.async_api import Browser
 from tests.browser.pictures import DOCS, found_on, pictures
 from tests.browser.support import LIMIT_MS, WebGateway
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def test_every_picture_shows_what_is_on_the_page_now(browser: Browser, gateway: WebGateway) -> None:

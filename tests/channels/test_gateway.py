@@ -12,11 +12,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from openclaw.channels.kind import ChannelKinds
+from openclaw.channels.base import ChannelKinds
+from openclaw.channels.manager import ChannelManager
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
-from openclaw.gateway.channel_services import ChannelServices
+from openclaw.gateway.channels import ChannelServices
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.server import serve
 from openclaw.inbound.message import Inbound
@@ -66,12 +67,18 @@ async def house(
     config = ConfigStore(str(state / "openclaw.json"), clock, {})
     config.load_or_create()
     gateway = await open_gateway(str(state), config, clock, {})
-    gateway.channel_services = ChannelServices(
-        gateway.runtime,
-        ChannelKinds({}, {world.id: world}),
+    channels_of_test = ChannelManager(
+        kinds=ChannelKinds({}, {world.id: world}),
+        config=lambda: config.current,
+        clock=clock,
+        state_dir=str(state),
+        blobs=gateway.runtime.blobs,
+        documents=gateway.runtime.documents,
+        claims=gateway.runtime.claims,
         receive=lambda inbound: take(gateway, inbound),
         admits=everybody,
     )
+    gateway.channel_services = ChannelServices(gateway.runtime, channels_of_test)
     http = await serve(gateway, "127.0.0.1", 0)
     try:
         await gateway.start_services()
@@ -146,7 +153,7 @@ async def test_silence_sends_nothing_and_takes_the_sign_down(
 ) -> None:
     async with house(tmp_path, server, world, {"loopback": {}}) as home:
         inbound = await world.say("[[reply:NO_REPLY]]")
-        await home.gateway.dispatcher.wait(f"loopback-{inbound.message_id}", 10)
+        await home.gateway.dispatcher.index.wait(f"loopback-{inbound.message_id}", 10)
         await world.until(lambda: ("loopback:ann", False) in world.typing)
         assert world.delivered == []
 
@@ -165,7 +172,7 @@ async def test_a_reply_finished_while_the_channel_was_away_is_sent_after_a_resta
         await world.until(lambda: bool(world.lives))
         inbound = await world.say("[[sleep:50]][[reply:kept]]")
         world.disconnect()
-        await home.gateway.dispatcher.wait(f"loopback-{inbound.message_id}", 10)
+        await home.gateway.dispatcher.index.wait(f"loopback-{inbound.message_id}", 10)
     assert world.delivered == []
     async with house(tmp_path, server, world, {"loopback": {}}):
         (reply,) = await world.got(1)

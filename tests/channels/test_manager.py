@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from openclaw.channels.base import NotConfigured, default_account_id
-from openclaw.channels.kind import ChannelKinds
+from openclaw.channels.base import ChannelKinds, NotConfigured, default_account_id
 from openclaw.channels.manager import ChannelManager
 from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound, Media
 from openclaw.outbound.deliver import Delivery
 from openclaw.outbound.reply import OutgoingMessage, SendFailed
 from openclaw.storage.base import Accept, MessageBody, OutboxPart
-from openclaw.storage.files.disk import FileBlobStore
-from openclaw.storage.files.documents import FileDocuments
+from openclaw.storage.files.disk import FileBlobStore, FileDocuments
 from openclaw.storage.files.ledger import FileLedger
 from tests.support.clock import HeldClock
 from tests.support.loopback_channel import Loopback, everybody

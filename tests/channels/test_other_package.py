@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.channels.kind import ChannelKinds
+from openclaw.channels.base import ChannelKinds
 from openclaw.config.load import parse_config
 from tests.support.gateway import GatewayProcess, model_config
 from tests.support.model_server import ModelServer

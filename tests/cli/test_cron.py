@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -114,3 +115,11 @@ def test_the_last_heartbeat_is_told(cli: Cli, gateway: FakeGateway) -> None:
     gateway.replies["last-heartbeat"] = {"ts": 0, "status": "sent", "channel": "signal", "preview": "Disk\nfull"}
     shown = cli("system", "heartbeat").stdout
     assert "sent, signal" in shown and "Disk full" in shown
+
+
+def test_a_person_says_how_long_to_wait(cli: Cli, gateway: FakeGateway) -> None:
+    held = threading.Event()
+    gateway.replies["cron.run"] = lambda params: held.wait(30)
+    done = cli("cron", "run", "d597ad21", "--timeout", "200")
+    held.set()
+    assert (done.returncode, done.stderr.splitlines()[0]) == (1, "gateway timeout after 200ms")

@@ -58,7 +58,7 @@ def test_a_file_that_is_no_json5_does_not_stop_the_other_checks(cli: Cli, state:
 
 
 def test_what_is_closed_to_us_is_a_finding_and_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def closed(_: Path) -> Iterator[doctor.Finding]:
+    def closed(_: doctor.Installation) -> Iterator[doctor.Finding]:
         raise PermissionError(errno.EACCES, "Permission denied", "/closed")
         yield
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.cli import installation, launchd, service
+from openclaw.cli import installation, service
 from openclaw.cli.service import read_env, use_env
 
 from .conftest import ROOT, Cli
@@ -171,11 +171,14 @@ def test_the_service_has_the_keys_that_the_gateway_needs_and_no_others(cli: Cli,
     assert environ["ANTHROPIC_API_KEY"] == "newer" and environ["TELEGRAM_BOT_TOKEN"] == "1:t"
 
 
-def test_the_agent_of_launchd_starts_the_gateway_again_only_after_a_crash() -> None:
-    found = plistlib.loads(launchd.plist_text("gateway", ["--env-file", "/x/service.env"], {"OPENCLAW_PROFILE": "a"}))
+def test_the_agent_of_launchd_starts_the_gateway_again_only_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in service.KEPT_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENCLAW_GATEWAY_PORT", "19001")
+    found = plistlib.loads(service.plist_text("gateway", ["--env-file", "/x/service.env"]))
     assert found["ProgramArguments"][1:] == ["-m", "openclaw", "gateway", "run", "--env-file", "/x/service.env"]
     assert found["KeepAlive"] == {"SuccessfulExit": False} and found["RunAtLoad"] is True
-    assert found["EnvironmentVariables"] == {"OPENCLAW_PROFILE": "a"}
+    assert found["EnvironmentVariables"] == {"OPENCLAW_GATEWAY_PORT": "19001"}
     # What launchd.plist(5) knows, and which type each must have. launchd ignores a file with a wrong one.
     types = {"Label": str, "ProgramArguments": list, "EnvironmentVariables": dict, "RunAtLoad": bool}
     types |= {"KeepAlive": dict, "Umask": int, "StandardOutPath": str, "StandardErrorPath": str}
@@ -191,7 +194,7 @@ def test_on_a_mac_the_service_is_an_agent_of_launchd(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OPENCLAW_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(launchd, "launchctl", lambda *words: asked.append(words))
+    monkeypatch.setattr(service, "launchctl", lambda *words: asked.append(words))
     report = service.put_in_place("gateway", [], force=False)
     path = tmp_path / "Library" / "LaunchAgents" / "ai.openclaw.gateway.plist"
     assert report["path"] == str(path) and stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -203,7 +206,17 @@ def test_on_a_mac_the_service_is_an_agent_of_launchd(
     assert installation.uninstall(removal) == 0
     assert f"remove the service {path}" in capsys.readouterr().out
     assert service.can_install() and not service.manages_gateway()
-    assert launchd.take_away("gateway") == str(path) and not service.is_installed()
+    assert service.remove() == str(path) and not service.is_installed()
+
+
+def test_a_gateway_of_systemd_is_stopped_by_systemd_and_told_as_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(service, "manages_gateway", lambda: True)
+    monkeypatch.setattr(service, "running_pid", lambda: None if asked else 4242)
+    monkeypatch.setattr(service, "must", lambda *words: asked.append(words))
+    monkeypatch.setattr(service, "_lock_is_held", lambda: not asked)
+    assert service.stop() == 4242
+    assert asked == [("stop", service.unit_name())]
 
 
 def test_a_node_is_installed_as_a_service_without_its_secret(cli: Cli, tmp_path: Path, state: Path) -> None:

@@ -164,7 +164,8 @@ async def test_a_session_is_let_go_after_the_writes_that_are_under_way(pair: tup
     await statement.check(connection)
     going = asyncio.create_task(owner.node.claims.release(MAIN))
     waiting = (
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'DELETE FROM claims%'"
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND wait_event_type = 'Lock' AND query LIKE 'DELETE FROM claims%'"
     )
     async with asyncio.timeout(60):
         while not await other.database.value(waiting):

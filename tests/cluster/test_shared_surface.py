@@ -12,8 +12,7 @@ from unittest.mock import patch
 import aiohttp
 import pytest
 
-from openclaw.channels.base import WebhookAnswer, WebhookRequest
-from openclaw.channels.kind import ChannelKinds
+from openclaw.channels.base import ChannelKinds, WebhookAnswer, WebhookRequest
 from openclaw.gateway import assemble
 from openclaw.gateway.gateway import Gateway
 from tests.gateway.auth.test_devices import Device

@@ -71,7 +71,7 @@ async def test_a_message_may_enter_at_any_node_and_both_see_the_stream(pair: Pai
             assert [message["role"] for message in history["messages"]] == ["user", "assistant"] * 2
             waited = await client.call("agent.wait", {"runId": "r2", "timeoutMs": 30_000})
             assert waited["status"] == "ok"
-        assert not pair.other.gateway.dispatcher.find("r2"), "the owner has run it"
+        assert not pair.other.gateway.dispatcher.index.get("r2"), "the owner has run it"
     assert len(models.requests) == 2
 
 

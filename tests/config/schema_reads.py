@@ -16,7 +16,7 @@ import msgspec
 
 import openclaw
 from openclaw.config.schema import Config
-from openclaw.config.shape import record_in, shape_of
+from openclaw.config.validate import record_in, shape_of
 from tests.support.sources import many_nodes
 
 ROOT = Path(openclaw.__file__).parent

@@ -4,9 +4,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.config.jsonschema import config_schema, docs_of, ui_hints
+from openclaw.config.reference import config_schema, docs_of, ui_hints
 from openclaw.config.schema import Config
-from openclaw.config.shape import Shape, fields_of, free_keys, shape_of
+from openclaw.config.validate import Shape, fields_of, free_keys, shape_of
 
 
 def records(shape: Shape, found: dict[str, type[msgspec.Struct]] | None = None) -> dict[str, type[msgspec.Struct]]:

@@ -12,10 +12,9 @@ import pytest
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import AgentDefaults, Agents
 from openclaw.config.schema.system import Plugins
-from openclaw.extensions import loader, points
+from openclaw.extensions import points
 from openclaw.extensions.api import MessageReceived, PromptAbout
-from openclaw.extensions.loader import load_extensions
-from openclaw.extensions.points import ExtensionPoints, Taken
+from openclaw.extensions.points import ExtensionPoints, Taken, load_extensions
 from tests.flows.conftest import models
 from tests.support.gateway import model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
@@ -77,11 +76,11 @@ async def test_a_wrong_registration_is_refused_with_its_reason(tmp_path: Path, b
     (bad,) = made.extensions
     assert bad.state == "failed" and problem in bad.problem
     assert not made.hooks["message_received"], "half of a failed extension was kept"
-    assert loader.failed_at_start(tmp_path / "state") == {"bad": bad.problem}
+    assert points.failed_at_start(tmp_path / "state") == {"bad": bad.problem}
 
 
 async def test_one_that_hangs_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "LONGEST_REGISTER_S", 0.2)
+    monkeypatch.setattr(points, "LONGEST_REGISTER_S", 0.2)
     made = await load(tmp_path, "import threading\nthreading.Event().wait()")
     assert made.extensions[0].problem == "register did not return within 0.2 s"
 

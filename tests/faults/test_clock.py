@@ -65,7 +65,7 @@ async def test_messages_around_a_jump_keep_their_order_and_their_names(
     for place, key in enumerate(("a", "b", "c")):
         clock.offset_ms = (0, jump, 0)[place]
         assert (await say(gateway, key)).new
-        assert (await gateway.dispatcher.wait(key, 15)).status == "ok"
+        assert (await gateway.dispatcher.index.wait(key, 15)).status == "ok"
     for offset in (0, jump):
         clock.offset_ms = offset
         for key in ("a", "b", "c"):
@@ -88,7 +88,7 @@ async def test_a_run_under_way_is_not_cut_short_by_a_jump(
     assert submitted.record is not None
     await models.wait_for_requests(1)
     clock.offset_ms = DAY_MS
-    assert (await gateway.dispatcher.wait("a", 15)).status == "ok"
+    assert (await gateway.dispatcher.index.wait("a", 15)).status == "ok"
 
 
 class Ann:
@@ -108,7 +108,7 @@ class Ann:
             row for row in await self.gateway.runtime.ledger.recent() if row.reason.code is not ReasonCode.NEW_SESSION
         ]
         for row in rows:
-            assert (await self.gateway.dispatcher.wait(row.run_id, 15)).status == "ok"
+            assert (await self.gateway.dispatcher.index.wait(row.run_id, 15)).status == "ok"
         return rows
 
     async def session(self) -> str:
@@ -168,8 +168,8 @@ async def test_timers_of_a_run_go_by_what_has_passed_and_not_by_the_clock(
         await submit(gateway, "x", run_id, session=SessionRef("main", f"agent:main:{run_id}"), body=body)
         await models.wait_for_requests(1 if run_id == "long" else 2)
     clock.offset_ms = -DAY_MS
-    assert (await gateway.dispatcher.wait("short", 15)).status == "error"
+    assert (await gateway.dispatcher.index.wait("short", 15)).status == "error"
     clock.offset_ms = DAY_MS
-    assert (await gateway.dispatcher.wait("long", 0.2)).status == "timeout"
+    assert (await gateway.dispatcher.index.wait("long", 0.2)).status == "timeout"
     held.set()
-    assert (await gateway.dispatcher.wait("long", 15)).status == "ok"
+    assert (await gateway.dispatcher.index.wait("long", 15)).status == "ok"

@@ -267,7 +267,7 @@ async def test_what_was_left_unfinished_comes_before_what_is_sent_while_the_gate
         assert (await submit(again, "c", "c")).queued
         again.dispatcher.start_unfinished()
         for key in ("a", "b", "c"):
-            assert (await again.dispatcher.wait(key, 15)).status == "ok"
+            assert (await again.dispatcher.index.wait(key, 15)).status == "ok"
         rows = await again.runtime.ledger.recent(session_key="agent:main:main")
     finally:
         await close_gateway(again)
@@ -331,7 +331,7 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
         row, _ = await gateway.runtime.ledger.accept(accept)
         await gateway.runtime.ledger.finish(row.id, "superseded", result={"answeredBy": "b"})
         await submit(gateway, "b", "b")
-        record = gateway.dispatcher.find("b")
+        record = gateway.dispatcher.index.get("b")
         assert record is not None
         look_up, looked_up = gateway.runtime.ledger.by_run, 0
 
@@ -344,7 +344,7 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
             return await look_up(run_id)
 
         monkeypatch.setattr(gateway.runtime.ledger, "by_run", slowly)
-        assert (await gateway.dispatcher.wait("a", 10)).status == "ok"
+        assert (await gateway.dispatcher.index.wait("a", 10)).status == "ok"
         assert looked_up >= 2
     finally:
         await close_gateway(gateway)

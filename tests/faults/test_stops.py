@@ -113,3 +113,28 @@ async def test_what_was_acknowledged_has_its_one_end(
             books.damage()
     await books.check()
     assert len(books.acknowledged) > 10 and books.stopped
+
+
+async def test_a_message_handed_to_a_run_that_a_stop_cuts_short_is_answered_after_it(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    """It must not run while the Gateway stops: its answer would then stand before that of the message it follows."""
+    config = model_config(models.base_url, models.api_key, messages={"queue": {"mode": "steer", "debounceMs": 0}})
+    gateway = ForkedGateway(tmp_path / "state", config)
+    begun = tmp_path / "begun"
+    command = json.dumps({"command": f"touch {begun}; sleep 60"})
+    texts = {"one": f"one [[tool:exec {command}]][[next]][[reply:first]]", "two": "two [[reply:second]]"}
+    await gateway.start()
+    async with gateway.client() as client:
+        for key, text in texts.items():
+            await client.call("chat.send", {"sessionKey": "main", "message": text, "idempotencyKey": key})
+            while not begun.exists():
+                await asyncio.sleep(0.01)
+        assert await gateway.stop() == 0
+    assert len(models.requests) == 1
+    async with gateway, gateway.client() as client:
+        for key in texts:
+            assert (await client.call("agent.wait", {"runId": key, "timeoutMs": 50_000}))["status"] == "ok"
+        history = (await client.call("chat.history", {"sessionKey": "main", "format": "messages"}))["messages"]
+    said = [text for text in ("first", "second") if text in json.dumps(history[-1])]
+    assert said == ["second"] and "first" in json.dumps(history[-3])

@@ -22,7 +22,9 @@ async def test_an_agent_is_added_talks_from_its_own_workspace_and_is_deleted(
         assert "Name: Work Horse" in (Path(made["workspace"]) / "IDENTITY.md").read_text()
         listed = await client.call("agents.list", {})
         assert (listed["defaultId"], [agent["id"] for agent in listed["agents"]]) == ("main", ["main", "work-horse"])
-        await client.call("agents.files.set", {"agentId": "work-horse", "name": "AGENTS.md", "content": "Neigh first."})
+        files = {"agentId": "work-horse", "name": "AGENTS.md", "content": "Neigh first."}
+        saved = (await client.call("agents.files.set", files))["file"]
+        assert (saved["name"], saved["missing"], saved["content"]) == ("AGENTS.md", False, "Neigh first.")
         await client.chat("hello", "agent:work-horse:main")
         await client.chat("hello", "main")
         with pytest.raises(

@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.gateway import RequestFailed, model_config
 from tests.support.gateway_in_process import InProcessGateway
-from tests.support.model_server import ModelServer, Reply
+from tests.support.model_script import Call
+from tests.support.model_server import ModelServer, Recorded, Reply
 
 JOB = {
     "name": "Brief",
@@ -38,6 +39,9 @@ async def test_the_life_of_a_job_over_the_socket(gateway: InProcessGateway) -> N
         assert entry["summary"] == "Two meetings"
         patch = {"enabled": False, "name": "Later"}
         assert (await client.call("cron.update", {"id": job["id"], "patch": patch}))["name"] == "Later"
+        often = {"schedule": {"kind": "every", "everyMs": 60_000}}
+        changed = await client.call("cron.update", {"id": job["id"], "patch": often})
+        assert changed["schedule"]["anchorMs"] == changed["updatedAtMs"]
         assert (await client.call("cron.list", {}))["jobs"] == []
         assert len((await client.call("cron.list", {"includeDisabled": True}))["jobs"]) == 1
         assert await client.call("cron.remove", {"id": job["id"]}) == {"ok": True, "removed": True}
@@ -129,3 +133,30 @@ async def test_the_command_line_schedules_lists_and_removes(gateway: InProcessGa
     assert (removed.returncode, removed.stdout) == (0, f"Removed {job['id']}.\n")
     event = await gateway.command("system", "event", "--text", "hello")
     assert event.returncode == 0 and gateway.gateway.runtime.notes.peek("agent:main:main") == ["hello"]
+
+
+async def test_the_end_of_a_command_begins_a_turn_with_no_more_rights_than_the_turn_that_began_it(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    """A group has the main session run a command. What the main session does at its end, the group still caused."""
+    job = {"schedule": {"kind": "every", "everyMs": 60_000}, "payload": {"kind": "systemEvent", "text": "obey"}}
+    steps = {
+        "tell the owner": Call("sessions_send", {"sessionKey": "main", "message": "look there", "timeoutSeconds": 0}),
+        "look there": Call("exec", {"command": "echo seen"}),
+        "Exec finished": Call("cron", {"action": "add", "job": {**job, "sessionTarget": "main"}}),
+    }
+
+    def answer(asked: Recorded) -> Reply:
+        last = json.dumps(asked.body["messages"][-1])
+        return Reply(text="done", calls=[call for words, call in steps.items() if words in last])
+
+    tools = {"exec": {"ask": "always"}, "sessions": {"visibility": "all"}}
+    config = model_config(models.base_url, models.api_key, tools=tools)
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        await client.chat("hello")
+        models.answer_with(answer)
+        await client.chat("tell the owner", "agent:main:signal:group:g1")
+        asked = await client.event(lambda event, _: event == "exec.approval.requested")
+        await client.call("exec.approval.resolve", {"id": asked["payload"]["id"], "decision": "allow-once"})
+        await client.event(lambda *_: b"obey" in models.requests[-1].raw)  # The tool has answered.
+        assert (await client.call("cron.list", {"includeDisabled": True}))["jobs"] == []

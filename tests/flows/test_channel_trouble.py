@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from openclaw.channels import kind as kinds
-from openclaw.channels.kind import BUILT_IN, built_in_kind
+from openclaw.channels import base as kinds
+from openclaw.channels.base import BUILT_IN, built_in_kind
 from openclaw.channels.manager import ChannelManager
 from openclaw.config.load import parse_config
 from tests.support.channel_setup import ChannelSetup

@@ -48,6 +48,7 @@ async def test_the_user_message_is_in_the_transcript_before_the_model_is_asked(
         await models.wait_for_requests(1)
         history = await client.call("chat.history", {"sessionKey": "main"})
         assert [message["role"] for message in history["messages"]] == ["user"]
+        assert history["thinkingLevel"] == "off" and "verboseLevel" not in history
         held.set()
         assert text_of(await client.ending("r")) == "late"
 

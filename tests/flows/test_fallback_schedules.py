@@ -15,7 +15,7 @@ import msgspec
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from openclaw.agent.spend.report import session_totals
+from openclaw.agent.spend.spend import session_totals
 from openclaw.gateway.server.events import Client, ClientInfo
 from openclaw.messages import AssistantMessage, TextBlock, ToolCall, Usage
 from openclaw.models.base import Done, ErrorKind, ModelError, ModelRequest, StreamEvent, Text

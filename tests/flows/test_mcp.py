@@ -229,7 +229,7 @@ async def main():
     model = ScriptedModel("fine")
     async with gateway_parts(Path(sys.argv[1]), model) as gateway:
         sent = await submit(gateway, "hi", "run-1")
-        await gateway.dispatcher.wait("run-1", 60)
+        await gateway.dispatcher.index.wait("run-1", 60)
     assert model.requests
     found = [name for name in sys.modules if name.split(".")[0] in ("mcp", "anyio", "httpx2", "pydantic")]
     assert not found, found

@@ -98,6 +98,31 @@ async def test_embeddings_are_on_the_bill_and_obey_the_budget(
         assert (await client.chat("hello"))["state"] == "error"
 
 
+@pytest.mark.parametrize(
+    ("session_key", "is_read"),
+    [
+        ("main", True),
+        ("agent:main:signal:direct:+15550001", True),
+        ("cron:daily", True),
+        ("hook:doorbell", False),
+        ("agent:main:signal:group:g1", False),
+        ("agent:main:chat:room:r1", False),
+    ],
+)
+async def test_the_curated_memory_is_for_the_owners_sessions_only(
+    tmp_path: Path, models: ModelServer, session_key: str, is_read: bool
+) -> None:
+    workspace = tmp_path / "state" / "workspace"
+    workspace.mkdir(parents=True)
+    (workspace / "MEMORY.md").write_text("The safe opens with 4711.\n")
+    config = model_config(models.base_url, models.api_key)
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        models.queue(Reply(calls=[Call("memory_get", {"path": "MEMORY.md"})]), Reply(text="done"))
+        await client.chat("What do you remember?", session_key)
+        (result,) = [row for row in gateway.transcript(await _session(client)) if _is_result(row)]
+        assert ("4711" in result["message"]["content"][0]["text"]) is is_read
+
+
 async def _session(client: Any) -> str:
     (row,) = (await client.call("sessions.list", {}))["sessions"]
     return row["sessionId"]

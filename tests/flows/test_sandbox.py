@@ -10,13 +10,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from openclaw.agent.sandbox import sandbox_of
-from openclaw.agent.tool_set import tools_for
+from openclaw.agent.tool_set import sandbox_of, tools_for
 from openclaw.inbound.attachments import within_reach
 from openclaw.inbound.message import Inbound, Media, Peer, Sender
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
-from openclaw.tools.sandbox.plan import PLACES
+from openclaw.tools.sandbox.launch import PLACES
 from tests.support.gateway import TOKEN, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
@@ -205,12 +204,12 @@ async def test_skills_can_be_read_where_the_prompt_says(tmp_path: Path, models: 
 
 
 async def test_every_tool_of_the_gateway_has_a_place_in_a_sandbox(tmp_path: Path, models: ModelServer) -> None:
-    """A new tool must be told to run inside, or to be harmless on the host; see ``tools/sandbox/plan.py``."""
+    """A new tool must be told to run inside, or to be harmless on the host; see ``tools/sandbox/launch.py``."""
     async with InProcessGateway(tmp_path / "state", config_of(models, {"mode": "off"})) as gateway:
         runtime = gateway.gateway.runtime
         config = runtime.config.current
         model = runtime.catalogue().default_for(config, "main")
-        everything = tools_for("main", model, tmp_path, config, runtime, sandbox=None)
+        everything = await tools_for(runtime, SessionRef("main", "agent:main:main"), model, entry=None, sandbox=None)
         assert [tool.spec.name for tool in everything if tool.spec.name not in PLACES] == []
 
 
@@ -226,7 +225,7 @@ async def test_every_tool_in_every_mode_runs_inside_is_denied_or_is_declared_har
         model = runtime.catalogue().default_for(config, "main")
         sandbox = await sandbox_of(runtime, "main", key, None)
         assert (sandbox is not None) is (mode == "all" or (mode == "non-main" and key == OTHER))
-        for tool in tools_for("main", model, tmp_path, config, runtime, sandbox=sandbox):
+        for tool in await tools_for(runtime, SessionRef("main", key), model, entry=None, sandbox=sandbox):
             if sandbox is None or PLACES[tool.spec.name] == "host":
                 continue
             held = vars(tool)

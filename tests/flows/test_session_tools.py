@@ -151,6 +151,17 @@ async def test_other_agents_are_out_of_reach_until_it_is_allowed(tmp_path: Path,
         assert (agents["allowAny"], agents["agents"][1]) == (True, {"id": "beta", "name": "Beta", "configured": True})
 
 
+async def test_a_model_can_be_chosen_although_the_list_names_one_that_is_gone(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    config = model_config(models.base_url, models.api_key)
+    name = "mock/mock-1"
+    config["agents"]["defaults"]["models"] = {name: {}, "gone/away": {}}
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        await client.chat("[[reply:begun]]", "main")
+        assert (await invoke(gateway, "session_status", {"model": name}))["changedModel"]
+
+
 async def test_the_status_card_shows_a_session_and_changes_its_model(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("hi", "agent:main:work")

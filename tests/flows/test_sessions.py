@@ -271,6 +271,24 @@ async def test_an_edit_of_sessions_json_by_hand_is_taken_over(gateway: InProcess
     assert json.loads(path.read_text())[KEY]["somethingNew"] == {"kept": True}
 
 
+@pytest.mark.files_only("sessions.json is edited by hand")
+async def test_fields_that_a_person_wrote_wrongly_do_not_stop_the_session(gateway: InProcessGateway) -> None:
+    path = gateway.sessions_dir() / "sessions.json"
+    await gateway.stop()
+    wrong: list[dict[str, Any]] = [
+        {"sessionId": 5}, {"thinkingLevel": 7}, {"queueDrop": ["old"]}, {"updatedAt": "today"}, {"label": {}},
+        {"compactionCount": "many"}, {"systemPromptReport": []}, {"modelOverride": 4}, {"deliveryContext": []},
+    ]  # fmt: skip
+    rows = {f"agent:main:{number}": {"sessionId": f"s{number}", **fields} for number, fields in enumerate(wrong)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(rows))
+    await gateway.start()
+    async with gateway.client() as client:
+        for key in rows:
+            assert text_of(await client.chat("hi [[reply:there]]", key)) == "there", rows[key]
+            assert "Session: " in text_of(await client.chat("/status", key)), rows[key]
+
+
 async def test_the_agent_method_answers_twice(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         request = await client.send(

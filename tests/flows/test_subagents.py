@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from openclaw.runs.session_change import StillActive
+from openclaw.teamwork import subagents
 from openclaw.teamwork.subagents import state_of
 from tests.flows.test_session_tools import invoke
 from tests.support import stored
@@ -17,6 +19,7 @@ from tests.support.clock import MovableClock
 from tests.support.gateway import WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Recorded, Reply
+from tests.support.signal_daemon import SignalDaemon
 
 pytestmark = pytest.mark.asyncio
 
@@ -172,6 +175,25 @@ async def test_its_session_is_deleted_at_once_or_archived_later(tmp_path: Path, 
         assert sum(".deleted." in name for name in stored.transcripts(gateway)) == 2
 
 
+async def test_a_session_that_could_not_be_deleted_is_deleted_by_the_next_sweep(
+    home: InProcessGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def still_active(*_: Any) -> None:
+        raise StillActive("its run does not end")
+
+    async with home.client() as client:
+        await client.chat("[[reply:begun]]", "main")
+        with monkeypatch.context() as patched:
+            patched.setattr(subagents, "delete_session", still_active)
+            child = await invoke(home, "sessions_spawn", {"task": "x [[reply:y]]", "cleanup": "delete"})
+            await ended(home)
+        listed = await invoke(home, "sessions_list")
+        assert child["childSessionKey"] in {row["key"] for row in listed["sessions"]}
+        await home.gateway.team.subagents.archive_due()
+        listed = await invoke(home, "sessions_list")
+        assert child["childSessionKey"] not in {row["key"] for row in listed["sessions"]}
+
+
 async def test_many_children_of_one_parent_all_report_once(home: InProcessGateway, models: ModelServer) -> None:
     calls = [Call("sessions_spawn", {"task": f"number {number}", "label": f"n{number}"}) for number in range(20)]
 
@@ -288,3 +310,26 @@ async def test_fifty_sub_agents_of_one_message_work_side_by_side(tmp_path: Path,
         ]
         assert sorted(line.split(" ")[0] for line in told_keys) == sorted(state.child for state in states)
         assert text_of(await client.chat("and now?", "main")) == "They are at work."
+
+
+async def test_a_guest_speaks_to_a_sub_agent_of_the_owner_as_a_guest(tmp_path: Path, models: ModelServer) -> None:
+    """All direct chats are one conversation by default, so a guest sees the owner's sub-agents."""
+    owner, guest, own = "+15550000001", "+15550000042", "+15550009999"
+    async with SignalDaemon(own) as signal:
+        account = {"enabled": True, "account": own, "httpUrl": signal.url, "autoStart": False, "dmPolicy": "pairing"}
+        config = model_config(models.base_url, models.api_key, channels={"signal": {**account, "allowFrom": [owner]}})
+        credentials = tmp_path / "state" / "credentials"
+        credentials.mkdir(parents=True)
+        (credentials / "signal-allowFrom.json").write_text(json.dumps({"version": 1, "allowFrom": [guest]}))
+        async with InProcessGateway(tmp_path / "state", config) as home, home.client() as client:
+            await client.chat("[[reply:begun]]", "main")
+            await signal.connected()
+            models.queue(Reply("done"), Reply("told"))
+            await invoke(home, "sessions_spawn", {"task": "one", "label": "first"})
+            (state,) = await ended(home)
+            for sender in (owner, guest):
+                await signal.say(f"/subagents send 1 hello [[reply:hello {sender}]]", sender=sender)
+                await signal.until(lambda: any(f"hello {sender}" in str(one) for one in signal.of("send")))  # noqa: B023
+            rows = await home.gateway.runtime.ledger.recent(limit=20)
+            spoken = [row for row in rows if row.session_key == state.child and "hello" in (row.body.prompt or "")]
+            assert [row.body.guest for row in sorted(spoken, key=lambda row: row.id)] == [False, True]

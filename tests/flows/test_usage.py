@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.outbound.usage_text import money, token_count
+from openclaw.outbound.reply import money, token_count
 from tests.support import stored
 from tests.support.gateway import RequestFailed, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway

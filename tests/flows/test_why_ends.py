@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.runs.recovery import EXPIRY_MS
+from openclaw.runs.dispatcher import EXPIRY_MS
 from tests.flows.test_why import story, why
 from tests.support import stored
 from tests.support.forked_gateway import ForkedGateway

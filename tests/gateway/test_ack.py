@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from openclaw.config.load import parse_config
-from openclaw.gateway.channel_run import ack_emoji
+from openclaw.gateway.channels import ack_emoji
 
 
 @pytest.mark.parametrize(

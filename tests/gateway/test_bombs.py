@@ -255,7 +255,7 @@ OWN_FILES = {
     "agent/request_log.py": "its own blobs",
     "cli/approvals.py": "a file that the owner names",
     "channels/discord/channel.py": "its own file",
-    "config/jsonschema.py": "a file of the package",
+    "config/reference.py": "a file of the package",
     "channels/discord/connection.py": "a record without open parts",
     "channels/matrix/channel.py": "its own file",
     "channels/telegram/sending.py": "its own file",
@@ -263,11 +263,11 @@ OWN_FILES = {
     "cli/nodes.py": "an argument that the owner typed",
     "cluster/membership.py": "its own rows",
     "cluster/links.py": "a node that proved itself",
-    "extensions/loader.py": "its own file",
-    "gateway/nodes/nodes.py": "its own file",
-    "node/identity.py": "its own file",
+    "extensions/points.py": "its own file",
+    "gateway/nodes.py": "its own file",
+    "node/host.py": "its own file",
     "storage/files/backup.py": "its own files, whose content is known by its hash",
-    "tools/browser/cdp.py": "64 KB of a browser that the owner named",
+    "tools/browser/tab.py": "64 KB of a browser that the owner named",
     "cli/client.py": "answers of the owner's Gateway",
     "cli/doctor.py": "the lock",
     "gateway/offline.py": "an answer made in the same process",
@@ -278,29 +278,28 @@ OWN_FILES = {
     "cli/logs.py": "log lines, which the Gateway wrote flat",
     "cli/target.py": "the owner's configuration and the lock",
     "config/edit.py": "text that the parser with a limit has read",
-    "config/json5text.py": "pyjson5 counts the depth itself",
+    "config/load.py": "pyjson5 counts the depth itself",
     "config/keypath.py": "one quoted string",
     "gateway/auth/devices.py": "its own file",
     "gateway/http/openai_run.py": "transcripts, bounded when they were written",
     "gateway/http/rpc.py": "an answer made in the same process",
     "gateway/main.py": "the lock",
     "channels/manager.py": "its own document",
-    "gateway/restart.py": "its own file",
-    "gateway/views/history.py": "transcripts, bounded when they were written",
-    "inbound/commands/management.py": "pyjson5 counts the depth itself",
-    "inbound/pairing.py": "its own file",
+    "gateway/gateway.py": "its own file",
+    "gateway/views.py": "transcripts, bounded when they were written",
+    "inbound/commands/session.py": "pyjson5 counts the depth itself",
+    "inbound/access.py": "its own file",
     "json_text.py": "parts that were encoded in the same process",
     "memory/embedders.py": "the header of a model file",
     "models/anthropic.py": "a message that was encoded in the same process",
-    "models/cooldowns.py": "its own file",
+    "models/keys.py": "its own file",
     "models/local/provider.py": "its own worker process",
     "models/local/worker.py": "its own parent process",
     "agent/skills.py": "pyjson5 counts the depth itself",
     "security/access_checks.py": "the Gateway's own files",
     "security/gateway_checks.py": "answers of the owner's Gateway",
-    "security/tool_checks.py": "the Gateway's own files",
     "storage/faults.py": "the environment of a test",
-    "storage/ledger_rows.py": "the ledger",
+    "storage/sql_ledger.py": "the ledger",
     "teamwork/session_tools.py": "transcripts, bounded when they were written",
     "tools/exec/approvals.py": "its own files",
     "cli/sandbox.py": "the session store",
@@ -329,11 +328,8 @@ def _unguarded(path: Path) -> list[int]:
     tree = ast.parse(text)
     made = {
         ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-        for node in ast.walk(tree)
-        if "Decoder" in text
-        and isinstance(node, ast.Assign | ast.AnnAssign)
-        and node.value
-        and "json.Decoder(" in ast.unparse(node.value)
+        for node in (ast.walk(tree) if "Decoder" in text else ())
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value and "json.Decoder(" in ast.unparse(node.value)
     }
     names = DECODERS | made | {f"{name}.decode" for name in made} | {"decode_event", "raw_line.decode"}
     last = {name.rpartition(".")[2] for name in names}

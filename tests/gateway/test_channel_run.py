@@ -22,8 +22,7 @@ from openclaw.events import (
     ThinkingDelta,
     ToolStarted,
 )
-from openclaw.gateway.channel_run import TTL_S, ChannelRun
-from openclaw.gateway.channel_services import ChannelServices
+from openclaw.gateway.channels import TTL_S, ChannelRun, ChannelServices
 from openclaw.messages import AssistantMessage
 from openclaw.runs.queue import RunRecord
 from openclaw.storage.base import LedgerRow

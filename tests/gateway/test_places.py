@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from openclaw.gateway.assemble import METHOD_FAMILIES
-from openclaw.gateway.cluster.remote_calls import PLACES
+from openclaw.gateway.cluster.remote import PLACES
 from openclaw.gateway.server.registry import MethodTable
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import hashlib
@@ -21,7 +22,7 @@ from openclaw.cli import service
 from openclaw.cli import target as targets
 from openclaw.cli.client import GatewayClient, GatewayError
 from openclaw.cli.command import UserError
-from openclaw.cli.gateway import _status_report
+from openclaw.cli.gateway import _status
 from openclaw.config.schema.gateway import GatewayTls
 from openclaw.gateway import tls as tls_module
 from openclaw.gateway.main import CannotStart
@@ -83,7 +84,8 @@ async def test_the_command_line_pins_what_the_gateway_serves(tmp_path: Path, mon
         client = local_client(gateway, monkeypatch)
         assert client.target.url == f"wss://127.0.0.1:{gateway.port}"
         assert (await asyncio.to_thread(client.call, "health"))["ok"]
-        report = await asyncio.to_thread(_status_report, client, probe=True)
+        monkeypatch.setattr("openclaw.cli.gateway.from_args", lambda args, live: client)
+        report = await asyncio.to_thread(_status, argparse.Namespace(no_probe=False))
         assert report["rpc"]["ok"]
         assert gateway.gateway.tls is not None
         assert report["gateway"]["tlsFingerprint"] == gateway.gateway.tls.fingerprint

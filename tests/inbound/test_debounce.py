@@ -26,6 +26,7 @@ class Bench:
         self.failing = False
         self.debouncer = Debouncer(
             self._deliver,
+            self._deliver,
             clock=self.clock,
             window_ms=lambda _: window,
             is_control=lambda text: text.startswith("/") or text == "stop",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openclaw.mcp.foreign_tool import (
+from openclaw.mcp.connection import (
     LONGEST_NAME,
     MAX_RESULT_CHARS,
     MOST_TOOLS,
@@ -24,7 +24,7 @@ from openclaw.mcp.foreign_tool import (
 )
 from openclaw.messages import ImageBlock, TextBlock
 from openclaw.tools.policy import ToolFilter, allows, allows_some
-from openclaw.tools.sandbox.plan import DEFAULT_ALLOW, DEFAULT_DENY, names_some, tools_inside
+from openclaw.tools.sandbox.launch import DEFAULT_ALLOW, DEFAULT_DENY, names_some, tools_inside
 from tests.gateway.http.served import PNG
 
 VALID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")

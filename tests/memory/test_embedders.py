@@ -8,8 +8,7 @@ import pytest
 
 from openclaw.memory import embedders
 from openclaw.memory.embedders import EmbeddingFailed, GgufEmbedder
-from openclaw.memory.index import similarities
-from openclaw.memory.search import vectors_of
+from openclaw.memory.index import similarities, vectors_of
 from openclaw.models.local.install import install_local
 
 NOTES = ["The database runs on SQLite now", "Ada drinks green tea in the morning", "The car is at the garage"]

@@ -17,8 +17,7 @@ from openclaw.clock import Clock
 from openclaw.config.schema import Config
 from openclaw.memory import embedders
 from openclaw.memory.embedders import Embedders, EmbeddingFailed, NoEmbedder
-from openclaw.memory.index import MemoryIndex, packed, similarities
-from openclaw.memory.search import PAUSE_MS, AgentMemories, AgentMemory
+from openclaw.memory.index import PAUSE_MS, AgentMemories, AgentMemory, MemoryIndex, packed, similarities
 from openclaw.models.http import ModelHttp
 from openclaw.models.keys import Keys
 from tests.support.embedding_server import KEY, EmbeddingServer
@@ -244,7 +243,7 @@ class _Slow:
 
 
 async def test_an_embedder_that_hangs_is_not_waited_for(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openclaw.memory.search.QUESTION_S", 0.01)
+    monkeypatch.setattr("openclaw.memory.index.QUESTION_S", 0.01)
     search = notes(workspace, {})
     search._choose = lambda: [_Slow()]  # type: ignore[method-assign, list-item]
     found = await search.search("sqlite", 6, 0.35)

@@ -133,7 +133,7 @@ def test_the_documented_history_for_openai_chat() -> None:
         "developer", "user", "assistant", "tool", "tool", "user", "assistant", "user", "assistant", "tool", "user",
     ]  # fmt: skip
     caption, image = body["messages"][5]["content"]
-    assert caption == {"type": "text", "text": openai_chat.RESULT_IMAGES}
+    assert caption == {"type": "text", "text": convert.RESULT_IMAGES}
     assert image["image_url"]["url"] == f"data:image/png;base64,{PICTURE.data}"
     assert body["messages"][2]["content"] == "hm\nreading"
     assert body["messages"][8]["tool_calls"][0]["id"] == "call_abc"
@@ -155,7 +155,7 @@ def test_the_documented_history_for_openai_responses() -> None:
 
 
 def plain(messages: list[Message], model: Model = CLAUDE) -> list[Message]:
-    return convert.transform(messages, model, convert.UniqueIds(lambda call_id, same: call_id, 64))
+    return convert.transform(messages, model, convert.UniqueIds(64, lambda call_id, same: call_id))
 
 
 def calls(*ids: str) -> AssistantMessage:

@@ -11,7 +11,7 @@ import pytest
 
 from openclaw.config.schema.models import AuthCooldowns
 from openclaw.models.base import Credential, ErrorKind, ModelError
-from openclaw.models.cooldowns import Cooldowns, CredentialStats, after_failure
+from openclaw.models.keys import Cooldowns, CredentialStats, after_failure
 from tests.support.clock import HeldClock
 
 MINUTE = 60_000

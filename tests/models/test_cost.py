@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from openclaw.messages import Cost
-from openclaw.models.base import Price
-from openclaw.models.cost import priced_usage
+from openclaw.models.base import Price, priced_usage
 
 
 def test_cost_is_price_per_million_times_tokens_per_class() -> None:

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from openclaw.models.base import Model, Price
-from openclaw.models.detect import MAX_MODELS, UNKNOWN_WINDOW, candidates, find_models
+from openclaw.models.catalogue import MAX_MODELS, UNKNOWN_WINDOW, candidates, find_models
 
 PATIENT_S = 60.0
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from openclaw.config.load import build
+from openclaw.config.schema.system import Retry
 from openclaw.config.store import Derived
 from openclaw.models.base import ErrorKind, Model, ModelError, ModelRequest
+from openclaw.models.calls import Failover, HandOver, NextStep, TryAgain, for_model
 from openclaw.models.catalogue import Catalogue
-from openclaw.models.errors import RetrySettings
-from openclaw.models.fallback import Failover, HandOver, NextStep, TryAgain, for_model
 from openclaw.models.keys import Keys, MissingKey
 from tests.support.clock import HeldClock
 
-RETRY = RetrySettings(max_retries=2, base_delay_ms=2000)
+RETRY = Retry(max_retries=2, base_delay_ms=2000)
 RETRYABLE = ("rate_limit", "overloaded", "timeout", "network", "other")
 CONFIG = {
     "agents": {"defaults": {"model": {"primary": "one/m", "fallbacks": ["two/m", "keyless/m", "nowhere/m", "two/m"]}}},

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from openclaw.clock import SystemClock
 from openclaw.messages import (
     AssistantMessage,
     ImageBlock,
@@ -21,13 +22,15 @@ from openclaw.messages import (
     ToolSpec,
     UserMessage,
 )
+from openclaw.models import convert
 from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text, Thinking
-from openclaw.models.google import NO_SIGNATURE, RESULT_IMAGES, GoogleStream, build_body, build_request
+from openclaw.models.google import NO_SIGNATURE, GoogleStream, build_body, build_request
 from openclaw.models.http import SseParser
 from tests.support.gateway import FEW_TOOLS, model_config, put_file, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_rules import Refused
 from tests.support.model_rules_google import check_google
+from tests.support.stored import put_sessions, put_transcript
 
 GEMINI = Model(
     provider="google", id="gemini-2.5-flash", api="google-generative-ai", base_url="https://g.test/v1beta",
@@ -106,7 +109,7 @@ def test_a_conversation_begins_and_ends_with_the_user_and_answers_in_a_row_are_o
 def test_pictures_of_results_follow_the_results_or_are_part_of_them_for_gemini_3() -> None:
     history = (UserMessage(content="look"), said(CALL), result("a picture", PICTURE), UserMessage(content="well?"))
     older, newer = body_of(*history), body_of(*history, model=GEMINI_3)
-    assert older["contents"][3]["parts"][0] == {"text": RESULT_IMAGES}
+    assert older["contents"][3]["parts"][0] == {"text": convert.RESULT_IMAGES}
     assert newer["contents"][2]["parts"][0]["functionResponse"]["parts"][0]["inlineData"]["data"] == "aGk="
     # Another model made the call, and its signature means nothing to this one.
     assert newer["contents"][1]["parts"][0]["thoughtSignature"] == NO_SIGNATURE
@@ -273,3 +276,32 @@ async def test_through_the_gateway_a_tool_is_called_and_an_overflow_recovered(
             assert text_of(await client.chat(f"message {number}: " + "word " * 9000)) == "fine"
         assert len(google.refused) == 1 and "input token count" in google.refused[0]
         assert any("Build the shed." in json.dumps(body["contents"]) for body in google.bodies)
+
+
+async def test_results_of_a_foreign_transcript_are_sent_under_the_names_of_their_calls(
+    tmp_path: Path, stand_in: tuple[StandIn, str]
+) -> None:
+    google, address = stand_in
+    config: dict[str, Any] = model_config(address, "k-google", tools=FEW_TOOLS)
+    config["models"]["providers"]["mock"] |= {"api": "google-generative-ai", "models": [{"id": "gemini-x"}]}
+    config["agents"]["defaults"]["model"] = "mock/gemini-x"
+    calls = [{"type": "toolCall", "id": name, "name": name, "arguments": {}} for name in ("old.reader", "exec")]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": calls, "stopReason": "toolUse"},
+        {"role": "toolResult", "toolCallId": "old.reader", "toolName": "", "content": "one"},
+        {"role": "toolResult", "toolCallId": "exec", "toolName": "bash", "content": "two"},
+    ]
+    began = "2026-11-17T10:00:00.000Z"
+    lines: list[dict[str, Any]] = [{"type": "session", "version": 3, "id": "s", "cwd": "/", "timestamp": began}]
+    for number, message in enumerate(messages):
+        tree = {"id": f"e{number}", "parentId": f"e{number - 1}" if number else None}
+        lines.append({"type": "message", **tree, "timestamp": began, "message": message})
+    gateway = InProcessGateway(tmp_path / "state", config)
+    put_sessions(gateway, {"agent:main:main": {"sessionId": "s", "updatedAt": SystemClock().now_ms()}})
+    put_transcript(gateway, "s.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    async with gateway, gateway.client() as client:
+        assert text_of(await client.chat("on")) == "fine"
+    assert google.refused == []
+    names = [part["functionResponse"]["name"] for part in google.bodies[-1]["contents"][2]["parts"]]
+    assert names == ["old_reader", "exec"]

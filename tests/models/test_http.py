@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from openclaw.models import http
 from openclaw.models.base import Counted, Done, Model, ModelError, ModelRequest, StreamEvent, Text
 from openclaw.models.calls import ModelCalls
-from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEvent, WireRequest
+from openclaw.models.http import ModelHttp, ReplyReader, WireRequest
 from tests.models.streams import READ, ask, done_of, model_calls
 from tests.support.model_server import ModelServer, Reply
 
@@ -334,25 +334,23 @@ class RawServer:
             writer.close()
 
 
-class DataOnly:
+class DataOnly(ReplyReader):
     """A reply whose text is the data of its events; it ends with the body."""
 
     def __init__(self) -> None:
-        self.builder = MessageBuilder(Model(provider="p", id="m", base_url="the base url"))
+        super().__init__(Model(provider="p", id="m", base_url="the base url"))
         self.builder.started = True
-        self._block = self.builder.open(BlockBuilder(kind="text"))
+        self.stop = "the end of the body"
 
-    def feed(self, events: list[SseEvent]) -> list[StreamEvent]:
-        for _, data in events:
-            self.builder.text(self._block, data.decode())
-        return self.builder.take()
+    def _read_event(self, data: bytes) -> None:
+        self.builder.extend_last("text", data.decode())
 
-    def feed_whole(self, body: bytes) -> list[StreamEvent]:
-        return self.feed([(b"", body)])
+    def _read_whole(self, body: bytes) -> bool:
+        self._read_event(body)
+        return True
 
-    def finish(self) -> list[StreamEvent]:
+    def _end(self) -> None:
         self.builder.done("stop")
-        return self.builder.take()
 
 
 @pytest.fixture

@@ -198,6 +198,15 @@ def test_history_with_calls_and_no_tools_sends_an_empty_list_except_to_the_vendo
     assert "tools" not in build_body(ask(other))
 
 
+def test_a_long_conversation_behind_openrouter_needs_no_system_prompt() -> None:
+    model = Model(provider="openrouter", id="anthropic/claude-sonnet-4.5", base_url="https://openrouter.ai/api/v1")
+    said = AssistantMessage(content=[TextBlock(text="yes")], api="", provider="", model="", stop_reason="stop")
+    history = [*[UserMessage(content="hello"), said] * 10, UserMessage(content="now")]
+    request = ask(model, system="", messages=history, branch_cache={})
+    marked = [{"type": "text", "text": "now", "cache_control": {"type": "ephemeral"}}]
+    assert build_body(request)["messages"][-1] == {"role": "user", "content": marked}
+
+
 def test_anthropics_models_behind_openrouter_get_cache_markers() -> None:
     model = Model(provider="openrouter", id="anthropic/claude-sonnet-4.5", base_url="https://openrouter.ai/api/v1")
     wire = build_request(ask(model), "k")

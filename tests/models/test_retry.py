@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from openclaw.config.schema.system import Retry
 from openclaw.models.base import ModelError
-from openclaw.models.errors import RetrySettings, next_retry_ms
+from openclaw.models.errors import next_retry_ms
 
-FAST = RetrySettings(base_delay_ms=5)
+FAST = Retry(base_delay_ms=5)
 BUSY = ModelError("529", kind="overloaded", retryable=True)
 
 
@@ -20,15 +21,15 @@ def test_the_wait_doubles_and_ends_after_the_last_retry(attempt: int, expected: 
 )
 def test_a_wait_the_server_asks_for_is_honoured_up_to_the_maximum(asked_s: float | None, expected: int) -> None:
     error = ModelError("429", kind="rate_limit", retryable=True, retry_after_s=asked_s)
-    assert next_retry_ms(error, 1, RetrySettings()) == expected
+    assert next_retry_ms(error, 1, Retry()) == expected
 
 
 def test_our_own_wait_is_capped_too() -> None:
-    assert next_retry_ms(BUSY, 900, RetrySettings(max_retries=1000)) == 60_000
+    assert next_retry_ms(BUSY, 900, Retry(max_retries=1000)) == 60_000
 
 
 def test_nothing_is_retried_when_switched_off() -> None:
-    assert next_retry_ms(BUSY, 1, RetrySettings(enabled=False)) is None
+    assert next_retry_ms(BUSY, 1, Retry(enabled=False)) is None
 
 
 @pytest.mark.parametrize(

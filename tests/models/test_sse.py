@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.models.http import SseEvent, SseParser, SseTooLarge
+from openclaw.models.http import SseParser, SseTooLarge
 
 STREAM = (
     b": hello\n\nevent: a\ndata: {\"n\":1}\n\ndata: x\ndata: y\n\nid: 7\nretry: 5\ndata:no space\n\n"
     b"event: named only\n\ndata\n\ndata:\ndata: after empty\n\n\n\ndata: last\n\n"
 )  # fmt: skip
-EVENTS = [(b"a", b'{"n":1}'), (b"", b"x\ny"), (b"", b"no space"), (b"", b""), (b"", b"\nafter empty"), (b"", b"last")]
+EVENTS = [b'{"n":1}', b"x\ny", b"no space", b"", b"\nafter empty", b"last"]
 
 
-def parse(raw: bytes, cuts: list[int]) -> list[SseEvent]:
+def parse(raw: bytes, cuts: list[int]) -> list[bytes]:
     parser = SseParser()
     edges = [0, *sorted(cut % (len(raw) + 1) for cut in cuts), len(raw)]
-    events: list[SseEvent] = []
+    events: list[bytes] = []
     for start, end in itertools.pairwise(edges):
         events += parser.feed(raw[start:end])
     return events
@@ -42,7 +42,7 @@ def test_any_split_of_the_bytes_gives_the_same_events(cuts: list[int], newline: 
 @given(st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"])), max_size=5))
 def test_data_comes_out_as_it_went_in(texts: list[str]) -> None:
     raw = "".join(f"event: e\ndata: {text}\n\n" for text in texts).encode()
-    assert parse(raw, []) == [(b"e", text.encode()) for text in texts]
+    assert parse(raw, []) == [text.encode() for text in texts]
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
@@ -54,14 +54,14 @@ def test_every_byte_alone_gives_the_same_events(newline: bytes, mark: bytes) -> 
 
 def test_an_event_is_delivered_as_soon_as_its_blank_line_has_come() -> None:
     parser = SseParser()
-    assert parser.feed(b"data: a\r\n\r") == [(b"", b"a")]
-    assert parser.feed(b"\ndata: b\n\n") == [(b"", b"b")]
+    assert parser.feed(b"data: a\r\n\r") == [b"a"]
+    assert parser.feed(b"\ndata: b\n\n") == [b"b"]
 
 
 def test_the_last_event_may_lack_its_blank_line() -> None:
     parser = SseParser()
-    assert parser.feed(b"data: a\n\ndata: [DONE]") == [(b"", b"a")]
-    assert parser.finish() == (b"", b"[DONE]")
+    assert parser.feed(b"data: a\n\ndata: [DONE]") == [b"a"]
+    assert parser.finish() == b"[DONE]"
     assert parser.finish() is None
 
 

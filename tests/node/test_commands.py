@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 from openclaw.clock import SystemClock
-from openclaw.node.commands import CommandFailed, NodeCommands, command_text, within_bytes
-from openclaw.node.identity import BadIdentity, NodeIdentity
+from openclaw.node.host import BadIdentity, CommandFailed, NodeCommands, NodeIdentity, command_text, within_bytes
 from openclaw.tools.exec.settings import ExecSettings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw.outbound.backoff import Backoff, retry_delay_s
+from openclaw.clock import Backoff, retry_delay_s
 
 
 @pytest.mark.parametrize(("attempt", "seconds"), [(1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (2000, 10)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw.outbound.markdown_tables import FREE_GROWTH, GROWTH, TableMode, convert_tables, may_have_tables
+from openclaw.outbound.markdown import FREE_GROWTH, GROWTH, TableMode, convert_tables, may_have_tables
 
 HEAD = "| name | value |\n| --- | --- |\n"
 

@@ -7,9 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openclaw.events import Silent, Spoken
-from openclaw.outbound.media_lines import LONGEST_ADDRESS, closed_up, read_line
-from openclaw.outbound.reasoning import AnswerText
-from openclaw.outbound.visible import SpeechStream, media_of, speech_of, visible_message
+from openclaw.outbound.visible import (
+    LONGEST_ADDRESS,
+    AnswerText,
+    SpeechStream,
+    closed_up,
+    media_of,
+    read_line,
+    speech_of,
+    visible_message,
+)
 from tests.outbound.test_visible import cut
 
 LONG = "./" + "a" * LONGEST_ADDRESS

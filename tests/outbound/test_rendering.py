@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.outbound.markdown import Layout, parse_markdown
-from openclaw.outbound.markdown_tables import convert_tables
+from openclaw.outbound.markdown import Layout, convert_tables, parse_markdown
 from openclaw.outbound.rendering import FORMATS, render, utf16_length
 
 TABLE = "| Name | Age |\n| --- | --- |\n| **Ann** | 30 |\n| Bob | |"

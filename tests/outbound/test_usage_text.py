@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openclaw.messages import Cost, Usage
-from openclaw.outbound.usage_text import usage_footer, with_footer
+from openclaw.outbound.reply import usage_footer, with_footer
 
 KEY = "agent:main:main"
 USED = Usage(input=1234, output=56, total_tokens=1290, cost=Cost(total=0.02))

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from openclaw.events import Silent, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCall
 from openclaw.outbound.chunking import Limits
-from openclaw.outbound.reasoning import AnswerText
 from openclaw.outbound.reply import ReplyShape, parts_for
-from openclaw.outbound.visible import ReplyTags, SpeechStream, speech_of, visible_message
+from openclaw.outbound.visible import AnswerText, ReplyTags, SpeechStream, speech_of, visible_message
 
 EXAMPLES = int(os.environ.get("OPENCLAW_FUZZ_EXAMPLES", "400"))
 

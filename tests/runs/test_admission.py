@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from openclaw.runs.queue import Admission, Ticket
+from openclaw.runs.admission import Admission, Ticket
 
 _numbers = itertools.count()
 
@@ -25,8 +25,8 @@ async def settle() -> None:
 @pytest.fixture(autouse=True)
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing happens by itself unless a test wants it to."""
-    monkeypatch.setattr("openclaw.runs.queue.LONGEST_S", 600.0)
-    monkeypatch.setattr("openclaw.runs.queue.PATIENCE_S", 600.0)
+    monkeypatch.setattr("openclaw.runs.admission.LONGEST_S", 600.0)
+    monkeypatch.setattr("openclaw.runs.admission.PATIENCE_S", 600.0)
 
 
 async def test_those_who_wait_come_in_as_others_leave_in_the_order_they_came() -> None:
@@ -67,7 +67,7 @@ async def test_one_who_gives_up_waiting_takes_nobodys_place() -> None:
 
 
 async def test_who_stays_too_long_is_not_counted_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openclaw.runs.queue.LONGEST_S", 0.0)
+    monkeypatch.setattr("openclaw.runs.admission.LONGEST_S", 0.0)
     admission = Admission(most=1)
     stays = await admission.admit(_key())  # And never leaves.
     second = await asyncio.wait_for(admission.admit(_key()), 60)
@@ -77,11 +77,11 @@ async def test_who_stays_too_long_is_not_counted_any_more(monkeypatch: pytest.Mo
 
 
 async def test_nobody_stands_in_line_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openclaw.runs.queue.PATIENCE_S", 0.0)
+    monkeypatch.setattr("openclaw.runs.admission.PATIENCE_S", 0.0)
     admission = Admission(most=1)
     held = await admission.admit(_key())
     late = await asyncio.wait_for(admission.admit(_key()), 60)
-    monkeypatch.setattr("openclaw.runs.queue.PATIENCE_S", 600.0)
+    monkeypatch.setattr("openclaw.runs.admission.PATIENCE_S", 600.0)
     waiting = asyncio.create_task(admission.admit(_key()))
     held.release()
     await settle()
@@ -138,12 +138,12 @@ async def test_a_word_that_stops_waits_for_what_came_before_but_not_for_ever(mon
     first.done()
     await asyncio.wait_for(stop, 60)
     await admission.admit("a")  # And nothing ever becomes of it.
-    monkeypatch.setattr("openclaw.runs.queue.PATIENCE_S", 0.0)
+    monkeypatch.setattr("openclaw.runs.admission.PATIENCE_S", 0.0)
     await asyncio.wait_for(admission.wait_for_earlier("a"), 60)
 
 
 async def test_one_that_hangs_holds_up_its_session_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openclaw.runs.queue.STUCK_S", 0.0)
+    monkeypatch.setattr("openclaw.runs.admission.STUCK_S", 0.0)
     admission = Admission()
     await admission.admit("a")  # And nothing ever becomes of it.
     (await asyncio.wait_for(admission.admit("a"), 60)).done()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from openclaw.agent.compaction.compaction import CompactionOutcome
-from openclaw.agent.compaction.pins import Pin
-from openclaw.inbound.commands.context_command import compacted_line, pins_text
+from openclaw.agent.window.window import Pin
+from openclaw.inbound.commands.status import compacted_line, pins_text
 from openclaw.runs.compactions import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, SESSIONS_REMEMBERED, CoolDown
 
 

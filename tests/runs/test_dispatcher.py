@@ -14,9 +14,8 @@ import pytest
 from openclaw.gateway.gateway import Gateway
 from openclaw.messages import ToolCall
 from openclaw.models.base import ModelError
-from openclaw.runs.dispatcher import Dispatcher, Submission
+from openclaw.runs.dispatcher import EXPIRY_MS, Dispatcher, Submission
 from openclaw.runs.queue import QueueSettings
-from openclaw.runs.recovery import EXPIRY_MS
 from openclaw.storage.base import Accept, LedgerRow, MessageBody
 from tests.support.clock import HeldClock, until
 from tests.support.gateway_in_process import gateway_parts
@@ -55,7 +54,7 @@ class Stage:
 
     async def end(self, name: str) -> LedgerRow:
         """The row of a message whose run has ended."""
-        await self.runs.wait(name, 10)
+        await self.runs.index.wait(name, 10)
         row = await self.gateway.runtime.ledger.by_run(name)
         assert row is not None
         return row
@@ -92,7 +91,7 @@ async def test_a_message_is_answered_and_its_row_says_so(on: Stage) -> None:
     assert (sent.new, sent.queued) == (True, False)
     row = await on.end("hi")
     assert (row.state, row.attempts, (row.result or {})["text"]) == ("answered", 1, "Hello.")
-    assert (await on.runs.wait("hi", 0)).status == "ok"
+    assert (await on.runs.index.wait("hi", 0)).status == "ok"
     assert not on.runs.occupied(KEY)
 
 
@@ -261,7 +260,7 @@ async def test_aborting_stops_what_runs_and_what_waits(on: Stage) -> None:
     await on.model.asked(1)
     assert await on.runs.abort(KEY, "two") == ["two"]
     assert await on.runs.abort(KEY) == ["one", "three"]
-    assert (await on.runs.wait("one", 10)).status == "error"
+    assert (await on.runs.index.wait("one", 10)).status == "error"
     for name in ("two", "three"):
         await on.end(name)
     await until(lambda: not on.runs.occupied(KEY))
@@ -321,7 +320,7 @@ async def test_a_model_that_refuses_ends_the_message_once_with_its_words(on: Sta
     await on.send("hi")
     row = await on.end("hi")
     assert row.state == "failed" and "the key was revoked" in row.reason.detail
-    assert (await on.runs.wait("hi", 0)).status == "error"
+    assert (await on.runs.index.wait("hi", 0)).status == "error"
 
 
 # After a restart
@@ -395,7 +394,7 @@ async def test_what_is_a_day_old_is_not_run_but_ends_with_a_notice(
         on.runs.start_unfinished()
         row = await on.end("old")
         assert row.state == "expired"
-        assert (await on.runs.wait("old", 0)).status == "error"
+        assert (await on.runs.index.wait("old", 0)).status == "error"
     assert len(model.requests) == 1
 
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from openclaw.config.schema import Config
+from openclaw.runs.dispatcher import how_to_go_on, unfinished_records
 from openclaw.runs.queue import RunRecord
-from openclaw.runs.recovery import how_to_go_on, unfinished_records
 from openclaw.runs.why_text import reason_text
 from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
 

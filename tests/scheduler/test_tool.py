@@ -9,15 +9,14 @@ from unittest.mock import AsyncMock, patch
 import msgspec
 import pytest
 
-from openclaw.agent.sandbox import comes_from_group
+from openclaw.agent.tool_set import comes_from_group, is_owners_session
 from openclaw.config.schema.agents import CliBackend
 from openclaw.gateway.gateway import Gateway
 from openclaw.models.catalogue import Catalogue
-from openclaw.scheduler.tool import CronTool
+from openclaw.scheduler.cron import CronTool
 from openclaw.sessions.entry import SessionEntry
-from openclaw.storage.base import MessageBody
+from openclaw.storage.base import MessageBody, Trace
 from openclaw.tools.base import ToolContext, ToolError
-from openclaw.tools.memory import is_private
 from tests.support.clock import MovableClock
 from tests.support.scripted_model import ScriptedModel
 
@@ -124,7 +123,9 @@ async def test_a_job_of_a_group_runs_with_the_rights_of_the_group(
         await use(tool, gateway, GROUP, action="update", jobId=job["id"], patch={"scheduledBy": None})
     await gateway.cron.run(job["id"])
     key = f"{GROUP}:cron:{job['id']}"
-    assert await comes_from_group(gateway.runtime, "main", key) and not is_private(key)
+    assert await comes_from_group(gateway.runtime, "main", key) and not is_owners_session(
+        gateway.runtime.config.current, key, None
+    )
     (run,) = await gateway.cron.history.entries(job["id"], 5)
     assert (run["status"], run["sessionKey"]) == ("ok", key)
     (row,) = [row for row in await gateway.runtime.ledger.recent(limit=10) if row.source == "cron"]
@@ -134,8 +135,17 @@ async def test_a_job_of_a_group_runs_with_the_rights_of_the_group(
     assert again["scheduledBy"] == key
 
 
-async def test_a_guest_in_the_main_session_is_no_owner(tool: CronTool, gateway: Gateway) -> None:
-    row = SimpleNamespace(body=MessageBody(guest=True))
+@pytest.mark.parametrize(
+    "body",
+    [
+        MessageBody(guest=True),
+        MessageBody(trace=Trace(id="t", hops=1, visited=(GROUP,))),
+        MessageBody(trace=Trace(id="t", hops=1, visited=("hook:doorbell",))),
+    ],
+    ids=["a guest", "through a group", "through a webhook"],
+)
+async def test_a_guest_in_the_main_session_is_no_owner(tool: CronTool, gateway: Gateway, body: MessageBody) -> None:
+    row = SimpleNamespace(body=body)
     of_guest = ToolContext(agent_id="main", session_key=MAIN, workspace=gateway.runtime.state_dir, run_id="r")
     owners = await use(tool, gateway, action="add", job={"schedule": EVERY, "payload": TURN})
     with patch.object(gateway.runtime.ledger, "by_run", AsyncMock(return_value=row)):

@@ -13,9 +13,9 @@ from unittest.mock import patch
 import pytest
 
 from openclaw.security import file_checks
+from openclaw.security.access_checks import allows_everything
 from openclaw.security.audit import RULES, AuditFinding, AuditReport, audit, subject_of
-from openclaw.security.fix import Fixes, fix
-from openclaw.security.tool_checks import allows_everything
+from openclaw.security.file_checks import Fixes, fix
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 SAFE: dict[str, Any] = {

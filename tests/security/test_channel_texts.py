@@ -16,16 +16,15 @@ from typing import Any, TypeGuard
 import msgspec
 import pytest
 
-from openclaw.channels.bluebubbles import incoming as bluebubbles
+from openclaw.channels.base import BUILT_IN
+from openclaw.channels.bluebubbles import channel as bluebubbles
 from openclaw.channels.discord import incoming as discord
-from openclaw.channels.irc import incoming as irc
-from openclaw.channels.irc.connection import Self
-from openclaw.channels.irc.protocol import parse_line
-from openclaw.channels.kind import BUILT_IN
+from openclaw.channels.irc import channel as irc
+from openclaw.channels.irc.connection import Self, parse_line
 from openclaw.channels.matrix import incoming as matrix
 from openclaw.channels.slack import incoming as slack
 from openclaw.channels.telegram import incoming as telegram
-from openclaw.channels.whatsapp import incoming as whatsapp
+from openclaw.channels.whatsapp import channel as whatsapp
 from openclaw.config.schema import Config
 from openclaw.foreign_text import disarmed
 from openclaw.inbound.message import Inbound, Peer, Sender
@@ -193,7 +192,7 @@ IRC: dict[str, Any] = {
 
 
 def read_telegram(_: str, event: Any) -> Any:
-    update = telegram.decode_update({"update_id": 1, **event})
+    update = msgspec.convert({"update_id": 1, **event}, telegram.Update)
     return telegram.interpret(update, telegram.OwnBot(id=1, username="claw_bot"), "default", {"status"})
 
 
@@ -223,7 +222,7 @@ def read_whatsapp(_: str, event: Any) -> Any:
 
 def read_bluebubbles(_: str, event: Any) -> Any:
     message = bluebubbles.decode_message(msgspec.Raw(json.dumps(event).encode()))
-    return bluebubbles.interpret("new-message", message, "bluebubbles", "default")
+    return bluebubbles.interpret("new-message", message, "bluebubbles", "default", lambda _: False)
 
 
 def read_matrix(_: str, event: Any) -> Any:
@@ -413,15 +412,13 @@ def test_a_line_cannot_begin_like_another_person_of_the_group(sender: Sender) ->
 
 
 def test_no_channel_fetches_files_before_it_asks_who_sent_them() -> None:
-    """Strangers would fill the disk. Whatever stores a file of a message is called by ``of_admitted`` alone."""
-    fetchers = {"fetch_files", "fetch_attachments", "self._fetch"}
+    """Strangers would fill the disk. Every channel hands its ``_fetch`` to ``take_in``, which asks first."""
     for path in sorted(SOURCE.glob("channels/*/channel.py")):
         tree = ast.parse(path.read_text())
-        asked = [call for call in ast.walk(tree) if is_call(call, {"of_admitted"})]
-        inside = {id(node) for call in asked for node in ast.walk(call)}
-        unasked = [node.lineno for node in ast.walk(tree) if is_call(node, fetchers) and id(node) not in inside]
-        assert not unasked, f"{path}: {unasked}"
-        assert asked or "fetch" not in path.read_text(), path
+        handed = {id(node) for call in ast.walk(tree) if is_call(call, {"take_in"}) for node in ast.walk(call)}
+        uses = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "_fetch"]
+        assert not [node.lineno for node in uses if id(node) not in handed], path
+        assert uses or "_fetch" not in path.read_text(), path
 
 
 def is_call(node: ast.AST, functions: set[str]) -> TypeGuard[ast.Call]:

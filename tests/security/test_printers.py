@@ -28,7 +28,7 @@ from openclaw.cli.main import TABLE, find_command, main
 from openclaw.cli.render import Renderer
 from openclaw.cli.terminal import Guard, guarded, paint, print_json
 from openclaw.gateway.logs import console_line
-from openclaw.printable import printable, printable_json
+from openclaw.text import printable, printable_json
 from openclaw.tools.browser.tool import Performed
 from tests.support.gateway import model_config
 from tests.support.gateway_in_process import InProcessGateway
@@ -402,6 +402,45 @@ async def test_a_stranger_cannot_make_a_row_of_the_list_that_the_owner_approves_
     monkeypatch.setattr(clients.GatewayClient, "call", lambda self, method, *_: answers[method])
     for args in (["pairing", "list", "signal"], ["devices", "list"]):
         assert not [line for line in (await shown(args, capsys)).splitlines() if line.lstrip().startswith("ABCD2345")]
+
+
+async def test_no_name_in_a_list_makes_a_line_of_its_own(
+    gateway: InProcessGateway, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model names jobs and writes skills, a server of tools and a page choose their own words."""
+    forged = "Eve\nABCD2345  forged\x85ABCD2345  forged\u2028ABCD2345  forged"
+    job = {"id": "1", "name": forged, "schedule": {"kind": "cron", "expr": "* * * * *", "tz": forged}}
+    skill = {"eligible": True, "name": forged, "emoji": "", "description": forged, "filePath": "f", "source": "s"}
+    server: dict[str, Any] = {"name": "s", "version": forged, "state": "failed", "sessions": "all", "ask": "off"}
+    server |= {"transport": "stdio", "problem": forged, "tools": [{"name": forged}], "leftOut": [forged]}
+    account = {"accountId": "default", "enabled": True, "configured": True, "lastError": forged}
+    answers = {
+        "cron.list": {"jobs": [job]},
+        "skills.status": {"skills": [skill]},
+        "mcp.status": {"servers": [server]},
+        "system-presence": [{"host": forged, "ts": 1}],
+        "browser.request": {"messages": [{"type": "log", "text": forged}]},
+        "channels.status": {"channelAccounts": {"irc": [account]}, "channelLabels": {}, "channelOrder": ["irc"]},
+        "status": {},
+        "health": {"channels": {"irc": {"configured": True, "lastError": forged}}},
+        "node.describe": {"displayName": forged},
+        "node.list": {"nodes": [{"nodeId": "n", "displayName": forged, "commands": [forged]}]},
+    }
+    monkeypatch.setattr(clients.GatewayClient, "call", lambda self, method, *_: answers[method])
+    for words in (
+        "cron list",
+        "skills list",
+        "mcp status",
+        "system presence",
+        "browser console",
+        "channels status",
+        "status",
+        "nodes describe --node n",
+        "nodes list",
+    ):
+        output = await shown(words.split(), capsys)
+        assert "ABCD2345" in output, (words, output)
+        assert not [line for line in output.splitlines() if line.lstrip().startswith("ABCD2345")], (words, output)
 
 
 def test_a_line_break_in_a_log_message_makes_no_second_line() -> None:

@@ -14,8 +14,8 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import msgspec
@@ -25,11 +25,10 @@ from hypothesis import strategies as st
 
 from openclaw.agent.compaction.summary import labelled, tool_failures
 from openclaw.agent.window.history_cleaner import HistoryCleaner, Hygiene, plain
-from openclaw.channels.signal.incoming import (
+from openclaw.channels.incoming import Posted, Reacted
+from openclaw.channels.signal.channel import (
     DataMessage,
     GroupInfo,
-    IncomingMessage,
-    IncomingReaction,
     Mention,
     OwnIdentity,
     Quote,
@@ -41,14 +40,16 @@ from openclaw.channels.signal.incoming import (
 from openclaw.config.schema import Config
 from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.openai_chat import ChatMessage, FunctionCall, MadeCall, conversation
-from openclaw.gateway.http.openai_files import _marked  # pyright: ignore[reportPrivateUsage]
-from openclaw.gateway.http.openai_run import compose
+from openclaw.gateway.http.openai_run import (
+    _marked,  # pyright: ignore[reportPrivateUsage]
+    compose,
+)
 from openclaw.gateway.methods.exec_approvals import lost_text
-from openclaw.gateway.nodes.events import ExecEvent, exec_text
+from openclaw.gateway.nodes import ExecEvent, exec_text
 from openclaw.inbound.gate import history_entry
 from openclaw.inbound.incoming import Continue, Door, Facts, Incoming
 from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Sender
-from openclaw.inbound.pipeline import Pipeline
+from openclaw.inbound.pipeline import channel_prompt, client_prompt
 from openclaw.inbound.prompt_text import group_intro, sender_label
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import Model
@@ -185,14 +186,18 @@ def test_the_reader_of_these_tests_sees_every_forged_mark() -> None:
 # What the model reads of a message that comes through a channel
 
 
+fields_of = cache(msgspec.structs.fields)
+"""It evaluates every annotation anew each time."""
+
+
 def text_fields(record: type[msgspec.Struct]) -> Iterator[str]:
-    for field in msgspec.structs.fields(record):
+    for field in fields_of(record):
         if field.type is str or str in get_args(field.type) or field.type == tuple[str, ...]:
             yield field.name
 
 
 def filled(record: type[msgspec.Struct], name: str, text: str, base: dict[str, Any]) -> Any:
-    field = next(field for field in msgspec.structs.fields(record) if field.name == name)
+    field = next(field for field in fields_of(record) if field.name == name)
     return record(**{**base, name: (text,) if field.type == tuple[str, ...] else text})
 
 
@@ -208,12 +213,9 @@ def inbound(kind: Any = "group", **fields: Any) -> Inbound:
 
 def whole_prompt(message: Inbound, pending: Inbound | None = None) -> str:
     """Everything that the model reads of a message: the prompt and the group's lines in the system prompt."""
-    runtime = SimpleNamespace(config=SimpleNamespace(current=Config()))
-    pipeline = cast(Pipeline, SimpleNamespace(_runtime=runtime))
     history = (history_entry(pending),) if pending is not None else ()
-    prompt = Pipeline._channel_prompt(  # pyright: ignore[reportPrivateUsage]
-        pipeline, message, Continue(text=message.text), SessionEntry(sessionId="s"), None, history
-    )
+    entry, outcome = SessionEntry(sessionId="s"), Continue(text=message.text)
+    prompt = channel_prompt(message, outcome, entry, history, Config(), "main", begins=True)
     return f"{prompt}\n\n{group_intro(message, always_on=False)}"
 
 
@@ -299,9 +301,9 @@ def _event(data: DataMessage) -> ReceiveEvent:
 def _read(event: ReceiveEvent) -> str:
     """What the model reads of an event of the daemon."""
     match interpret(event, OwnIdentity(number="+15550000001", uuid=None), "default"):
-        case IncomingMessage(inbound=message):
+        case Posted(inbound=message):
             return whole_prompt(message)
-        case IncomingReaction(inbound=message):
+        case Reacted(inbound=message):
             notes = SessionNotes(HeldClock())
             notes.add("k", message.text)
             return "\n".join(asyncio.run(notes.take("k", "run")))
@@ -313,14 +315,11 @@ def _read(event: ReceiveEvent) -> str:
 
 
 def chat_prompt(text: str) -> str:
-    runtime = SimpleNamespace(config=SimpleNamespace(current=Config()), clock=HeldClock())
     message = Incoming(
         facts=Facts(session=SessionRef("main", "agent:main:main")), text=text, door="chat", run_id="r",
         source="webchat", route={}, message_id="r",
     )  # fmt: skip
-    return Pipeline._prompt(  # pyright: ignore[reportPrivateUsage]
-        cast(Pipeline, SimpleNamespace(_runtime=runtime)), message, Continue(text=text), SessionEntry(sessionId="s")
-    )
+    return client_prompt(message, Continue(text=text), SessionEntry(sessionId="s"), Config(), HeldClock().now_ms())
 
 
 def user(text: str) -> ChatMessage:
@@ -506,22 +505,22 @@ def test_a_mark_is_found_in_any_text(before: str, mark: str, after: str) -> None
 
 PROMPT_MAKERS = {
     "UserMessage": {
-        "agent/compaction/memory_flush.py", "agent/compaction/pins.py", "agent/compaction/summary.py",
-        "agent/continuation.py", "agent/recorder.py", "agent/window/history_cleaner.py", "agent/window/window.py",
-        "messages.py", "models/calls.py", "runs/dispatcher.py", "sessions/tree.py",
+        "agent/compaction/memory_flush.py", "agent/window/window.py", "agent/compaction/summary.py",
+        "agent/loop.py", "agent/recorder.py", "agent/window/history_cleaner.py", "messages.py",
+        "models/calls.py", "runs/dispatcher.py", "sessions/tree.py",
     },
     "Incoming": {
-        "gateway/http/openai_run.py", "gateway/methods/agent.py", "gateway/methods/chat.py", "gateway/nodes/events.py",
+        "gateway/http/openai_run.py", "gateway/methods/chat.py", "gateway/nodes.py",
         "inbound/pipeline.py", "scheduler/turns.py", "teamwork/send.py",
     },
     "notes.add": {
         "agent/prepare.py", "gateway/gateway.py", "gateway/http/tools_invoke.py", "gateway/methods/system.py",
-        "gateway/cluster/remote_messages.py",
-        "inbound/commands/context_command.py", "inbound/commands/settings.py", "inbound/pipeline.py",
+        "gateway/cluster/remote.py",
+        "inbound/commands/status.py", "inbound/commands/settings.py", "inbound/pipeline.py",
     },
     "notes.put": {
-        "gateway/methods/cron.py", "gateway/nodes/events.py", "scheduler/cron.py",
-        "scheduler/hooks.py", "scheduler/tool.py",
+        "gateway/methods/cron.py", "gateway/nodes.py", "scheduler/cron.py",
+        "scheduler/hooks.py",
     },
     "system_line": {"inbound/pipeline.py", "sessions/system_events.py"},
 }  # fmt: skip

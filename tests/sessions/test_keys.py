@@ -179,3 +179,19 @@ def test_different_texts_never_share_a_file_name(one, other):
     assert "/" not in keys.safe_file_name(one)
     assert not keys.safe_file_name(one).startswith(".")
     assert 0 < len(keys.safe_file_name(one).encode()) < 255
+
+
+@pytest.mark.parametrize(
+    ("key", "chat_type"),
+    [
+        ("agent:main:main", "direct"),
+        ("agent:main:slack:direct:u1", "direct"),
+        ("agent:main:signal:group:g1", "group"),
+        ("agent:main:slack:channel:c1:thread:5", "channel"),
+        ("agent:main:chat:room:r1", "channel"),
+        ("agent:group:main", "direct"),
+        ("agent:channel:signal:group:g1", "group"),
+    ],
+)
+def test_the_type_of_a_chat_is_read_behind_the_name_of_the_agent(key, chat_type):
+    assert keys.chat_type_of(key) == chat_type

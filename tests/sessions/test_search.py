@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from openclaw.sessions.search import Reading, SearchIndex, searchable, whole_lines
-from openclaw.storage.files import compressed
+from openclaw.storage.files import transcript_index
 
 
 def line(own: str, role: str, text: str, **more: Any) -> str:
@@ -66,7 +66,7 @@ def test_only_what_is_new_is_read_and_a_line_being_written_waits(folder: Path) -
 
 def test_compressing_changes_nothing_and_a_compressed_file_can_be_read_anew(folder: Path) -> None:
     assert found(folder, "green") == ["the-id/a"]
-    compressed.pack(folder / "one.jsonl")
+    transcript_index.pack(folder / "one.jsonl")
     assert found(folder, "green") == ["the-id/a"]
     (folder.parent / "search.db").unlink()
     assert found(folder, "green") == ["the-id/a"]

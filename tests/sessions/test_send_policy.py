@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from openclaw.config.schema.messages import Decision, SendMatch, SendPolicy, SendRule
-from openclaw.sessions.send_policy import is_blocked
+from openclaw.sessions.entry import is_blocked
 
 DISCORD_GROUPS = SendRule(action="deny", match=SendMatch(channel="discord", chat_type="group"))
 CRON = SendRule(action="deny", match=SendMatch(key_prefix="cron:"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from openclaw.storage.files.permissions import narrow
+from openclaw.storage.files.check import narrow
 
 
 def mode(path: Path) -> int:

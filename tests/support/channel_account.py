@@ -9,15 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from openclaw.channels.kind import ChannelKinds
+from openclaw.channels.base import ChannelKinds
 from openclaw.channels.manager import ChannelManager, RunningAccount
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.load import parse_config
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, MovedChat
 from openclaw.outbound.reply import OutgoingMessage
-from openclaw.storage.files.disk import FileBlobStore
-from openclaw.storage.files.documents import FileDocuments
+from openclaw.storage.files.disk import FileBlobStore, FileDocuments
 from tests.support.loopback_channel import everybody
 
 PATIENCE_S = 60

@@ -9,15 +9,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from openclaw.channels.base import WebhookAnswer, WebhookRequest
-from openclaw.channels.kind import ChannelKinds
+from openclaw.channels.base import ChannelKinds, WebhookAnswer, WebhookRequest
 from openclaw.channels.manager import ChannelManager
 from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import OutgoingMessage
-from openclaw.storage.files.disk import FileBlobStore
-from openclaw.storage.files.documents import FileDocuments
+from openclaw.storage.files.disk import FileBlobStore, FileDocuments
 from tests.support.loopback_channel import everybody
 
 

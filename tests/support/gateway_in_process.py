@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from openclaw.channels.base import ChannelKind
-from openclaw.channels.kind import ChannelKinds
+from openclaw.channels.base import ChannelKind, ChannelKinds
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway import assemble

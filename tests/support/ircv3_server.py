@@ -10,7 +10,7 @@ import asyncio
 import base64
 import contextlib
 
-from openclaw.channels.irc.protocol import LONGEST_LINE, Line, parse_line
+from openclaw.channels.irc.connection import LONGEST_LINE, Line, parse_line
 
 PATIENCE_S = 60
 OFFERED = "message-tags server-time account-tag echo-message batch labeled-response sasl=PLAIN,EXTERNAL"

@@ -283,10 +283,10 @@ def _check_thinking(body: dict[str, Any], turns: list[tuple[str, list[dict[str, 
         )
 
 
-def _count_markers(value: Any) -> int:
-    if isinstance(value, dict):
-        return ("cache_control" in value) + sum(_count_markers(item) for key, item in value.items() if key != "input")
-    return sum(_count_markers(item) for item in value) if isinstance(value, list) else 0
+def _count_markers(value: dict[str, Any] | list[Any]) -> int:
+    inner = [item for key, item in value.items() if key != "input"] if isinstance(value, dict) else value
+    deeper = sum(_count_markers(item) for item in inner if isinstance(item, (dict, list)))
+    return ("cache_control" in value) + deeper if isinstance(value, dict) else deeper
 
 
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
@@ -441,7 +441,7 @@ def check_images(body: Any) -> None:
         check(side <= longest, f"At least one of the image dimensions exceed max allowed size: {longest} pixels")
 
 
-def _images(value: Any) -> Iterator[tuple[str, str]]:
+def _images(value: dict[str, Any] | list[Any]) -> Iterator[tuple[str, str]]:
     match value:
         case {"inlineData": {"mimeType": str(mime_type), "data": str(data)}}:
             yield mime_type, data
@@ -452,14 +452,10 @@ def _images(value: Any) -> Iterator[tuple[str, str]]:
             check(match, "Invalid image URL")
             assert match is not None
             yield match.group(1), match.group(2)
-        case dict():
-            for item in value.values():
-                yield from _images(item)
-        case list():
-            for item in value:
-                yield from _images(item)
         case _:
-            pass
+            for item in value.values() if isinstance(value, dict) else value:
+                if isinstance(item, (dict, list)):
+                    yield from _images(item)
 
 
 @functools.lru_cache(maxsize=256)

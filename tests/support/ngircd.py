@@ -14,7 +14,7 @@ from types import TracebackType
 
 import pytest
 
-from openclaw.channels.irc.protocol import Line, format_line, parse_line
+from openclaw.channels.irc.connection import Line, format_line, parse_line
 from tests.support.ports import KeptPort
 
 PATIENCE_S = 60

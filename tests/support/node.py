@@ -15,9 +15,7 @@ import aiohttp
 
 from openclaw.clock import SystemClock
 from openclaw.node import host as node_host
-from openclaw.node.commands import NodeCommands
-from openclaw.node.host import GatewayAddress, NodeHost
-from openclaw.node.identity import NodeIdentity
+from openclaw.node.host import GatewayAddress, NodeCommands, NodeHost, NodeIdentity
 from openclaw.tools.exec.settings import ExecSettings
 from tests.support.gateway import TOKEN, GatewayUnderTest
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import base64
 import functools
 import hashlib
@@ -11,7 +10,6 @@ import hmac
 import importlib.util
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +25,7 @@ import aiohttp
 import pytest
 
 from tests.support.ports import KeptPort
+from tests.support.shared_servers import shared_server
 
 SERVER = "test"
 PATIENCE_S = 60
@@ -35,74 +34,15 @@ _SHARED_SECRET = "registration-secret"
 
 
 class Synapse:
-    """A server of its own process. It starts slowly, so tests share one: ``shared_synapse``."""
+    """A server that runs on this port. It starts slowly, so all tests share one: ``shared_synapse``."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self._kept_port = KeptPort()
-        self.port = self._kept_port.number
+    def __init__(self, port: int) -> None:
+        self.port = port
         self._admin = ""
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> Synapse:
-        command = [sys.executable, "-m", "synapse.app.homeserver", "-c", str(self._write_config())]
-        with (self._folder / "output").open("wb") as output:
-            self._process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self._folder)
-        assert self._answers(), f"Synapse does not start: {(self._folder / 'output').read_text()[-2000:]}"
-        return self
-
-    def _answers(self) -> bool:
-        assert self._process is not None
-        until = time.monotonic() + START_S
-        while self._process.poll() is None and time.monotonic() < until:
-            try:
-                with urllib.request.urlopen(f"{self.url}/_matrix/client/versions", timeout=5):
-                    return True
-            except (OSError, urllib.error.URLError):
-                time.sleep(0.05)
-        self.stop()
-        return False
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def _write_config(self) -> Path:
-        key = base64.b64encode(secrets.token_bytes(32)).decode().rstrip("=")
-        (self._folder / "signing.key").write_text(f"ed25519 a_test {key}\n")
-        (self._folder / "log.yaml").write_text(
-            "version: 1\nhandlers: {console: {class: logging.StreamHandler}}\n"
-            "root: {level: WARNING, handlers: [console]}\n"
-        )
-        fast = "{per_second: 10000, burst_count: 10000}"
-        config = self._folder / "homeserver.yaml"
-        config.write_text(
-            f"server_name: {SERVER}\n"
-            f"pid_file: {self._folder}/pid\n"
-            f"public_baseurl: {self.url}/\n"
-            f"listeners: [{{port: {self.port}, type: http, bind_addresses: ['127.0.0.1'],"
-            " resources: [{names: [client], compress: false}]}]\n"
-            f"database: {{name: sqlite3, args: {{database: '{self._folder}/db'}}}}\n"
-            f"log_config: {self._folder}/log.yaml\n"
-            f"media_store_path: {self._folder}/media\n"
-            f"signing_key_path: {self._folder}/signing.key\n"
-            f"registration_shared_secret: {_SHARED_SECRET}\n"
-            "macaroon_secret_key: test\nform_secret: test\n"
-            "report_stats: false\nbcrypt_rounds: 4\ntrusted_key_servers: []\nsuppress_key_server_warning: true\n"
-            "enable_metrics: false\npresence: {enabled: false}\nfederation_domain_whitelist: []\n"
-            "caches: {sync_response_cache_duration: 0s}\n"
-            f"rc_message: {fast}\nrc_registration: {fast}\n"
-            f"rc_login: {{address: {fast}, account: {fast}, failed_attempts: {fast}}}\n"
-            f"rc_joins: {{local: {fast}, remote: {fast}}}\nrc_joins_per_room: {fast}\n"
-            f"rc_invites: {{per_room: {fast}, per_user: {fast}, per_issuer: {fast}}}\nrc_room_creation: {fast}\n"
-        )
-        return config
 
     async def register(self, name: str, password: str, *, admin: bool = False) -> dict[str, Any]:
         """Makes an account. The answer holds its token."""
@@ -133,20 +73,68 @@ class Synapse:
 
 @functools.cache
 def shared_synapse() -> Synapse:
-    """The server of this test process. Skips the test where Synapse is missing.
-
-    With ``OPENCLAW_TEST_REQUIRE_ALL`` it fails instead.
-    """
+    """The server of the run. Skips the test where Synapse is missing; with ``OPENCLAW_TEST_REQUIRE_ALL`` it fails."""
     if importlib.util.find_spec("synapse") is None or importlib.util.find_spec("nio") is None:
         why = "Synapse or matrix-nio is not installed (make setup-dev)"
         if os.environ.get("OPENCLAW_TEST_REQUIRE_ALL"):
             pytest.fail(why)
         pytest.skip(why)
+    return Synapse(shared_server("synapse", _start)["port"])
+
+
+_started: list[subprocess.Popen[bytes]] = []
+"""It outlives the test process, so nothing waits for it here."""
+
+
+def _start() -> dict[str, Any]:
+    """Starts a server and waits until it answers."""
     folder = Path(tempfile.mkdtemp(prefix="openclaw-synapse-"))
-    server = Synapse(folder)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    atexit.register(server.stop)
-    return server.start()
+    port = KeptPort()
+    command = [sys.executable, "-m", "synapse.app.homeserver", "-c", str(_write_config(folder, port.number))]
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
+    _started.append(process)
+    until = time.monotonic() + START_S
+    while process.poll() is None and time.monotonic() < until:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port.number}/_matrix/client/versions", timeout=5):
+                return {"folder": str(folder), "pid": process.pid, "port": port.number}
+        except (OSError, urllib.error.URLError):
+            time.sleep(0.05)
+    process.kill()
+    process.wait()
+    raise AssertionError(f"Synapse does not start: {(folder / 'output').read_text()[-2000:]}")
+
+
+def _write_config(folder: Path, port: int) -> Path:
+    key = base64.b64encode(secrets.token_bytes(32)).decode().rstrip("=")
+    (folder / "signing.key").write_text(f"ed25519 a_test {key}\n")
+    (folder / "log.yaml").write_text(
+        "version: 1\nhandlers: {console: {class: logging.StreamHandler}}\nroot: {level: WARNING, handlers: [console]}\n"
+    )
+    fast = "{per_second: 10000, burst_count: 10000}"
+    config = folder / "homeserver.yaml"
+    config.write_text(
+        f"server_name: {SERVER}\n"
+        f"pid_file: {folder}/pid\n"
+        f"public_baseurl: http://127.0.0.1:{port}/\n"
+        f"listeners: [{{port: {port}, type: http, bind_addresses: ['127.0.0.1'],"
+        " resources: [{names: [client], compress: false}]}]\n"
+        f"database: {{name: sqlite3, args: {{database: '{folder}/db'}}}}\n"
+        f"log_config: {folder}/log.yaml\n"
+        f"media_store_path: {folder}/media\n"
+        f"signing_key_path: {folder}/signing.key\n"
+        f"registration_shared_secret: {_SHARED_SECRET}\n"
+        "macaroon_secret_key: test\nform_secret: test\n"
+        "report_stats: false\nbcrypt_rounds: 4\ntrusted_key_servers: []\nsuppress_key_server_warning: true\n"
+        "enable_metrics: false\npresence: {enabled: false}\nfederation_domain_whitelist: []\n"
+        "caches: {sync_response_cache_duration: 0s}\n"
+        f"rc_message: {fast}\nrc_registration: {fast}\n"
+        f"rc_login: {{address: {fast}, account: {fast}, failed_attempts: {fast}}}\n"
+        f"rc_joins: {{local: {fast}, remote: {fast}}}\nrc_joins_per_room: {fast}\n"
+        f"rc_invites: {{per_room: {fast}, per_user: {fast}, per_issuer: {fast}}}\nrc_room_creation: {fast}\n"
+    )
+    return config
 
 
 class Human:

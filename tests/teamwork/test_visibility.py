@@ -9,9 +9,10 @@ import pytest
 
 from openclaw.config.schema import Config
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import SessionRow
 from openclaw.storage.session_query import SessionPage, SessionQuery, select_rows
-from openclaw.teamwork.visibility import ALLOWED, Action, Refusal, Relation, Requester, Visibility
+from openclaw.teamwork.session_tools import ALLOWED, Action, Refusal, Relation, Visibility
 
 MAIN, CHILD, SIBLING = "agent:main:main", "agent:main:subagent:c", "agent:main:subagent:s"
 GROUP, OTHER = "agent:main:signal:group:g", "agent:beta:main"
@@ -52,7 +53,7 @@ STORE = Rows(
 
 def seen_by(key: str, **config: Any) -> Visibility:
     sections: dict[str, Any] = {"agents": {"list": [{"id": "main"}, {"id": "beta"}]}, **config}
-    return Visibility(msgspec.convert(sections, Config), STORE, Requester(key.split(":")[1], key))  # type: ignore[arg-type]
+    return Visibility(msgspec.convert(sections, Config), STORE, SessionRef(key.split(":")[1], key))  # type: ignore[arg-type]
 
 
 SANDBOX = {"agents": {"list": [{"id": "main"}, {"id": "beta"}], "defaults": {"sandbox": {"mode": "non-main"}}}}
@@ -146,6 +147,6 @@ async def test_a_label_is_looked_up_among_the_own_sessions_unless_an_agent_is_na
 
 async def test_a_label_of_two_sessions_is_refused_with_both_keys() -> None:
     rows = Rows(row(MAIN), row(CHILD, label="same"), row(SIBLING, label="same"))
-    visibility = Visibility(msgspec.convert({}, Config), rows, Requester("main", MAIN))  # type: ignore[arg-type]
+    visibility = Visibility(msgspec.convert({}, Config), rows, SessionRef("main", MAIN))  # type: ignore[arg-type]
     with pytest.raises(Refusal, match=f"Multiple sessions found with label: same .*{CHILD}"):
         await visibility.find("", label="same")

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from openclaw.messages import ToolSpec
-from openclaw.tools.arguments import InvalidArguments, required_text, validate_arguments
-from openclaw.tools.base import ToolError
+from openclaw.tools.base import InvalidArguments, ToolError, required_text, validate_arguments
 from openclaw.tools.files import EditTool, ReadTool
 
 

@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from openclaw import pictures
-from openclaw.file_types import sniff_image
-from openclaw.pictures import MAX_DECODED_BYTES, MAX_JPEG_PIXELS, ImageProblem, fit_image, smaller_picture
+from openclaw.pictures import MAX_DECODED_BYTES, MAX_JPEG_PIXELS, ImageProblem, fit_image, smaller_picture, sniff_image
 
 
 def png(width: int, height: int) -> bytes:

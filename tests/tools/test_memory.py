@@ -10,7 +10,7 @@ import pytest
 from openclaw.clock import SystemClock
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import MemorySearch
-from openclaw.memory.search import AgentMemories
+from openclaw.memory.index import AgentMemories
 from openclaw.messages import TextBlock
 from openclaw.opener import PathRefused
 from openclaw.tools.base import Tool, ToolContext, ToolError
@@ -36,7 +36,7 @@ async def call(
     workspace: Path, tool: str, key: str = "agent:main:main", citations: str = "auto", **arguments: Any
 ) -> Any:
     tools = {tool.spec.name: tool for tool in tools_of(workspace, MemorySearch(), citations)}
-    context = ToolContext(agent_id="main", session_key=key, workspace=workspace)
+    context = ToolContext(agent_id="main", session_key=key, workspace=workspace, private=":group:" not in key)
     (block,) = (await tools[tool].run(arguments, context)).content
     assert isinstance(block, TextBlock)
     return msgspec.json.decode(block.text)
@@ -107,6 +107,6 @@ async def test_earlier_sessions_are_searched_where_the_person_wants_it(
     said = {"sessionId": "s1", "entryId": "e1", "snippet": "we spoke of zebras", "role": "user", "timestamp": "t"}
     settings = MemorySearch(sources=sources)
     search = tools_of(workspace, settings, said=AsyncMock(return_value=[said]))[0]
-    context = ToolContext(agent_id="main", session_key=key, workspace=workspace)
+    context = ToolContext(agent_id="main", session_key=key, workspace=workspace, private=":group:" not in key)
     result = await search.run({"query": "zebras"}, context)
     assert [row["path"] for row in result.details["results"]] == found

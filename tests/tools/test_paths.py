@@ -22,6 +22,7 @@ from openclaw.agent.tool_set import tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.models.base import Model
 from openclaw.opener import PathOpener, PathRefused
+from openclaw.sessions.keys import SessionRef
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
 from tests.support.gateway_in_process import gateway_parts
 from tests.support.scripted_model import ScriptedModel
@@ -94,7 +95,9 @@ async def tools(tmp_path: Path) -> AsyncIterator[dict[str, Tool]]:
         workspace = workspace_dir(config, str(runtime.state_dir), "main")
         workspace.mkdir(parents=True, exist_ok=True)
         model = Model(id="m", provider="mock", api="openai-completions", base_url="http://127.0.0.1:9", tools=True)
-        yield {tool.spec.name: tool for tool in tools_for("main", model, workspace, config, runtime, sandbox=None)}
+        session = SessionRef("main", "agent:main:main")
+        found = await tools_for(runtime, session, model, entry=None, sandbox=None)
+        yield {tool.spec.name: tool for tool in found}
 
 
 @pytest.fixture

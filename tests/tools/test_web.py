@@ -181,7 +181,7 @@ async def test_a_page_is_remembered_for_a_while(site: Site) -> None:
     assert "cached" not in await fetched(made, site.url)
     for number in range(MOST_CACHED + 5):
         await fetched(made, f"{site.url}/{number}")
-    assert len(made._cache) == MOST_CACHED  # pyright: ignore[reportPrivateUsage]
+    assert len(made._cache._kept) == MOST_CACHED  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_page_cannot_speak_as_the_gateway_or_end_its_frame(site: Site) -> None:

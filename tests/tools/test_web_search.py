@@ -14,7 +14,7 @@ from aiohttp import web
 from openclaw.config.schema.tools import PerplexitySearch, SearxngSearch, WebSearch
 from openclaw.messages import TextBlock
 from openclaw.tools.base import ToolContext, ToolResult
-from openclaw.tools.web_search import MOST_CACHED, WebSearchTool
+from openclaw.tools.web import MOST_CACHED, WebSearchTool
 from tests.security.test_text_sources import DISGUISES, MARKS, marks_in
 from tests.support.clock import HeldClock
 

@@ -3,19 +3,26 @@
 The loop writes to no store, speaks to no channel and knows no vendor. It reports everything that happens to its caller,
 in order. Events for ``show`` are only displayed. Events for ``keep`` must be stored, and the loop waits for that before
 it goes on.
+
+If the output limit cuts an answer, the loop asks for the rest and joins the parts to one text. What the rest says again
+is removed, a code fence stays open across the cut, and a tool call that was cut is asked for again. An ``AbortSignal``
+stops the loop where it waits.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import groupby
-from typing import Any, Literal, Protocol
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
 
 import msgspec
 
-from openclaw.agent.abort import Aborted, AbortSignal
-from openclaw.agent.continuation import FAILED, AnswerPart, GrowingAnswer, cut_call_notice
 from openclaw.clock import Clock
 from openclaw.events import (
     AssistantEnded,
@@ -45,15 +52,16 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent, Text, Thinking
-from openclaw.models.fallback import HandOver, NextStep, TryAgain
+from openclaw.models.calls import HandOver, NextStep, TryAgain
 from openclaw.opener import PathRefused
-from openclaw.outbound.reasoning import AnswerText, Piece
-from openclaw.outbound.visible import SpeechStream
-from openclaw.tools.arguments import InvalidArguments, validate_arguments
-from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
+from openclaw.outbound.visible import AnswerText, Piece, SpeechStream
+from openclaw.storage.base import AbortReason
+from openclaw.tools.base import InvalidArguments, Tool, ToolContext, ToolError, ToolResult, validate_arguments
 
 log = logging.getLogger("openclaw.agents.tools")
 
+FAILED = ("error", "aborted")
+"""Stop reasons of messages that are not sent to the model again."""
 SKIPPED_FOR_USER = "Skipped due to queued user message."
 REFUSED = (
     "The model's provider refused the request, and refused it again in its simplest form. Nothing is lost: write "
@@ -166,7 +174,7 @@ class _Loop:
             pending = []
             ended = await self._answer(answer)
             message = ended.message
-            if message.stop_reason in FAILED:
+            if message.stop_reason == "error" or message.stop_reason == "aborted":
                 error = message.error_message
                 return self._over(message.stop_reason, error if isinstance(error, str) else None)
             if ended.continues:
@@ -195,7 +203,7 @@ class _Loop:
         """Gets one assistant message, with retries. Each failed attempt is stored as a message of its own."""
         options = self._options
         attempt = 0
-        refused = again = False
+        refused_before = again = False
         while True:
             request = options.request(self._messages)
             streamed: list[Text | Thinking | Counted] = []
@@ -217,13 +225,13 @@ class _Loop:
             malformed = failure.kind == "format" and failure.status != 404
             again = True
             if malformed and options.on_refusal(failure):
-                refused = True
+                refused_before = True
                 failed = self._failed(streamed, "error", str(failure), failure.partial)
                 await self._end(failed, Unsaid(), continues=True)
                 options.show(RetryScheduled(1, 0, str(failure)))
                 continue
             attempt += 1
-            in_vain = malformed and refused
+            in_vain = malformed and refused_before
             failed = self._failed(
                 streamed, "error", REFUSED.format(error=failure) if in_vain else str(failure), failure.partial
             )
@@ -324,9 +332,9 @@ class _Loop:
         interrupted = False
         for call in calls:
             if options.abort.aborted:
-                ended = self._skipped(call, f"Not run: the run was stopped ({options.abort.reason}).")
+                ended = refused(call, f"Not run: the run was stopped ({options.abort.reason}).", options.clock)
             elif interrupted:
-                ended = self._skipped(call, SKIPPED_FOR_USER)
+                ended = refused(call, SKIPPED_FOR_USER, options.clock)
             else:
                 await options.keep(ToolStarted(call.id, call.name, call.arguments))
 
@@ -338,9 +346,6 @@ class _Loop:
             self._add(ended.message)
             await options.keep(ended)
             interrupted = interrupted or options.inbox.waiting()
-
-    def _skipped(self, call: ToolCall, why: str) -> ToolEnded:
-        return ToolEnded(not_run(call, why, self._options.clock.now_ms()), call.arguments, True)
 
     async def _ask_for_more(self, cut: AssistantMessage, answer: GrowingAnswer) -> None:
         request = answer.request(cut, self._options.clock.now_ms())
@@ -358,7 +363,7 @@ class _Loop:
             else:
                 self._options.show(ThinkingDelta(piece.text))
 
-    def _over(self, outcome: str, error: str | None = None) -> RunEnded:
+    def _over(self, outcome: Literal["ok", "error", "aborted"], error: str | None = None) -> RunEnded:
         return RunEnded(outcome, error, self._added, self._failure)
 
 
@@ -370,23 +375,19 @@ async def call_tool(
     clock: Clock,
 ) -> ToolEnded:
     """Runs one call. It never raises: every failure, and an abort, is a result that the model can read."""
-
-    def refused(why: str) -> ToolEnded:
-        return ToolEnded(not_run(call, why, clock.now_ms()), call.arguments, True)
-
     tool = tools.get(call.name)
     if tool is None:
         known = context.why_missing(call.name) if context.why_missing else None
-        return refused(known or f"Tool {call.name} not found")
+        return refused(call, known or f"Tool {call.name} not found", clock)
     try:
         arguments = validate_arguments(tool.spec, call.arguments)
     except InvalidArguments as invalid:
-        return refused(str(invalid))
+        return refused(call, str(invalid), clock)
     try:
         with abort.waiting():
             result = await tool.run(arguments, context)
     except Aborted as stopped:
-        return refused(f"Stopped while running ({stopped}).")
+        return refused(call, f"Stopped while running ({stopped}).", clock)
     except (ToolError, PathRefused) as failure:
         result = error_result(call.name, str(failure))
     except Exception as failure:
@@ -409,6 +410,10 @@ def error_result(tool: str, error: str) -> ToolResult:
     return ToolResult(content=[TextBlock(text=text)], details=details)
 
 
+def refused(call: ToolCall, why: str, clock: Clock) -> ToolEnded:
+    return ToolEnded(not_run(call, why, clock.now_ms()), call.arguments, True)
+
+
 def not_run(call: ToolCall, why: str, now_ms: int) -> ToolResultMessage:
     """The result of a call that was not run, or not to its end."""
     return ToolResultMessage(
@@ -418,3 +423,358 @@ def not_run(call: ToolCall, why: str, now_ms: int) -> ToolResultMessage:
         is_error=True,
         timestamp=now_ms,
     )
+
+
+# Stopping
+
+
+class Aborted(Exception):
+    """Raised at the await that was interrupted. The reason is in ``args[0]``."""
+
+
+class AbortSignal:
+    """Interrupts a run, but only where it waits. Everything between two waits is finished.
+
+    The loop marks each wait for a model, a tool or a pause with ``with signal.waiting():``. ``abort`` cancels that
+    wait. If the run is between two waits, it takes effect at the next one. All code inside such a block can be
+    cancelled.
+    """
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def aborted(self) -> bool:
+        return self.reason is not None
+
+    def abort(self, reason: str) -> bool:
+        """Aborts the run. True for the first call. Later reasons do not replace the first."""
+        if self.reason is not None:
+            return False
+        self.reason = reason
+        if self._task is not None and self._task is asyncio.current_task():
+            # The run aborts itself inside a wait. A cancellation now would hit its next await, whatever that is.
+            asyncio.get_running_loop().call_soon(self._interrupt)
+        else:
+            self._interrupt()
+        return True
+
+    def set_deadline(self, seconds: float) -> None:
+        """Aborts the run when its time is up."""
+        self.clear_deadline()
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self.abort, AbortReason.TIMEOUT)
+
+    def clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    @property
+    def time_left(self) -> float | None:
+        """The seconds until the run's deadline. None: it has none."""
+        return None if self._deadline is None else self._deadline.when() - asyncio.get_running_loop().time()
+
+    def _interrupt(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def waiting(self) -> Self:
+        return self
+
+    def __enter__(self) -> None:
+        if self.reason is not None:
+            raise Aborted(self.reason)
+        self._task = asyncio.current_task()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        if kind is None or not issubclass(kind, asyncio.CancelledError):
+            return
+        # A cancellation that is not ours (the Gateway stops) must stay a cancellation.
+        if self.reason is not None and task is not None and task.uncancel() == 0:
+            raise Aborted(self.reason) from None
+
+
+# An answer in several parts
+
+CONTINUE = "[Cut off by the output limit]"
+"""Every request to go on begins with this. After a restart the parts of an answer are recognised by it."""
+LONGEST_OVERLAP = 600
+LEAST_OVERLAP = 16
+"""A shorter repetition may be a coincidence. Removing it would lose words."""
+LEAST_LINE = 6
+"""The same limit for a continuation that begins its unfinished last line again."""
+_SHOWN_TAIL = 160
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+_FENCE_AGAIN = re.compile(r"\s{0,8}(`{3,}|~{3,})[ \t]*([^\s`~][^\n`~]{0,40})\n")
+_MAYBE_FENCE_AGAIN = re.compile(r"\s{0,8}(?:`{0,12}|~{0,12})(?:[ \t]*[^\s`~][^\n`~]{0,40})?\Z")
+
+
+class AnswerPart:
+    """The part of an answer that is arriving. ``feed`` and ``close`` return what is shown to people."""
+
+    def __init__(self, before: str, speech: SpeechStream) -> None:
+        self.before = before
+        self.speech = speech
+        self.shown_before: list[Piece] = []
+        """What people saw of the parts before."""
+        self.thinking = False
+        """The part begins in the middle of the model's reasoning."""
+        self.received = False
+        """Some text of the part has arrived."""
+        self._overlap: OverlapRemover | None = None
+        self._added: list[str] = []
+        if before:
+            self.shown_before = [piece for piece in speech.feed(before) if isinstance(piece, AnswerText)]
+            self.thinking, self._overlap = speech.thinking, OverlapRemover(before)
+
+    def feed(self, delta: str) -> list[Piece]:
+        self.received = True
+        return self._add(self._overlap.feed(delta) if self._overlap else delta)
+
+    def pause(self) -> list[Piece]:
+        """Ends the part. Another part of the answer follows."""
+        return self._add(self._overlap.close()) if self._overlap else []
+
+    def close(self, *, complete: bool) -> list[Piece]:
+        """Ends the part and the answer."""
+        return [*self.pause(), *self.speech.close(complete=complete)]
+
+    @property
+    def added(self) -> str:
+        """The text that the part adds to the answer."""
+        return "".join(self._added)
+
+    def _add(self, text: str) -> list[Piece]:
+        if not text:
+            return []
+        self._added.append(text)
+        return self.speech.feed(text)
+
+
+class GrowingAnswer:
+    """One answer, in one part or several. ``limit``: how often the model may be asked to go on."""
+
+    def __init__(self, speech: Callable[[], SpeechStream], limit: int) -> None:
+        self._speech = speech
+        self._limit = limit
+        self._text = ""
+        self.parts = 0
+        """The number of finished parts that were cut."""
+
+    @classmethod
+    def resumed(cls, messages: Sequence[Message], speech: Callable[[], SpeechStream], limit: int) -> GrowingAnswer:
+        """The answer at the end of ``messages`` if it was cut, else a new one. A restart may have interrupted it."""
+        answer = cls(speech, limit)
+        if messages and (is_request(messages[-1]) or unfinished(messages, limit)):
+            chain = parts_at_end(messages)
+            answer._text, answer.parts = joined(chain), len(chain)
+        return answer
+
+    def begin(self) -> AnswerPart:
+        """The next part. A second call makes another attempt at the same part."""
+        return AnswerPart(self._text, self._speech())
+
+    def goes_on(self, message: AssistantMessage, part: AnswerPart) -> bool:
+        """Whether the model should be asked for the rest. After tool calls it is asked again anyway."""
+        return _has_more(message) and self.parts < self._limit and not part.speech.silent
+
+    def keep(self, part: AnswerPart) -> None:
+        """Adds a part that was cut to the answer."""
+        self._text += part.added
+        self.parts += 1
+
+    def speech_so_far(self) -> Speech:
+        """What the finished parts say to people."""
+        part = self.begin()
+        part.close(complete=True)
+        return part.speech.outcome
+
+    def request(self, message: AssistantMessage, now_ms: int) -> UserMessage:
+        """Asks the model to go on after ``message``, which was cut."""
+        if (notice := cut_call_notice(message, now_ms)) is not None:
+            return notice
+        tail = json.dumps(self._text[-_SHOWN_TAIL:], ensure_ascii=False)
+        text = (
+            f"{CONTINUE} Your answer broke off after {tail}. Write only what comes next, starting with the very next "
+            "character. Repeat nothing, do not comment on the break, and open no code block that is still open."
+        )
+        return UserMessage(content=[TextBlock(text=text)], timestamp=now_ms)
+
+
+def cut_call_notice(message: AssistantMessage, now_ms: int) -> UserMessage | None:
+    """Tells the model that the limit cut one of its calls, which was not run. None: no call was cut."""
+    note = cut_call(message)
+    if note is None:
+        return None
+    text = (
+        f"{CONTINUE} {note} It was not run. If it is still needed make it again, with shorter arguments: "
+        "write long content in several steps."
+    )
+    return UserMessage(content=[TextBlock(text=text)], timestamp=now_ms)
+
+
+def unfinished(messages: Sequence[Message], limit: int) -> bool:
+    """Whether the last answer was cut and the model may still be asked for the rest."""
+    last = messages[-1] if messages else None
+    return isinstance(last, AssistantMessage) and _has_more(last) and len(parts_at_end(messages)) <= limit
+
+
+def _has_more(message: AssistantMessage) -> bool:
+    """Whether the message was cut and has text or a cut call. A message of reasoning alone would be cut again."""
+    return (
+        message.stop_reason == "length" and not message.tool_calls and bool(message.text.strip() or cut_call(message))
+    )
+
+
+def is_failed(message: Message) -> bool:
+    return isinstance(message, AssistantMessage) and message.stop_reason in FAILED
+
+
+def is_cut(message: Message) -> bool:
+    return isinstance(message, AssistantMessage) and message.stop_reason == "length"
+
+
+def cut_call(message: AssistantMessage) -> str | None:
+    """The provider adapter's note about a call that the limit cut. The call is not part of the message."""
+    note = message.error_message
+    return note if message.stop_reason == "length" and isinstance(note, str) and note else None
+
+
+def is_request(message: Message) -> bool:
+    """Whether the message asks the model to go on."""
+    if not isinstance(message, UserMessage):
+        return False
+    text = message.content
+    if not isinstance(text, str):
+        first = text[0] if text else None
+        text = first.text if isinstance(first, TextBlock) else ""
+    return text.startswith(CONTINUE)
+
+
+def parts_at_end(messages: Sequence[Message]) -> list[AssistantMessage]:
+    """The messages that make up the last answer. Failed attempts and a request to go on at the very end are ignored."""
+    said = (message for message in reversed(messages) if not is_failed(message))
+    message = next(said, None)
+    if message is not None and is_request(message):
+        message = next(said, None)
+    parts: list[AssistantMessage] = []
+    while isinstance(message, AssistantMessage) and (not parts or (is_cut(message) and not message.tool_calls)):
+        parts.insert(0, message)
+        request = next(said, None)
+        message = next(said, None) if request is not None and is_request(request) else None
+    return parts
+
+
+def replies(answers: Sequence[AssistantMessage]) -> list[str]:
+    """The texts of a run's messages. The parts of one answer are joined."""
+    texts: list[str] = []
+    goes_on = False
+    for answer in answers:
+        if goes_on:
+            texts[-1] = join(texts[-1], answer.text)
+        else:
+            texts.append(answer.text)
+        goes_on = is_cut(answer) and not answer.tool_calls
+    return texts
+
+
+def joined(parts: Sequence[AssistantMessage]) -> str:
+    """The text of an answer in several parts."""
+    return reduce(join, (part.text for part in parts), "")
+
+
+class OverlapRemover:
+    """Removes what a continuation repeats of the text before the break, and nothing else.
+
+    Text that may repeat itself on purpose (a refrain, equal lines of a list or of code) is kept. ``feed`` holds text
+    back until it is clear how much is repeated.
+    """
+
+    def __init__(self, before: str) -> None:
+        self._done = not before
+        self._before = before[-2 * LONGEST_OVERLAP - 2 :]
+        self._tail = before[-LONGEST_OVERLAP:]
+        self._line = before[before.rfind("\n") + 1 :]
+        self._fence = open_fence(before)
+        self._held = ""
+
+    def feed(self, delta: str) -> str:
+        if self._done:
+            return delta
+        self._held += delta
+        return self._decide(last=False)
+
+    def close(self) -> str:
+        return "" if self._done else self._decide(last=True)
+
+    def _decide(self, *, last: bool) -> str:
+        after = self._held
+        if self._fence is not None and not last and len(after) < 80 and _MAYBE_FENCE_AGAIN.match(after):
+            return ""
+        again = _FENCE_AGAIN.match(after) if self._fence is not None else None
+        if again is not None and self._fence == (again[1][0], again[2].strip()):
+            after = after[again.end() :]
+        if not last and (not after or (len(after) < LONGEST_OVERLAP and after in self._tail)):
+            return ""
+        self._done, self._held = True, ""
+        return after[self._repeated(after) :]
+
+    def _repeated(self, after: str) -> int:
+        """The number of characters at the beginning of ``after`` that repeat the end of the text before."""
+        for size in range(min(len(after), len(self._tail)), LEAST_LINE - 1, -1):
+            again = after[:size]
+            if self._tail.endswith(again) and (size >= LEAST_OVERLAP or again == self._line):
+                return 0 if self._may_go_on_with(again) else size
+        return 0
+
+    def _may_go_on_with(self, again: str) -> bool:
+        """Whether the answer may repeat ``again`` on purpose, so that it is no overlap of the break."""
+        head, line = self._before[: -len(again)], self._line
+        # A repeating pattern (a row of zeros, a rule of dashes) goes on. It is not said again.
+        periodic = 0 < (again + again).find(again, 1) <= len(again) // 2
+        if periodic or head.endswith(again):
+            return True
+        start = head.removesuffix(line)
+        if "\n" in again and head.endswith(line) and (not start or start.endswith("\n")):
+            return True  # Whole lines come again, and the break was inside or after them.
+        begins_line = not head or head.endswith("\n") or again.startswith("\n")
+        begins_word = begins_line or not (head[-1].isalnum() and again[0].isalnum())
+        if not line or again.startswith("\n"):
+            return begins_word  # The break was between two lines.
+        if "\n" in again:
+            return False
+        return begins_word and _is_clean_seam(self._before, again)
+
+
+def _is_clean_seam(before: str, after: str) -> bool:
+    """Whether a sentence or item may end with ``before`` and the next one begin with ``after``."""
+    last = before.rstrip()[-1:]
+    if last.isalnum():
+        return False
+    # Full-width punctuation is followed by no space.
+    return before[-1].isspace() or after[0].isspace() or not after[0].isalnum() or not last.isascii()
+
+
+def join(before: str, after: str) -> str:
+    """Both texts as one, without what ``after`` repeats."""
+    remover = OverlapRemover(before)
+    return before + remover.feed(after) + remover.close()
+
+
+def open_fence(text: str) -> tuple[str, str] | None:
+    """The marker and the language of the code block in which the text ends. None: it does not end in one."""
+    opened: tuple[str, int, str] | None = None
+    for line in text.split("\n"):
+        if (found := _FENCE.match(line)) is None:
+            continue
+        marker, length = found[1][0], len(found[1])
+        if opened is None:
+            opened = (marker, length, found[2].strip())
+        elif opened[0] == marker and length >= opened[1]:
+            opened = None
+    return (opened[0], opened[2]) if opened else None

@@ -1,4 +1,7 @@
-"""Prepares a run: decides on the model, the tools, the prompt and the time limit, and makes the requests."""
+"""Prepares a run: decides on the model, the tools, the prompt and the time limit, and makes the requests.
+
+``prepare`` makes a ``Prepared``, which the run keeps until its end or until another model goes on.
+"""
 
 from __future__ import annotations
 
@@ -14,166 +17,28 @@ from openclaw.agent.prompt.report import PromptReport, stored_report
 from openclaw.agent.prompt.system_prompt import SystemPrompt, gather_facts, is_private, turn_facts
 from openclaw.agent.prompt.workspace_snapshot import Audience, WorkspaceSnapshot
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.sandbox import sandbox_of
 from openclaw.agent.skills import only, variables_of
-from openclaw.agent.spend.budget import budget_of, is_limited
-from openclaw.agent.tool_set import ToolAsker, foreign_tools, tools_for
+from openclaw.agent.tool_set import NO_MESSAGE, is_owners_session, sandbox_of, tools_for
 from openclaw.agent.window.history_cleaner import HistoryCleaner, dm_history_limit
 from openclaw.agent.window.tokens import text_tokens
 from openclaw.agent.window.window import PromptWindow
-from openclaw.config.agents import main_key, sandbox_config, workspace_dir
+from openclaw.config.agents import main_key, workspace_dir
 from openclaw.config.schema import Config
 from openclaw.extensions.api import PromptAbout
 from openclaw.memory.embedders import Pay, unpaid
 from openclaw.messages import ImageBlock, Message, TextBlock, ThinkingLevel, ToolCall, UserMessage, user_text
 from openclaw.models.base import CLI_API, Model, ModelError, ModelRequest
-from openclaw.models.errors import RetrySettings, supported_thinking_levels
+from openclaw.models.catalogue import Catalogue
+from openclaw.models.errors import supported_thinking_levels
 from openclaw.models.thinking import clamp, clamp_to_model, level_unless_set, parse_level
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import is_subagent, kind_of
+from openclaw.sessions.keys import SessionRef, is_subagent, kind_of
 from openclaw.sessions.prompt_prefix import GREETING_MARK, without_wrappers
 from openclaw.storage.base import BlobStore, MessageBody
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 from openclaw.tools.exec.settings import ExecOverrides
 from openclaw.tools.sandbox.boundary import Boundary
-from openclaw.tools.sandbox.plan import blocked_text
-
-_RETENTION = ("none", "short", "long")
-_OLD_RETENTION = {"5m": "short", "1h": "long"}
-
-
-class ModelParams(msgspec.Struct, frozen=True):
-    """``agents.defaults.models["provider/model"].params`` of one model."""
-
-    temperature: float | None = None
-    max_tokens: int | None = None
-    cache_retention: str | None = None
-    """``none``, ``short`` or ``long``. The old key ``cacheControlTtl`` says ``5m`` or ``1h`` instead."""
-
-
-NONE = ModelParams()
-
-
-def params_of(config: Config, model: Model) -> ModelParams:
-    """The parameters of a model. Values of the wrong type count as not given."""
-    use = config.agents.defaults.models.get(model.ref)
-    if use is None or not use.params:
-        return NONE
-    given = use.params
-    temperature: Any = given.get("temperature")
-    max_tokens: Any = given.get("maxTokens")
-    retention: Any = given.get("cacheRetention") or _OLD_RETENTION.get(str(given.get("cacheControlTtl")))
-    return ModelParams(
-        temperature=float(temperature) if type(temperature) in (int, float) else None,
-        max_tokens=max_tokens if type(max_tokens) is int and max_tokens > 0 else None,
-        cache_retention=retention if retention in _RETENTION else None,
-    )
-
-
-class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one agent."""
-
-    workspace: Path
-    cwd: str
-    """The workspace as a string, as transcripts name it."""
-    main_key: str
-    sandbox_mode: str
-    """``off``, or which of the agent's sessions the configuration wants in a sandbox."""
-    retry: RetrySettings
-    limited: bool
-    """Whether the agent has a budget."""
-
-
-def agent_settings(agent_id: str, runtime: Runtime) -> AgentSettings:
-    config = runtime.config.current
-    return runtime.derived.of(
-        config, ("agent settings", agent_id), lambda: _agent_settings(config, agent_id, str(runtime.state_dir))
-    )
-
-
-def _agent_settings(config: Config, agent_id: str, state_dir: str) -> AgentSettings:
-    workspace = workspace_dir(config, state_dir, agent_id)
-    return AgentSettings(
-        workspace=workspace,
-        cwd=str(workspace),
-        main_key=main_key(config),
-        sandbox_mode=sandbox_config(config, agent_id).mode,
-        retry=RetrySettings(
-            enabled=config.retry.enabled,
-            max_retries=config.retry.max_retries,
-            base_delay_ms=config.retry.base_delay_ms,
-            max_delay_ms=config.retry.max_delay_ms,
-        ),
-        limited=is_limited(budget_of(config, agent_id)),
-    )
-
-
-class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run with one agent and one model uses."""
-
-    chosen: Model
-    """The model as the catalogue has it."""
-    model: Model
-    """The model with the cache retention of the configuration."""
-    params: ModelParams
-    agent: AgentSettings
-    sandbox: Boundary | None
-    """The session's sandbox."""
-    tools: list[Tool]
-    """Runs share it. Never mutate it."""
-    thinking: ThinkingLevel
-    """The thinking level of sessions that have none of their own."""
-
-
-def run_settings_of(
-    agent_id: str,
-    chosen: Model,
-    config: Config,
-    runtime: Runtime,
-    *,
-    sandbox: Boundary | None,
-    subagent: bool = False,
-    foreign: tuple[Tool, ...] = (),
-) -> RunSettings:
-    """The settings of runs with this agent and model. They are kept until the configuration changes.
-
-    ``foreign`` are the tools of MCP servers that the session has.
-    """
-
-    def make() -> RunSettings:
-        params, agent, model = params_of(config, chosen), agent_settings(agent_id, runtime), chosen
-        if params.cache_retention is not None:
-            compat = {**model.compat, "cacheRetention": params.cache_retention}
-            model = msgspec.structs.replace(model, compat=compat)
-        return RunSettings(
-            chosen=chosen,
-            model=model,
-            params=params,
-            agent=agent,
-            sandbox=sandbox,
-            tools=tools_for(
-                agent_id,
-                model,
-                agent.workspace,
-                config,
-                runtime,
-                subagent=subagent,
-                sandbox=sandbox,
-                foreign=foreign,
-            ),
-            thinking=level_unless_set(model, config.agents.defaults.thinking_default),
-        )
-
-    key = ("run settings", agent_id, chosen.provider, chosen.id, chosen.auth_profile, subagent)
-    key += (sandbox and sandbox.plan.key, foreign, runtime.has_nodes())
-    known = runtime.derived.of(config, key, make)
-    # The catalogue can change without the configuration, e.g. when a local server is found.
-    return known if known.chosen is chosen or known.chosen == chosen else make()
-
-
-NO_MESSAGE = MessageBody()
-"""The body for work that answers no message, e.g. a compaction."""
-
+from openclaw.tools.sandbox.launch import blocked_text
 
 UNSEEN_SOURCES = ("", "cron", "heartbeat", "hook")
 """Sources of runs that nobody watches. A warning in such a run would be lost."""
@@ -207,7 +72,6 @@ class Prepared(msgspec.Struct, kw_only=True):
     """The sizes of the prompt's parts."""
     timeout_s: float | None
     """None: the run has no time limit."""
-    retry: RetrySettings
     window: PromptWindow
     """Prunes the conversation and fits it to the model's window."""
     cleaner: HistoryCleaner
@@ -253,7 +117,7 @@ class Prepared(msgspec.Struct, kw_only=True):
     def request(self, messages: list[Message]) -> ModelRequest:
         shown = self.window.of(self.cleaner.clean(messages))
         if not self.model.tools:
-            shown = plain_words(shown)
+            shown = [_plain_words(message) for message in shown]
         return ModelRequest(
             model=self.model,
             system=self.prompt.text,
@@ -273,12 +137,10 @@ class Prepared(msgspec.Struct, kw_only=True):
         )
 
 
-def plain_words(messages: list[Message]) -> list[Message]:
-    """The conversation for a small model: what people typed, without stamps and notes that it would only repeat."""
-    return [_plain_words(message) if isinstance(message, UserMessage) else message for message in messages]
-
-
-def _plain_words(message: UserMessage) -> UserMessage:
+def _plain_words(message: Message) -> Message:
+    """The message for a small model: what people typed, without stamps and notes that it would only repeat."""
+    if not isinstance(message, UserMessage):
+        return message
     text = user_text(message)
     typed = "Hello!" if GREETING_MARK in text else without_wrappers(text)
     pictures = [block for block in message.content if isinstance(block, ImageBlock)]
@@ -293,41 +155,44 @@ async def prepare(
     body: MessageBody = NO_MESSAGE,
     *,
     source: str = "",
-    arrived_at: float | None = None,
     chosen: Model | None = None,
 ) -> Prepared:
     """Decides what one run gives its model. Raises ``ModelError`` if there is no model to ask.
 
     ``chosen`` is the model to ask. None: the one that the message, the session or the config chooses.
-    ``arrived_at`` is the time at which the Gateway got the message, on the event loop's clock. A check of the workspace
-    that was made after that time is used again. None: the workspace is checked now.
     """
     config = runtime.config.current
     entry = await runtime.sessions.get(agent_id, session_key) or SessionEntry(sessionId=session_id)
-    chosen = chosen or choose_model(entry, config, agent_id, runtime, body.model, body.auth_profile)
-    subagent = is_subagent(session_key)
+    chosen = chosen or choose_model(runtime, agent_id, entry, body)
+    session, subagent = SessionRef(agent_id, session_key), is_subagent(session_key)
     sandbox = await sandbox_of(runtime, agent_id, session_key, entry)
     if sandbox is not None and chosen.api == CLI_API:
         raise ModelError(
             f"{chosen.ref} is a program, which would run outside this session's sandbox. Choose a model with /model."
         )
-    foreign: tuple[Tool, ...] = ()
-    if (config.mcp.servers or runtime.extensions.tools) and chosen.takes_tools and body.tool_choice is None:
-        asks = ToolAsker(agent_id=agent_id, session_key=session_key, entry=entry, body=body)
-        foreign = await foreign_tools(asks, chosen, config, runtime, sandbox=sandbox)
-    settings = run_settings_of(agent_id, chosen, config, runtime, subagent=subagent, sandbox=sandbox, foreign=foreign)
-    model, params, workspace = settings.model, settings.params, settings.agent.workspace
-    thinking = _thinking(body, entry, settings)
-    kind = kind_of(session_key, entry, main_key=settings.agent.main_key, scope=config.session.scope)
+    params = params_of(config, chosen)
+    model = chosen
+    if params.cache_retention is not None:
+        compat = {**chosen.compat, "cacheRetention": params.cache_retention}
+        model = msgspec.structs.replace(chosen, compat=compat)
+    workspace = workspace_dir(config, runtime.state_dir, agent_id)
+    tools = await tools_for(runtime, session, model, entry=entry, sandbox=sandbox, body=body)
+    wanted = body.thinking or entry.get("thinkingLevel")
+    level = parse_level(wanted) if wanted else None
+    usual = config.agents.defaults.thinking_default
+    thinking = clamp_to_model(level, model) if level else level_unless_set(model, usual)
+    kind = kind_of(session_key, entry, main_key=main_key(config), scope=config.session.scope)
     audience = Audience(model.context_window, is_private(kind, session_key), subagent)
-    snapshot = await runtime.snapshots.of(agent_id, config, workspace, audience, arrived_at)
+    snapshot = await runtime.snapshots.of(agent_id, config, workspace, audience)
     facts = gather_facts(
         agent_id=agent_id,
         session_key=session_key,
         body=body,
         config=config,
-        settings=settings,
-        tools=beside_client_tools(body, settings.tools),
+        model=model,
+        tools=beside_client_tools(body, tools),
+        workspace=workspace,
+        sandbox=sandbox,
         snapshot=snapshot,
         kind=kind,
     )
@@ -356,6 +221,9 @@ async def prepare(
         "sessionKey": session_key,
         "turnFacts": {"chars": len(told)},
     }
+    skill_env: Mapping[str, str] = {} if sandbox else snapshot.skill_env
+    if skill_env and body.skills is not None:
+        skill_env = variables_of(only(snapshot.skills, body.skills), config, skill_env)
     seen = facts.mode == "full" and source not in UNSEEN_SOURCES
     warnings = runtime.snapshots.new_warnings(facts.files) if seen else []
     return Prepared(
@@ -370,12 +238,11 @@ async def prepare(
         workspace=sandbox.plan.folder if sandbox else workspace,
         sandbox=sandbox,
         snapshot=snapshot,
-        skill_env={} if sandbox else _skill_env(body, snapshot, config),
+        skill_env=skill_env,
         prompt=prompt,
         turn_facts=told,
         report=PromptReport(own_report, prompt.report, warnings),
         timeout_s=run_timeout(body.timeout_seconds, config),
-        retry=settings.agent.retry,
         window=PromptWindow(
             model,
             prompt.overhead + text_tokens(told),
@@ -384,29 +251,17 @@ async def prepare(
             pruning=config.agents.defaults.context_pruning,
             wanted_output=max_tokens,
         ),
-        cleaner=_cleaner(runtime, model, session_key, session_id, now),
+        cleaner=HistoryCleaner(
+            runtime.hygiene,
+            model,
+            session_id,
+            now,
+            history_limit=dm_history_limit(config, session_key),
+            max_image_side=config.agents.defaults.image_max_dimension_px,
+        ),
         tool_choice=body.tool_choice if model.tools else None,
         max_tokens=max_tokens,
         temperature=params.temperature,
-    )
-
-
-def _thinking(body: MessageBody, entry: SessionEntry, settings: RunSettings) -> ThinkingLevel:
-    """The level that the message asks for, else the session's, else the usual one."""
-    wanted = body.thinking or entry.get("thinkingLevel")
-    level = parse_level(wanted) if wanted else None
-    return clamp_to_model(level, settings.model) if level else settings.thinking
-
-
-def _cleaner(runtime: Runtime, model: Model, session_key: str, session_id: str, now_ms: int) -> HistoryCleaner:
-    config = runtime.config.current
-    return HistoryCleaner(
-        runtime.hygiene,
-        model,
-        session_id,
-        now_ms,
-        history_limit=dm_history_limit(config, session_key),
-        max_image_side=config.agents.defaults.image_max_dimension_px,
     )
 
 
@@ -435,28 +290,51 @@ async def load_images(body: MessageBody, blobs: BlobStore) -> list[ImageBlock]:
     return images
 
 
-def choose_model(
-    entry: SessionEntry,
-    config: Config,
-    agent_id: str,
-    runtime: Runtime,
-    wish: str | None = None,
-    profile: str | None = None,
-) -> Model:
+def choose_model(runtime: Runtime, agent_id: str, entry: SessionEntry, body: MessageBody = NO_MESSAGE) -> Model:
     """The model that the message asks for, else the session's choice, else the agent's default.
 
-    ``wish`` and ``profile`` are the message's. The credential is chosen in the same order.
+    The credential is chosen in the same order.
     """
-    override = entry.get("modelOverride")
-    if wish:
-        model = runtime.catalogue().resolve(wish)
-    elif override:
-        provider = entry.get("providerOverride")
-        model = runtime.catalogue().resolve(f"{provider}/{override}" if provider else override)
+    catalogue = runtime.catalogue()
+    if body.model:
+        model = catalogue.resolve(body.model)
     else:
-        model = runtime.catalogue().default_for(config, agent_id)
-    profile = profile or entry.get("authProfileOverride")
+        model = current_model(entry, runtime.config.current, catalogue, agent_id)
+    profile = body.auth_profile or entry.get("authProfileOverride")
     return msgspec.structs.replace(model, auth_profile=profile) if profile else model
+
+
+def current_model(entry: Mapping[str, Any] | None, config: Config, catalogue: Catalogue, agent_id: str) -> Model:
+    """The session's choice, else the agent's default. Raises ``UnknownModel``."""
+    override = (entry or {}).get("modelOverride")
+    if override:
+        provider = (entry or {}).get("providerOverride")
+        return catalogue.resolve(f"{provider}/{override}" if provider else str(override))
+    return catalogue.default_for(config, agent_id)
+
+
+class ModelParams(msgspec.Struct, frozen=True):
+    """``agents.defaults.models["provider/model"].params`` of one model."""
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    cache_retention: str | None = None
+    """``none``, ``short`` or ``long``. The old key ``cacheControlTtl`` says ``5m`` or ``1h`` instead."""
+
+
+def params_of(config: Config, model: Model) -> ModelParams:
+    """The parameters of a model. Values of the wrong type count as not given."""
+    use = config.agents.defaults.models.get(model.ref)
+    given = use.params if use is not None else {}
+    temperature: Any = given.get("temperature")
+    max_tokens: Any = given.get("maxTokens")
+    old = {"5m": "short", "1h": "long"}.get(str(given.get("cacheControlTtl")))
+    retention: Any = given.get("cacheRetention") or old
+    return ModelParams(
+        temperature=float(temperature) if type(temperature) in (int, float) else None,
+        max_tokens=max_tokens if type(max_tokens) is int and max_tokens > 0 else None,
+        cache_retention=retention if retention in ("none", "short", "long") else None,
+    )
 
 
 def run_timeout(wanted: float | None, config: Config) -> float | None:
@@ -505,6 +383,12 @@ def tool_context(
         entry = await runtime.sessions.get(prepared.agent_id, key)
         return exec_overrides(prepared.body, entry, runtime.config.current.agents.defaults.elevated_default)
 
+    def why_missing(name: str) -> str | None:
+        if prepared.sandbox is None:
+            return None
+        plan = prepared.sandbox.plan
+        return blocked_text(name, plan.filters, agent_id=plan.agent_id, mode=plan.mode, access=plan.access)
+
     return ToolContext(
         agent_id=prepared.agent_id,
         session_key=key,
@@ -512,6 +396,7 @@ def tool_context(
         run_id=run_id,
         call_id=call.id,
         model_sees_images="image" in prepared.model.input,
+        private=is_owners_session(runtime.config.current, key, prepared.entry),
         env=prepared.skill_env,
         update=update,
         pay=pay,
@@ -519,30 +404,8 @@ def tool_context(
         wake=partial(runtime.wake, run_id) if runtime.wake is not None else notify,
         exec_overrides=overrides,
         sandbox=prepared.sandbox,
-        why_missing=partial(_why_missing, prepared),
+        why_missing=why_missing,
     )
-
-
-def _why_missing(prepared: Prepared, name: str) -> str | None:
-    if prepared.sandbox is None:
-        return None
-    plan = prepared.sandbox.plan
-    return blocked_text(name, plan.filters, agent_id=plan.agent_id, mode=plan.mode, access=plan.access)
-
-
-def _skill_env(body: MessageBody, snapshot: WorkspaceSnapshot, config: Config) -> Mapping[str, str]:
-    if body.skills is None or not snapshot.skill_env:
-        return snapshot.skill_env
-    return variables_of(only(snapshot.skills, body.skills), config, snapshot.skill_env)
-
-
-async def sandbox_refusal(prepared: Prepared) -> str | None:
-    """Makes the run's sandbox ready. Returns the sentence that refuses the run if it cannot be had."""
-    if prepared.sandbox is None:
-        return None
-    skills = prepared.snapshot.skills
-    folders = [str(Path(skill.path).parent) for skill in skills.skills]
-    return await prepared.sandbox.refusal(folders, skills)
 
 
 async def session_report(agent_id: str, session_key: str, runtime: Runtime) -> dict[str, Any]:

@@ -10,20 +10,19 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from openclaw.agent.abort import AbortSignal
-from openclaw.agent.continuation import is_cut, is_failed, joined, parts_at_end, replies, unfinished
-from openclaw.agent.loop import not_run
-from openclaw.agent.prepare import Prepared, agent_settings
+from openclaw.agent.loop import AbortSignal, is_cut, is_failed, joined, not_run, parts_at_end, replies, unfinished
+from openclaw.agent.prepare import Prepared
 from openclaw.agent.prompt.report import PromptReport
 from openclaw.agent.request_log import RequestLog
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.window.images import with_pictures
+from openclaw.agent.spend.budget import RunBill
+from openclaw.agent.window.history_cleaner import with_pictures
 from openclaw.events import (
     AssistantEnded,
     AssistantStarted,
@@ -51,11 +50,10 @@ from openclaw.messages import (
     UserMessage,
     user_text,
 )
-from openclaw.models.cost import added
-from openclaw.models.fallback import ModelFailure
-from openclaw.outbound.reply import MOST_REMEMBERED, messaged_here
-from openclaw.outbound.usage_text import with_footer
+from openclaw.models.calls import ModelFailure
+from openclaw.outbound.reply import MOST_REMEMBERED, messaged_here, with_footer
 from openclaw.outbound.visible import speech_of
+from openclaw.sessions.reset import home_of
 from openclaw.sessions.tree import message_of
 from openclaw.storage import faults
 from openclaw.storage.base import BlobStore, Context, LedgerRow, Transcript, TranscriptRef
@@ -76,75 +74,11 @@ INLINE_LIMIT = 100_000
 """A longer tool output is stored as a blob. The message then holds ``HEAD`` and ``TAIL`` characters of it."""
 HEAD = 20_000
 TAIL = 60_000
-
-
-@lru_cache(maxsize=64)
-def entry_id(run_id: str, step: int | str) -> str:
-    """The id of a run's entry.
-
-    It has 64 bits. With the format's usual 32 bits two entries would get the same id by chance within a few ten
-    thousand entries, and the second one would silently not be written.
-    """
-    return hashlib.sha256(f"{run_id}/{step}".encode()).hexdigest()[:16]
-
-
-def next_step(run_id: str, entries: Container[str], *, began: bool) -> int:
-    """The number after the run's last entry in the transcript.
-
-    Damaged lines can leave gaps in the numbers. A number in a gap is not used again, because the numbers after it are
-    taken and an entry under a taken number is not written. ``began``: the run was started before.
-    """
-    step = 0
-    if not began and entry_id(run_id, 0) not in entries:
-        return 0
-    for probe in range(1 << 20):
-        if entry_id(run_id, probe) in entries:
-            step = probe + 1
-        elif probe - step >= LARGEST_GAP:
-            break
-    return step
-
-
-def found_answer(run_id: str, step: int, context: Context) -> Literal["own", "other"] | None:
-    """Whether the branch ends with a complete answer, and whose it is. ``other``: another run took the message in."""
-    last = context.messages[-1] if context.messages else None
-    if not isinstance(last, AssistantMessage) or last.stop_reason not in ("stop", "length") or last.tool_calls:
-        return None
-    return "own" if context.entry_ids[-1] == entry_id(run_id, step - 1) else "other"
-
-
-async def stored_result(message: ToolResultMessage, blobs: BlobStore, state_dir: Path) -> ToolResultMessage:
-    """The result as the transcript holds it. Texts over ``INLINE_LIMIT`` become blobs with a preview."""
-    if all(len(block.text) <= INLINE_LIMIT for block in message.content if isinstance(block, TextBlock)):
-        return message
-    content: list[UserBlock] = []
-    digests: list[str] = []
-    for block in message.content:
-        if isinstance(block, TextBlock) and len(text := block.text) > INLINE_LIMIT:
-            digest = await blobs.put(text.encode("utf-8", "surrogatepass"))
-            digests.append(digest)
-            where, left_out = state_dir / "blobs" / digest, len(text) - HEAD - TAIL
-            note = f"[… {left_out} characters left out here; the whole output ({len(text)} characters) is in {where} …]"
-            content.append(TextBlock(text=f"{text[:HEAD]}\n{note}\n{text[-TAIL:]}"))
-        else:
-            content.append(block)
-    details = message.details if isinstance(message.details, dict) else {}
-    return msgspec.structs.replace(message, content=content, details={**details, "blobs": digests})
-
-
-async def open_transcript(runtime: Runtime, agent_id: str, session_key: str, session_id: str) -> Transcript:
-    """Opens the transcript of a session. Creates it if there is none."""
-    entry = await runtime.sessions.get(agent_id, session_key)
-    ref = TranscriptRef(
-        agent_id=agent_id,
-        session_id=session_id,
-        file=entry.get("sessionFile") if entry and entry["sessionId"] == session_id else None,
-    )
-    transcript = await runtime.transcripts.open(ref, cwd=agent_settings(agent_id, runtime).cwd)
-    assert transcript is not None
-    for warning in transcript.warnings:
-        log.warning("transcript %s: %s", transcript.path, warning)
-    return transcript
+NO_WORDS = "🤷 The model ended its turn without a word. Ask again, or choose another model with /model."
+RAN_OUT = (
+    "🤷 The model used up its output limit before it said anything. Ask for less at once, lower /think, or choose "
+    "another model with /model."
+)
 
 
 class Recorder:
@@ -175,8 +109,7 @@ class Recorder:
         self.step = 0
         """The number of the run's next message."""
         self.log = RequestLog()
-        self.spent: Usage | None = None
-        """What all model calls of the run used together."""
+        self.bill = RunBill()
         self.result: RunResult
         """The result of the current pass of the loop."""
         self._prepared: Prepared
@@ -423,14 +356,14 @@ class Recorder:
 
     async def _store_answer(self, event: AssistantEnded) -> None:
         message = self.result.final = event.message
-        self.add_spent(message.usage)
+        self.bill.add(message.usage)
         self._prepared.window.learn(message)
         faults.point("answer.before")
         # What follows it waits for it: the note of a tool call, a request to go on, or the end of the message.
         await self.append(message, soon=True)
         faults.point("answer.after")
         if self.log.is_full:
-            await self.log.pack(self._runtime.reports, self._runtime.blobs)
+            await self.log.pack(self._runtime.reports)
         if not event.continues:
             note_speech(self.result, event.speech, "".join(self._reasoning))
 
@@ -456,9 +389,6 @@ class Recorder:
             await until_written(lambda: ledger.tool_finished(ledger_id, call_id, ok), self._runtime.clock.sleep)
         except OSError as error:
             log.warning("the end of tool call %s was not noted: %s", call_id, error)
-
-    def add_spent(self, usage: Usage) -> None:
-        self.spent = added(self.spent, usage)
 
     @property
     def continuations(self) -> int:
@@ -498,10 +428,7 @@ class Recorder:
             faults.point("steer.after")
 
     async def _add(self, entries: Mapping[str, dict[str, Any]], *, soon: bool = False) -> None:
-        try:
-            await self.transcript.append_all(entries, soon=soon)
-        except OSError:
-            await self.kept(lambda: self.transcript.append_all(entries, soon=soon))
+        await self.kept(lambda: self.transcript.append_all(entries, soon=soon))
 
     async def kept(self, write: Callable[[], Awaitable[T]]) -> T:
         """Repeats a write that the disk refuses. The run pauses until the write succeeds, or until it is stopped."""
@@ -515,13 +442,6 @@ class Recorder:
 def _hidden(kind: str, message: UserMessage) -> dict[str, Any]:
     """The entry of a text that the model reads and no client shows."""
     return {"type": "custom_message", "customType": kind, "content": user_text(message), "display": False}
-
-
-NO_WORDS = "🤷 The model ended its turn without a word. Ask again, or choose another model with /model."
-RAN_OUT = (
-    "🤷 The model used up its output limit before it said anything. Ask for less at once, lower /think, or choose "
-    "another model with /model."
-)
 
 
 class RunResult(msgspec.Struct, kw_only=True):
@@ -628,3 +548,74 @@ def result_of(final: AssistantMessage, parts: Sequence[AssistantMessage] = ()) -
     result = RunResult(outcome="ok", final=final, usage=final.usage)
     note_speech(result, speech_of(joined(parts) if parts else final.text), "")
     return result
+
+
+# Entries and their ids
+
+
+def entry_id(run_id: str, step: int | str) -> str:
+    """The id of a run's entry.
+
+    It has 64 bits. With the format's usual 32 bits two entries would get the same id by chance within a few ten
+    thousand entries, and the second one would silently not be written.
+    """
+    return hashlib.sha256(f"{run_id}/{step}".encode()).hexdigest()[:16]
+
+
+def next_step(run_id: str, entries: Container[str], *, began: bool) -> int:
+    """The number after the run's last entry in the transcript.
+
+    Damaged lines can leave gaps in the numbers. A number in a gap is not used again, because the numbers after it are
+    taken and an entry under a taken number is not written. ``began``: the run was started before.
+    """
+    step = 0
+    if not began and entry_id(run_id, 0) not in entries:
+        return 0
+    for probe in range(1 << 20):
+        if entry_id(run_id, probe) in entries:
+            step = probe + 1
+        elif probe - step >= LARGEST_GAP:
+            break
+    return step
+
+
+def found_answer(run_id: str, step: int, context: Context) -> Literal["own", "other"] | None:
+    """Whether the branch ends with a complete answer, and whose it is. ``other``: another run took the message in."""
+    last = context.messages[-1] if context.messages else None
+    if not isinstance(last, AssistantMessage) or last.stop_reason not in ("stop", "length") or last.tool_calls:
+        return None
+    return "own" if context.entry_ids[-1] == entry_id(run_id, step - 1) else "other"
+
+
+async def stored_result(message: ToolResultMessage, blobs: BlobStore, state_dir: Path) -> ToolResultMessage:
+    """The result as the transcript holds it. Texts over ``INLINE_LIMIT`` become blobs with a preview."""
+    if all(len(block.text) <= INLINE_LIMIT for block in message.content if isinstance(block, TextBlock)):
+        return message
+    content: list[UserBlock] = []
+    digests: list[str] = []
+    for block in message.content:
+        if isinstance(block, TextBlock) and len(text := block.text) > INLINE_LIMIT:
+            digest = await blobs.put(text.encode("utf-8", "surrogatepass"))
+            digests.append(digest)
+            where, left_out = state_dir / "blobs" / digest, len(text) - HEAD - TAIL
+            note = f"[… {left_out} characters left out here; the whole output ({len(text)} characters) is in {where} …]"
+            content.append(TextBlock(text=f"{text[:HEAD]}\n{note}\n{text[-TAIL:]}"))
+        else:
+            content.append(block)
+    details = message.details if isinstance(message.details, dict) else {}
+    return msgspec.structs.replace(message, content=content, details={**details, "blobs": digests})
+
+
+async def open_transcript(runtime: Runtime, agent_id: str, session_key: str, session_id: str) -> Transcript:
+    """Opens the transcript of a session. Creates it if there is none."""
+    entry = await runtime.sessions.get(agent_id, session_key)
+    ref = TranscriptRef(
+        agent_id=agent_id,
+        session_id=session_id,
+        file=entry.get("sessionFile") if entry and entry["sessionId"] == session_id else None,
+    )
+    transcript = await runtime.transcripts.open(ref, cwd=home_of(runtime, agent_id))
+    assert transcript is not None
+    for warning in transcript.warnings:
+        log.warning("transcript %s: %s", transcript.path, warning)
+    return transcript

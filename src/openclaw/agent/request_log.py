@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from openclaw.agent.prompt.report import ReportStore
+from openclaw.agent.prompt.report import ReportStore, model_facts
 from openclaw.json_text import encode
 from openclaw.messages import (
     AssistantMessage,
@@ -47,6 +47,10 @@ _HOLD_MESSAGES = ("message", "custom_message", "branch_summary")
 """The types of entries that become messages of a prompt."""
 TURN_FACTS = "turn facts"
 """The part of a request that ``ModelRequest.turn_facts`` is."""
+
+
+Parents: TypeAlias = dict[str, tuple[str | None, str]]
+"""The parent and the type of each entry of a transcript, by id."""
 
 
 class EntrySpan(msgspec.Struct, array_like=True, frozen=True):
@@ -219,10 +223,10 @@ class RequestLog:
     def is_full(self) -> bool:
         return len(self._calls) >= MOST_CALLS
 
-    async def pack(self, kept: ReportStore, blobs: BlobStore) -> None:
+    async def pack(self, store: ReportStore) -> None:
         """Stores the calls so far as a segment, so that a long run does not hold them."""
-        calls = await self._stored_calls(kept, blobs)
-        segment = Segment(await kept.once(msgspec.json.encode(calls), blobs) or "", len(calls))
+        calls = await self._stored_calls(store)
+        segment = Segment(await store.once(msgspec.json.encode(calls)), len(calls))
         self._calls.clear()
         self._earlier.append(segment)
         if len(self._earlier) > MOST_SEGMENTS:
@@ -230,15 +234,15 @@ class RequestLog:
             count = self._earlier[middle].count + self._earlier[middle + 1].count
             self._earlier[middle : middle + 2] = [Segment("", count)]
 
-    async def record(self, kept: ReportStore, blobs: BlobStore) -> msgspec.Raw | dict[str, Any] | None:
+    async def record(self, store: ReportStore) -> msgspec.Raw | dict[str, Any] | None:
         """Stores the content and returns the record for the ledger: None if no model was called.
 
         A large record is stored as a blob, and ``{"blob": digest}`` is returned.
         """
         if not self._sent:
             return None
-        calls = await self._stored_calls(kept, blobs)
-        settings = [await _settings_of(request, compaction, kept, blobs) for request, compaction in self._sent]
+        calls = await self._stored_calls(store)
+        settings = [await _settings_of(request, compaction, store) for request, compaction in self._sent]
         last = calls[-1].settings if calls else len(settings) - 1
         for call in calls:
             call.settings = None if call.settings == last else call.settings
@@ -249,11 +253,11 @@ class RequestLog:
             calls=calls,
         )
         data = encode(record)
-        if len(data) > LARGEST_INLINE and (digest := await kept.once(data, blobs)):
+        if len(data) > LARGEST_INLINE and (digest := await store.once(data)):
             return {"blob": digest}
         return msgspec.Raw(data)
 
-    async def _stored_calls(self, kept: ReportStore, blobs: BlobStore) -> list[NotedCall]:
+    async def _stored_calls(self, store: ReportStore) -> list[NotedCall]:
         """The calls that are not packed, as they are stored."""
         digests: dict[int, str] = {}  # The same message is often in several calls.
         calls: list[NotedCall] = []
@@ -263,7 +267,7 @@ class RequestLog:
             for part in parts:
                 if not isinstance(part, EntrySpan):
                     if id(part) not in digests:
-                        digests[id(part)] = await kept.once(msgspec.json.encode(part), blobs) or ""
+                        digests[id(part)] = await store.once(msgspec.json.encode(part))
                     named.append(digests[id(part)])
                 else:
                     named.append(part)
@@ -275,16 +279,15 @@ class RequestLog:
         return calls
 
 
-async def _settings_of(request: ModelRequest, compaction: str, kept: ReportStore, blobs: BlobStore) -> CallSettings:
-    prompt = await kept.prompt_of(request, blobs)
+async def _settings_of(request: ModelRequest, compaction: str, store: ReportStore) -> CallSettings:
     return CallSettings(
         model=request.model.ref,
         thinking=request.thinking,
-        system=prompt.system_digest,
+        system=await store.same(request.system, request.system.encode),
         suffix=request.system_suffix,
         facts=request.turn_facts,
-        tools=prompt.tools_digest,
-        model_facts=prompt.model_digest,
+        tools=await store.same(request.tools, lambda: msgspec.json.encode(request.tools)),
+        model_facts=await store.same(request.model, lambda: model_facts(request.model)),
         max_tokens=request.max_tokens,
         temperature=request.temperature,
         tool_choice=request.tool_choice,
@@ -418,7 +421,7 @@ async def rebuild(
         messages=[],
         missing=missing,
     )
-    parents = {own: (parent, kind) for own, parent, kind in transcript.tree()} if transcript else {}
+    parents = parents_of(transcript) if transcript else {}
     for part in call.parts:
         if isinstance(part, str):
             data = await _blob(part, blobs, "a message", missing)
@@ -439,7 +442,7 @@ async def _blob(digest: str, blobs: BlobStore, what: str, missing: list[str]) ->
 
 
 async def _entries(
-    span: EntrySpan, transcript: Transcript | None, parents: dict[str, tuple[str | None, str]], missing: list[str]
+    span: EntrySpan, transcript: Transcript | None, parents: Parents, missing: list[str]
 ) -> list[SentMessage]:
     held: list[SentMessage] = []
     for entry_id in reversed(span_ids(span, parents)):
@@ -455,7 +458,11 @@ async def _entries(
     return found
 
 
-def span_ids(span: EntrySpan, parents: dict[str, tuple[str | None, str]]) -> list[str]:
+def parents_of(transcript: Transcript) -> Parents:
+    return {own: (parent, kind) for own, parent, kind in transcript.tree()}
+
+
+def span_ids(span: EntrySpan, parents: Parents) -> list[str]:
     """The entries of the span that hold messages, newest first."""
     ids: list[str] = []
     here: str | None = span.last
@@ -518,7 +525,7 @@ async def how_it_moved(
     """
     if transcript is None or before.session_id != after.session_id:
         return ""
-    parents = {own: (parent, kind) for own, parent, kind in transcript.tree()}
+    parents = parents_of(transcript)
     undone = before.compaction
     if undone and undone != after.compaction:
         beside = parents[undone][0] if undone in parents else None
@@ -633,9 +640,7 @@ class PhraseSearch:
         self._blobs = blobs
         self._seen: dict[str, str | None] = {}
         """By digest or entry id: the role or name of the part that holds the phrase, or None if it does not."""
-        self._parents: dict[int, dict[str, tuple[str | None, str]]] = {}
-        self._spans: dict[tuple[str, str], list[str]] = {}
-        """By the first and last entry of a span: what of it holds the phrase."""
+        self._parents: dict[int, Parents] = {}
         self.where: list[str] = []
         """The parts of the last call searched that hold the phrase."""
 
@@ -678,25 +683,13 @@ class PhraseSearch:
         return list(dict.fromkeys(holds))
 
     async def _in_span(self, span: EntrySpan, transcript: Transcript) -> list[str]:
-        """What of the span holds the phrase. The span of the call before is mostly its beginning, which is known."""
-        parents, new = self._tree(transcript), list[str]()
-        here: str | None = span.last
-        known: list[str] = []
-        while here is not None and here in parents:
-            if (span.first, here) in self._spans:
-                known = self._spans[span.first, here]
-                break
-            parent, kind = parents[here]
-            if kind in _HOLD_MESSAGES:
-                new.append(here)
-            if here == span.first:
-                break
-            here = parent
-        holds = list(known)
-        for entry_id in reversed(new):
+        """What of the span holds the phrase."""
+        if id(transcript) not in self._parents:
+            self._parents[id(transcript)] = parents_of(transcript)
+        holds: list[str] = []
+        for entry_id in reversed(span_ids(span, self._parents[id(transcript)])):
             if role := await self._in_entry(entry_id, transcript):
                 holds.append(f"{role} message {entry_id}")
-        self._spans[span.first, span.last] = holds
         return holds
 
     async def _why_gone(
@@ -717,11 +710,6 @@ class PhraseSearch:
         if before.system != after.system or before.suffix != after.suffix:
             return "the system prompt had changed"
         return "it is not on the branch the conversation went on from"
-
-    def _tree(self, transcript: Transcript) -> dict[str, tuple[str | None, str]]:
-        if id(transcript) not in self._parents:
-            self._parents[id(transcript)] = {own: (parent, kind) for own, parent, kind in transcript.tree()}
-        return self._parents[id(transcript)]
 
     async def _in_blob(self, digest: str, name: str) -> bool:
         if digest not in self._seen:

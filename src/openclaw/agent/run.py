@@ -7,45 +7,37 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
-from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.compaction.compaction import (
     STILL_TOO_LARGE,
     CompactionJob,
+    CompactionReason,
     OverflowRecovery,
     compacted_at,
-    overflowed,
-    settings_for,
-    silently_overflowed,
-    summary_model,
-    without_answer,
+    job_for,
 )
 from openclaw.agent.compaction.memory_flush import flush, is_due
 from openclaw.agent.compaction.summary import WAITED_FOR_S
-from openclaw.agent.continuation import is_failed
-from openclaw.agent.hooks import CompactionReason
-from openclaw.agent.loop import LoopOptions, SteeringInbox, run_loop
-from openclaw.agent.prepare import UNSEEN_SOURCES, Prepared, choose_model, prepare, sandbox_refusal, tool_context
+from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox, is_failed, run_loop
+from openclaw.agent.prepare import UNSEEN_SOURCES, Prepared, choose_model, prepare, tool_context
 from openclaw.agent.recorder import Recorder, RunResult, entry_id, open_transcript
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.sandbox import opener_of
-from openclaw.agent.spend.billed_calls import BilledEmbeddings, PaidCalls, RunBill
+from openclaw.agent.spend.billed_calls import BilledEmbeddings, PaidCalls
 from openclaw.agent.spend.budget import Payer
-from openclaw.agent.tool_set import policies_of
+from openclaw.agent.tool_set import opener_of, policies_of
 from openclaw.agent.window.tokens import reported_prompt
-from openclaw.agent.window.window import DoesNotFit
+from openclaw.agent.window.window import DoesNotFit, check_room
 from openclaw.config.agents import heartbeat_config
 from openclaw.events import AssistantEnded, DemoModelAnswers, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.messages import AssistantMessage, ImageBlock, Message
-from openclaw.models.base import CLI_API, Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent
+from openclaw.models.base import CLI_API, Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent, has_price
+from openclaw.models.calls import Candidates, NextStep, failed_model, models_asked
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.catalogue_data import is_demo
-from openclaw.models.cost import has_price
-from openclaw.models.errors import all_failed_text, error_text
-from openclaw.models.fallback import Candidates, NextStep, failed_model, models_asked
+from openclaw.models.errors import all_failed_text, error_text, is_overflow, is_silent_overflow
+from openclaw.outbound.reply import usage_footer
 from openclaw.outbound.reply_files import Files, reply_files, size_limit
-from openclaw.outbound.usage_text import usage_footer
 from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_subagent
@@ -76,13 +68,12 @@ class AgentRun:
         inbox: SteeringInbox,
         emit: Callable[[Event], None],
         images: Sequence[ImageBlock] = (),
-        arrived_at: float | None = None,
         disk: DiskWait | None = None,
         on_model_call: Callable[[], None] = lambda: None,
     ) -> None:
         """``session_id`` names the transcript that the run writes to. ``images`` came with the message.
 
-        ``arrived_at`` is explained at ``prepare``. ``on_model_call`` is called before each model call.
+        ``on_model_call`` is called before each model call.
         """
         self._row = row
         self._runtime = runtime
@@ -91,7 +82,6 @@ class AgentRun:
         self._inbox = inbox
         self._emit = emit
         self._images = images
-        self._arrived_at = arrived_at
         self._disk = disk
         self._on_model_call = on_model_call
         self.prepared: Prepared | None = None
@@ -100,6 +90,7 @@ class AgentRun:
         self._told: tuple[str, str] | None = None
         """The chosen model and the one that answers in its place, as the person was told. None: they are the same."""
         self._demo_told = False
+        """Whether the person knows that the demo model answers."""
         self._failure: ModelError | None = None
         """The last error of a model call."""
         self._recorder: Recorder
@@ -137,13 +128,6 @@ class AgentRun:
         result.session_id = self.transcript.session_id
         return result
 
-    async def reply_files(self, result: RunResult, sent: Sequence[int]) -> list[Files]:
-        """The files that each answer of the result names, stored, without the first ones, which were ``sent``."""
-        if not any(one.media for one in result.said):
-            return []
-        found = zip(result.said, sent, strict=True)
-        return [await self.files_of(one.media, one.voice, skip=skip) for one, skip in found]
-
     async def files_of(self, addresses: Sequence[str], voice: bool, *, skip: int = 0) -> Files:
         """Files that an answer names, stored. A session without ``read`` sends none of its own."""
         if not addresses:
@@ -168,14 +152,10 @@ class AgentRun:
         row, runtime = self._row, self._runtime
         transcript = await open_transcript(runtime, row.agent_id, row.session_key, self._session_id)
         recorder = Recorder(row, self._images, runtime, transcript, self._abort, self._disk, self._emit)
-        payer = Payer(
-            agent_id=row.agent_id,
-            session_key=row.session_key,
-            transcript=Path(transcript.path),
-            spent=lambda: recorder.spent,
-        )
+        path = Path(transcript.path)
+        payer = Payer(agent_id=row.agent_id, session_key=row.session_key, transcript=path, bill=recorder.bill)
         self._recorder, self._paid = recorder, PaidCalls(runtime, payer)
-        self._embeddings = BilledEmbeddings(runtime, payer, transcript.append, self._bill)
+        self._embeddings = BilledEmbeddings(runtime, payer, transcript.append)
 
     async def _run(self) -> RunResult:
         """Prepares, begins, answers and accounts."""
@@ -184,18 +164,22 @@ class AgentRun:
             prepared = await self._prepare(await self._choose())
         except ModelError as problem:
             return await self._refuse(str(problem))
-        if (refusal := await sandbox_refusal(prepared)) is not None:
-            return await self._refuse(refusal)
-        self._told = told_of(prepared.entry)
-        self._demo_told = answered_last(prepared)
+        if (sandbox := prepared.sandbox) is not None:
+            skills = prepared.snapshot.skills
+            folders = [str(Path(skill.path).parent) for skill in skills.skills]
+            if (refusal := await sandbox.refusal(folders, skills)) is not None:
+                return await self._refuse(refusal)
+        entry, model = prepared.entry, prepared.model
+        self._told = told_of(entry)
+        self._demo_told = (entry.get("modelProvider"), entry.get("model")) == (model.provider, model.id)
         if row.attempts == 0 and is_due(runtime, prepared):
-            await flush(runtime, recorder.transcript, prepared, self._abort, self._bill)
+            await flush(runtime, recorder.transcript, prepared, self._abort, recorder.bill)
         result = await recorder.begin(prepared, self._max_continuations)
         if result is None:
             result, prepared = await self._ask_models(prepared)
         result.provider, result.model = prepared.model.provider, prepared.model.id
         result.report, result.failures = prepared.report, self._candidates.failures
-        result.request = await recorder.log.record(runtime.reports, runtime.blobs)
+        result.request = await recorder.log.record(runtime.reports)
         result.time_limit_s = round(prepared.timeout_s or 0)
         result.continuations, result.most_continuations = recorder.continuations, self._max_continuations
         await self._account(result, prepared)
@@ -211,7 +195,7 @@ class AgentRun:
         entry = await runtime.sessions.get(row.agent_id, row.session_key) or SessionEntry(sessionId=self._session_id)
         pictures = bool(self._images)
         try:
-            chosen = choose_model(entry, runtime.config.current, row.agent_id, runtime, body.model, body.auth_profile)
+            chosen = choose_model(runtime, row.agent_id, entry, body)
             self._candidates = runtime.failover.candidates(row.agent_id, chosen, pictures=pictures)
         except UnknownModel as unknown:
             if body.model:
@@ -228,7 +212,6 @@ class AgentRun:
             self._session_id,
             row.body,
             source=row.source,
-            arrived_at=self._arrived_at,
             chosen=model,
         )
         return self.prepared
@@ -271,7 +254,7 @@ class AgentRun:
         recovery = OverflowRecovery(prepared)
         if not window.fits(context.messages):
             try:
-                window.check_room()
+                check_room(window.budget)
             except DoesNotFit as problem:
                 return await self._recorder.refuse(str(problem))
             # If the messages do not fit after a compaction either, the window shortens them in memory.
@@ -281,9 +264,18 @@ class AgentRun:
         said: list[Spoken] = []
         while True:
             result = await self._loop(prepared, transcript.context())
-            silent = result.outcome == "ok" and silently_overflowed(result.final, prepared)
+            final, failure = result.final, self._failure
+            # A provider may cut a prompt that is too large and answer it without an error.
+            silent = (
+                result.outcome == "ok"
+                and final is not None
+                and is_silent_overflow(final, prepared.model.context_window)
+            )
+            refused = result.error is not None and (
+                (failure is not None and failure.kind == "overflow") or is_overflow(result.error)
+            )
             answers = [*said, *result.said]
-            if not silent and not overflowed(result.error, self._failure):
+            if not silent and not refused:
                 result.said = answers
                 return result
             if not recovery.may_go_on(result.error):
@@ -291,7 +283,9 @@ class AgentRun:
                 return result
             answer_id = entry_id(self._row.run_id, self._recorder.step - 1)
             if silent:
-                await without_answer(transcript, answer_id)
+                # The answer leaves the branch. Its entry stays in the file.
+                if (entry := await transcript.entry(answer_id)) is not None:
+                    await transcript.branch(entry.parent_id)
             elif (problem := recovery.refused(result.error or "")) is not None:
                 result = await self._recorder.refuse(problem)
                 result.said = answers
@@ -305,28 +299,11 @@ class AgentRun:
             self._failure = None
 
     def _compaction(self, prepared: Prepared, reason: CompactionReason) -> CompactionJob:
-        return CompactionJob(
-            runtime=self._runtime,
-            agent_id=prepared.agent_id,
-            session_key=prepared.session_key,
-            transcript=self.transcript,
-            model=summary_model(self._runtime, prepared.model),
-            budget=prepared.window.budget,
-            settings=settings_for(prepared, self._runtime),
-            reason=reason,
-            urgent=True,
-            in_run=True,
-            waiting=self._abort.waiting,
-            emit=self._emit,
-            will_retry=reason == "overflow",
-            timeout_s=WAITED_FOR_S,
-            bill=self._bill,
-        )
-
-    @property
-    def _bill(self) -> RunBill:
-        recorder = self._recorder
-        return RunBill(recorder.add_spent, lambda: recorder.spent)
+        job = job_for(self._runtime, prepared, self.transcript, reason)
+        job.urgent = job.in_run = True
+        job.waiting, job.emit, job.bill = self._abort.waiting, self._emit, self._recorder.bill
+        job.will_retry, job.timeout_s = reason == "overflow", WAITED_FOR_S
+        return job
 
     async def _loop(self, prepared: Prepared, context: Context) -> RunResult:
         """Runs the loop once over the messages of ``context``."""
@@ -348,7 +325,7 @@ class AgentRun:
 
         async def after_failure(error: ModelError, attempt: int) -> NextStep:
             self._failure = error
-            return await self._candidates.next_step(error, attempt, prepared.retry)
+            return await self._candidates.next_step(error, attempt, runtime.config.current.retry)
 
         def request(messages: list[Message]) -> ModelRequest:
             built, window = prepared.request(messages), prepared.window
@@ -375,13 +352,13 @@ class AgentRun:
             max_continuations=self._max_continuations,
         )
         if prepared.timeout_s is not None:
-            runtime.deadlines.set(self._abort, prepared.timeout_s)
+            self._abort.set_deadline(prepared.timeout_s)
         try:
             ended = await run_loop(messages, options)
         finally:
-            runtime.deadlines.clear(self._abort)
-        result, outcome = recorder.result, cast("Any", ended.outcome)
-        result.outcome, result.error, result.failure = outcome, ended.error, ended.failure
+            self._abort.clear_deadline()
+        result = recorder.result
+        result.outcome, result.error, result.failure = ended.outcome, ended.error, ended.failure
         result.usage = result.final.usage if result.final else None
         return result
 
@@ -413,7 +390,7 @@ class AgentRun:
 
     async def _ask_in_time(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
         """Calls the model. If another one could answer, a model that stays silent fails before the run's time is up."""
-        left = self._runtime.deadlines.left(self._abort)
+        left = self._abort.time_left
         if left is None or not self._candidates.has_others:
             return await self._call_model(request, on_event)
         silent = True
@@ -445,8 +422,8 @@ class AgentRun:
         """Updates the session's entry: what the run used, and in ``totalTokens`` the size of its last prompt."""
         row, runtime, model = self._row, self._runtime, prepared.model
         usage, now = result.usage, runtime.clock.now_ms()
-        result.spent = spent = self._recorder.spent
-        report = await runtime.reports.keep(prepared.report, runtime.blobs)
+        result.spent = spent = self._recorder.bill.spent
+        report = await runtime.reports.keep(prepared.report)
 
         def change(entry: SessionEntry | None) -> SessionEntry | None:
             if entry is None or row.source in QUIET_SOURCES:
@@ -456,8 +433,12 @@ class AgentRun:
             entry["systemSent"] = True
             entry["abortedLastRun"] = result.outcome == "aborted" and result.error in STOPPED_BY_HAND
             entry["modelProvider"], entry["model"] = model.provider, model.id
-            if self._told != told_of(entry):
-                remember_told(entry, self._told, self._candidates.reason())
+            if self._told is None:
+                for name in ("fallbackNoticeSelectedModel", "fallbackNoticeActiveModel", "fallbackNoticeReason"):
+                    entry.pop(name, None)
+            elif self._told != told_of(entry):
+                entry["fallbackNoticeSelectedModel"], entry["fallbackNoticeActiveModel"] = self._told
+                entry["fallbackNoticeReason"] = self._candidates.reason()
             entry["contextTokens"] = model.context_window
             if model.api == CLI_API:
                 # A program has a prompt of its own, so that what it saw is not known.
@@ -477,22 +458,7 @@ class AgentRun:
         await self._recorder.kept(lambda: sessions.update(row.agent_id, row.session_key, change, durable=False))
 
 
-def answered_last(prepared: Prepared) -> bool:
-    """Whether the run's model also answered the session's last turn."""
-    entry, model = prepared.entry, prepared.model
-    return (entry.get("modelProvider"), entry.get("model")) == (model.provider, model.id)
-
-
 def told_of(entry: SessionEntry) -> tuple[str, str] | None:
     """The chosen model and the one that answers in its place, as the person was told. None: the chosen one answers."""
     chosen, active = entry.get("fallbackNoticeSelectedModel"), entry.get("fallbackNoticeActiveModel")
     return (chosen, active) if chosen and active else None
-
-
-def remember_told(entry: SessionEntry, told: tuple[str, str] | None, reason: str) -> None:
-    if told is None:
-        for name in ("fallbackNoticeSelectedModel", "fallbackNoticeActiveModel", "fallbackNoticeReason"):
-            entry.pop(name, None)
-    else:
-        entry["fallbackNoticeSelectedModel"], entry["fallbackNoticeActiveModel"] = told
-        entry["fallbackNoticeReason"] = reason

@@ -12,9 +12,7 @@ from openclaw.cluster.claims import Claims, SoleClaims
 from openclaw.extensions.points import ExtensionPoints
 
 if TYPE_CHECKING:
-    from openclaw.agent.abort import Deadlines
-    from openclaw.agent.compaction.compaction import CompactionsUnderWay
-    from openclaw.agent.hooks import CompactionHooks
+    from openclaw.agent.compaction.compaction import CompactionHooks, CompactionsUnderWay
     from openclaw.agent.prompt.report import ReportStore
     from openclaw.agent.prompt.system_prompt import PromptCache
     from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
@@ -23,11 +21,11 @@ if TYPE_CHECKING:
     from openclaw.agent.window.tokens import TokenMeasures
     from openclaw.clock import Clock
     from openclaw.config.store import ConfigStore, Derived
-    from openclaw.memory.search import AgentMemories
+    from openclaw.memory.index import AgentMemories
     from openclaw.messages import AssistantMessage
     from openclaw.models.base import ModelRequest, OnEvent
+    from openclaw.models.calls import Failover
     from openclaw.models.catalogue import Catalogue
-    from openclaw.models.fallback import Failover
     from openclaw.sessions.search import TranscriptSearch
     from openclaw.sessions.system_events import SessionNotes
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
@@ -120,4 +118,3 @@ class Runtime(msgspec.Struct, kw_only=True):
     spending: Spending
     """The tokens and costs that are in the transcripts."""
     search: TranscriptSearch
-    deadlines: Deadlines

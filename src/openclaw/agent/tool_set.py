@@ -1,9 +1,12 @@
-"""Which tools a session has: those of the Gateway and of MCP servers, as far as every policy allows them."""
+"""Which tools a session has, and in which sandbox they work.
+
+A session has the tools of the Gateway, of extensions and of MCP servers, as far as every policy allows them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,15 +14,22 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.sandbox import MOST_ANCESTORS, comes_from_group
 from openclaw.agent.skills import skill_folders
-from openclaw.config.agents import agent_config, default_agent_id, main_key
+from openclaw.config.agents import (
+    agent_config,
+    default_agent_id,
+    main_key,
+    sandbox_config,
+    wants_sandbox,
+    workspace_dir,
+)
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import AgentTools, Tools
 from openclaw.models.base import Model
+from openclaw.opener import PathOpener
 from openclaw.paths import sessions_dir
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import agent_of, is_subagent, kind_of
+from openclaw.sessions.keys import SessionRef, agent_of, is_subagent, kind_of
 from openclaw.storage.base import MessageBody
 from openclaw.tools.base import Tool
 from openclaw.tools.exec.settings import ExecSettings
@@ -36,49 +46,71 @@ from openclaw.tools.policy import (
     subagent_filter,
 )
 from openclaw.tools.sandbox.boundary import Boundary
-from openclaw.tools.sandbox.plan import names_some, tools_inside
+from openclaw.tools.sandbox.launch import SandboxPlan, make_plan, names_some, tools_inside
 
+MOST_ANCESTORS = 8
 OWNER_KINDS = ("main", "other", "cron")
 """The kinds of sessions in which nobody but the owner, or what the owner set up, speaks to the agent."""
+NO_MESSAGE = MessageBody()
+"""The body for work that answers no message, e.g. a compaction."""
 
 
-def tools_for(
-    agent_id: str,
-    model: Model,
-    workspace: Path,
-    config: Config,
+async def tools_for(
     runtime: Runtime,
+    session: SessionRef,
+    model: Model,
     *,
+    entry: SessionEntry | None,
     sandbox: Boundary | None,
-    subagent: bool = False,
-    foreign: tuple[Tool, ...] = (),
+    body: MessageBody = NO_MESSAGE,
 ) -> list[Tool]:
-    """The agent's tools. The list is empty for a model that cannot call tools. Runs share it.
+    """The tools of a session, for the message ``body``. Runs share the list, so it must not be changed.
 
-    ``sandbox`` is the session's, see ``sandbox_of``. ``subagent``: for a session that was spawned. It has fewer tools.
-    ``foreign`` are the tools of MCP servers, see ``foreign_tools``. The policies count for them, too.
+    It is empty for a model that cannot call tools. A sub-agent has fewer tools. ``sandbox`` is the session's, see
+    ``sandbox_of``.
     """
     if not model.takes_tools:
         return []
+    config, agent_id, subagent = runtime.config.current, session.agent_id, is_subagent(session.key)
+    policies = policies_of(agent_id, model, config, sandbox=sandbox, subagent=subagent)
+    foreign: tuple[Tool, ...] = ()
+    # A forced choice is among the caller's own tools, so that no server is started for it.
+    if (config.mcp.servers or runtime.extensions.tools) and body.tool_choice is None:
+        owner = await is_owners(runtime, session, entry, body)
+        servers = await _mcp_tools(runtime, agent_id, owner, policies, sandbox)
+        foreign = (*runtime.extensions.tools_for(owner=owner), *servers)
     key = ("tools", agent_id, model.provider, model.id, subagent, sandbox and sandbox.plan.key, foreign)
-    key += (runtime.has_nodes(),)
-    make = partial(_make, agent_id, model, workspace, config, runtime, subagent, sandbox, foreign)
-    return runtime.derived.of(config, key, make)
+    make = partial(_make, runtime, agent_id, policies, sandbox, foreign)
+    return runtime.derived.of(config, (*key, runtime.has_nodes()), make)
+
+
+async def _mcp_tools(
+    runtime: Runtime, agent_id: str, owner: bool, policies: Sequence[ToolFilter], sandbox: Boundary | None
+) -> tuple[Tool, ...]:
+    """The tools of the MCP servers that the session may use. No other server is started for it."""
+    servers = runtime.foreign_tools
+    if servers is None or not runtime.config.current.mcp.servers:
+        return ()
+    usable = [
+        name
+        for name, prefix in servers.candidates(agent_id, owner=owner).items()
+        if all(allows_some(policy, prefix) for policy in policies)
+        and (sandbox is None or names_some(prefix, sandbox.plan.filters))
+    ]
+    return await servers.tools(usable) if usable else ()
 
 
 def _make(
-    agent_id: str,
-    model: Model,
-    workspace: Path,
-    config: Config,
     runtime: Runtime,
-    subagent: bool,
+    agent_id: str,
+    policies: Sequence[ToolFilter],
     sandbox: Boundary | None,
     foreign: tuple[Tool, ...],
 ) -> list[Tool]:
+    config = runtime.config.current
+    workspace = workspace_dir(config, runtime.state_dir, agent_id)
     agent = agent_config(config, agent_id)
     own = agent.tools if agent else None
-    policies = policies_of(agent_id, model, config, sandbox=sandbox, subagent=subagent)
     fs = own.fs if own and own.fs else config.tools.fs
     exec_config = own.exec if own and own.exec else config.tools.exec
     # Unset keys keep the tool's own defaults.
@@ -146,42 +178,13 @@ def _policies(section: Tools | AgentTools, model: Model) -> Iterator[ToolFilter]
     yield ToolFilter(allow=tuple(section.allow), deny=tuple(section.deny))
 
 
-class ToolAsker(msgspec.Struct, frozen=True, kw_only=True):
-    """The session that wants tools, and the message that it works on."""
-
-    agent_id: str
-    session_key: str
-    entry: SessionEntry | None
-    body: MessageBody
-
-
-async def foreign_tools(
-    asker: ToolAsker, model: Model, config: Config, runtime: Runtime, *, sandbox: Boundary | None
-) -> tuple[Tool, ...]:
-    """The tools of extensions, and of the MCP servers that the session may use. No other server is started for it."""
-    servers, owner = runtime.foreign_tools, await is_owners(asker, config, runtime)
-    own = runtime.extensions.tools_for(owner=owner)
-    if servers is None or not config.mcp.servers:
-        return own
-    candidates = servers.candidates(asker.agent_id, owner=owner)
-    subagent = is_subagent(asker.session_key)
-    policies = policies_of(asker.agent_id, model, config, sandbox=sandbox, subagent=subagent)
-    usable = [
-        name
-        for name, prefix in candidates.items()
-        if all(allows_some(policy, prefix) for policy in policies)
-        and (sandbox is None or names_some(prefix, sandbox.plan.filters))
-    ]
-    return (*own, *(await servers.tools(usable) if usable else ()))
-
-
-async def is_owners(asker: ToolAsker, config: Config, runtime: Runtime) -> bool:
+async def is_owners(runtime: Runtime, session: SessionRef, entry: SessionEntry | None, body: MessageBody) -> bool:
     """Whether only the owner can have caused the run: not a guest, a group or a webhook, and not through others."""
-    body, trace = asker.body, asker.body.trace
+    config, trace = runtime.config.current, body.trace
     if body.guest or (trace is not None and trace.guest):
         return False
-    key, entry, known = asker.session_key, asker.entry, 0
-    keys = [*(trace.visited if trace is not None else ())]
+    key, known = session.key, 0
+    visited = trace.visited if trace is not None else ()
     while is_subagent(key) and known < MOST_ANCESTORS:
         known += 1
         key = (entry or {}).get("spawnedBy") or ""
@@ -189,5 +192,77 @@ async def is_owners(asker: ToolAsker, config: Config, runtime: Runtime) -> bool:
     scope = config.session.scope
     if not key or kind_of(key, entry, main_key=main_key(config), scope=scope) not in OWNER_KINDS:
         return False
-    others = (kind_of(key, main_key=main_key(config), scope=scope) for key in keys)
-    return all(kind in OWNER_KINDS for kind in others)
+    return all(kind_of(key, main_key=main_key(config), scope=scope) in OWNER_KINDS for key in visited)
+
+
+def is_owners_session(config: Config, session_key: str, entry: Mapping[str, Any] | None) -> bool:
+    """Whether the session is one of ``OWNER_KINDS``. A sub-agent is none, because it reads pages of others."""
+    kind = kind_of(session_key, entry, main_key=main_key(config), scope=config.session.scope)
+    return kind in OWNER_KINDS and not is_subagent(session_key)
+
+
+# The sandbox
+
+
+async def sandbox_of(
+    runtime: Runtime, agent_id: str, session_key: str, entry: Mapping[str, Any] | None
+) -> Boundary | None:
+    """The sandbox of a session, or None if it has none. ``entry`` is the session's."""
+    plan = await plan_of(runtime, agent_id, session_key, entry)
+    if plan is None:
+        return None
+    config = runtime.config.current
+
+    def make() -> Boundary:
+        folders = [place.folder for place in skill_folders(config, str(runtime.state_dir), agent_id)]
+        return Boundary(plan, folders, sandbox_config(config, plan.lineage[-1][0]).prune, runtime.clock)
+
+    return runtime.derived.of(config, ("sandbox", *plan.key), make)
+
+
+async def opener_of(runtime: Runtime, agent_id: str, session_key: str, entry: Mapping[str, Any] | None) -> PathOpener:
+    """Opens the files of the folder that a session's tools work in: the agent's workspace, or that of its sandbox.
+
+    It follows no link out of that folder, since the agent may have made one.
+    """
+    sandbox = await sandbox_of(runtime, agent_id, session_key, entry)
+    if sandbox is not None:
+        return sandbox.opener
+    return PathOpener(workspace_dir(runtime.config.current, str(runtime.state_dir), agent_id), confine=True)
+
+
+async def plan_of(
+    runtime: Runtime, agent_id: str, session_key: str, entry: Mapping[str, Any] | None
+) -> SandboxPlan | None:
+    """The plan of a session's sandbox. A session that a sandboxed one spawned is sandboxed, whatever its agent is."""
+    config = runtime.config.current
+    lineage = [(agent_id, session_key)] if wants_sandbox(config, agent_id, session_key) else []
+    async for parent, key, _ in _ancestors(runtime, session_key, entry):
+        if wants_sandbox(config, parent, key):
+            lineage.append((parent, key))
+    return make_plan(config, runtime.state_dir, agent_id, session_key, lineage) if lineage else None
+
+
+async def comes_from_group(runtime: Runtime, agent_id: str, session_key: str) -> bool:
+    """Whether a session is a group chat, or was spawned by one."""
+    entry = await runtime.sessions.get(agent_id, session_key)
+    if kind_of(session_key, entry) == "group":
+        return True
+    async for _, key, above in _ancestors(runtime, session_key, entry):
+        if kind_of(key, above) == "group":
+            return True
+    return False
+
+
+async def _ancestors(
+    runtime: Runtime, session_key: str, entry: Mapping[str, Any] | None
+) -> AsyncIterator[tuple[str, str, Mapping[str, Any] | None]]:
+    """The sessions that spawned this one, the nearest first: their agents, keys and entries."""
+    default = default_agent_id(runtime.config.current)
+    spawned_by, seen = (entry or {}).get("spawnedBy"), {session_key}
+    while spawned_by and spawned_by not in seen and len(seen) <= MOST_ANCESTORS:
+        seen.add(spawned_by)
+        parent = agent_of(spawned_by, default_agent=default)
+        above = await runtime.sessions.get(parent, spawned_by)
+        yield parent, spawned_by, above
+        spawned_by = above.get("spawnedBy") if above else None

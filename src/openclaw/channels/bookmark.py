@@ -8,7 +8,7 @@ import logging
 import os
 from collections import OrderedDict
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from openclaw.clock import Clock
 from openclaw.paths import make_private_dir
@@ -154,22 +154,20 @@ class BookmarkDocument:
                 self._version = await self._documents.put(self._name, data, self._version)
 
 
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 MAX_KNOWN = 2000
 
 
-class Remembered(Generic[Value]):
-    """The most recent values by key. The oldest are forgotten."""
+class Remembered(OrderedDict[Key, Value]):
+    """The values that were put in most recently. The oldest are forgotten."""
 
     def __init__(self, most: int = MAX_KNOWN) -> None:
-        self._values: OrderedDict[str, Value] = OrderedDict()
+        super().__init__()
         self._most = most
 
-    def get(self, key: str) -> Value | None:
-        return self._values.get(key)
-
-    def put(self, key: str, value: Value) -> None:
-        self._values[key] = value
-        self._values.move_to_end(key)
-        while len(self._values) > self._most:
-            self._values.popitem(last=False)
+    def __setitem__(self, key: Key, value: Value) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        while len(self) > self._most:
+            self.popitem(last=False)

@@ -23,6 +23,7 @@ from openclaw.channels.base import (
     Channel,
     ChannelContext,
     ChannelKind,
+    ChannelKinds,
     Disconnect,
     DraftChannel,
     NativeCommand,
@@ -32,13 +33,11 @@ from openclaw.channels.base import (
     WebhookAnswer,
     WebhookRequest,
 )
-from openclaw.channels.kind import ChannelKinds
-from openclaw.clock import Clock
+from openclaw.clock import Backoff, Chance, Clock
 from openclaw.cluster.claims import CHANNEL, SCHEDULER, Claims, SoleClaims, channel_name
 from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, MovedChat, Route
-from openclaw.outbound.backoff import Backoff, Chance
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage.base import BlobStore, Fenced
 from openclaw.storage.disk_errors import until_written
@@ -113,15 +112,11 @@ class ChannelManager:
         moved: Callable[[MovedChat], Awaitable[None]] | None = None,
         commands: Callable[[], list[NativeCommand]] = list,
         environ: Mapping[str, str] = MappingProxyType({}),
-        on_connected: Callable[[], None] = lambda: None,
         taken_names: Callable[[], set[str]] = set,
         claims: Claims | None = None,
         chance: Chance = random.random,
     ) -> None:
-        """``on_connected`` is called whenever an account becomes able to send.
-
-        ``taken_names`` are the first parts of paths that the Gateway serves itself.
-        """
+        """``taken_names`` are the first parts of paths that the Gateway serves itself."""
         self.kinds = kinds
         self._config = config
         self._clock = clock
@@ -135,7 +130,8 @@ class ChannelManager:
         self._commands = commands
         self._environ = environ
         self._webhooks: dict[str, Webhook] = {}
-        self._on_connected = on_connected
+        self.on_connected: Callable[[], object] = lambda: None
+        """Called whenever an account becomes able to send."""
         self._taken_names = taken_names
         self._chance = chance
         self._claims = claims or SoleClaims()
@@ -307,7 +303,7 @@ class ChannelManager:
         def connected() -> None:
             status.connected, status.last_connected_at = True, self._clock.now_ms()
             status.reconnect_attempts, status.last_error = 0, None
-            self._on_connected()
+            self.on_connected()
 
         def disconnected(error: str) -> None:
             status.connected, status.last_error = False, error
@@ -431,6 +427,8 @@ class ChannelManager:
             where = msgspec.convert(route, Route)
         except msgspec.ValidationError as error:
             raise SendFailed(f"the route cannot be read: {error}", permanent=True) from None
+        if message.act == "send" and not message.text.strip() and not message.media:
+            raise SendFailed("there is nothing to send", permanent=True)
         if message.possibly_duplicate and message.act == "send":
             message = msgspec.structs.replace(message, text=f"{REPEAT_MARK} {message.text}".strip())
         try:
@@ -451,14 +449,8 @@ class ChannelManager:
         if (others := self._elsewhere(running, here)) is not None:
             with contextlib.suppress(OSError, Fenced):
                 await others.typing(running, route, on)
-        if running.channel is None:
-            return
-        try:
-            await running.channel.typing(msgspec.convert(route, Route), on)
-        except SendFailed as failure:
-            logging.getLogger(f"openclaw.channels.{channel}").debug("typing sign: %s", failure)
-        except Exception:
-            logging.getLogger(f"openclaw.channels.{channel}").exception("the typing sign failed")
+        if (live := running.channel) is not None:
+            await self._tried(channel, "typing sign", lambda: live.typing(msgspec.convert(route, Route), on))
 
     async def draft(self, channel: str, route: dict[str, Any], draft_id: int, text: str, *, here: bool = False) -> bool:
         """Shows an unfinished reply. Returns False if the channel cannot, or not now."""
@@ -470,13 +462,21 @@ class ChannelManager:
                 return await others.draft(running, route, draft_id, text)
         if running.channel is None:
             return False
+        drafting = cast("DraftChannel", running.channel)
+        return await self._tried(
+            channel, "draft", lambda: drafting.draft(msgspec.convert(route, Route), draft_id, text)
+        )
+
+    async def _tried(self, channel: str, what: str, show: Callable[[], Awaitable[None]]) -> bool:
+        """Shows something that does not matter much: a failure is only logged. Returns whether it was shown."""
+        log = logging.getLogger(f"openclaw.channels.{channel}")
         try:
-            await cast("DraftChannel", running.channel).draft(msgspec.convert(route, Route), draft_id, text)
+            await show()
         except SendFailed as failure:
-            logging.getLogger(f"openclaw.channels.{channel}").debug("draft: %s", failure)
+            log.debug("%s: %s", what, failure)
             return False
         except Exception:
-            logging.getLogger(f"openclaw.channels.{channel}").exception("the draft failed")
+            log.exception("the %s failed", what)
             return False
         return True
 
@@ -493,6 +493,8 @@ class ChannelManager:
                 return await running.channel.probe()
         except TimeoutError:
             return {"ok": False, "error": f"no answer within {timeout_s:g} s"}
+        except SendFailed as failure:
+            return {"ok": False, "error": str(failure)}
         except Exception as error:
             return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 

@@ -6,7 +6,6 @@ import sys
 
 from openclaw.cli.client import from_args
 from openclaw.cli.command import CLIENT, Action, Flag, Group, UserError, answer, query, yes
-from openclaw.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def delete(args: argparse.Namespace) -> int:
     if not args.force:
         if not sys.stdin.isatty():
             raise UserError("Deleting an agent needs --force when nobody can be asked.")
-        if not yes(f"Delete agent {printable(args.id)}? Its files go to the trash folder.", usual=False):
+        if not yes(f"Delete agent {args.id}? Its files go to the trash folder.", usual=False):
             return 1
     gone = from_args(args).call("agents.delete", {"agentId": args.id, "deleteFiles": not args.keep_files})
     text = f"Agent {gone['agentId']} deleted ({gone['removedBindings']} bindings removed)."

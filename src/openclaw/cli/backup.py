@@ -2,81 +2,94 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from openclaw import paths
-from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, answer
+from openclaw import __version__, paths
+from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, answer, report
+from openclaw.cli.config import current_config
+from openclaw.cli.target import running_gateway
 from openclaw.cli.terminal import show_progress
+from openclaw.storage.files.backup import Backup, BackupError, BackupFolder, Progress, settle_restored
+from openclaw.storage.inspection import storage_url
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
-
-    from openclaw.storage.files.backup import Backup, BackupFolder, Progress
 
 PASSPHRASE = "OPENCLAW_BACKUP_PASSPHRASE"
+T = TypeVar("T")
+
+
+def _told(work: Callable[[argparse.Namespace], T]) -> Callable[[argparse.Namespace], T]:
+    """What is wrong with a backup is told to the person without a trace."""
+
+    def run(args: argparse.Namespace) -> T:
+        try:
+            return work(args)
+        except BackupError as error:
+            raise UserError(str(error)) from None
+
+    return run
 
 
 def create(args: argparse.Namespace) -> int:
-    from openclaw import __version__
-
     state = paths.state_dir()
     if not os.path.isdir(state):
         raise UserError(f"There is nothing to back up: {state} does not exist.")
     folder = _folder(args, create=True)
     if args.encrypt and not folder.encrypted:
         raise UserError(f"{folder.folder} holds backups that are not encrypted; choose another folder with --to.")
-    backup, added = folder.create(_path(state), __version__, _progress("Storing"))
-    report = {**_facts(backup), "folder": str(folder.folder), "addedBytes": added, "skipped": backup.skipped}
+    backup, added = folder.create(Path(state), __version__, _progress("Storing"))
+    found = {**_facts(backup), "folder": str(folder.folder), "addedBytes": added, "skipped": backup.skipped}
     lines = [
         f"Backup {backup.id}: {len(backup.files)} files, {_size(backup.size)}; {_size(added)} were new.",
         f"It is in {folder.folder}{' and encrypted' if folder.encrypted else ' and holds your keys: keep it private'}.",
         *(f"Not stored: {line}" for line in backup.skipped),
     ]
-    if _in_database():
+    if storage_url(current_config(), os.environ) is not None:
         lines.append("The sessions are in PostgreSQL and not part of it: back the database up with pg_dump.")
-    answer(args, report, "\n".join(lines))
+    answer(args, found, "\n".join(lines))
     return EXIT_FAILURE if backup.skipped else 0
 
 
-def _in_database() -> bool:
-    from openclaw.config.load import read_config
-    from openclaw.storage.inspection import storage_url
-
-    return storage_url(read_config(paths.config_path(), os.environ).config, os.environ) is not None
-
-
-def list_(args: argparse.Namespace) -> int:
+def _list(args: argparse.Namespace) -> dict[str, Any]:
     place = _place(args)
     if not os.path.exists(place):
-        report = {"folder": place, "encrypted": False, "backups": []}
-        return answer(args, report, f"There are no backups in {place}. `openclaw backup create` makes one.")
+        return {"folder": place, "encrypted": False, "backups": []}
     folder = _folder(args)
-    backups = _read(folder)
-    lines = [f"{one.id}  {one.created_at}  {len(one.files)} files, {_size(one.size)}" for one in backups]
-    report = {"folder": str(folder.folder), "encrypted": folder.encrypted, "backups": [_facts(one) for one in backups]}
-    return answer(args, report, "\n".join(lines or ["There is no backup yet."]))
+    backups = [_facts(one) for one in folder.list()]
+    return {"folder": str(folder.folder), "encrypted": folder.encrypted, "backups": backups}
 
 
-def verify(args: argparse.Namespace) -> int:
+def _show_list(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    for one in found["backups"]:
+        yield f"{one['id']}  {one['createdAt']}  {one['files']} files, {_size(one['bytes'])}"
+    if not os.path.exists(found["folder"]):
+        yield f"There are no backups in {found['folder']}. `openclaw backup create` makes one."
+    elif not found["backups"]:
+        yield "There is no backup yet."
+
+
+def _verify(args: argparse.Namespace) -> dict[str, Any]:
     folder = _folder(args)
     backup = _chosen(folder, args.id)
     problems = folder.verify(backup, _progress("Checking"))
-    lines = [f"Backup {backup.id}: {len(backup.files)} files, all as they were stored."]
-    if problems:
-        lines = [f"Backup {backup.id} is damaged:", *(f"  {problem}" for problem in problems)]
-    answer(args, {**_facts(backup), "ok": not problems, "problems": problems}, "\n".join(lines))
-    return EXIT_FAILURE if problems else 0
+    return {**_facts(backup), "ok": not problems, "problems": problems}
+
+
+def _show_verified(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    if found["ok"]:
+        yield f"Backup {found['id']}: {found['files']} files, all as they were stored."
+    else:
+        yield f"Backup {found['id']} is damaged:"
+        yield from (f"  {problem}" for problem in found["problems"])
 
 
 def restore(args: argparse.Namespace) -> int:
-    import asyncio
-
-    from openclaw.cli.target import running_gateway
-    from openclaw.storage.files.backup import BackupError, settle_restored
-
     folder, state = _folder(args), paths.state_dir()
     backup = _chosen(folder, args.id)
     if running_gateway() is not None:
@@ -84,21 +97,18 @@ def restore(args: argparse.Namespace) -> int:
     occupied = os.path.isdir(state) and bool(os.listdir(state))
     if occupied and not args.force:
         raise UserError(f"{state} is not empty. --force moves it aside and restores {backup.id} in its place.")
-    try:
-        aside = folder.restore(backup, _path(state), _progress("Restoring"))
-    except BackupError as error:
-        raise UserError(str(error)) from None
+    aside = folder.restore(backup, Path(state), _progress("Restoring"))
     messages, parts = (0, 0)
     if os.path.exists(os.path.join(state, "ledger.db")):
         messages, parts = asyncio.run(settle_restored(state))
-    report = {**_facts(backup), "state": state, "movedAside": str(aside) if aside else None}
-    report |= {"openMessages": messages, "openReplies": parts}
+    found = {**_facts(backup), "state": state, "movedAside": str(aside) if aside else None}
+    found |= {"openMessages": messages, "openReplies": parts}
     lines = [f"Restored {len(backup.files)} files of {backup.created_at} to {state}."]
     if aside:
         lines.append(f"What was there is in {aside}.")
     if messages or parts:
         lines.append(f"Under way at that time, and not taken up: {messages} messages, {parts} parts of replies.")
-    return answer(args, report, "\n".join(lines))
+    return answer(args, found, "\n".join(lines))
 
 
 def _place(args: argparse.Namespace) -> str:
@@ -109,18 +119,13 @@ def _place(args: argparse.Namespace) -> str:
 
 
 def _folder(args: argparse.Namespace, *, create: bool = False) -> BackupFolder:
-    from openclaw.storage.files.backup import BackupError, BackupFolder
-
     place = _place(args)
     if os.path.realpath(place).startswith(os.path.realpath(paths.state_dir()) + os.sep):
         raise UserError("Backups cannot be inside of the folder that they back up; choose another with --to.")
     passphrase = os.environ.get(PASSPHRASE, "")
     if create and args.encrypt and not passphrase:
         passphrase = _new_passphrase()
-    try:
-        return BackupFolder(_path(place), passphrase, create=create)
-    except BackupError as error:
-        raise UserError(str(error)) from None
+    return BackupFolder(Path(place), passphrase, create=create)
 
 
 def _new_passphrase() -> str:
@@ -135,32 +140,12 @@ def _new_passphrase() -> str:
 
 
 def _chosen(folder: BackupFolder, name: str | None) -> Backup:
-    from openclaw.storage.files.backup import BackupError
-
     if name:
-        try:
-            return folder.read(os.path.basename(name))
-        except BackupError as error:
-            raise UserError(str(error)) from None
-    backups = _read(folder)
+        return folder.read(os.path.basename(name))
+    backups = folder.list()
     if not backups:
         raise UserError(f"There is no backup in {folder.folder} yet.")
     return backups[-1]
-
-
-def _read(folder: BackupFolder) -> list[Backup]:
-    from openclaw.storage.files.backup import BackupError
-
-    try:
-        return folder.list()
-    except BackupError as error:
-        raise UserError(str(error)) from None
-
-
-def _path(text: str) -> Any:
-    from pathlib import Path
-
-    return Path(text)
 
 
 def _progress(label: str) -> Progress:
@@ -187,7 +172,7 @@ _ID = Flag("id", "which one (default: the newest)", nargs="?")
 _ACTIONS = {
     "create": Action(
         "Store everything that is new since the last backup; the Gateway may run meanwhile",
-        create,
+        _told(create),
         (_TO, Flag("--encrypt", f"with a passphrase, asked for or in {PASSPHRASE}"), JSON),
         about=(
             "The Gateway may run meanwhile. What an earlier backup in that folder holds is not stored again. A "
@@ -196,13 +181,18 @@ _ACTIONS = {
         ),
         example="openclaw backup create --to /mnt/disk/openclaw",
     ),
-    "list": Action("List the backups", list_, (_TO, JSON), example="openclaw backup list"),
-    "verify": Action(
-        "Read a backup and compare it with what was stored", verify, (_ID, _TO, JSON), example="openclaw backup verify"
+    "list": report("List the backups", _told(_list), (_TO, JSON), show=_show_list, example="openclaw backup list"),
+    "verify": report(
+        "Read a backup and compare it with what was stored",
+        _told(_verify),
+        (_ID, _TO, JSON),
+        show=_show_verified,
+        failed=lambda found, args: not found["ok"],
+        example="openclaw backup verify",
     ),
     "restore": Action(
         "Make the state folder what it was",
-        restore,
+        _told(restore),
         (_ID, _TO, Flag("--force", "move what is there aside first"), JSON),
         about=(
             "Everything is written and compared beside the state folder before it takes its place, so a damaged "

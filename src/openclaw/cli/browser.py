@@ -11,47 +11,48 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from openclaw.cli.client import GatewayClient
     from openclaw.cli.command import Action
 
 TIMEOUT_MS = 150_000
 """Longer than any action of the browser may take, with its start."""
-_PROFILE = Flag("--browser-profile NAME", "browser profile (default: browser.defaultProfile)")
-_TAB = Flag("--target-id ID", "tab, as `openclaw browser tabs` names it (default: the last one used)")
-_REF = Flag("ref REF", "element, as the last snapshot names it (e1, e2 …)")
+_PROFILE = Flag("--browser-profile NAME", "browser profile (default: browser.defaultProfile)", param="profile")
+_TAB = Flag("--target-id ID", "tab, as `openclaw browser tabs` names it (default: the last one used)", param="targetId")
+_REF = Flag("ref REF", "element, as the last snapshot names it (e1, e2 …)", param="ref")
+_URL = Flag("address URL", "http(s) address", param="url")
 
 
 def _ask(
     help: str,
-    method: str,
-    path: str,
+    request: str,
     flags: tuple[Flag, ...] = (),
     *,
     example: str,
-    body: Callable[[argparse.Namespace], dict[str, Any]] | None = None,
+    kind: str = "",
+    params: Callable[[argparse.Namespace], dict[str, Any]] | None = None,
     show: Callable[[Any, argparse.Namespace], Any] | None = None,
     tab: bool = True,
     shape: Callable[[Any, argparse.Namespace], Any] | None = None,
 ) -> Action:
-    """A command that makes one ``browser.request``."""
+    """A command that makes one ``browser.request``, such as ``POST /act``. ``kind`` is the kind of such an act."""
+    method, path = request.split()
 
-    def params(args: argparse.Namespace) -> dict[str, Any]:
-        given = {"profile": args.browser_profile, **({"targetId": args.target_id} if tab else {})}
-        if body is not None:
-            given |= body(args)
-        wanted = {name: value for name, value in given.items() if value not in (None, False, "")}
-        place = path.format(id=wanted.pop("closedId", ""))
-        return {"method": method, "path": place, "query" if method == "GET" else "body": wanted}
+    def call(client: GatewayClient, wanted: dict[str, Any]) -> Any:
+        given = {"kind": kind, **wanted}
+        place = path.format(id=given.pop("id", ""))
+        sent = {name: value for name, value in given.items() if value not in (None, False, "")}
+        wire = {"method": method, "path": place, "query" if method == "GET" else "body": sent}
+        return client.call("browser.request", wire, TIMEOUT_MS)
 
-    flags = (*flags, *((_TAB,) if tab else ()), _PROFILE)
     return query(
         help,
         "browser.request",
-        flags,
+        (*flags, *((_TAB,) if tab else ()), _PROFILE),
         show=show or _show_done,
         example=f"openclaw browser {example}",
         params=params,
         shape=shape,
-        timeout_ms=TIMEOUT_MS,
+        call=call,
     )
 
 
@@ -66,7 +67,7 @@ def _show_done(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str
     if "result" in answer:
         import json
 
-        yield json.dumps(answer["result"], ensure_ascii=False, indent=2)
+        yield from json.dumps(answer["result"], ensure_ascii=False, indent=2).split("\n")
 
 
 def _show_status(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
@@ -143,221 +144,202 @@ def _fields(args: argparse.Namespace) -> dict[str, Any]:
         fields = json.loads(args.fields)
     except ValueError as error:
         raise UserError(f"--fields is no JSON: {error}", EXIT_USAGE) from None
-    return {"kind": "fill", "fields": fields}
+    return {"fields": fields}
 
 
 def _dialog(args: argparse.Namespace) -> dict[str, Any]:
     if args.accept == args.dismiss:
         raise UserError("choose one of --accept and --dismiss", EXIT_USAGE)
     # Written out, because what is false is not sent.
-    return {"accept": "true" if args.accept else "false", "promptText": args.prompt_text}
+    return {"accept": "true" if args.accept else "false"}
 
 
-def _wait(args: argparse.Namespace) -> dict[str, Any]:
-    wanted = {"kind": "wait", "timeMs": args.time, "text": args.text, "textGone": args.text_gone}
-    return {**wanted, "selector": args.selector, "url": args.page_url, "timeoutMs": args.limit}
-
-
-def _snapshot(args: argparse.Namespace) -> dict[str, Any]:
-    wanted: dict[str, Any] = {"format": args.format, "mode": "efficient" if args.efficient else None}
-    wanted |= {"interactive": args.interactive, "compact": args.compact, "depth": args.depth}
-    return {**wanted, "selector": args.selector, "frame": args.frame, "maxChars": args.max_chars}
-
-
-_OUT = Flag("--out FILE", "also write it to this file")
 _ACTIONS: dict[str, Action] = {
     "status": _ask(
-        "Show whether the browser runs, and which it is", "GET", "/", show=_show_status, tab=False, example="status"
+        "Show whether the browser runs, and which it is", "GET /", show=_show_status, tab=False, example="status"
     ),
-    "start": _ask("Start the browser", "POST", "/start", show=_show_status, tab=False, example="start"),
-    "stop": _ask("End the browser", "POST", "/stop", show=_show_status, tab=False, example="stop"),
-    "profiles": _ask(
-        "List the browser profiles", "GET", "/profiles", show=_show_profiles, tab=False, example="profiles"
-    ),
-    "tabs": _ask("List the open tabs", "GET", "/tabs", show=_show_tabs, tab=False, example="tabs"),
+    "start": _ask("Start the browser", "POST /start", show=_show_status, tab=False, example="start"),
+    "stop": _ask("End the browser", "POST /stop", show=_show_status, tab=False, example="stop"),
+    "profiles": _ask("List the browser profiles", "GET /profiles", show=_show_profiles, tab=False, example="profiles"),
+    "tabs": _ask("List the open tabs", "GET /tabs", show=_show_tabs, tab=False, example="tabs"),
     "open": _ask(
         "Open an address in a new tab",
-        *("POST", "/tabs/open"),
-        (Flag("address URL", "http(s) address"),),
-        body=lambda args: {"url": args.address},
+        "POST /tabs/open",
+        (_URL,),
         show=_show_tab,
         tab=False,
         example="open https://example.org",
     ),
     "navigate": _ask(
         "Open an address in a tab",
-        *("POST", "/navigate"),
-        (Flag("address URL", "http(s) address"),),
-        body=lambda args: {"url": args.address},
+        "POST /navigate",
+        (_URL,),
         show=_show_tab,
         example="navigate https://example.org",
     ),
     "focus": _ask(
         "Bring a tab to the front",
-        *("POST", "/tabs/focus"),
-        (Flag("id ID", "the tab"),),
-        body=lambda args: {"targetId": args.id},
+        "POST /tabs/focus",
+        (Flag("id ID", "the tab", param="targetId"),),
         tab=False,
         example="focus 5F2A",
     ),
     "close": _ask(
         "Close a tab",
-        *("DELETE", "/tabs/{id}"),
-        (Flag("id ID", "the tab"),),
-        body=lambda args: {"closedId": args.id},
+        "DELETE /tabs/{id}",
+        (Flag("id ID", "the tab", param="id"),),
         tab=False,
         example="close 5F2A",
     ),
     "snapshot": _ask(
         "Show a page as text, with refs for its elements",
-        *("GET", "/snapshot"),
+        "GET /snapshot",
         (
-            Flag("--format", "form of the text", choices=("ai", "aria")),
+            Flag("--format", "form of the text", choices=("ai", "aria"), param="format"),
             Flag("--efficient", "short: only what can be acted on"),
-            Flag("--interactive", "only what can be acted on"),
-            Flag("--compact", "without empty containers"),
-            Flag("--depth N", "levels of the tree", type=int),
-            Flag("--selector CSS", "only this part"),
-            Flag("--frame CSS", "only this frame"),
-            Flag("--max-chars N", "cut after so many characters", type=int),
+            Flag("--interactive", "only what can be acted on", param="interactive"),
+            Flag("--compact", "without empty containers", param="compact"),
+            Flag("--depth N", "levels of the tree", type=int, param="depth"),
+            Flag("--selector CSS", "only this part", param="selector"),
+            Flag("--frame CSS", "only this frame", param="frame"),
+            Flag("--max-chars N", "cut after so many characters", type=int, param="maxChars"),
         ),
-        body=_snapshot,
+        params=lambda args: {"mode": "efficient"} if args.efficient else {},
         show=_show_snapshot,
         example="snapshot --interactive",
     ),
     "screenshot": _ask(
         "Take a picture of a page",
-        *("POST", "/screenshot"),
+        "POST /screenshot",
         (
-            Flag("--full-page", "the whole page"),
-            Flag("--ref REF", "only this element"),
-            Flag("--element CSS", "only this element"),
-            Flag("--type", "form of the picture", choices=("png", "jpeg")),
-            _OUT,
+            Flag("--full-page", "the whole page", param="fullPage"),
+            Flag("--ref REF", "only this element", param="ref"),
+            Flag("--element CSS", "only this element", param="element"),
+            Flag("--type", "form of the picture", choices=("png", "jpeg"), param="type"),
+            Flag("--out FILE", "also write it to this file"),
         ),
-        body=lambda args: {"fullPage": args.full_page, "ref": args.ref, "element": args.element, "type": args.type},
         show=_show_file,
         shape=_save_picture,
         example="screenshot --full-page --out page.png",
     ),
-    "pdf": _ask("Save a page as PDF in the agent's workspace", "POST", "/pdf", show=_show_file, example="pdf"),
+    "pdf": _ask("Save a page as PDF in the agent's workspace", "POST /pdf", show=_show_file, example="pdf"),
     "console": _ask(
         "Show what a page wrote to its console",
-        *("GET", "/console"),
-        (Flag("--level", "least severity", choices=("error", "warning", "info")),),
-        body=lambda args: {"level": args.level},
+        "GET /console",
+        (Flag("--level", "least severity", choices=("error", "warning", "info"), param="level"),),
         show=_show_console,
         example="console --level error",
     ),
     "click": _ask(
         "Click an element",
-        *("POST", "/act"),
-        (_REF, Flag("--double", "click twice"), Flag("--button", "mouse button", choices=("left", "right", "middle"))),
-        body=lambda args: {"kind": "click", "ref": args.ref, "doubleClick": args.double, "button": args.button},
+        "POST /act",
+        (
+            _REF,
+            Flag("--double", "click twice", param="doubleClick"),
+            Flag("--button", "mouse button", choices=("left", "right", "middle"), param="button"),
+        ),
+        kind="click",
         example="click e3",
     ),
     "type": _ask(
         "Put a text into a field",
-        *("POST", "/act"),
-        (_REF, Flag("text TEXT", "the text"), Flag("--submit", "press Enter after it"), Flag("--slowly", "key by key")),
-        body=lambda args: {
-            "kind": "type",
-            "ref": args.ref,
-            "text": args.text,
-            "submit": args.submit,
-            "slowly": args.slowly,
-        },
+        "POST /act",
+        (
+            _REF,
+            Flag("text TEXT", "the text", param="text"),
+            Flag("--submit", "press Enter after it", param="submit"),
+            Flag("--slowly", "key by key", param="slowly"),
+        ),
+        kind="type",
         example='type e2 "Ann" --submit',
     ),
     "press": _ask(
         "Press a key",
-        *("POST", "/act"),
-        (Flag("key KEY", "such as Enter, Tab or Control+A"),),
-        body=lambda args: {"kind": "press", "key": args.key},
+        "POST /act",
+        (Flag("key KEY", "such as Enter, Tab or Control+A", param="key"),),
+        kind="press",
         example="press Enter",
     ),
-    "hover": _ask(
-        "Move the mouse over an element",
-        *("POST", "/act"),
-        (_REF,),
-        body=lambda args: {"kind": "hover", "ref": args.ref},
-        example="hover e4",
-    ),
+    "hover": _ask("Move the mouse over an element", "POST /act", (_REF,), kind="hover", example="hover e4"),
     "drag": _ask(
         "Drag an element to another",
-        *("POST", "/act"),
-        (Flag("start REF", "element to take"), Flag("end REF", "element to drop it on")),
-        body=lambda args: {"kind": "drag", "startRef": args.start, "endRef": args.end},
+        "POST /act",
+        (
+            Flag("start REF", "element to take", param="startRef"),
+            Flag("end REF", "element to drop it on", param="endRef"),
+        ),
+        kind="drag",
         example="drag e4 e7",
     ),
     "select": _ask(
         "Choose options of a list",
-        *("POST", "/act"),
-        (_REF, Flag("values VALUE", "value or label of an option", nargs="+")),
-        body=lambda args: {"kind": "select", "ref": args.ref, "values": args.values},
+        "POST /act",
+        (_REF, Flag("values VALUE", "value or label of an option", nargs="+", param="values")),
+        kind="select",
         example='select e5 "Large"',
     ),
     "fill": _ask(
         "Fill several fields",
-        *("POST", "/act"),
+        "POST /act",
         (Flag("--fields JSON", 'a list such as [{"ref":"e1","value":"Ann"}]', required=True),),
-        body=_fields,
+        kind="fill",
+        params=_fields,
         example="""fill --fields '[{"ref":"e1","value":"Ann"}]'""",
     ),
     "wait": _ask(
         "Wait for a text, an element or an address",
-        *("POST", "/act"),
+        "POST /act",
         (
-            Flag("--time MS", "wait so long", type=int),
-            Flag("--text TEXT", "until the page has this text"),
-            Flag("--text-gone TEXT", "until it has it no more"),
-            Flag("--selector CSS", "until there is such an element"),
-            Flag("--page-url TEXT", "until the address has this in it"),
-            Flag("--limit MS", "give up after so long", type=int),
+            Flag("--time MS", "wait so long", type=int, param="timeMs"),
+            Flag("--text TEXT", "until the page has this text", param="text"),
+            Flag("--text-gone TEXT", "until it has it no more", param="textGone"),
+            Flag("--selector CSS", "until there is such an element", param="selector"),
+            Flag("--page-url TEXT", "until the address has this in it", param="url"),
+            Flag("--limit MS", "give up after so long", type=int, param="timeoutMs"),
         ),
-        body=_wait,
+        kind="wait",
         example='wait --text "Thank you"',
     ),
     "evaluate": _ask(
         "Run a function in a page",
-        *("POST", "/act"),
-        (Flag("--fn CODE", "such as () => document.title", required=True), Flag("--ref REF", "element that it gets")),
-        body=lambda args: {"kind": "evaluate", "fn": args.fn, "ref": args.ref},
+        "POST /act",
+        (
+            Flag("--fn CODE", "such as () => document.title", required=True, param="fn"),
+            Flag("--ref REF", "element that it gets", param="ref"),
+        ),
+        kind="evaluate",
         example="evaluate --fn '() => document.title'",
     ),
     "resize": _ask(
         "Give a page another size",
-        *("POST", "/act"),
-        (Flag("width PIXELS", "width of the page", type=int), Flag("height PIXELS", "its height", type=int)),
-        body=lambda args: {"kind": "resize", "width": args.width, "height": args.height},
+        "POST /act",
+        (
+            Flag("width PIXELS", "width of the page", type=int, param="width"),
+            Flag("height PIXELS", "its height", type=int, param="height"),
+        ),
+        kind="resize",
         example="resize 1280 720",
     ),
     "upload": _ask(
         "Give files of the agent's workspace to a page",
-        *("POST", "/hooks/file-chooser"),
+        "POST /hooks/file-chooser",
         (
-            Flag("paths PATH", "files of the workspace", nargs="+"),
-            Flag("--ref REF", "click this to be asked for a file"),
-            Flag("--input-ref REF", "the file input"),
-            Flag("--element CSS", "the file input"),
+            Flag("paths PATH", "files of the workspace", nargs="+", param="paths"),
+            Flag("--ref REF", "click this to be asked for a file", param="ref"),
+            Flag("--input-ref REF", "the file input", param="inputRef"),
+            Flag("--element CSS", "the file input", param="element"),
         ),
-        body=lambda args: {
-            "paths": args.paths,
-            "ref": args.ref,
-            "inputRef": args.input_ref,
-            "element": args.element,
-        },
         example="upload report.pdf --input-ref e6",
     ),
     "dialog": _ask(
         "Say how the next dialog of a page is answered",
-        *("POST", "/hooks/dialog"),
+        "POST /hooks/dialog",
         (
             Flag("--accept", "say yes to it"),
             Flag("--dismiss", "say no to it"),
-            Flag("--prompt-text TEXT", "what is written into it"),
+            Flag("--prompt-text TEXT", "what is written into it", param="promptText"),
         ),
-        body=_dialog,
+        params=_dialog,
         example="dialog --accept",
     ),
 }

@@ -1,26 +1,47 @@
-"""``openclaw channels``: the chat platforms the Gateway is configured for, and whether they are connected."""
+"""``openclaw channels``: the accounts of chat platforms. Connect and disconnect them, and see how they are."""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 
+from openclaw import paths
 from openclaw.cli.client import from_args
-from openclaw.cli.command import CLIENT, JSON, Action, Flag, Group, answer, query
+from openclaw.cli.command import (
+    CLIENT,
+    JSON,
+    Action,
+    Flag,
+    Group,
+    UserError,
+    answer,
+    choose,
+    entered,
+    query,
+    secret,
+    yes,
+)
+from openclaw.cli.config import NotSet, change_config, changed, configured
+from openclaw.cli.terminal import note
 from openclaw.text import age
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
+    from openclaw.channels.base import AccountKey, ConfiguredKind
+
 NO_CHANNEL = "No channel is configured. `openclaw channels add` connects one."
+DEFAULT_ACCOUNT = "default"
+WAIT_S = 20.0
+"""How long a person waits to see whether a new account connects."""
 
 
-def list_channels(args: argparse.Namespace) -> int:
-    status = from_args(args).call("channels.status", {})
-    lines = [f"{label}: {_name(account)}" for label, account in _accounts(status)]
-    return answer(args, {"channels": status.get("channelAccounts") or {}}, "\n".join(lines or [NO_CHANNEL]))
+def _show_list(status: dict[str, Any], args: argparse.Namespace) -> list[str]:
+    return [f"{label}: {_name(account)}" for label, account in _accounts(status)] or [NO_CHANNEL]
 
 
 def _accounts(status: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -85,15 +106,172 @@ def _state(account: dict[str, Any], now: float) -> str:
     return ", ".join([state, *details])
 
 
-def _setup(name: str) -> Callable[[argparse.Namespace], int]:
-    """An action of ``cli/channel_setup.py``, which is imported when it is used."""
+# Connecting and disconnecting
 
-    def run(args: argparse.Namespace) -> int:
-        from openclaw.cli import channel_setup
 
-        return getattr(channel_setup, name)(args)
+def add(args: argparse.Namespace) -> int:
+    """Writes the account into the configuration and shows whether it connects."""
+    kind = _kind(args.channel)
+    _need_library(kind, install=args.install)
+    given, where = _given(args), _where(kind.id, args.account)
+    fields = [field for field in kind.credentials if field.asked and not _needless(field, given)]
+    if fields:
+        note(kind.hint)
+    for field in fields:
+        if value := _asked(field, where, args.account):
+            given[field.key] = value
+    _write(where, {**given, "enabled": True})
+    note(f"{kind.label} is configured ({where}).")
+    return _show_whether_it_connects(args, kind)
 
-    return run
+
+def login(args: argparse.Namespace) -> int:
+    """Asks for the secrets of an account anew."""
+    kind = _kind(args.channel)
+    given, where = _given(args), _where(kind.id, args.account)
+    secrets = [field for field in kind.credentials if field.secret and field.asked and not _needless(field, given)]
+    if not secrets and not given:
+        raise UserError(f"{kind.label} needs no log-in here. {kind.hint}")
+    given |= {field.key: _asked(field, where, args.account) for field in secrets}
+    _write(where, {**given, "enabled": True})
+    return _show_whether_it_connects(args, kind)
+
+
+def logout(args: argparse.Namespace) -> int:
+    """Switches the account off and removes its secrets from the configuration."""
+    kind = _kind(args.channel)
+    where = _where(kind.id, args.account)
+    _need_section(where)
+    for field in kind.credentials:
+        if field.secret:
+            _unset(f"{where}.{field.key}")
+    _write(where, {"enabled": False})
+    return changed(args, f"{kind.label} is off, and its secrets are gone from the configuration.", path=where)
+
+
+def remove(args: argparse.Namespace) -> int:
+    """Switches the account off. With ``--delete`` its whole section goes."""
+    channel = args.channel.strip().lower()
+    where = _where(channel, args.account)
+    _need_section(where)
+    if args.delete:
+        _unset(where)
+        told = f"Removed {where} from {paths.config_path()}. Conversations are kept."
+    else:
+        _write(where, {"enabled": False})
+        told = f"Switched {where} off; `--delete` removes its settings too."
+    return changed(args, told, path=where, deleted=args.delete)
+
+
+def _kind(name: str | None) -> type[ConfiguredKind]:
+    from openclaw.channels.base import BUILT_IN, built_in_kind
+
+    names = [known for known in BUILT_IN if known != "imessage"]
+    if name is None and sys.stdin.isatty():
+        name = names[choose("Which channel?", [built_in_kind(known).label for known in names], 0)]
+    if name is None or name.strip().lower() not in BUILT_IN:
+        raise UserError(f"Name a channel: {', '.join(names)}.")
+    return built_in_kind(name.strip().lower())
+
+
+def _where(channel: str, account: str | None) -> str:
+    named = (account or "").strip() not in ("", DEFAULT_ACCOUNT)
+    return f"channels.{channel}.accounts.{account}" if named else f"channels.{channel}"
+
+
+def _needless(field: AccountKey, given: dict[str, str]) -> bool:
+    """Whether a credential is given already, or another one in its place."""
+    return any(key in given for key in (field.key, *field.instead))
+
+
+def _given(args: argparse.Namespace) -> dict[str, str]:
+    """What ``--set`` says."""
+    given: dict[str, str] = {}
+    for text in args.set or []:
+        key, found, value = text.partition("=")
+        if not found or not key.strip():
+            raise UserError(f"--set takes KEY=VALUE, such as --set botToken=…; {text!r} has no value")
+        given[key.strip()] = value
+    return given
+
+
+def _asked(field: AccountKey, where: str, account: str | None) -> str:
+    """The value that a person enters. Empty: it is optional, or comes from the environment."""
+    if field.variable and os.environ.get(field.variable) and account in (None, DEFAULT_ACCOUNT):
+        note(f"{field.question}: taken from {field.variable} whenever the Gateway has that variable.")
+        return ""
+    if not sys.stdin.isatty():
+        if field.optional:
+            return ""
+        raise UserError(f"{where}.{field.key} is missing: add --set {field.key}=… or run this in a terminal.")
+    value = secret(field.question) if field.secret else entered(f"{field.question}:")
+    if not value and not field.optional:
+        raise UserError(f"{field.question}: nothing was entered, so nothing was changed.")
+    return value
+
+
+def _need_library(kind: type[ConfiguredKind], *, install: bool) -> None:
+    """Installs what the channel needs, if the person wants that. Raises ``UserError`` if it stays missing."""
+    from importlib.util import find_spec
+
+    if not kind.library or find_spec(kind.library) is not None:
+        return
+    from openclaw.cli.installation import install_extra
+    from openclaw.python_packages import requirements_of
+
+    wanted = requirements_of(kind.id)
+    if not install and sys.stdin.isatty():
+        install = yes(f"{kind.label} needs {', '.join(wanted)}. Install it now?", usual=True)
+    if not install:
+        raise UserError(f"{kind.label} needs {', '.join(wanted)}: say --install to have it installed.")
+    install_extra(kind.id)
+
+
+def _need_section(where: str) -> None:
+    try:
+        configured(where)
+    except NotSet:
+        raise UserError(f"{where} is not configured. `openclaw channels list` shows the accounts.") from None
+
+
+def _write(where: str, values: dict[str, Any]) -> None:
+    for key, value in values.items():
+        if value != "":
+            path = f"{where}.{key}"
+            change_config(lambda store, path=path, value=value: store.set_path(path, value, even_if_refused=True), path)
+
+
+def _unset(path: str) -> None:
+    try:
+        configured(path)
+    except UserError:
+        return
+    change_config(lambda store: store.unset_path(path))
+
+
+def _show_whether_it_connects(args: argparse.Namespace, kind: type[ConfiguredKind]) -> int:
+    """Waits a little for a running Gateway to connect the account, and says how that went."""
+    ends, error = time.monotonic() + WAIT_S, ""
+    report: dict[str, Any] = {"ok": True, "channel": kind.id, "connected": False}
+    while time.monotonic() < ends:
+        try:
+            status = from_args(args, live=True).call("channels.status", {})
+        except UserError:
+            text = "No Gateway is running; it connects when you start one (`openclaw gateway start`)."
+            return answer(args, report, text, sys.stderr)
+        accounts = status.get("channelAccounts", {}).get(kind.id, [])
+        wanted = args.account or DEFAULT_ACCOUNT
+        found = next((one for one in accounts if one.get("accountId") == wanted), accounts[0] if accounts else {})
+        if found.get("connected"):
+            text = f"{kind.label} is connected. Write to it; strangers get a code: `openclaw pairing approve CODE`."
+            return answer(args, {**report, "connected": True}, text, sys.stderr)
+        error = str(found.get("lastError") or "")
+        if found and (not found.get("configured", True) or not found.get("running", True)) and error:
+            break
+        time.sleep(0.5)
+    raise UserError(
+        f"{kind.label} is not connected yet: {error or 'no answer so far'}. `openclaw channels status` tells more."
+    )
 
 
 _ACCOUNT = Flag("--account ID", "for this account; otherwise for the only one")
@@ -101,7 +279,7 @@ _SET = Flag("--set KEY=VALUE", "a setting of the account, so that it is not aske
 _ACTIONS = {
     "add": Action(
         "Connect a platform",
-        _setup("add"),
+        add,
         (
             Flag("channel", "telegram, discord, slack, whatsapp, signal, bluebubbles, matrix or irc", nargs="?"),
             _ACCOUNT,
@@ -113,23 +291,29 @@ _ACTIONS = {
     ),
     "remove": Action(
         "Switch an account off, or remove its settings",
-        _setup("remove"),
+        remove,
         (Flag("channel", "such as telegram"), _ACCOUNT, Flag("--delete", "remove the settings too"), JSON),
         example="openclaw channels remove telegram --delete",
     ),
     "login": Action(
         "Enter the secrets of an account anew",
-        _setup("login"),
+        login,
         (Flag("channel", "such as matrix"), _ACCOUNT, _SET, *CLIENT),
         example="openclaw channels login matrix",
     ),
     "logout": Action(
         "Switch an account off and forget its secrets",
-        _setup("logout"),
+        logout,
         (Flag("channel", "such as matrix"), _ACCOUNT, JSON),
         example="openclaw channels logout matrix",
     ),
-    "list": Action("List the configured accounts", list_channels, CLIENT, example="openclaw channels list"),
+    "list": query(
+        "List the configured accounts",
+        "channels.status",
+        shape=lambda status, args: {"channels": status.get("channelAccounts") or {}} if args.json else status,
+        show=_show_list,
+        example="openclaw channels list",
+    ),
     "status": query(
         "Show which accounts are connected",
         "channels.status",

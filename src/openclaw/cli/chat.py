@@ -10,11 +10,9 @@ from openclaw import paths
 from openclaw.cli import service
 from openclaw.cli.client import GatewayClient, GatewayError, Lost, Unreachable, new_id
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
-from openclaw.cli.session_names import check_agent, session_key
-from openclaw.cli.target import resolve
+from openclaw.cli.target import check_agent, resolve, session_key
 from openclaw.cli.terminal import note
 from openclaw.cli.turn import MOST_SHOWN, NOTE, VOID, Printer, Turn, close_turn, message_text
-from openclaw.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-DEMO = "local/smollm2-135m-instruct"
 LEAVE = ("/exit", "/quit")
 HISTORY = 10
 REMEMBERED_RUNS = 200
@@ -39,8 +36,6 @@ class Conversation:
         if agent:
             check_agent(client, agent)
         self.switch(session)
-        self.running: dict[str, Turn] = {}
-        """Our own runs that have not ended, by run id."""
         self.ours: dict[str, None] = {}
         """The ids of the last runs that this chat began, oldest first."""
 
@@ -66,7 +61,6 @@ class Conversation:
         self.ours[run_id] = None
         while len(self.ours) > REMEMBERED_RUNS:
             del self.ours[next(iter(self.ours))]
-        self.running[run_id] = turn
         params = {"sessionKey": self.key, "message": text, "deliver": False, "idempotencyKey": run_id}
         return turn, self._updates(turn, params)
 
@@ -76,35 +70,30 @@ class Conversation:
         The run's id is the message's idempotency key. So sending it again begins nothing new: it attaches to the run.
         """
         told = False
-        try:
-            for _ in range(MOST_TRIES):
-                try:
-                    for frame in self.client.stream("chat.send", params):
-                        told = False
-                        yield from turn.digest(frame)
-                except Lost:
-                    pass
-                except (Unreachable, GatewayError) as error:
-                    # Once it has the message, a Gateway that is not there or not ready yet only means to wait.
-                    if not turn.attached_again or (
-                        isinstance(error, GatewayError) and error.error_code != "UNAVAILABLE"
-                    ):
-                        raise
-                if not turn.unfinished:
-                    break
-                turn.attach_again()
-                turn.doing = "waiting for the Gateway…"
-                if not told:
-                    told = True
-                    yield VOID, ""
-                    yield NOTE, "The connection to the Gateway broke; the chat attaches to this message again."
-                time.sleep(TRY_AGAIN_S)
-            else:
-                raise UserError(NOT_BACK)
-            if turn.attached_again and not turn.state:
-                turn.final_text, turn.state = self._reply_of(turn.run_id), "final"
-        finally:
-            self.running.pop(turn.run_id, None)
+        for _ in range(MOST_TRIES):
+            try:
+                for frame in self.client.stream("chat.send", params):
+                    told = False
+                    yield from turn.digest(frame)
+            except Lost:
+                pass
+            except (Unreachable, GatewayError) as error:
+                # Once it has the message, a Gateway that is not there or not ready yet only means to wait.
+                if not turn.attached_again or (isinstance(error, GatewayError) and error.error_code != "UNAVAILABLE"):
+                    raise
+            if not turn.unfinished:
+                break
+            turn.attach_again()
+            turn.doing = "waiting for the Gateway…"
+            if not told:
+                told = True
+                yield VOID, ""
+                yield NOTE, "The connection to the Gateway broke; the chat attaches to this message again."
+            time.sleep(TRY_AGAIN_S)
+        else:
+            raise UserError(NOT_BACK)
+        if turn.attached_again and not turn.state:
+            turn.final_text, turn.state = self._reply_of(turn.run_id), "final"
 
     def _reply_of(self, run_id: str) -> str | None:
         """What was answered to a run of ours that ended while the connection was gone."""
@@ -196,10 +185,11 @@ def welcome() -> int:
 
     Where nothing is set up yet, or nothing can answer, it leads through that first.
     """
+    from openclaw.cli.models import DEMO
+    from openclaw.cli.onboard import guide
+
     client = GatewayClient(resolve())
     if client.target.local and not os.path.exists(paths.config_path()) and not client.alive():
-        from openclaw.cli.onboard import guide
-
         return guide()
     if client.target.local:
         service.ensure_running(client)
@@ -210,10 +200,8 @@ def welcome() -> int:
         from openclaw.models.local.install import is_installed
 
         if not is_installed(paths.state_dir()):
-            from openclaw.cli.onboard import guide
-
             return guide()
-    note(printable(f"{name or 'No model'} answers. `openclaw models list` shows others."))
+    note(f"{name or 'No model'} answers. `openclaw models list` shows others.")
     return open_chat(Conversation(client, None, None), HISTORY)
 
 

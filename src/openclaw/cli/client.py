@@ -214,7 +214,7 @@ class GatewayClient:
             found = self._from_folder(method, params or {}) if self.reads_folder else None
             if found is not None:
                 reply = found
-            elif self.offers_start and service_started(self):
+            elif self.offers_start and _started(self):
                 reply = self._reply(method, params or {}, wait)
             else:
                 raise
@@ -254,16 +254,18 @@ class GatewayClient:
 
         ``after`` is the last event that was received, and its epoch. The feed begins with what came after it.
         """
-        plain = b"-_.~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-        query = "".join(chr(byte) if byte in plain else f"%{byte:02X}" for byte in session_key.encode())
+        from urllib.parse import quote
+
         missed = f"&afterSeq={after[0]}&epoch={after[1]}" if after is not None else ""
-        exchange = self._request("GET", f"{EVENTS_PATH}?sessionKey={query}{missed}", b"", self.timeout_ms)
+        exchange = self._request(
+            "GET", f"{EVENTS_PATH}?sessionKey={quote(session_key, safe='')}{missed}", b"", self.timeout_ms
+        )
         return exchange, self._frames(exchange, None)
 
-    def alive(self, timeout_ms: int = 1000) -> bool:
-        """Whether a Gateway answers at the target. It needs no secret."""
+    def alive(self) -> bool:
+        """Whether a Gateway answers at the target within a second. It needs no secret."""
         try:
-            with Exchange(self.target, timeout_ms / 1000) as exchange:
+            with Exchange(self.target, 1) as exchange:
                 exchange.send("GET", HEALTH_PATH, {})
                 return exchange.status == 200 and b"true" in exchange.body()
         except (OSError, BadResponse):
@@ -367,7 +369,7 @@ def from_args(args: argparse.Namespace, *, live: bool = False) -> GatewayClient:
     return client
 
 
-def service_started(client: GatewayClient) -> bool:
+def _started(client: GatewayClient) -> bool:
     """Asks the person at the terminal whether to start a Gateway, and starts it."""
     from openclaw.cli.command import yes
     from openclaw.cli.service import start
@@ -390,12 +392,9 @@ def refused(error: Any) -> GatewayError:
 
 
 def new_id() -> str:
-    """Makes a random UUID without the cost of importing ``uuid``."""
-    raw = bytearray(os.urandom(16))
-    raw[6] = raw[6] & 0x0F | 0x40
-    raw[8] = raw[8] & 0x3F | 0x80
-    text = raw.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    import uuid
+
+    return str(uuid.uuid4())
 
 
 def _text(error: Any, default: str) -> str:

@@ -1,20 +1,19 @@
 """How a command is declared, parsed and run, and how it asks the person at the terminal.
 
-A command is an ``Action`` or a ``Group`` of actions. Most actions are made by ``query``: one call to the Gateway, whose
-answer is printed. A parser is built only when its action is chosen. An empty answer to a question takes what is usual.
+A command is an ``Action`` or a ``Group`` of actions. What lists or shows something is made by ``report``, and by
+``query`` where one call to the Gateway has the answer. A parser is built only when its action is chosen. An empty
+answer to a question takes what is usual.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 
 from openclaw import paths
-from openclaw.cli.terminal import note, print_json, working
-from openclaw.printable import printable
-from openclaw.url_text import redact_urls
+from openclaw.cli.terminal import note, print_json, print_line
+from openclaw.text import redact_urls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -208,6 +207,34 @@ class Group:
         self.default = default
 
 
+def report(
+    help: str,
+    make: Callable[[argparse.Namespace], Any],
+    flags: tuple[Flag, ...] = (JSON,),
+    *,
+    show: Callable[[Any, argparse.Namespace], Iterable[str]],
+    example: str,
+    failed: Callable[[Any, argparse.Namespace], bool] | None = None,
+    about: str = "",
+) -> Action:
+    """An action that prints what ``make`` returns: with ``--json`` as it is, otherwise the lines that ``show`` yields.
+
+    The exit code is 1 when ``failed`` says so.
+    """
+
+    def run(args: argparse.Namespace) -> int:
+        made = make(args)
+        if args.json:
+            print_json(made)
+        else:
+            for line in show(made, args):
+                # A name from outside may hold line breaks. They make no line that looks like one of ours.
+                print_line(" ".join(line.splitlines()))
+        return EXIT_FAILURE if failed is not None and failed(made, args) else 0
+
+    return Action(help, run, flags, example=example, about=about)
+
+
 def query(
     help: str,
     method: str,
@@ -218,54 +245,48 @@ def query(
     params: Callable[[argparse.Namespace], dict[str, Any]] | None = None,
     shape: Callable[[Any, argparse.Namespace], Any] | None = None,
     failed: Callable[[Any, argparse.Namespace], bool] | None = None,
-    painted: bool = False,
     timeout_ms: int | None = None,
     live: bool = False,
-    doing: str = "",
     call: Callable[[GatewayClient, dict[str, Any]], Any] | None = None,
     hint: str = "",
     about: str = "",
 ) -> Action:
-    """An action that makes one call to the Gateway and prints the answer.
+    """A ``report`` of what the Gateway answers to one call.
 
     The call's parameters are the flags that have a ``param`` and are set, and what ``params`` returns. ``shape`` turns
-    the payload into the answer. ``--json`` prints the answer, otherwise ``show`` yields the lines to print. The exit
-    code is 1 when ``failed`` says so. Control codes are removed from each line; with ``painted``, ``show`` colours
-    lines and must remove them itself. ``live``: only a running Gateway can answer.
-    ``doing`` says what is being done, to a person who waits for more than a second. ``call`` stands in for the one
-    plain call, where work is done in pieces. ``hint`` says what to do next when the Gateway refuses the call.
+    the payload into the answer. ``live``: only a running Gateway can answer. ``call`` stands in for the one plain call,
+    where work is done in pieces. ``hint`` says what to do next when the Gateway refuses the call.
     """
 
-    def run(args: argparse.Namespace) -> int:
+    def make(args: argparse.Namespace) -> Any:
         from openclaw.cli.client import from_args
 
-        given = {flag.param: getattr(args, flag.dest) for flag in flags if flag.param}
-        wanted = {name: value for name, value in given.items() if value is not None and value is not False}
+        wanted = given_params(flags, args)
         if params is not None:
             wanted |= params(args)
         client = from_args(args, live=live)
         for flag in flags:
             if flag.session and flag.param in wanted:
-                from openclaw.cli.session_names import given_key
+                from openclaw.cli.target import given_key
 
                 wanted[flag.param] = given_key(client, wanted[flag.param], getattr(args, "agent", None))
-        with working(doing) if doing else contextlib.nullcontext():
-            try:
-                answer = call(client, wanted) if call is not None else client.call(method, wanted, timeout_ms)
-            except UserError as error:
-                if hint and error.error_code == "INVALID_REQUEST":
-                    error.args = (f"{error}. {hint}",)
-                raise
-        if shape is not None:
-            answer = shape(answer, args)
-        if args.json:
-            print_json(answer)
-        else:
-            for line in show(answer, args):
-                sys.stdout.write((line if painted else printable(redact_urls(line))) + "\n")
-        return EXIT_FAILURE if failed is not None and failed(answer, args) else 0
+        try:
+            # A person who says how long to wait knows better than the table.
+            wait = timeout_ms if args.timeout == TIMEOUT_MS else args.timeout
+            payload = call(client, wanted) if call is not None else client.call(method, wanted, wait)
+        except UserError as error:
+            if hint and error.error_code == "INVALID_REQUEST":
+                error.args = (f"{error}. {hint}",)
+            raise
+        return payload if shape is None else shape(payload, args)
 
-    return Action(help, run, (*flags, *CLIENT), example=example, about=about)
+    return report(help, make, (*flags, *CLIENT), show=show, failed=failed, example=example, about=about)
+
+
+def given_params(flags: tuple[Flag, ...], args: argparse.Namespace) -> dict[str, Any]:
+    """The parameters of a call that flags fill."""
+    given = {flag.param: getattr(args, flag.dest) for flag in flags if flag.param}
+    return {name: value for name, value in given.items() if value is not None and value is not False}
 
 
 def answer(args: argparse.Namespace, report: Any, text: str, stream: TextIO | None = None) -> int:
@@ -273,7 +294,7 @@ def answer(args: argparse.Namespace, report: Any, text: str, stream: TextIO | No
     if args.json:
         print_json(report)
     else:
-        (stream or sys.stdout).write(printable(redact_urls(text)) + "\n")
+        print_line(text, stream)
     return 0
 
 

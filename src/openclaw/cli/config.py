@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
 from openclaw import paths
-from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, answer
+from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, answer, report
 from openclaw.cli.target import config_text, loose_json
 from openclaw.cli.terminal import note, print_json
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from openclaw.config.load import Snapshot
-    from openclaw.config.reference import KeyDoc
+    from openclaw.config.schema import Config
     from openclaw.config.store import ConfigStore
 
 
@@ -28,10 +27,10 @@ def get(args: argparse.Namespace) -> int:
     except NotSet:
         value = _default(args.path)
         note(f"{args.path} is not set; this is the default.")
-    if args.json or isinstance(value, dict | list):
+    if args.json or not isinstance(value, str):
         print_json(value)
     else:
-        sys.stdout.write((value if isinstance(value, str) else json.dumps(value)) + "\n")
+        sys.stdout.write(f"{value}\n")
     return 0
 
 
@@ -76,9 +75,7 @@ def _parsed() -> Any:
     if text is None:
         return {}
     if "$include" in text:
-        from openclaw.config.load import read_config
-
-        return read_config(path, os.environ).merged
+        return read_file().merged
     parsed = loose_json(text)
     if parsed is None:
         raise UserError(f"{path} is not valid JSON5. `openclaw config validate` shows where.")
@@ -115,7 +112,6 @@ def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> 
     It tells and returns the warnings that the change adds, and those about the key that was set.
     """
     from openclaw.config.keypath import KeyPathError, overlaps
-    from openclaw.config.load import read_config
     from openclaw.config.store import ConfigStore
     from openclaw.config.validate import ConfigError, ConfigInvalid
 
@@ -125,7 +121,7 @@ def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> 
         after = change(store)
     except ConfigInvalid as error:
         lines = [f"  {issue}" for issue in error.issues]
-        broken = not read_config(paths.config_path(), os.environ).valid
+        broken = not read_file().valid
         state = "is not valid as it is. `openclaw doctor` helps." if broken else "would not be valid."
         raise UserError("\n".join([f"Not changed: the configuration {state}", *lines])) from error
     except (ConfigError, KeyPathError) as error:
@@ -143,43 +139,50 @@ def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> 
     return told
 
 
-def validate(args: argparse.Namespace) -> int:
+def read_file() -> Snapshot:
+    """The configuration file as it is now, whether it is valid or not."""
     from openclaw.config.load import read_config
 
-    snapshot = read_config(paths.config_path(), os.environ)
-    usable = snapshot.valid and not snapshot.mistakes and not snapshot.refusals
-    if args.json:
-        found = {"issues": snapshot.issues, "refusals": snapshot.refusals, "warnings": snapshot.warnings}
-        shapes = {
-            name: [{"path": i.path, "message": i.message, "line": i.line} for i in issues]
-            for name, issues in found.items()
-        }
-        valid = snapshot.valid and not snapshot.refusals
-        print_json({"path": snapshot.path, "exists": snapshot.exists, "valid": valid, **shapes})
-        return 0 if usable else EXIT_FAILURE
-    for issue in snapshot.issues:
-        sys.stdout.write(f"error   {issue}\n")
-    for issue in snapshot.warnings:
-        sys.stdout.write(f"{'refused' if issue in snapshot.refusals else 'warning'} {issue}\n")
+    return read_config(paths.config_path(), os.environ)
+
+
+def current_config() -> Config:
+    """What the configuration file says, with defaults. Of a file that is not valid it has the keys that are right."""
+    return read_file().config
+
+
+def validate(args: argparse.Namespace) -> int:
+    snapshot = read_file()
+    found = {"issues": snapshot.issues, "refusals": snapshot.refusals, "warnings": snapshot.warnings}
+    report: dict[str, Any] = {"path": snapshot.path, "exists": snapshot.exists}
+    report["valid"] = snapshot.valid and not snapshot.refusals
+    for name, issues in found.items():
+        report[name] = [{"path": issue.path, "message": issue.message, "line": issue.line} for issue in issues]
     state = "is valid"
-    if not snapshot.valid:
+    if not snapshot.exists:
+        state = "does not exist yet"
+    elif not snapshot.valid:
         state = "is NOT valid"
     elif snapshot.refusals:
         state = "does not start a Gateway"
     elif snapshot.mistakes:
         state = "can be used, with mistakes"
-    sys.stdout.write(f"{snapshot.path} {state}.\n" if snapshot.exists else f"{snapshot.path} does not exist yet.\n")
-    return 0 if usable else EXIT_FAILURE
+    lines = [f"error   {issue}" for issue in snapshot.issues]
+    lines += [f"{'refused' if issue in snapshot.refusals else 'warning'} {issue}" for issue in snapshot.warnings]
+    answer(args, report, "\n".join([*lines, f"{snapshot.path} {state}."]))
+    return 0 if snapshot.valid and not snapshot.mistakes and not snapshot.refusals else EXIT_FAILURE
 
 
 def schema(args: argparse.Namespace) -> int:
-    from openclaw.config.jsonschema import config_schema
+    from openclaw.config.reference import config_schema
 
     print_json(config_schema())
     return 0
 
 
 def docs(args: argparse.Namespace) -> int:
+    import msgspec
+
     from openclaw.config.keypath import overlaps
     from openclaw.config.reference import all_keys, key_rows
 
@@ -188,23 +191,20 @@ def docs(args: argparse.Namespace) -> int:
     ]
     if not wanted:
         raise UserError(f"No key begins with {args.key}. `openclaw config docs` lists all of them.")
+    facts = [
+        {
+            "key": key.path,
+            "default": None if key.default is msgspec.UNSET else msgspec.to_builtins(key.default),
+            "required": key.default is msgspec.UNSET,
+            "meaning": key.meaning,
+        }
+        for key in wanted
+    ]
     if args.json:
-        print_json([_key_facts(key) for key in wanted])
+        print_json(facts)
     else:
         sys.stdout.write("\n".join(key_rows(wanted)) + "\n")
     return 0
-
-
-def _key_facts(key: KeyDoc) -> dict[str, Any]:
-    import msgspec
-
-    required = key.default is msgspec.UNSET
-    default = None if required else msgspec.to_builtins(key.default)
-    return {"key": key.path, "default": default, "required": required, "meaning": key.meaning}
-
-
-def path(args: argparse.Namespace) -> int:
-    return answer(args, {"path": paths.config_path()}, paths.config_path())
 
 
 _ACTIONS = {
@@ -242,6 +242,11 @@ _ACTIONS = {
         (Flag("key KEY", "only the keys below this one, e.g. tools.exec", nargs="?"), JSON),
         example="openclaw config docs tools.exec",
     ),
-    "path": Action("Print where the file is", path, (JSON,), example="openclaw config path"),
+    "path": report(
+        "Print where the file is",
+        lambda args: {"path": paths.config_path()},
+        show=lambda found, args: [found["path"]],
+        example="openclaw config path",
+    ),
 }
 COMMANDS = {"config": Group(_ACTIONS)}

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-TIMEOUT_MS = 30_000
 RUN_TIMEOUT_MS = 600_000
 _HINT = "`openclaw cron list --all` shows the jobs with their ids."
 _ID = Flag("id ID", "the job, as `openclaw cron list` names it", param="id")
@@ -150,9 +149,8 @@ def _moment_text(ms: Any, zone: Any) -> str:
 
     from openclaw.clock import named_zone
 
-    return datetime.fromtimestamp(ms / 1000, named_zone(zone) if isinstance(zone, str) else None).strftime(
-        "%Y-%m-%d %H:%M"
-    )
+    moment = datetime.fromtimestamp(ms / 1000, named_zone(zone) if isinstance(zone, str) else None)
+    return f"{moment:%Y-%m-%d %H:%M}"
 
 
 WIDTHS = (36, 24, 32, 16, 16, 9, 9, 16)
@@ -223,14 +221,6 @@ def _show_runs(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str
         yield f"No runs of {args.id} are kept. {_HINT}"
 
 
-def _show_run(answer: dict[str, Any], args: argparse.Namespace) -> list[str]:
-    return ["Ran." if answer.get("ran") else f"Not run: {answer.get('reason')}."]
-
-
-def _show_removed(answer: dict[str, Any], args: argparse.Namespace) -> list[str]:
-    return [f"Removed {args.id}." if answer.get("removed") else f"There is no job {args.id}. {_HINT}"]
-
-
 _JOB = (
     Flag("--description TEXT", "what the job is for"),
     Flag("--agent ID", "the agent that does it (default: the default agent)"),
@@ -262,16 +252,16 @@ _ADD = query(
     params=_new_job,
     show=_show_job,
     example="openclaw cron add --name Brief --cron '0 7 * * *' --tz Europe/Madrid --message 'Brief me on today'",
-    timeout_ms=TIMEOUT_MS,
 )
 _REMOVE = query(
     "Remove a job",
     "cron.remove",
     (_ID,),
-    show=_show_removed,
+    show=lambda answer, args: [
+        f"Removed {args.id}." if answer.get("removed") else f"There is no job {args.id}. {_HINT}"
+    ],
     failed=lambda answer, args: not answer.get("removed"),
     example="openclaw cron rm d597ad21-0c43-4c0e-9a51-6a1c8a2f6f10",
-    timeout_ms=TIMEOUT_MS,
 )
 
 
@@ -284,7 +274,6 @@ def _switch(word: str, enabled: bool) -> Any:
         show=_show_job,
         hint=_HINT,
         example=f"openclaw cron {'enable' if enabled else 'disable'} d597ad21-0c43-4c0e-9a51-6a1c8a2f6f10",
-        timeout_ms=TIMEOUT_MS,
     )
 
 
@@ -294,7 +283,6 @@ _ACTIONS = {
         "cron.status",
         show=_show_status,
         example="openclaw cron status",
-        timeout_ms=TIMEOUT_MS,
     ),
     "list": query(
         "List jobs",
@@ -302,7 +290,6 @@ _ACTIONS = {
         (Flag("--all", "also those that are switched off", param="includeDisabled"),),
         show=_show_jobs,
         example="openclaw cron list --all",
-        timeout_ms=TIMEOUT_MS,
     ),
     "add": _ADD,
     "create": _ADD,
@@ -322,7 +309,6 @@ _ACTIONS = {
         show=_show_job,
         hint=_HINT,
         example="openclaw cron edit d597ad21-0c43-4c0e-9a51-6a1c8a2f6f10 --every 1h",
-        timeout_ms=TIMEOUT_MS,
     ),
     "rm": _REMOVE,
     "remove": _REMOVE,
@@ -337,7 +323,7 @@ _ACTIONS = {
             Flag("--force", "whatever its time is (the default)"),
         ),
         params=lambda args: {"mode": "due" if args.due else "force"},
-        show=_show_run,
+        show=lambda answer, args: ["Ran." if answer.get("ran") else f"Not run: {answer.get('reason')}."],
         hint=_HINT,
         example="openclaw cron run d597ad21-0c43-4c0e-9a51-6a1c8a2f6f10",
         timeout_ms=RUN_TIMEOUT_MS,
@@ -351,7 +337,6 @@ _ACTIONS = {
         ),
         show=_show_runs,
         example="openclaw cron runs --id d597ad21-0c43-4c0e-9a51-6a1c8a2f6f10",
-        timeout_ms=TIMEOUT_MS,
     ),
 }
 COMMANDS = {"cron": Group(_ACTIONS, default="list")}

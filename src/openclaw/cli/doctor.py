@@ -5,30 +5,49 @@ Each check is a function of ``CHECKS`` that yields findings. A check only reads.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import logging
 import os
+import shutil
+import socket
 import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from openclaw import __version__, paths
+from openclaw.channels.base import Account, ChannelKind, ChannelKinds, ConfiguredKind
 from openclaw.cli import service
 from openclaw.cli import target as targets
-from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, UserError, yes
-from openclaw.cli.terminal import paint, print_json
-from openclaw.config.load import read_config
-from openclaw.printable import printable
+from openclaw.cli.client import GatewayClient
+from openclaw.cli.command import JSON, Flag, UserError, report, yes
+from openclaw.cli.config import current_config, read_file
+from openclaw.cli.offline import look_at_shared
+from openclaw.cli.terminal import paint
+from openclaw.clock import SystemClock
+from openclaw.config.agents import agent_ids, default_agent_id
+from openclaw.config.load import Snapshot, read_config
+from openclaw.config.schema import Config
+from openclaw.config.store import ConfigStore
+from openclaw.extensions.points import failed_at_start, find_extensions
+from openclaw.models.catalogue import Catalogue, UnknownModel
+from openclaw.models.keys import canonical_provider, find_source, profiles_path, provider_config, read_profile_file
+from openclaw.models.local.install import is_installed
+from openclaw.security.audit import audit, subject_of
+from openclaw.storage.base import StorageRefused
+from openclaw.storage.files.check import find_damage, narrow, repair, wide_files
+from openclaw.storage.files.newer_state import Unreadable, check_generation, missing_stores
+from openclaw.storage.files.session_store import sessions_folders
+from openclaw.storage.files.store_file import parse_store
+from openclaw.storage.inspection import MOST_COUNTED, storage_url
 from openclaw.text import counted
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-
-    from openclaw.channels.base import Account, ChannelKind
 
 Level: TypeAlias = Literal["ok", "warning", "error"]
 _COLOURS: dict[Level, str] = {"ok": "green", "warning": "yellow", "error": "red"}
@@ -49,12 +68,29 @@ class Finding(NamedTuple):
     """Whether ``--fix`` does it."""
 
 
-Check: TypeAlias = Callable[[Path], Iterator[Finding]]
-"""Looks at the state folder."""
+class Installation(NamedTuple):
+    """What the checks look at."""
+
+    state: Path
+    snapshot: Snapshot
+    deep: bool
+    """Whether to try if the servers of channels can be reached."""
+
+    @property
+    def config(self) -> Config:
+        return self.snapshot.config
+
+    @property
+    def database_url(self) -> str | None:
+        """The database that holds the sessions. None: they are in files."""
+        return storage_url(self.config, os.environ)
 
 
-def _configuration(state: Path) -> Iterator[Finding]:
-    snapshot = read_config(paths.config_path(), os.environ)
+Check: TypeAlias = Callable[[Installation], Iterator[Finding]]
+
+
+def _configuration(there: Installation) -> Iterator[Finding]:
+    snapshot = there.snapshot
     if not snapshot.exists:
         yield Finding("config", "ok", f"{snapshot.path} does not exist yet; the first start writes it")
         return
@@ -72,9 +108,8 @@ def _configuration(state: Path) -> Iterator[Finding]:
         yield Finding("config", "ok", f"{snapshot.path} is valid")
 
 
-def _state_folder(state: Path) -> Iterator[Finding]:
-    from openclaw.storage.files.permissions import wide_files
-
+def _state_folder(there: Installation) -> Iterator[Finding]:
+    state = there.state
     if not state.is_dir():
         above = next(folder for folder in state.parents if folder.is_dir())
         if os.access(above, os.W_OK | os.X_OK):
@@ -104,12 +139,10 @@ def _reopen(state: Path) -> str:
     return f"chmod 700 {state}" if mine else f"give it back to yourself: sudo chown -R {os.getuid()} {state}"
 
 
-def _disk(state: Path) -> Iterator[Finding]:
-    import shutil
-
-    place = next((folder for folder in (state, *state.parents) if folder.is_dir()), Path("/"))
+def _disk(there: Installation) -> Iterator[Finding]:
+    place = next((folder for folder in (there.state, *there.state.parents) if folder.is_dir()), Path("/"))
     free = shutil.disk_usage(place).free
-    text = f"{free / 1e9:.1f} GB are free for {state}"
+    text = f"{free / 1e9:.1f} GB are free for {there.state}"
     if free >= PLENTY_BYTES:
         yield Finding("disk", "ok", text)
         return
@@ -117,10 +150,10 @@ def _disk(state: Path) -> Iterator[Finding]:
     yield Finding("disk", "error" if free < FULL_BYTES else "warning", text, fix)
 
 
-def _leftovers(state: Path) -> Iterator[Finding]:
-    found = list(_old_temporary(state))
+def _leftovers(there: Installation) -> Iterator[Finding]:
+    found = list(_old_temporary(there.state))
     if found:
-        named = ", ".join(str(path.relative_to(state)) for path in found[:3])
+        named = ", ".join(str(path.relative_to(there.state)) for path in found[:3])
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         what = counted(len(found), "unfinished file was", "unfinished files were")
         text = f"{what} left behind by writes that were cut off: {named}{more}"
@@ -142,21 +175,16 @@ def _old_temporary(state: Path) -> Iterator[Path]:
                     yield path
 
 
-def _model(state: Path) -> Iterator[Finding]:
-    from openclaw.config import agents
-    from openclaw.models.catalogue import Catalogue, UnknownModel
-    from openclaw.models.keys import canonical_provider, find_source, profiles_path, provider_config, read_profile_file
-    from openclaw.models.local.install import is_installed
-
-    config = read_config(paths.config_path(), os.environ).config
-    agent = agents.default_agent_id(config)
+def _model(there: Installation) -> Iterator[Finding]:
+    config, state = there.config, str(there.state)
+    agent = default_agent_id(config)
     try:
-        model = Catalogue(config, os.environ, state_dir=str(state)).choose(config, agent).model
+        model = Catalogue(config, os.environ, state_dir=state).choose(config, agent).model
     except UnknownModel as error:
         yield Finding("model", "error", str(error), "openclaw models list, then openclaw models set PROVIDER/MODEL")
         return
     source = find_source(model, provider_config(config, model.provider), os.environ)
-    files = {profiles_path(config, str(state), name) for name in (agent, "main")}
+    files = {profiles_path(config, state, name) for name in (agent, "main")}
     now, provider = int(time.time() * 1000), canonical_provider(model.provider)
     stored = [
         one
@@ -164,7 +192,7 @@ def _model(state: Path) -> Iterator[Finding]:
         for one in read_profile_file(path).profiles
         if canonical_provider(one.provider) == provider
     ]
-    if model.api == "local" and not is_installed(str(state)):
+    if model.api == "local" and not is_installed(state):
         fix = "put a key such as ANTHROPIC_API_KEY into the environment, or run: openclaw models install local"
         yield Finding("model", "warning", "no model can answer yet: there is no key and no local model", fix)
     elif source.kind != "missing" or any(not one.expired(now) for one in stored):
@@ -177,18 +205,8 @@ def _model(state: Path) -> Iterator[Finding]:
         yield Finding("model", "error", f"{model.ref} would answer, and there is no key for {model.provider}", fix)
 
 
-def _database_url() -> str | None:
-    from openclaw.storage.inspection import storage_url
-
-    return storage_url(read_config(paths.config_path(), os.environ).config, os.environ)
-
-
-def _shared(state: Path) -> Iterator[Finding]:
+def _shared(there: Installation) -> Iterator[Finding]:
     """What all Gateways of an installation share: people, devices, rules, jobs, and the database if there is one."""
-    from openclaw.cli.offline import look_at_shared
-    from openclaw.storage.base import StorageRefused
-    from openclaw.storage.inspection import MOST_COUNTED
-
     # What cannot be read is a finding, so it need not be logged to the terminal too.
     logging.getLogger("openclaw").addHandler(logging.NullHandler())
     try:
@@ -197,7 +215,7 @@ def _shared(state: Path) -> Iterator[Finding]:
         yield Finding("storage", "error", f"the database (storage.url) cannot be used: {refused}", "mend storage.url")
         return
     except OSError as error:
-        if _database_url() is None:
+        if there.database_url is None:
             raise
         text = "the database (storage.url) cannot be reached, so sessions, messages, people, devices, rules and "
         text += f"jobs were not checked: {error.strerror or error}"
@@ -228,13 +246,11 @@ def _shared(state: Path) -> Iterator[Finding]:
         yield Finding("cron", "error", f"no job runs: {shared.bad_jobs}", "mend it, or put a backup in its place")
 
 
-def _sessions(state: Path) -> Iterator[Finding]:
-    from openclaw.storage.files.store_file import parse_store
-
-    if _database_url() is not None:
+def _sessions(there: Installation) -> Iterator[Finding]:
+    if there.database_url is not None:
         return  # They are in the database.
     count = 0
-    for store in sorted(state.glob("agents/*/sessions/sessions.json")):
+    for store in sorted(there.state.glob("agents/*/sessions/sessions.json")):
         try:
             values = parse_store(store.read_bytes())
         except OSError as error:
@@ -248,26 +264,23 @@ def _sessions(state: Path) -> Iterator[Finding]:
     yield Finding("sessions", "ok", f"{counted(count, 'session is', 'sessions are')} listed")
 
 
-def _generation(state: Path) -> Iterator[Finding]:
-    from openclaw.storage.files.newer_state import Unreadable, check_generation, missing_stores
-    from openclaw.storage.files.session_store import sessions_folders
-
-    folders = sessions_folders(str(state), read_config(paths.config_path(), os.environ).config.session.store)
+def _generation(there: Installation) -> Iterator[Finding]:
+    folders = sessions_folders(str(there.state), there.config.session.store)
     try:
-        check_generation(state, folders)
+        check_generation(there.state, folders)
     except Unreadable as problem:
-        fix = f"OPENCLAW_STATE_DIR={state}-imported openclaw sessions import --from {state}"
+        fix = f"OPENCLAW_STATE_DIR={there.state}-imported openclaw sessions import --from {there.state}"
         yield Finding("generation", "error", str(problem), fix)
         return
-    lost = list(missing_stores(state, folders))
+    lost = list(missing_stores(there.state, folders))
     yield from (Finding("generation", "error", text, "put the store back from a backup") for text in lost)
     if not lost:
         yield Finding("generation", "ok", "the sessions are in a form that this version opens")
 
 
-def _ledger(state: Path) -> Iterator[Finding]:
-    ledger = state / "ledger.db"
-    if _database_url() is not None:
+def _ledger(there: Installation) -> Iterator[Finding]:
+    ledger = there.state / "ledger.db"
+    if there.database_url is not None:
         return
     if not ledger.is_file():
         yield Finding("ledger", "ok", "there is no ledger yet")
@@ -282,13 +295,11 @@ def _ledger(state: Path) -> Iterator[Finding]:
     yield Finding("ledger", "ok", f"{counted(messages, 'message is', 'messages are')} in the ledger")
 
 
-def _port(state: Path) -> Iterator[Finding]:
-    import socket
-
+def _port(there: Installation) -> Iterator[Finding]:
     target = targets.resolve()
     if (pid := service.running_pid()) is not None:
         yield Finding("port", "ok", f"the Gateway runs as process {pid} on port {target.port}")
-        yield from _version(target)
+        yield _version(there, target)
         return
     lock = _last_holder()
     if lock is not None:
@@ -307,8 +318,6 @@ def _port(state: Path) -> Iterator[Finding]:
 
 def _last_holder() -> int | None:
     """The process that a lock file names and that does not hold it any more."""
-    import json
-
     try:
         pid = json.loads(Path(targets.lock_path()).read_text())["pid"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -316,25 +325,21 @@ def _last_holder() -> int | None:
     return pid if isinstance(pid, int) else None
 
 
-def _version(target: targets.Target) -> Iterator[Finding]:
-    from openclaw.cli.client import GatewayClient
-
+def _version(there: Installation, target: targets.Target) -> Finding:
     try:
         running = GatewayClient(target).call("status").get("runtimeVersion")
     except UserError as error:
         fix = "openclaw gateway restart"
-        if _database_url() is not None:
+        if there.database_url is not None:
             fix = f"make sure that the database answers (see above); if it does: {fix}"
-        yield Finding("gateway", "error", f"the Gateway does not answer: {str(error).splitlines()[0]}", fix)
-        return
+        return Finding("gateway", "error", f"the Gateway does not answer: {str(error).splitlines()[0]}", fix)
     if running != __version__:
         text = f"the Gateway that runs is version {running}, and this is {__version__}"
-        yield Finding("gateway", "warning", text, "openclaw gateway restart")
-    else:
-        yield Finding("gateway", "ok", f"the Gateway answers; version {__version__}")
+        return Finding("gateway", "warning", text, "openclaw gateway restart")
+    return Finding("gateway", "ok", f"the Gateway answers; version {__version__}")
 
 
-def _service(state: Path) -> Iterator[Finding]:
+def _service(there: Installation) -> Iterator[Finding]:
     if not os.path.exists(service.unit_path()):
         return
     issues = service.unit_issues()
@@ -344,10 +349,8 @@ def _service(state: Path) -> Iterator[Finding]:
         yield Finding("service", "ok", "the installed service starts this installation")
 
 
-def _damage(state: Path) -> Iterator[Finding]:
-    from openclaw.storage.files.check import find_damage
-
-    found = list(find_damage(state, Path(paths.config_path())))
+def _damage(there: Installation) -> Iterator[Finding]:
+    found = list(find_damage(there.state, Path(paths.config_path())))
     for damage in found:
         level = "error" if damage.lost else "warning"
         yield Finding("damage", level, damage.text, damage.fix, repairable="--fix" in damage.fix)
@@ -355,27 +358,24 @@ def _damage(state: Path) -> Iterator[Finding]:
         yield Finding("damage", "ok", "nothing is damaged or missing")
 
 
-def _security(state: Path) -> Iterator[Finding]:
-    from openclaw.cli.security import summary_line
-    from openclaw.security.audit import audit, subject_of
-
-    report = audit(subject_of(paths.config_path(), str(state), os.environ), 0)
-    text = f"security audit: {summary_line(report)}"
-    if report.summary()["critical"]:
+def _security(there: Installation) -> Iterator[Finding]:
+    found = audit(subject_of(paths.config_path(), str(there.state), os.environ), 0)
+    text = f"security audit: {' · '.join(f'{count} {severity}' for severity, count in found.summary().items())}"
+    if found.summary()["critical"]:
         yield Finding("security", "error", text, "openclaw security audit")
     else:
         yield Finding("security", "ok", text)
 
 
-def _extensions(state: Path) -> Iterator[Finding]:
-    from openclaw.extensions.loader import failed_at_start, find_extensions
-
-    config = read_config(paths.config_path(), os.environ).config
+def _extensions(there: Installation) -> Iterator[Finding]:
+    config = there.config
     if not config.plugins.entries and not config.plugins.allow and not config.plugins.load.get("paths"):
         return
-    found = {one.loaded.id: one for one in find_extensions(config, str(state))}
+    found = {one.loaded.id: one for one in find_extensions(config, str(there.state))}
     problems = {id: one.loaded.problem for id, one in found.items() if one.loaded.state == "failed"}
-    problems |= {id: why for id, why in failed_at_start(state).items() if id in found and found[id].load is not None}
+    problems |= {
+        id: why for id, why in failed_at_start(there.state).items() if id in found and found[id].load is not None
+    }
     for id, problem in problems.items():
         yield Finding(
             "plugins", "error", f"the extension {id} cannot be used: {problem}", f"openclaw plugins info {id}"
@@ -385,11 +385,9 @@ def _extensions(state: Path) -> Iterator[Finding]:
         yield Finding("plugins", "ok", f"extensions: {', '.join(used) or 'none'}")
 
 
-def _channels(state: Path, deep: bool) -> Iterator[Finding]:
-    """One line for each account. A running Gateway tells whether the platform answers; otherwise ``deep`` tries it."""
-    from openclaw.channels.kind import ChannelKinds
-
-    config = read_config(paths.config_path(), os.environ).config
+def _channels(there: Installation) -> Iterator[Finding]:
+    """One line for each account. A running Gateway tells whether the platform answers; else ``--deep`` tries it."""
+    config = there.config
     environ = {**config.env.vars, **os.environ}
     kinds = [(kind, kind.accounts(config)) for kind in ChannelKinds(environ).configured(config)]
     running = _channel_accounts() if kinds and service.running_pid() is not None else None
@@ -400,14 +398,12 @@ def _channels(state: Path, deep: bool) -> Iterator[Finding]:
             if not text and running is not None:
                 level, text, fix = _account_told(running.get(kind.id, []), account.id)
             elif not text:
-                level, text, fix = _account_server(kind, account) if deep else ("ok", "is configured", "")
+                level, text, fix = _account_server(kind, account) if there.deep else ("ok", "is configured", "")
             yield Finding("channels", level, f"{name} {text}", fix)
 
 
 def _account_state(kind: ChannelKind, account: Account) -> tuple[Level, str, str]:
     """What can be seen without asking anybody. No text: nothing is wrong so far."""
-    from openclaw.channels.kind import ConfiguredKind
-
     if not account.enabled:
         return "ok", "is switched off", ""
     if account.problem:
@@ -421,8 +417,6 @@ def _account_state(kind: ChannelKind, account: Account) -> tuple[Level, str, str
 
 
 def _channel_accounts() -> dict[str, list[dict[str, Any]]] | None:
-    from openclaw.cli.client import GatewayClient
-
     try:
         return GatewayClient(targets.resolve()).call("channels.status", {"probe": True})["channelAccounts"]
     except UserError:
@@ -442,10 +436,6 @@ def _account_told(accounts: list[dict[str, Any]], account_id: str) -> tuple[Leve
 
 
 def _account_server(kind: ChannelKind, account: Account) -> tuple[Level, str, str]:
-    import socket
-
-    from openclaw.channels.kind import ConfiguredKind
-
     server = kind.server(account) if isinstance(kind, ConfiguredKind) else None
     if server is None:
         return "ok", "is configured", ""
@@ -477,8 +467,9 @@ CHECKS: tuple[Check, ...] = (
     _service,
     _extensions,
     _security,
+    _channels,
 )
-"""In the order in which they are printed. A check of its own file is added here and imports what it needs itself."""
+"""In the order in which they are printed."""
 
 
 # Repairs
@@ -492,8 +483,6 @@ def _open_to_owner(state: Path) -> Iterator[str]:
 
 
 def _restore_configuration(state: Path) -> Iterator[str]:
-    from openclaw.config.store import ConfigStore
-
     store = ConfigStore(paths.config_path())
     store.restore_if_gone()
     store.restore_if_broken()
@@ -502,8 +491,6 @@ def _restore_configuration(state: Path) -> Iterator[str]:
 
 
 def _close_to_others(state: Path) -> Iterator[str]:
-    from openclaw.storage.files.permissions import narrow
-
     narrowed = narrow(str(state))
     if narrowed.count:
         what = counted(narrowed.count, "file or folder was", "files and folders were")
@@ -523,16 +510,10 @@ def _remove_leftovers(state: Path) -> Iterator[str]:
 
 def _repair_stores(state: Path) -> Iterator[str]:
     """Mends what a start of the Gateway would mend."""
-    import asyncio
-
-    from openclaw.clock import SystemClock
-    from openclaw.config.agents import agent_ids
-    from openclaw.storage.files.check import repair
-
     if (pid := service.running_pid()) is not None:
         yield f"Files of conversations were left to the Gateway (process {pid}), which mends them when it starts."
         return
-    config = read_config(paths.config_path(), os.environ).config
+    config = current_config()
     yield from asyncio.run(
         repair(state, SystemClock(), store_template=config.session.store, agent_ids=agent_ids(config))
     )
@@ -556,12 +537,12 @@ def _agreed(findings: list[Finding], args: argparse.Namespace) -> bool:
     if not wrong:
         return False
     for finding in wrong:
-        sys.stdout.write(f"{paint('repair', 'yellow')}  {printable(finding.text)}\n")
+        sys.stdout.write(f"{paint('repair', 'yellow')}  {finding.text}\n")
     sys.stdout.flush()
     return yes(f"Repair these {len(wrong)}?", usual=True)
 
 
-def doctor(args: argparse.Namespace) -> int:
+def doctor(args: argparse.Namespace) -> dict[str, Any]:
     state = Path(paths.state_dir())
     findings = _all_findings(state, args.deep)
     repaired: list[str] = []
@@ -570,34 +551,47 @@ def doctor(args: argparse.Namespace) -> int:
         logging.getLogger("openclaw").addHandler(logging.NullHandler())
         repaired = [sentence for repair in REPAIRS for sentence in repair(state)]
         findings = _all_findings(state, args.deep)
-    broken = any(finding.level == "error" for finding in findings)
-    if args.json:
-        shown: list[dict[str, Any]] = [
-            {name: value for name, value in finding._asdict().items() if value} for finding in findings
-        ]
-        about = {"version": __version__, "stateDir": str(state), "configPath": paths.config_path()}
-        print_json({"ok": not broken, **about, "findings": shown, **({"repaired": repaired} if args.fix else {})})
-        return EXIT_FAILURE if broken else 0
-    for sentence in repaired:
-        sys.stdout.write(f"{paint('repaired', 'green')} {printable(sentence)}\n")
-    for finding in findings:
-        sys.stdout.write(f"{paint(f'{finding.level:<8}', _COLOURS[finding.level])}{printable(finding.text)}\n")
-        if finding.fix:
-            sys.stdout.write(f"        → {printable(finding.fix)}\n")
-    sys.stdout.write(_summary(findings))
-    return EXIT_FAILURE if broken else 0
+    shown = [{name: value for name, value in finding._asdict().items() if value} for finding in findings]
+    return {
+        "ok": all(finding.level != "error" for finding in findings),
+        "version": __version__,
+        "stateDir": str(state),
+        "configPath": paths.config_path(),
+        "findings": shown,
+        **({"repaired": repaired} if args.fix else {}),
+    }
+
+
+def _show(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    for sentence in found.get("repaired", ()):
+        yield f"{paint('repaired', 'green')} {sentence}"
+    for finding in found["findings"]:
+        level = finding["level"]
+        yield f"{paint(f'{level:<8}', _COLOURS[level])}{finding['text']}"
+        if finding.get("fix"):
+            yield f"        → {finding['fix']}"
+    levels = [finding["level"] for finding in found["findings"]]
+    errors, warnings = levels.count("error"), levels.count("warning")
+    if not errors and not warnings:
+        yield ""
+        yield "All is well."
+        return
+    mended = sum(finding.get("repairable", False) for finding in found["findings"])
+    hint = f" `openclaw doctor --fix` repairs {mended} of them." if mended else ""
+    yield ""
+    yield f"{counted(errors, 'error', 'errors')}, {counted(warnings, 'warning', 'warnings')}.{hint}"
 
 
 def _all_findings(state: Path, deep: bool) -> list[Finding]:
-    checks = (*CHECKS, lambda state: _channels(state, deep))
-    return [finding for check in checks for finding in _findings(check, state)]
+    there = Installation(state, read_file(), deep)
+    return [finding for check in CHECKS for finding in _findings(check, there)]
 
 
-def _findings(check: Check, state: Path) -> Iterator[Finding]:
+def _findings(check: Check, there: Installation) -> Iterator[Finding]:
     """What a check finds. What it cannot look at, because a file is broken or closed, is a finding too."""
-    name = getattr(check, "__name__", "channels").strip("_<>").replace("lambda", "channels")
+    name, state = check.__name__.strip("_"), there.state
     try:
-        yield from check(state)
+        yield from check(there)
     except UserError as problem:
         first = str(problem).splitlines()[0]
         yield Finding(name, "warning", f"{name} was not checked: {first}", "mend what is named above first")
@@ -606,17 +600,8 @@ def _findings(check: Check, state: Path) -> Iterator[Finding]:
         yield Finding(name, "error", text, _reopen(state) if state.is_dir() else "look at its owner and its rights")
 
 
-def _summary(findings: list[Finding]) -> str:
-    errors, warnings = (sum(finding.level == level for finding in findings) for level in ("error", "warning"))
-    if not errors and not warnings:
-        return "\nAll is well.\n"
-    mended = sum(finding.repairable for finding in findings)
-    hint = f" `openclaw doctor --fix` repairs {mended} of them." if mended else ""
-    return f"\n{counted(errors, 'error', 'errors')}, {counted(warnings, 'warning', 'warnings')}.{hint}\n"
-
-
 COMMANDS = {
-    "doctor": Action(
+    "doctor": report(
         "Check the configuration, keys, files and port, say what is wrong and what to do, and repair it",
         doctor,
         (
@@ -633,6 +618,8 @@ COMMANDS = {
             "--fix shows a person what it would repair and asks first; what it replaces is kept beside the new "
             "file."
         ),
+        show=_show,
+        failed=lambda found, args: not found["ok"],
         example="openclaw doctor --fix",
     )
 }

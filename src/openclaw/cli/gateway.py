@@ -10,7 +10,7 @@ from openclaw import paths
 from openclaw.cli import service
 from openclaw.cli import target as targets
 from openclaw.cli.client import GatewayClient, from_args
-from openclaw.cli.command import CLIENT, EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer, query
+from openclaw.cli.command import CLIENT, EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer, query, report
 from openclaw.cli.status import health_query
 from openclaw.cli.terminal import note, print_json
 
@@ -37,9 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
         use_dev_profile()
     if args.env_file:
-        from openclaw.cli.service import use_env
-
-        use_env(args.env_file, os.environ)
+        service.use_env(args.env_file, os.environ)
     import gc
 
     # The start makes almost no garbage, and looking for it takes a tenth of the start's time.
@@ -91,8 +89,6 @@ def _start(args: argparse.Namespace, client: GatewayClient) -> int:
 
 
 def stop(args: argparse.Namespace) -> int:
-    if service.manages_gateway():
-        service.must("stop", service.unit_name())
     pid = service.stop()
     text = f"Gateway stopped (process {pid})." if pid else "No Gateway is running."
     return answer(args, {"ok": True, "stopped": pid is not None, "pid": pid}, text)
@@ -108,34 +104,29 @@ def restart(args: argparse.Namespace) -> int:
     return _start(args, GatewayClient(targets.resolve()))
 
 
-def status(args: argparse.Namespace) -> int:
+def _show_status(report: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    unit, gateway, runtime = report["service"], report["gateway"], report["service"]["runtime"]
+    yield f"Service: {unit['label']} ({'installed' if unit['loaded'] else 'not installed'})"
+    yield f"Process: {runtime['status']} ({runtime['detail']})"
+    yield f"Gateway: {gateway['probeUrl']} (bind {gateway['bindMode']}, from {gateway['portSource']})"
+    if gateway.get("tlsFingerprint"):
+        yield f"TLS fingerprint (SHA-256): {gateway['tlsFingerprint']}"
+    yield f"Config: {report['config']['cli']['path']}"
+    yield from (f"Service file: {issue}" for issue in unit["configAudit"]["issues"])
+    if (rpc := report["rpc"]) is not None:
+        yield "Answers: yes" if rpc["ok"] else f"Answers: no. {rpc['error']}"
+
+
+def _is_down(report: dict[str, Any], args: argparse.Namespace) -> bool:
+    rpc = report["rpc"]
+    return report["service"]["runtime"]["status"] != "running" if rpc is None else not rpc["ok"]
+
+
+def _status(args: argparse.Namespace) -> dict[str, Any]:
     client = from_args(args, live=True)
-    report = _status_report(client, probe=not args.no_probe)
-    rpc, runtime = report["rpc"], report["service"]["runtime"]
-    if args.json:
-        print_json(report)
-    else:
-        lines = [
-            f"Service: {service.unit_name()} ({'installed' if report['service']['loaded'] else 'not installed'})",
-            f"Process: {runtime['status']} ({runtime['detail']})",
-            f"Gateway: {client.target.url} (bind {report['gateway']['bindMode']}, from {client.target.source})",
-            *([f"TLS fingerprint (SHA-256): {client.target.fingerprint}"] if client.target.fingerprint else []),
-            f"Config: {report['config']['cli']['path']}",
-            *(f"Service file: {issue}" for issue in report["service"]["configAudit"]["issues"]),
-        ]
-        if rpc is not None:
-            lines.append("Answers: yes" if rpc["ok"] else f"Answers: no. {rpc['error']}")
-        sys.stdout.write("\n".join(lines) + "\n")
-    if rpc is None:
-        return 0 if runtime["status"] == "running" else EXIT_FAILURE
-    return 0 if rpc["ok"] else EXIT_FAILURE
-
-
-def _status_report(client: GatewayClient, *, probe: bool) -> dict[str, Any]:
-    target = client.target
-    rpc: dict[str, Any] | None = None
-    if probe:
-        rpc = {"ok": True, "url": target.url}
+    target, rpc = client.target, None
+    if not args.no_probe:
+        rpc: dict[str, Any] | None = {"ok": True, "url": target.url}
         try:
             client.call("health")
         except UserError as error:
@@ -190,14 +181,6 @@ def call(args: argparse.Namespace) -> int:
     return 0
 
 
-def install(args: argparse.Namespace) -> int:
-    return service.install(args, "gateway", ["--port", str(args.port)] if args.port is not None else [])
-
-
-def uninstall(args: argparse.Namespace) -> int:
-    return service.uninstall(args, "gateway")
-
-
 def _show_cost(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
     yield f"Usage cost ({found['days']} days)"
     yield f"Total: {_cost(found['totals'])}"
@@ -249,10 +232,12 @@ _ACTIONS = {
         about="Only the process that holds the lock of the state folder is signalled. If none runs, that is no error.",
     ),
     "restart": Action("Stop and start again", restart, (_PORT, JSON), example="openclaw gateway restart"),
-    "status": Action(
+    "status": report(
         "Is it installed, running, answering?",
-        status,
+        _status,
         (Flag("--no-probe", "do not ask the Gateway itself"), *CLIENT),
+        show=_show_status,
+        failed=_is_down,
         example="openclaw gateway status --json",
     ),
     "call": Action(
@@ -276,7 +261,7 @@ _ACTIONS = {
     ),
     "install": Action(
         "Install the Gateway as a systemd user service",
-        install,
+        lambda args: service.install(args, "gateway", ["--port", str(args.port)] if args.port is not None else []),
         (Flag("--force", "replace an installed service"), _PORT, JSON),
         about=(
             "On Linux it is a systemd user service, on macOS an agent of launchd. The service finds its keys in "
@@ -285,6 +270,11 @@ _ACTIONS = {
         ),
         example="openclaw gateway install",
     ),
-    "uninstall": Action("Remove the service", uninstall, (JSON,), example="openclaw gateway uninstall"),
+    "uninstall": Action(
+        "Remove the service",
+        lambda args: service.uninstall(args, "gateway"),
+        (JSON,),
+        example="openclaw gateway uninstall",
+    ),
 }
 COMMANDS = {"gateway": Group(_ACTIONS, default="run")}

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NamedTuple
 
 from openclaw import __version__, paths
 from openclaw.cli import service
-from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer, yes
+from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer, report, yes
 from openclaw.cli.terminal import note, paint, print_json, working
-from openclaw.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 NAME = "openclaw"
@@ -32,12 +32,11 @@ WORKSPACES = ("workspace",)
 """How the folders begin in which agents keep their files."""
 
 
-class PlannedStep:
+class PlannedStep(NamedTuple):
     """One thing to be done. ``run`` returns a sentence that says what was done."""
 
-    def __init__(self, text: str, run: Callable[[], str]) -> None:
-        self.text = text
-        self.run = run
+    text: str
+    run: Callable[[], str]
 
 
 def install_method(prefix: str, package: str) -> str:
@@ -68,13 +67,12 @@ def _method(args: argparse.Namespace) -> str:
 # Update
 
 
-class InstalledFrom:
+class InstalledFrom(NamedTuple):
     """Where this program came from: a folder, a repository, a file, or else an index that knows it by its name."""
 
-    def __init__(self, folder: str = "", repository: str = "", file: str = "") -> None:
-        self.folder = folder
-        self.repository = repository
-        self.file = file
+    folder: str = ""
+    repository: str = ""
+    file: str = ""
 
 
 def installed_from(direct_url: str | None) -> InstalledFrom:
@@ -223,8 +221,7 @@ def update(args: argparse.Namespace) -> int:
         newer, told = newer_version(method, source)
     about: dict[str, Any] = {"method": method, "version": __version__, "newer": newer, "told": told}
     if newer is False and not args.force:
-        note_text = f"{told} Nothing was done."
-        return answer(args, {"ok": True, "dryRun": args.dry_run, **about, "steps": []}, note_text)
+        return answer(args, {"ok": True, "dryRun": args.dry_run, **about, "steps": []}, f"{told} Nothing was done.")
     commands = update_commands(method, sys.executable, _checkout(), source)
     steps = [PlannedStep(" ".join(words), _command(words)) for words in commands]
     if service.running_pid() is not None:
@@ -259,14 +256,15 @@ def _command(words: list[str]) -> Callable[[], str]:
 def uninstall(args: argparse.Namespace) -> int:
     everything = args.all
     chosen = any((args.service, args.state, args.workspace, args.app, everything))
-    with_service, with_app = (
-        (args.service or args.app or everything, args.app or everything) if chosen else (True, True)
-    )
+    with_app = args.app or everything or not chosen
+    with_service = args.service or with_app
     state, steps = paths.state_dir(), list[PlannedStep]()
     if (pid := service.running_pid()) is not None:
         steps.append(PlannedStep(f"stop the Gateway (process {pid})", _stop))
     if with_service and service.is_installed():
-        steps.append(PlannedStep(f"remove the service {service.service_file()}", _remove_service))
+        steps.append(
+            PlannedStep(f"remove the service {service.service_file()}", lambda: f"Removed {service.remove()}.")
+        )
     doomed = _doomed(state, with_state=args.state or everything, with_workspace=args.workspace or everything)
     if doomed and _wants_backup(args):
         steps.append(PlannedStep(f"make a backup of {state} in {state}-backups", _backup))
@@ -321,20 +319,8 @@ def _wants_backup(args: argparse.Namespace) -> bool:
 
 
 def _stop() -> str:
-    if service.manages_gateway():
-        service.must("stop", service.unit_name())
     service.stop()
     return "the Gateway was stopped"
-
-
-def _remove_service() -> str:
-    import argparse
-    import contextlib
-    import io
-
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        service.uninstall(argparse.Namespace(json=False), "gateway")
-    return said.getvalue().strip()
 
 
 def _backup() -> str:
@@ -370,13 +356,16 @@ def _delete(path: str) -> Callable[[], str]:
 # Extras
 
 
-def list_extras(args: argparse.Namespace) -> int:
+def _extras(args: argparse.Namespace) -> dict[str, Any]:
     from openclaw.python_packages import extras, has_extra, requirements_of
 
-    found = [(name, has_extra(name), requirements_of(name)) for name in extras()]
-    rows = [{"name": name, "installed": there, "libraries": libraries} for name, there, libraries in found]
-    lines = [f"{name:<10} {'installed' if there else '-':<10} {', '.join(needs)}" for name, there, needs in found]
-    return answer(args, {"extras": rows}, "\n".join(lines))
+    rows = [{"name": one, "installed": has_extra(one), "libraries": requirements_of(one)} for one in extras()]
+    return {"extras": rows}
+
+
+def _show_extras(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    for row in found["extras"]:
+        yield f"{row['name']:<10} {'installed' if row['installed'] else '-':<10} {', '.join(row['libraries'])}"
 
 
 def add_extra(args: argparse.Namespace) -> int:
@@ -420,7 +409,7 @@ def _carry_out(args: argparse.Namespace, head: str, steps: list[PlannedStep], ab
         return 0
     if not args.json:
         lines = [head, *(f"  {number}. {text}" for number, text in enumerate(plan, 1))]
-        sys.stdout.write(printable("\n".join(lines)) + "\n")
+        sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
     if args.dry_run:
         return 0
@@ -436,7 +425,7 @@ def _carry_out(args: argparse.Namespace, head: str, steps: list[PlannedStep], ab
     for step in steps:
         done.append(step.run())
         if not args.json:
-            sys.stdout.write(f"{paint('✓', 'green')} {printable(done[-1])}\n")
+            sys.stdout.write(f"{paint('✓', 'green')} {done[-1]}\n")
             sys.stdout.flush()
     if args.json:
         print_json({"ok": True, **about, "steps": plan, "done": done})
@@ -450,8 +439,8 @@ _PLAN = (
     JSON,
 )
 _EXTRAS = {
-    "list": Action(
-        "List what can be added, and whether it is there", list_extras, (JSON,), example="openclaw extras list"
+    "list": report(
+        "List what can be added, and whether it is there", _extras, show=_show_extras, example="openclaw extras list"
     ),
     "add": Action(
         "Install the libraries of an extra where this program runs",

@@ -11,7 +11,6 @@ from openclaw import paths
 from openclaw.cli.client import Unreachable, from_args
 from openclaw.cli.command import GATEWAY, Action, Flag, UserError
 from openclaw.cli.terminal import note, paint, print_json
-from openclaw.printable import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def _show(page: dict[str, Any], wanted: Wanted, *, as_json: bool) -> None:
         if as_json:
             _emit({"type": "log", **record, "raw": raw} if record else {"type": "raw", "raw": raw})
         else:
-            sys.stdout.write((_text(record) if record else printable(raw)) + "\n")
+            sys.stdout.write((_text(record) if record else raw) + "\n")
     sys.stdout.flush()
 
 
@@ -150,8 +149,8 @@ def _text(record: dict[str, Any]) -> str:
     text = str(record["message"]).replace("\n", " ⏎ ")
     state = (record.get("fields") or {}).get("state")
     colour = "red" if level in ("error", "fatal") else "green" if state == "answered" else None
-    text = paint(printable(text), colour) if colour else printable(text)
-    return f"{_clock(record.get('time'))} {shown} {printable(subsystem)}{text}"
+    text = paint(text, colour) if colour else text
+    return f"{_clock(record.get('time'))} {shown} {subsystem}{text}"
 
 
 def _clock(time: Any) -> str:

@@ -24,7 +24,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("gateway", "gateway", "Run, start, stop or query the Gateway"),
     ("sessions", "sessions", "List conversations with their model and tokens"),
     ("why", "why", "Tell what became of a message and why"),
-    ("context", "context", "Show what the model was sent, and why it knew or forgot something"),
+    ("context", "why", "Show what the model was sent, and why it knew or forgot something"),
     ("status", "status", "Show the Gateway, its model, channels and recent sessions"),
     ("health", "status", "Ask the Gateway whether it is well"),
     ("doctor", "doctor", "Check the configuration, keys, files and port, and repair what is wrong"),
@@ -34,20 +34,20 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("memory", "memory", "Show and search what the agent wrote down"),
     ("cron", "cron", "Schedule jobs and reminders, and see how they went"),
     ("system", "system", "Tell the agent something, and look after its heartbeats"),
-    ("skills", "skills", "List the agent's skills and what they lack"),
+    ("skills", "extensions", "List the agent's skills and what they lack"),
     ("config", "config", "Read and change openclaw.json"),
     ("channels", "channels", "Show the chat platforms and whether they are connected"),
-    ("cluster", "cluster", "Show the Gateways that share one database"),
-    ("outbox", "outbox", "Show replies that wait for their delivery, try them again or drop them"),
+    ("cluster", "storage", "Show the Gateways that share one database"),
+    ("outbox", "message", "Show replies that wait for their delivery, try them again or drop them"),
     ("devices", "pairing", "Approve, reject, revoke or remove paired devices"),
     ("nodes", "nodes", "Show nodes, let them in and run commands on them"),
-    ("node", "node", "Run this machine as a node of a Gateway"),
+    ("node", "nodes", "Run this machine as a node of a Gateway"),
     ("pairing", "pairing", "Let people in who wrote on a channel"),
     ("approvals", "approvals", "Show and edit which commands may run without a question"),
     ("browser", "browser", "Look at and drive the browser that the agent uses"),
     ("sandbox", "sandbox", "Show the sandboxes of sessions, and make one anew"),
-    ("plugins", "plugins", "List the extensions, whether they are loaded and what they add"),
-    ("mcp", "mcp", "Show the MCP servers whose tools the agents use, or be one for other agents"),
+    ("plugins", "extensions", "List the extensions, whether they are loaded and what they add"),
+    ("mcp", "extensions", "Show the MCP servers whose tools the agents use, or be one for other agents"),
     ("backup", "backup", "Make, check and restore backups of everything the Gateway keeps"),
     ("storage", "storage", "Copy everything from files to a PostgreSQL database, or back"),
     ("logs", "logs", "Show what the Gateway does, live with -f"),
@@ -189,8 +189,7 @@ def _report(error: Exception, *, as_json: bool) -> int:
     """Says what went wrong. A command reports in JSON by itself; one that does not exist cannot."""
     from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, UserError, explained, failure
     from openclaw.cli.terminal import note, print_json
-    from openclaw.printable import printable
-    from openclaw.url_text import redact_urls
+    from openclaw.text import printable, redact_urls
 
     sys.stdout.flush()
     error = explained(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from openclaw.cli.command import Flag, Group, query
 from openclaw.cli.terminal import CountedWork, note, paint, working
-from openclaw.printable import printable
 from openclaw.text import shortened
 
 TYPE_CHECKING = False
@@ -60,8 +59,8 @@ def _show_index(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[st
 def _show_found(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
     for found in answer.get("results") or []:
         where = f"{found.get('path')}#L{found.get('startLine')}-L{found.get('endLine')}"
-        yield paint(printable(where), "bold") + f"  {found.get('score')}"
-        yield "  " + shortened(printable(" ".join(str(found.get("snippet")).split())), SNIPPET_WIDTH)
+        yield paint(where, "bold") + f"  {found.get('score')}"
+        yield "  " + shortened(str(found.get("snippet")), SNIPPET_WIDTH)
     if not answer.get("results"):
         yield "Nothing found."
     _note_fallback(answer)
@@ -78,7 +77,7 @@ def _embedder(answer: dict[str, Any]) -> str:
 def _note_fallback(answer: dict[str, Any]) -> None:
     """Says on stderr why the configured embeddings were not used."""
     if fallback := answer.get("fallback"):
-        note(printable(f"Embeddings of {fallback.get('from')} not used: {fallback.get('reason')}"))
+        note(f"Embeddings of {fallback.get('from')} not used: {fallback.get('reason')}")
 
 
 _AGENT = Flag("--agent ID", "whose memory (default: the default agent's)", param="agentId")
@@ -111,7 +110,6 @@ _ACTIONS = {
         ),
         params=lambda args: {"query": " ".join(args.query)},
         show=_show_found,
-        painted=True,
         timeout_ms=SLOW_MS,
         example="openclaw memory search green shed",
     ),

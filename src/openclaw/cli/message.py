@@ -1,4 +1,7 @@
-"""``openclaw message send`` and ``openclaw agent``: send one message to the agent and print the reply."""
+"""``openclaw message send`` and ``openclaw agent``: send one message to the agent and print the reply.
+
+``openclaw outbox``: the replies that wait for their delivery, and those that were given up.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ import sys
 
 from openclaw.cli import service
 from openclaw.cli.client import GatewayClient, new_id
-from openclaw.cli.command import EXIT_USAGE, GATEWAY, JSON, TIMEOUT_MS, Action, Flag, Group, UserError, answer
-from openclaw.cli.session_names import check_agent, find_session, given_key, session_key
+from openclaw.cli.command import EXIT_USAGE, GATEWAY, JSON, TIMEOUT_MS, Action, Flag, Group, UserError, answer, query
+from openclaw.cli.target import check_agent, find_session, given_key, session_key
 from openclaw.cli.terminal import note, print_json
 from openclaw.cli.turn import Turn, reply_texts, run_turn
+from openclaw.text import clipped, counted, duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
     from typing import Any
 
 RUN_TIMEOUT_S = 600
@@ -25,6 +30,7 @@ MAX_IMAGE_BYTES = 5_000_000
 MAX_TEXT_BYTES = 4 * (MAX_CHARS + 2)
 """The bytes to read of a file: enough to see that its text is too long."""
 _IMAGE_SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
+OUTBOX_WIDTH = 60
 
 
 def send(args: argparse.Namespace) -> int:
@@ -215,6 +221,27 @@ def _block(path: str, text: str) -> str:
     return f"{label}:\n{fence}\n{text}{newline}{fence}"
 
 
+def _show_outbox(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    if not payload["parts"]:
+        yield "Nothing waits, and nothing was given up." if args.state == "open" else "None."
+        return
+    for part in payload["parts"]:
+        age = duration(max(0, payload["ts"] - part["createdAt"]))
+        text = " ".join(part["text"].split()) or (f"[{part['media']} files]" if part["media"] else f"[{part['act']}]")
+        place = f"{part['id']:>5}  {part['state']:<8} {part['channel']} to {part['to']}"
+        yield f"{place}, {age} old: {clipped(text, OUTBOX_WIDTH)}"
+        if part["error"]:
+            yield f"       {part['error']}"
+    if any(part["state"] == "dead" for part in payload["parts"]):
+        yield "Given up: `openclaw outbox retry ID` tries again, `openclaw why <message>` tells more."
+
+
+def _choice(args: argparse.Namespace) -> dict[str, Any]:
+    if bool(args.ids) == args.all:
+        raise UserError("name the parts by their numbers (see `openclaw outbox`), or give --all")
+    return {"all": True} if args.all else {"ids": args.ids}
+
+
 _SEND = Action(
     "Send one message to the agent (or, with --target, to a channel) and print the reply",
     send,
@@ -267,4 +294,40 @@ _AGENT = Action(
     ),
     example='openclaw agent --agent main --message "What did we decide yesterday?"',
 )
-COMMANDS = {"message": Group({"send": _SEND}), "agent": _AGENT}
+_CHOICE = (Flag("ids", "numbers of parts", nargs="*", type=int, metavar="ID"), Flag("--all", "every one"))
+_OUTBOX = {
+    "list": query(
+        "Show what waits for its delivery and what was given up",
+        "outbox.list",
+        (
+            Flag(
+                "--state",
+                "which ones (default: open, which are those that wait or were given up)",
+                choices=("open", "waiting", "dead", "sent"),
+                default="open",
+                param="state",
+            ),
+            Flag("--channel NAME", "of this channel only", param="channel"),
+            Flag("--limit N", "at most so many", type=int, default=100, param="limit"),
+        ),
+        show=_show_outbox,
+        example="openclaw outbox list --state dead",
+    ),
+    "retry": query(
+        "Try parts anew that were given up",
+        "outbox.retry",
+        _CHOICE,
+        params=_choice,
+        show=lambda payload, _: [f"{counted(payload['retried'], 'part', 'parts')} will be tried again."],
+        example="openclaw outbox retry 17",
+    ),
+    "drop": query(
+        "Give up parts that wait",
+        "outbox.drop",
+        _CHOICE,
+        params=_choice,
+        show=lambda payload, _: [f"{counted(payload['dropped'], 'part', 'parts')} will not be sent."],
+        example="openclaw outbox drop --all",
+    ),
+}
+COMMANDS = {"message": Group({"send": _SEND}), "agent": _AGENT, "outbox": Group(_OUTBOX, default="list")}

@@ -1,4 +1,7 @@
-"""``openclaw models``: lists models, shows or sets the one that answers, stores keys and tries them."""
+"""``openclaw models``: which model answers and why, which there are, their keys, and those that run on this computer.
+
+The keys that count are the Gateway's. A key that only this terminal has is told and can be stored for the Gateway.
+"""
 
 from __future__ import annotations
 
@@ -6,52 +9,57 @@ import os
 import sys
 
 from openclaw import paths
-from openclaw.cli.client import from_args
-from openclaw.cli.command import CLIENT, GATEWAY, JSON, Action, Flag, Group, UserError, answer, yes
-from openclaw.cli.local_models import install, list_local, refresh_gateway, remove
-from openclaw.cli.terminal import note, paint, print_json
-from openclaw.printable import printable
+from openclaw.cli.client import GatewayClient, from_args
+from openclaw.cli.command import (
+    CLIENT,
+    JSON,
+    Action,
+    Flag,
+    Group,
+    UserError,
+    answer,
+    choose,
+    nearest,
+    report,
+    secret,
+    yes,
+)
+from openclaw.cli.config import change_config, changed, current_config, read_file
+from openclaw.cli.terminal import note, paint, show_progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
     from typing import Any
 
     from openclaw.config.schema import Config
     from openclaw.models.base import Model
+    from openclaw.models.local.install import Download
 
 ON_THIS_MACHINE = ("local", "ollama", "lmstudio", "llamacpp", "vllm")
 EXPIRES_SOON_MS = 24 * 3_600_000
 """``--check`` warns this long before a credential expires."""
+DEMO = "local/smollm2-135m-instruct"
+DEMO_NAMES = ("local", "demo", "smollm2-135m-instruct", DEMO)
+BAR_WIDTH = 30
+LONG_LABEL = 36
+"""A label of this length says why it waits, and leaves no room for the bar."""
 
 
-def list_models(args: argparse.Namespace) -> int:
+def _listed(args: argparse.Namespace) -> dict[str, Any]:
     if args.local and not args.provider:
-        return list_local(args)
-    client = from_args(args)
-    listed = client.call("models.list").get("models") or []
-    defaults = client.call("sessions.list", {"limit": 1}).get("defaults") or {}
-    default = f"{defaults.get('modelProvider')}/{defaults.get('model')}"
-    rows = [_row(model, default) for model in listed]
-    rows = [row for row in rows if not args.provider or row["key"].startswith(f"{args.provider}/")]
-    rows = [row for row in rows if not args.local or row["local"]]
-    rows = [row for row in rows if args.all or row["available"] is not False]
-    if args.json:
-        print_json({"count": len(rows), "models": rows})
-    elif args.plain:
-        sys.stdout.write("".join(f"{printable(row['key'])}\n" for row in rows))
+        rows = local_rows()
     else:
-        # The name is last and whole, so that it can be given to `models set` and the rest fits 80 characters with it.
-        for row in rows:
-            window = f"{row['contextWindow'] // 1000}k" if isinstance(row["contextWindow"], int) else "?"
-            default = "*" if "default" in row["tags"] else " "
-            sees = "+image" if "image" in row["input"] else ""
-            thinks = "reasoning" if "reasoning" in row["tags"] else ""
-            line = f"{default} {window:>6}  {'text' + sees:<11} {thinks:<10} {row['key']}"
-            sys.stdout.write(printable(line) + "\n")
-        if any("default" in row["tags"] for row in rows):
-            note("* answers unless a session says otherwise")
-    return 0
+        client = from_args(args)
+        listed = client.call("models.list").get("models") or []
+        defaults = client.call("sessions.list", {"limit": 1}).get("defaults") or {}
+        default = f"{defaults.get('modelProvider')}/{defaults.get('model')}"
+        rows = [_row(model, default) for model in listed]
+        rows = [row for row in rows if not args.provider or row["key"].startswith(f"{args.provider}/")]
+        rows = [row for row in rows if not args.local or row["local"]]
+        rows = [row for row in rows if args.all or row["available"] is not False]
+    return {"count": len(rows), "models": rows}
 
 
 def _row(model: dict[str, Any], default: str) -> dict[str, Any]:
@@ -70,64 +78,80 @@ def _row(model: dict[str, Any], default: str) -> dict[str, Any]:
     }
 
 
+def _show_list(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    rows = found["models"]
+    if args.plain:
+        yield from (row["key"] for row in rows)
+    elif args.local and not args.provider:
+        yield from _show_local(rows)
+    else:
+        # The name is last and whole, so that it can be given to `models set` and the rest fits 80 characters with it.
+        for row in rows:
+            window = f"{row['contextWindow'] // 1000}k" if isinstance(row["contextWindow"], int) else "?"
+            default = "*" if "default" in row["tags"] else " "
+            sees = "+image" if "image" in row["input"] else ""
+            thinks = "reasoning" if "reasoning" in row["tags"] else ""
+            yield f"{default} {window:>6}  {'text' + sees:<11} {thinks:<10} {row['key']}"
+        if any("default" in row["tags"] for row in rows):
+            note("* answers unless a session says otherwise")
+
+
 def status(args: argparse.Namespace) -> int:
-    report = model_report(args.agent)
+    found = model_report(args.agent)
     if args.check:
-        return report["auth"]["check"]
+        return found["auth"]["check"]
     client = from_args(args)
     running = client.alive()
     told: dict[str, Any] = {}
     if running:
         told = client.call("models.status", {"refresh": True, **({"agentId": args.agent} if args.agent else {})})
-        report |= {"resolvedDefault": told["defaultModel"] or report["resolvedDefault"], "why": told["why"]}
-    report["gateway"] = told if running else None
-    report["notInGateway"] = unknown_to_gateway(told) if running and client.target.local else []
+        found |= {"resolvedDefault": told["defaultModel"] or found["resolvedDefault"], "why": told["why"]}
+    found["gateway"] = told if running else None
+    found["notInGateway"] = unknown_to_gateway(told) if running and client.target.local else []
     if args.probe or args.probe_provider:
-        report["probe"] = _probe(args, running)
-    if args.json:
-        print_json(report)
-    elif args.plain:
-        sys.stdout.write(f"{report['resolvedDefault']}\n")
-    else:
-        sys.stdout.write("\n".join(_status_lines(report)) + "\n")
-        if sys.stdin.isatty() and sys.stdout.isatty():
-            offer_keys(report["notInGateway"])
-    failed = [row for row in report.get("probe", ()) if not row["ok"]]
-    return 1 if failed else 0
+        # The Gateway tries its keys, because its keys count.
+        if not running:
+            raise UserError("No Gateway is running, and its keys are the ones to try: openclaw gateway start")
+        wanted = {"timeoutMs": args.probe_timeout, "provider": args.probe_provider, "agentId": args.agent}
+        given = {name: value for name, value in wanted.items() if value}
+        found["probe"] = client.call("models.probe", given, timeout_ms=args.probe_timeout * 4)["results"]
+    answer(args, found, found["resolvedDefault"] if args.plain else "\n".join(_status_lines(found)))
+    if not args.json and not args.plain and sys.stdin.isatty() and sys.stdout.isatty():
+        offer_keys(found["notInGateway"])
+    return 0 if all(row["ok"] for row in found.get("probe", ())) else 1
 
 
-def _probe(args: argparse.Namespace, running: bool) -> list[dict[str, Any]]:
-    """Has the Gateway try its keys, because its keys count. Without a Gateway this is not possible."""
-    if not running:
-        raise UserError("No Gateway is running, and its keys are the ones to try: openclaw gateway start")
-    params = {"timeoutMs": args.probe_timeout, **({"provider": args.probe_provider} if args.probe_provider else {})}
-    params |= {"agentId": args.agent} if args.agent else {}
-    return from_args(args).call("models.probe", params, timeout_ms=args.probe_timeout * 4)["results"]
+def _status_lines(found: dict[str, Any]) -> list[str]:
+    from openclaw.models.errors import failure_words
+    from openclaw.text import duration
 
-
-def _status_lines(report: dict[str, Any]) -> list[str]:
-    """The report for people. Names from outside are made safe for the terminal."""
-    here = "the Gateway" if report["gateway"] else "a Gateway started from here (none is running)"
+    here = "the Gateway" if found["gateway"] else "a Gateway started from here (none is running)"
     lines = [
-        f"Default model of {here}: {report['resolvedDefault']}",
-        f"Why: {report['why']}",
-        f"Fallbacks: {', '.join(report['fallbacks']) or 'none'}",
-        f"Image model: {', '.join([report['imageModel'] or 'none', *report['imageFallbacks']])}",
-        *_rest_lines(report["auth"]["unusableProfiles"]),
-        f"Aliases: {', '.join(f'{alias} = {name}' for alias, name in report['aliases'].items()) or 'none'}",
-        f"Local model: {'installed' if report['localInstalled'] else 'not here (openclaw models install)'}",
-        f"Config: {report['configPath']}",
+        f"Default model of {here}: {found['resolvedDefault']}",
+        f"Why: {found['why']}",
+        f"Fallbacks: {', '.join(found['fallbacks']) or 'none'}",
+        f"Image model: {', '.join([found['imageModel'] or 'none', *found['imageFallbacks']])}",
+        *(
+            f"Resting: {row['profileId']}{' for ' + row['model'] if row['model'] else ''}: "
+            f"{failure_words(row['failure'])}; used again in {duration(row['remainingMs'])}"
+            for row in found["auth"]["unusableProfiles"]
+        ),
+        f"Aliases: {', '.join(f'{alias} = {name}' for alias, name in found['aliases'].items()) or 'none'}",
+        f"Local model: {'installed' if found['localInstalled'] else 'not here (openclaw models install)'}",
+        f"Config: {found['configPath']}",
     ]
-    lines = [printable(line) for line in lines]
-    for row in (report["gateway"] or {}).get("providers", ()):
+    for row in (found["gateway"] or {}).get("providers", ()):
         keys = ", ".join(_key_words(key) for key in row["keys"])
-        lines.append(printable(f"Key for {row['label']}: {keys}"))
-    for row in report.get("probe", ()):
+        lines.append(f"Key for {row['label']}: {keys}")
+    for row in found.get("probe", ()):
         verdict = paint("works", "green") if row["ok"] else paint("does not work", "red")
         detail = f"{row.get('durationMs', 0) / 1000:.1f} s" if row["ok"] else row.get("error") or row.get("kind")
-        lines.append(printable(f"{row['model']} with {row['key']['id']}: ") + verdict + printable(f" ({detail})"))
-    for offer in report["notInGateway"]:
-        lines.append(printable(_offer_words(offer)))
+        lines.append(f"{row['model']} with {row['key']['id']}: " + verdict + f" ({detail})")
+    for offer in found["notInGateway"]:
+        lines.append(
+            f"{offer['variable']} is set in this terminal, but the Gateway was started without it. Store it: "
+            f"openclaw models auth add --provider {offer['provider']} --from-env {offer['variable']}"
+        )
     return lines
 
 
@@ -137,72 +161,36 @@ def _key_words(key: dict[str, Any]) -> str:
     return f"{words.get(source, source)}{f' ({where})' if where else ''}"
 
 
-def unknown_to_gateway(told: dict[str, Any]) -> list[dict[str, str]]:
-    """The keys in this terminal's environment that the Gateway does not have, because it was started without them.
+def model_report(agent: str | None) -> dict[str, Any]:
+    import asyncio
 
-    ``told`` is the answer of ``models.status``. A provider whose key the Gateway has from elsewhere is left out.
-    """
-    from openclaw.models.catalogue_data import PROVIDERS
-
-    supplied = {row["provider"] for row in told.get("providers", ()) if _has_key(row)}
-    offers: list[dict[str, str]] = []
-    for name, facts in PROVIDERS.items():
-        variable = next((one for one in facts.key_env if os.environ.get(one, "").strip()), None)
-        if variable and facts.default_model and name not in supplied and variable not in told.get("variables", ()):
-            offers.append({"provider": name, "label": facts.label, "variable": variable})
-    return offers
-
-
-def _has_key(row: dict[str, Any]) -> bool:
-    return any(key["source"] not in ("unneeded", "missing") for key in row["keys"])
-
-
-def _offer_words(offer: dict[str, str]) -> str:
-    return (
-        f"{offer['variable']} is set in this terminal, but the Gateway was started without it. Store it: "
-        f"openclaw models auth add --provider {offer['provider']} --from-env {offer['variable']}"
-    )
-
-
-def offer_keys(offers: list[dict[str, str]]) -> bool:
-    """Asks the person at the terminal whether to give the Gateway the keys that it lacks. True: it got one."""
-    stored = False
-    for offer in offers:
-        question = f"The Gateway does not have your {offer['label']} key ({offer['variable']}). Store it for it?"
-        if yes(question, usual=True):
-            note(keep_key(offer["provider"], os.environ[offer["variable"]].strip()))
-            stored = True
-    return stored
-
-
-def keep_key(provider: str, key: str, *, agent: str | None = None, profile: str = "") -> str:
-    """Stores a key where the Gateway finds it, tells the Gateway, and returns a sentence about it."""
     from openclaw.config import agents
-    from openclaw.config.load import read_config
-    from openclaw.models.cooldowns import UnreadableProfiles
-    from openclaw.models.keys import is_key, profiles_path, store_key
+    from openclaw.models.catalogue import Catalogue, UnknownModel, find_models
+    from openclaw.models.local.install import is_installed
 
-    if not is_key(key):
-        raise UserError("That is not a key: it is empty, or has blanks or characters that no key has.")
-    config = read_config(paths.config_path(), os.environ).config
-    path = profiles_path(config, paths.state_dir(), agent or agents.default_agent_id(config))
+    config = current_config()
+    agent_id = agent or agents.default_agent_id(config)
+    found = asyncio.run(find_models(os.environ))
+    catalogue = Catalogue(config, os.environ, found=found)
     try:
-        name = store_key(path, provider, key, profile)
-    except (OSError, UnreadableProfiles) as error:
-        raise UserError(f"The key was not stored: {error}") from error
-    default = refresh_gateway().get("defaultModel")
-    return f"Stored as {name} in {path} (only you can read it)." + (f" {default} answers." if default else "")
-
-
-def _rest_lines(resting: list[dict[str, Any]]) -> list[str]:
-    from openclaw.models.errors import failure_words
-    from openclaw.text import duration
-
-    return [
-        f"Resting: {row['profileId']}{' for ' + row['model'] if row['model'] else ''}: "
-        f"{failure_words(row['failure'])}; used again in {duration(row['remainingMs'])}"
-        for row in resting
-    ]
+        choice = catalogue.choose(config, agent_id)
+    except UnknownModel as error:
+        raise UserError(str(error)) from error
+    images = agents.image_models(config)
+    return {
+        "configPath": paths.config_path(),
+        "agentDir": paths.agent_dir(paths.state_dir(), agent_id),
+        "defaultModel": agents.primary_model(config, agent_id),
+        "resolvedDefault": choice.model.ref,
+        "why": choice.why,
+        "fallbacks": agents.fallback_models(config, agent_id),
+        "imageModel": next(iter(images), None),
+        "imageFallbacks": images[1:],
+        "allowed": list(config.agents.defaults.models),
+        "auth": _auth_report(config, agent_id, choice.model),
+        "aliases": dict(agents.model_aliases(config)),
+        "localInstalled": is_installed(paths.state_dir()),
+    }
 
 
 def _auth_report(config: Config, agent_id: str, model: Model) -> dict[str, Any]:
@@ -245,52 +233,71 @@ def _auth_report(config: Config, agent_id: str, model: Model) -> dict[str, Any]:
     }
 
 
-def model_report(agent: str | None) -> dict[str, Any]:
-    import asyncio
+def unknown_to_gateway(told: dict[str, Any]) -> list[dict[str, str]]:
+    """The keys in this terminal's environment that the Gateway does not have, because it was started without them.
 
-    from openclaw.config import agents
-    from openclaw.config.load import read_config
-    from openclaw.models.catalogue import Catalogue, UnknownModel
-    from openclaw.models.detect import find_models
-    from openclaw.models.local.install import is_installed
+    ``told`` is the answer of ``models.status``. A provider whose key the Gateway has from elsewhere is left out.
+    """
+    from openclaw.models.catalogue_data import PROVIDERS
 
-    config = read_config(paths.config_path(), os.environ).config
-    agent_id = agent or agents.default_agent_id(config)
-    found = asyncio.run(find_models(os.environ))
-    catalogue = Catalogue(config, os.environ, found=found)
-    try:
-        choice = catalogue.choose(config, agent_id)
-    except UnknownModel as error:
-        raise UserError(str(error)) from error
-    images = agents.image_models(config)
-    return {
-        "configPath": paths.config_path(),
-        "agentDir": paths.agent_dir(paths.state_dir(), agent_id),
-        "defaultModel": agents.primary_model(config, agent_id),
-        "resolvedDefault": choice.model.ref,
-        "why": choice.why,
-        "fallbacks": agents.fallback_models(config, agent_id),
-        "imageModel": next(iter(images), None),
-        "imageFallbacks": images[1:],
-        "allowed": list(config.agents.defaults.models),
-        "auth": _auth_report(config, agent_id, choice.model),
-        "aliases": dict(agents.model_aliases(config)),
-        "localInstalled": is_installed(paths.state_dir()),
+    supplied = {
+        row["provider"]
+        for row in told.get("providers", ())
+        if any(key["source"] not in ("unneeded", "missing") for key in row["keys"])
     }
+    offers: list[dict[str, str]] = []
+    for name, facts in PROVIDERS.items():
+        variable = next((one for one in facts.key_env if os.environ.get(one, "").strip()), None)
+        if variable and facts.default_model and name not in supplied and variable not in told.get("variables", ()):
+            offers.append({"provider": name, "label": facts.label, "variable": variable})
+    return offers
 
 
-def set_(args: argparse.Namespace) -> int:
-    """Sets the default model and leaves configured fallbacks as they are."""
-    return _set_primary(args, "model", "Default model")
+def offer_keys(offers: list[dict[str, str]]) -> None:
+    """Asks the person at the terminal whether to give the Gateway the keys that it lacks."""
+    for offer in offers:
+        question = f"The Gateway does not have your {offer['label']} key ({offer['variable']}). Store it for it?"
+        if yes(question, usual=True):
+            note(keep_key(offer["provider"], os.environ[offer["variable"]].strip()))
 
 
-def set_image(args: argparse.Namespace) -> int:
-    return _set_primary(args, "imageModel", "Image model")
+def _profiles_file(agent: str | None) -> str:
+    """The file with the stored keys of an agent, or of the default agent."""
+    from openclaw.config.agents import default_agent_id
+    from openclaw.models.keys import profiles_path
+
+    config = current_config()
+    return profiles_path(config, paths.state_dir(), agent or default_agent_id(config))
+
+
+def keep_key(provider: str, key: str, *, agent: str | None = None, profile: str = "") -> str:
+    """Stores a key where the Gateway finds it, tells the Gateway, and returns a sentence about it."""
+    from openclaw.models.keys import UnreadableProfiles, is_key, store_key
+
+    if not is_key(key):
+        raise UserError("That is not a key: it is empty, or has blanks or characters that no key has.")
+    path = _profiles_file(agent)
+    try:
+        name = store_key(path, provider, key, profile)
+    except (OSError, UnreadableProfiles) as error:
+        raise UserError(f"The key was not stored: {error}") from error
+    default = refresh_gateway().get("defaultModel")
+    return f"Stored as {name} in {path} (only you can read it)." + (f" {default} answers." if default else "")
+
+
+def refresh_gateway() -> dict[str, Any]:
+    """Asks a running Gateway to look at its models and keys again, and returns what it uses. Empty: none runs."""
+    from openclaw.cli.target import resolve
+
+    client = GatewayClient(resolve())
+    try:
+        return client.call("models.status", {"refresh": True}) if client.alive() else {}
+    except UserError:
+        return {}
 
 
 def _set_primary(args: argparse.Namespace, key: str, what: str) -> int:
-    from openclaw.cli.config import change_config, changed
-
+    """Sets the first model and leaves configured fallbacks as they are."""
     ref, setting = _known(args.model), _setting(key)
     path = f"agents.defaults.{key}.primary" if isinstance(setting, dict) else f"agents.defaults.{key}"
     warnings = change_config(lambda store: store.set_path(path, ref))
@@ -299,59 +306,39 @@ def _set_primary(args: argparse.Namespace, key: str, what: str) -> int:
 
 def _known(name: str) -> str:
     """The full name of a model. Raises ``UserError`` if there is none of this name."""
-    from openclaw.config.load import read_config
     from openclaw.models.catalogue import Catalogue, UnknownModel
 
     try:
-        return Catalogue(read_config(paths.config_path(), os.environ).config, os.environ).resolve(name).ref
+        return Catalogue(current_config(), os.environ).resolve(name).ref
     except UnknownModel as error:
         raise UserError(str(error)) from error
 
 
 def _setting(key: str) -> Any:
     """``agents.defaults.model`` or ``agents.defaults.imageModel`` as the config file has it."""
-    from openclaw.config.load import read_config
-
-    merged = read_config(paths.config_path(), os.environ).merged
-    return ((merged.get("agents") or {}).get("defaults") or {}).get(key)
-
-
-def fallbacks(args: argparse.Namespace) -> int:
-    return _fallbacks(args, "model")
-
-
-def image_fallbacks(args: argparse.Namespace) -> int:
-    return _fallbacks(args, "imageModel")
+    return ((read_file().merged.get("agents") or {}).get("defaults") or {}).get(key)
 
 
 def _fallbacks(args: argparse.Namespace, key: str) -> int:
     """Lists or changes the models that are asked when the first one fails."""
-    from openclaw.cli.config import change_config
-
     setting = _setting(key)
     listed: list[str] = list((setting.get("fallbacks") or []) if isinstance(setting, dict) else [])
     if args.what in ("add", "remove") and not args.model:
         raise UserError(f"Name the model to {args.what}: provider/model, or an alias.")
     if args.what == "list":
-        if args.json:
-            print_json({"fallbacks": listed})
-        else:
-            sys.stdout.write("".join(f"{printable(name)}\n" for name in listed) or "No fallbacks.\n")
-        return 0
+        return answer(args, {"fallbacks": listed}, "\n".join(listed) or "No fallbacks.")
+    wanted: list[str] = []
     if args.what == "add":
-        ref = _known(args.model)
-        changed = [*listed, *([ref] if ref not in listed else [])]
+        wanted = list(dict.fromkeys([*listed, _known(args.model)]))
     elif args.what == "remove":
         gone = args.model if args.model in listed else _known(args.model)
         if gone not in listed:
             raise UserError(f"{gone} is not among the fallbacks: {', '.join(listed) or 'there are none'}.")
-        changed = [name for name in listed if name != gone]
-    else:
-        changed = []
+        wanted = [name for name in listed if name != gone]
     primary = setting.get("primary") if isinstance(setting, dict) else setting
-    value = {**({"primary": primary} if primary else {}), "fallbacks": changed}
+    value = {**({"primary": primary} if primary else {}), "fallbacks": wanted}
     change_config(lambda store: store.set_path(f"agents.defaults.{key}", value))
-    return answer(args, {"fallbacks": changed}, f"Fallbacks: {', '.join(changed) or 'none'}", sys.stderr)
+    return answer(args, {"fallbacks": wanted}, f"Fallbacks: {', '.join(wanted) or 'none'}", sys.stderr)
 
 
 def auth(args: argparse.Namespace) -> int:
@@ -376,9 +363,7 @@ def _add_key(args: argparse.Namespace) -> int:
         if not key:
             raise UserError(f"The environment variable {args.from_env} is not set here.")
     elif sys.stdin.isatty():
-        import getpass
-
-        key = getpass.getpass(f"Key for {label} (it is not shown): ").strip()
+        key = secret(f"Key for {label} (it is not shown)")
     else:
         key = sys.stdin.readline().strip()
     told = keep_key(provider, key, agent=args.agent, profile=args.profile or "")
@@ -386,55 +371,212 @@ def _add_key(args: argparse.Namespace) -> int:
 
 
 def _remove_key(args: argparse.Namespace) -> int:
-    from openclaw.config import agents
-    from openclaw.config.load import read_config
-    from openclaw.models.keys import canonical_provider, forget_key, profiles_path
+    from openclaw.models.keys import canonical_provider, forget_key
 
-    config = read_config(paths.config_path(), os.environ).config
-    path = profiles_path(config, paths.state_dir(), args.agent or agents.default_agent_id(config))
     name = args.profile or f"{canonical_provider(args.provider)}:default"
-    removed = forget_key(path, name)
+    removed = forget_key(_profiles_file(args.agent), name)
     refresh_gateway()
     told = f"The key {name} is forgotten." if removed else f"There is no stored key {name}."
     return answer(args, {"ok": True, "profile": name, "removed": removed}, told)
 
 
 def _auth_order(args: argparse.Namespace) -> int:
-    from openclaw.config import agents
-    from openclaw.config.load import read_config
-    from openclaw.models.cooldowns import UnreadableProfiles, edit_profiles
-    from openclaw.models.keys import canonical_provider, profiles_path, read_profile_file
+    from openclaw.models.keys import UnreadableProfiles, canonical_provider, edit_profiles, read_profile_file
 
-    config = read_config(paths.config_path(), os.environ).config
-    path = profiles_path(config, paths.state_dir(), args.agent or agents.default_agent_id(config))
-    provider, file = canonical_provider(args.provider), read_profile_file(path)
+    path, provider = _profiles_file(args.agent), canonical_provider(args.provider)
+    file, facts = read_profile_file(path), {"provider": provider, "storePath": path}
     if args.action == "get":
-        order = file.order.get(provider) or list(config.auth.order.get(provider, []))
-        if args.json:
-            print_json({"provider": provider, "storePath": path, "order": order or None})
-        else:
-            sys.stdout.write("".join(f"{printable(name)}\n" for name in order) or "No order is set.\n")
-        return 0
-    stored = [one.id for one in file.profiles if canonical_provider(one.provider) == provider]
+        order = file.order.get(provider) or list(current_config().auth.order.get(provider, []))
+        return answer(args, {**facts, "order": order or None}, "\n".join(order) or "No order is set.")
+    order = list(dict.fromkeys(args.profiles)) if args.action == "set" else []
     if args.action == "set":
-        if not args.profiles:
+        stored = [one.id for one in file.profiles if canonical_provider(one.provider) == provider]
+        if not order:
             raise UserError("Name the credentials in the order in which they are to be used.")
-        if unknown := [name for name in args.profiles if name not in stored]:
+        if unknown := [name for name in order if name not in stored]:
             there = ", ".join(stored) or "none"
             raise UserError(f"Not stored for {provider}: {', '.join(unknown)}. Stored: {there}.")
 
     def change(document: dict[str, Any]) -> None:
-        order = document.get("order")
-        kept = {name: ids for name, ids in order.items() if name != provider} if isinstance(order, dict) else {}
-        document["order"] = {**kept, provider: list(dict.fromkeys(args.profiles))} if args.action == "set" else kept
+        before = document.get("order")
+        kept = {name: ids for name, ids in before.items() if name != provider} if isinstance(before, dict) else {}
+        document["order"] = {**kept, provider: order} if order else kept
 
     try:
         edit_profiles(path, change)
     except (OSError, UnreadableProfiles) as error:
         raise UserError(f"Not changed: {error}") from error
-    order = list(dict.fromkeys(args.profiles)) if args.action == "set" else []
-    report = {"provider": provider, "storePath": path, "order": order or None}
-    return answer(args, report, f"Order of {provider}: {', '.join(order) or 'none'}", sys.stderr)
+    told = f"Order of {provider}: {', '.join(order) or 'none'}"
+    return answer(args, {**facts, "order": order or None}, told, sys.stderr)
+
+
+# Models that run on this computer
+
+
+def local_rows() -> list[dict[str, Any]]:
+    """What runs here, what a server on this computer has, and what can be fetched. It needs no Gateway."""
+    import asyncio
+
+    from openclaw.models.catalogue import find_models
+    from openclaw.models.catalogue_data import local_model
+    from openclaw.models.local.install import DOWNLOADS, WEIGHTS_BYTES, is_installed
+
+    state, demo = paths.state_dir(), local_model()
+    known = [(one.model(state), one.about, one.size, one.is_installed(state)) for one in DOWNLOADS]
+    known.append((demo, "a demo for a first try", WEIGHTS_BYTES, is_installed(state)))
+    known += [(model, f"served at {model.base_url}", 0, True) for model in asyncio.run(find_models(os.environ))]
+    return [
+        {
+            "key": model.ref,
+            "name": model.name,
+            "input": list(model.input),
+            "contextWindow": model.context_window,
+            "local": True,
+            "available": here,
+            "tools": model.tools,
+            "size": size,
+            "about": about,
+            "tags": ["reasoning"] if model.reasoning else [],
+            "missing": not here,
+        }
+        for model, about, size, here in known
+    ]
+
+
+def _show_local(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        size = f"{row['size'] / 1e9:.1f} GB" if row["size"] else ""
+        state = "installed" if row["available"] else "not installed"
+        yield f"{row['key']:<28} {size:>7}  {state:<14} {row['about']}".rstrip()
+    if not all(row["available"] for row in rows):
+        note("Install one: openclaw models install qwen3-0.6b")
+
+
+def install(args: argparse.Namespace) -> int:
+    name = args.name
+    if name is None:
+        if args.json or not sys.stdin.isatty():
+            rows = local_rows()
+            return answer(args, {"count": len(rows), "models": rows}, "\n".join(_show_local(rows)))
+        if (chosen := choose_download()) is None:
+            return 0
+        name = chosen.id
+    demo = name.lower() in DEMO_NAMES
+    if demo and args.if_needed and not _needs_demo():
+        return 0
+    ref, path = fetched(name)
+    if demo:
+        return answer(args, {"ok": True, "model": ref, "path": path}, path)
+    default = str(refresh_gateway().get("defaultModel") or model_report(None)["resolvedDefault"])
+    note(f"{ref} answers from now on." if default == ref else f"{ref} is installed. Use it: openclaw models set {ref}")
+    return answer(args, {"ok": True, "model": ref, "path": path, "default": default}, path)
+
+
+def _needs_demo() -> bool:
+    """Whether the demo model would answer and is not here. Says which model answers otherwise."""
+    found = model_report(None)
+    if found["resolvedDefault"] != DEMO:
+        note(f"Model: {found['resolvedDefault']} ({found['why']})")
+        return False
+    note("No model key and no local server was found: the small demo model will answer.")
+    return not found["localInstalled"]
+
+
+def fetched(name: str) -> tuple[str, str]:
+    """Installs the model that a person names, with a progress bar. Returns its full name and the path of its file."""
+    from openclaw.models.local.install import InstallError, install_download, install_local
+
+    bar, state = Progress(), paths.state_dir()
+    try:
+        if name.lower() in DEMO_NAMES:
+            return DEMO, install_local(bar, state_dir=state)
+        wanted = named_download(name)
+        return wanted.ref, install_download(wanted, bar, state_dir=state, environ=os.environ)
+    except InstallError as error:
+        raise UserError(str(error)) from error
+    except KeyboardInterrupt:
+        bar.end()
+        if name.lower() not in DEMO_NAMES:
+            note(f"Stopped. What has come is kept: `openclaw models install {name}` goes on.")
+        raise
+    finally:
+        bar.end()
+
+
+def named_download(name: str) -> Download:
+    """The model of the list that a person means. Raises ``UserError`` if there is none."""
+    from openclaw.models.local.install import DOWNLOADS, find_download
+
+    wanted = find_download(name)
+    if wanted is None:
+        names = [one.id for one in DOWNLOADS]
+        guess = nearest(name, names)
+        hint = f"Did you mean {guess}?" if guess else f"There are: {', '.join(names)}, and local (a small demo)."
+        raise UserError(f"There is no model {name!r} to install. {hint}")
+    return wanted
+
+
+def choose_download() -> Download | None:
+    """Lets a person choose a model. None: they want none."""
+    from openclaw.models.local.install import DOWNLOADS, fitting
+
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        memory = 4_000_000_000
+    best, rows = fitting(memory), list[str]()
+    for one in DOWNLOADS:
+        fits = " (fits this computer)" if one is best else ""
+        here = ", installed" if one.is_installed(paths.state_dir()) else ""
+        rows.append(f"{one.name}, {one.size / 1e9:.1f} GB: {one.about}{fits}{here}")
+    picked = choose("Which one?", [*rows, "None of them"], DOWNLOADS.index(best))
+    return DOWNLOADS[picked] if picked < len(DOWNLOADS) else None
+
+
+def remove(args: argparse.Namespace) -> int:
+    """Deletes the file of a model. It can be fetched again."""
+    from openclaw.models.local.install import remove_download, weights_path
+
+    if args.name.lower() in DEMO_NAMES:
+        path, name = weights_path(paths.state_dir()), "The demo model"
+        removed = os.path.exists(path)
+        if removed:
+            os.unlink(path)
+    else:
+        wanted = named_download(args.name)
+        name, removed = wanted.name, remove_download(wanted, paths.state_dir())
+    told = f"{name} is gone from this computer." if removed else f"{name} was not installed."
+    refresh_gateway()
+    return answer(args, {"ok": True, "removed": removed}, told)
+
+
+class Progress:
+    """Shows progress: a bar on a terminal, one line per step elsewhere."""
+
+    def __init__(self) -> None:
+        self._label = ""
+        self._open = False
+
+    def __call__(self, label: str, done: int | None, total: int | None) -> None:
+        if not sys.stderr.isatty():
+            if label != self._label:
+                note(label)
+        else:
+            if label != self._label:
+                self.end()
+            bar = "…"
+            if done is not None and total:
+                filled = min(BAR_WIDTH, done * BAR_WIDTH // total)
+                graph = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] " if len(label) < LONG_LABEL else ""
+                bar = f"{graph}{done // 1_000_000}/{total // 1_000_000} MB"
+            show_progress(label, bar)
+            self._open = True
+        self._label = label
+
+    def end(self) -> None:
+        if self._open:
+            sys.stderr.write("\n")
+            self._open = False
 
 
 _FALLBACK_FLAGS = (
@@ -443,9 +585,9 @@ _FALLBACK_FLAGS = (
     JSON,
 )
 _ACTIONS = {
-    "list": Action(
+    "list": report(
         "List the models the Gateway knows",
-        list_models,
+        _listed,
         (
             Flag("--all", "also models that have no key yet"),
             Flag("--provider NAME", "only models of this provider"),
@@ -453,6 +595,7 @@ _ACTIONS = {
             Flag("--plain", "only the names"),
             *CLIENT,
         ),
+        show=_show_list,
         example="openclaw models list --json",
     ),
     "status": Action(
@@ -465,32 +608,31 @@ _ACTIONS = {
             Flag("--probe", "have the Gateway try each of its keys with one real message"),
             Flag("--probe-provider NAME", "try only the keys of this provider"),
             Flag("--probe-timeout MS", "milliseconds for each try (60000)", type=int, default=60_000),
-            JSON,
-            *GATEWAY,
+            *CLIENT,
         ),
         example="openclaw models status --probe",
     ),
     "set": Action(
         "Choose the default model",
-        set_,
+        lambda args: _set_primary(args, "model", "Default model"),
         (Flag("model MODEL", "provider/model, or an alias"), JSON),
         example="openclaw models set anthropic/claude-sonnet-4-5",
     ),
     "set-image": Action(
         "Choose the model for pictures that the default model cannot see",
-        set_image,
+        lambda args: _set_primary(args, "imageModel", "Image model"),
         (Flag("model MODEL", "provider/model, or an alias"), JSON),
         example="openclaw models set-image google/gemini-3.5-flash",
     ),
     "fallbacks": Action(
         "The models that are asked when the default model fails",
-        fallbacks,
+        lambda args: _fallbacks(args, "model"),
         _FALLBACK_FLAGS,
         example="openclaw models fallbacks add openai/gpt-5.4",
     ),
     "image-fallbacks": Action(
         "The models that are asked when the image model fails",
-        image_fallbacks,
+        lambda args: _fallbacks(args, "imageModel"),
         _FALLBACK_FLAGS,
         example="openclaw models image-fallbacks list",
     ),

@@ -1,30 +1,51 @@
-"""``openclaw nodes``: look at the nodes of the Gateway, let them in, and have them carry out commands."""
+"""``openclaw nodes``: look at the nodes of the Gateway, let them in, and have them carry out commands.
+
+``openclaw node``: run this machine as a node of a Gateway, here or elsewhere.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 
+from openclaw import paths
+from openclaw.cli import service
 from openclaw.cli.client import GatewayClient, GatewayError, from_args, new_id
-from openclaw.cli.command import CLIENT, EXIT_FAILURE, EXIT_USAGE, Action, Flag, Group, UserError, answer, query
+from openclaw.cli.command import (
+    CLIENT,
+    EXIT_FAILURE,
+    EXIT_USAGE,
+    JSON,
+    Action,
+    Flag,
+    Group,
+    UserError,
+    answer,
+    query,
+    report,
+)
+from openclaw.cli.config import read_file
+from openclaw.cli.target import resolve, running_gateway
 from openclaw.cli.terminal import note, print_json
-from openclaw.printable import printable
-from openclaw.text import age, shortened
+from openclaw.text import age, redact_urls, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
     from typing import Any
+
+    from openclaw.node.host import GatewayAddress, NodeHost, NodeIdentity
+    from openclaw.tools.exec.settings import ExecSettings
 
 INVOKE_MS = 30_000
 COMMAND_MS = 600_000
 GRACE_MS = 10_000
 APPROVAL_MS = 120_000
 APPROVAL_REQUIRED = "SYSTEM_RUN_DENIED: approval required"
-_NODE = Flag("--node NODE", "the node: its name, its id, or how the id begins", param="nodeId", required=True)
-_REQUEST = Flag("request REQUEST", "id of the request, as `openclaw nodes pending` shows it")
 
 
 def _show_nodes(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
@@ -34,10 +55,8 @@ def _show_nodes(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[st
         paired = "paired" if node.get("paired") else "not paired"
         since = node.get("connectedAtMs")
         for_how_long = f" {age(time.time() * 1000 - since)}" if node.get("connected") and since else ""
-        name, platform = (
-            shortened(str(node.get("displayName") or "unnamed")),
-            shortened(str(node.get("platform") or "?")),
-        )
+        name = shortened(str(node.get("displayName") or "unnamed"))
+        platform = shortened(str(node.get("platform") or "?"))
         yield f"{name}  {str(node['nodeId'])[:12]}  {platform}  {state}{for_how_long}, {paired}"
         if node.get("commands"):
             yield f"  {', '.join(node['commands'])}"
@@ -59,60 +78,51 @@ def _show_node(node: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
         yield f"{name}: {json.dumps(shown) if isinstance(shown, dict) else shown}"
 
 
-# Letting nodes in
-
-
-def _waiting(gateway: GatewayClient) -> list[dict[str, Any]]:
-    """Both kinds of requests: of nodes that want to connect, and of programs that ask for a node."""
+def _waiting(gateway: GatewayClient) -> dict[str, list[dict[str, Any]]]:
+    """The requests of nodes that want to connect (``device``), and of programs that ask for a node (``node``)."""
     asked: list[dict[str, Any]] = gateway.call("node.pair.list", {})["pending"]
     devices: list[dict[str, Any]] = gateway.call("device.pair.list", {})["pending"]
-    return [*(d for d in devices if "node" in (d.get("roles") or [d.get("role")])), *asked]
+    return {"device": [one for one in devices if "node" in (one.get("roles") or [one.get("role")])], "node": asked}
 
 
-def pending(args: argparse.Namespace) -> int:
-    found = _waiting(from_args(args))
-    lines = list[str]()
-    for request in found:
+def _pending(args: argparse.Namespace) -> dict[str, Any]:
+    waiting = _waiting(from_args(args))
+    return {"pending": [*waiting["device"], *waiting["node"]]}
+
+
+def _show_pending(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    for request in found["pending"]:
         name, platform, ip = (str(request.get(field) or "") for field in ("displayName", "platform", "remoteIp"))
         words = [str(request["requestId"]), shortened(name or "unnamed"), shortened(platform or "?")]
         words += [shortened(ip or "this machine"), age(time.time() * 1000 - request["ts"]) if request.get("ts") else ""]
-        lines.append("  ".join(words).rstrip())
-    return answer(args, {"pending": found}, "\n".join(lines) or "No node waits to be let in.")
+        yield "  ".join(words).rstrip()
+    if not found["pending"]:
+        yield "No node waits to be let in."
 
 
-def _decide(decision: str, said: str) -> Any:
+def _decide(decision: str, said: str) -> Callable[[argparse.Namespace], int]:
     def run(args: argparse.Namespace) -> int:
         gateway = from_args(args)
-        ids = [str(request["requestId"]) for request in _waiting(gateway)]
-        meant = [id for id in ids if id.startswith(args.request)]
+        families = {str(one["requestId"]): name for name, some in _waiting(gateway).items() for one in some}
+        meant = [id for id in families if id.startswith(args.request)]
         if len(meant) != 1:
             which = "Several requests begin" if meant else "No request begins"
             raise UserError(f"{which} with {args.request!r}. `openclaw nodes pending` shows them.")
-        devices = {str(request["requestId"]) for request in gateway.call("device.pair.list", {})["pending"]}
-        family = "device" if meant[0] in devices else "node"
-        payload = gateway.call(f"{family}.pair.{decision}", {"requestId": meant[0]})
+        payload = gateway.call(f"{families[meant[0]]}.pair.{decision}", {"requestId": meant[0]})
         return answer(args, payload, f"{said} {meant[0]}.")
 
     return run
 
 
-# Commands
-
-
-def _params(args: argparse.Namespace) -> dict[str, Any]:
-    try:
-        given = json.loads(args.params) if args.params else None
-    except ValueError as error:
-        raise UserError(f"--params is no valid JSON: {error}", EXIT_USAGE) from None
-    timeout: int = args.invoke_timeout
-    wanted = {"command": args.command, "timeoutMs": timeout, "idempotencyKey": args.idempotency_key or new_id()}
-    return wanted if given is None else {**wanted, "params": given}
-
-
 def invoke(args: argparse.Namespace) -> int:
     """Has a node carry out a command and prints what it answers."""
-    params = {"nodeId": args.node, **_params(args)}
-    payload = from_args(args).call("node.invoke", params, args.invoke_timeout + GRACE_MS)
+    wanted = {"nodeId": args.node, "command": args.command, "timeoutMs": args.invoke_timeout}
+    wanted["idempotencyKey"] = args.idempotency_key or new_id()
+    try:
+        wanted |= {"params": json.loads(args.params)} if args.params else {}
+    except ValueError as error:
+        raise UserError(f"--params is no valid JSON: {error}", EXIT_USAGE) from None
+    payload = from_args(args).call("node.invoke", wanted, args.invoke_timeout + GRACE_MS)
     return answer(args, payload, json.dumps(payload.get("payload"), indent=2, ensure_ascii=False))
 
 
@@ -137,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(payload)
     else:
         shown = f"{payload.get('stdout') or ''}{payload.get('stderr') or ''}{payload.get('error') or ''}"
-        sys.stdout.write(printable(shown) + ("" if not shown or shown.endswith("\n") else "\n"))
+        sys.stdout.write(shown + ("" if not shown or shown.endswith("\n") else "\n"))
     if payload.get("timedOut"):
         note(f"The command was ended after {args.command_timeout} ms.")
     code = payload.get("exitCode")
@@ -154,7 +164,7 @@ def _run(gateway: GatewayClient, args: argparse.Namespace, wanted: dict[str, Any
 def _approved(gateway: GatewayClient, args: argparse.Namespace, text: str) -> dict[str, Any]:
     """Asks a person and waits for the answer."""
     id = new_id()
-    note(printable(f"The node asks first. Waiting for an answer: /approve {id[:8]} allow-once in a chat."))
+    note(f"The node asks first. Waiting for an answer: /approve {id[:8]} allow-once in a chat.")
     request = {"id": id, "command": text, "host": "node", "node": args.node, "timeoutMs": APPROVAL_MS}
     decided = gateway.call("exec.approval.request", request, APPROVAL_MS + GRACE_MS)
     if decided.get("decision") not in ("allow-once", "allow-always"):
@@ -162,24 +172,187 @@ def _approved(gateway: GatewayClient, args: argparse.Namespace, text: str) -> di
     return {"approved": True, "approvalDecision": decided["decision"]}
 
 
-_LIST = query(
-    "List the nodes",
-    "node.list",
-    (Flag("--connected", "only nodes that are connected"),),
-    shape=_connected_only,
-    show=_show_nodes,
-    example="openclaw nodes list --connected",
-)
-_ACTIONS = {
-    "list": _LIST,
-    "status": query(
-        "The same as list",
+def _list(help: str, example: str) -> Action:
+    return query(
+        help,
         "node.list",
         (Flag("--connected", "only nodes that are connected"),),
         shape=_connected_only,
         show=_show_nodes,
-        example="openclaw nodes status",
-    ),
+        example=example,
+    )
+
+
+# This machine as a node
+
+
+def run_node(args: argparse.Namespace) -> int:
+    import asyncio
+    import logging
+
+    from openclaw.clock import SystemClock
+    from openclaw.node.host import NodeCommands, NodeHost
+
+    class Shown(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return redact_urls(super().format(record))
+
+    told = logging.StreamHandler(sys.stderr)
+    told.setFormatter(Shown("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("openclaw.node")
+    logger.addHandler(told)
+    logger.setLevel(logging.INFO)
+    clock = SystemClock()
+    identity, name, address = _identified(args)
+    commands = NodeCommands(paths.state_dir(), _exec_settings(), clock, os.environ)
+    platform, path = os.uname().sysname.lower(), os.environ.get("PATH")
+    host = NodeHost(address, identity, commands, clock, display_name=name, platform=platform, path_env=path)
+    return asyncio.run(_serve(host))
+
+
+async def _serve(host: NodeHost) -> int:
+    """Serves until a signal says stop. Commands that run then are ended."""
+    import asyncio
+    import signal
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    serving = asyncio.create_task(host.run())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    return 0 if stop.is_set() else 1
+
+
+def _identified(args: argparse.Namespace) -> tuple[NodeIdentity, str, GatewayAddress]:
+    """Who this node is, what it is called and whom it serves. Name and address are kept for the next start.
+
+    Secrets are not kept; the device gets a token of its own.
+    """
+    from openclaw.clock import SystemClock
+    from openclaw.node.host import BadIdentity, NodeIdentity, write_object
+
+    try:
+        identity = NodeIdentity(paths.make_private_dir(paths.state_dir()), SystemClock())
+        stored = _stored()
+        name = args.display_name or str(stored.get("displayName") or "") or os.uname().nodename or "node"
+        address = _address(args, stored)
+        wanted: dict[str, Any] = {**stored, "version": 1, "displayName": name}
+        # This machine's own Gateway is looked up at each start, because its port may change.
+        if running_gateway() is None:
+            pinned = {"tlsFingerprint": address.tls_fingerprint} if address.tls_fingerprint else {}
+            wanted["gateway"] = {"url": address.url, **pinned}
+        if wanted != stored:
+            write_object(_node_file(), wanted)
+    except BadIdentity as bad:
+        raise UserError(str(bad)) from None
+    return identity, name, address
+
+
+def _node_file() -> Path:
+    from pathlib import Path
+
+    return Path(paths.state_dir()) / "node.json"
+
+
+def _stored() -> dict[str, Any]:
+    from openclaw.node.host import read_object
+
+    return read_object(_node_file()) or {}
+
+
+def _exec_settings() -> ExecSettings:
+    """``tools.exec`` of this machine's own configuration. A configuration that is not valid is not guessed at."""
+    import msgspec
+
+    from openclaw.tools.exec.settings import ExecSettings
+
+    snapshot = read_file()
+    if not snapshot.valid:
+        raise UserError(f"{snapshot.path} is not valid. `openclaw config validate` shows where.")
+    given = {key: value for key, value in msgspec.to_builtins(snapshot.config.tools.exec).items() if value is not None}
+    return msgspec.convert(given, ExecSettings, strict=False)
+
+
+def _address(args: argparse.Namespace, stored: dict[str, Any]) -> GatewayAddress:
+    """The Gateway: from the flags, else the one that the node was last started with, else this machine's."""
+    from openclaw.node.host import GatewayAddress
+
+    last = stored.get("gateway")
+    kept: dict[str, Any] = last if isinstance(last, dict) else {}
+    secret = args.token or os.environ.get("OPENCLAW_GATEWAY_TOKEN") or None
+    if args.host or args.url or kept.get("url"):
+        url = args.url or kept.get("url")
+        if args.host and not args.url:
+            host = f"[{args.host}]" if ":" in args.host else args.host
+            scheme = "wss" if args.tls or args.tls_fingerprint else "ws"
+            url = f"{scheme}://{host}:{args.port or paths.DEFAULT_PORT}"
+        fingerprint = args.tls_fingerprint or (None if args.host or args.url else kept.get("tlsFingerprint"))
+        if fingerprint and not str(url).startswith("wss://"):
+            raise UserError("--tls-fingerprint needs an encrypted address: add --tls", EXIT_USAGE)
+        password = args.password or (None if secret else os.environ.get("OPENCLAW_GATEWAY_PASSWORD") or None)
+        return GatewayAddress(url=str(url), token=secret, password=password, tls_fingerprint=fingerprint)
+    found = resolve(None, args.token, args.password)
+    by_password = "password" in found.secret_source.lower()
+    return GatewayAddress(
+        url=found.url,
+        token=None if by_password else found.secret or None,
+        password=found.secret if by_password else None,
+        tls_fingerprint=found.fingerprint or None,
+    )
+
+
+def install(args: argparse.Namespace) -> int:
+    identity, _, _ = _identified(args)
+    done = service.install(args, "node", [])
+    if not identity.token():
+        # The secret of the Gateway is not written into the unit.
+        note("Nobody has let this node in yet: run `openclaw node run` with the Gateway's token once.")
+    return done
+
+
+def _status(args: argparse.Namespace) -> dict[str, Any]:
+    from openclaw.clock import SystemClock
+    from openclaw.node.host import BadIdentity, NodeIdentity
+
+    state = paths.state_dir()
+    try:
+        made = os.path.exists(os.path.join(state, "identity", "device.json"))
+        identity = NodeIdentity(state, SystemClock()) if made else None
+        stored = _stored()
+    except BadIdentity as bad:
+        raise UserError(str(bad)) from None
+    return {
+        "nodeId": identity.id if identity else None,
+        "displayName": stored.get("displayName"),
+        "gateway": stored.get("gateway"),
+        "hasToken": bool(identity and identity.token()),
+        "rules": os.path.join(state, "exec-approvals.json"),
+        "service": {"label": service.unit_name("node"), "installed": os.path.exists(service.unit_path("node"))},
+    }
+
+
+def _show_status(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    if found["nodeId"] is None:
+        yield "This machine has not been a node yet. `openclaw node run` makes it one."
+    else:
+        yield f"Node: {found['displayName'] or 'unnamed'} ({found['nodeId']})"
+        url = (found["gateway"] or {}).get("url") or "this machine's Gateway"
+        yield f"Gateway: {url}"
+        yield f"Let in before: {'yes' if found['hasToken'] else 'no'}"
+        yield f"Rules for commands: {found['rules']}"
+    unit = found["service"]
+    yield f"Service: {unit['label']} ({'installed' if unit['installed'] else 'not installed'})"
+
+
+_NODE = Flag("--node NODE", "the node: its name, its id, or how the id begins", param="nodeId", required=True)
+_REQUEST = Flag("request REQUEST", "id of the request, as `openclaw nodes pending` shows it")
+_NODES = {
+    "list": _list("List the nodes", "openclaw nodes list --connected"),
+    "status": _list("The same as list", "openclaw nodes status"),
     "describe": query(
         "Show what a node is and can do",
         "node.describe",
@@ -187,7 +360,9 @@ _ACTIONS = {
         show=_show_node,
         example="openclaw nodes describe --node attic",
     ),
-    "pending": Action("List nodes that wait to be let in", pending, CLIENT, example="openclaw nodes pending"),
+    "pending": report(
+        "List nodes that wait to be let in", _pending, CLIENT, show=_show_pending, example="openclaw nodes pending"
+    ),
     "approve": Action(
         "Let a node in", _decide("approve", "Approved"), (_REQUEST, *CLIENT), example="openclaw nodes approve adf45644"
     ),
@@ -240,4 +415,37 @@ _ACTIONS = {
         example="openclaw nodes run --node attic -- uname -a",
     ),
 }
-COMMANDS = {"nodes": Group(_ACTIONS, default="list")}
+_WHERE = (
+    Flag("--host HOST", "Gateway host; without it this machine's Gateway, or the one of the last start"),
+    Flag("--port PORT", f"Gateway port (default {paths.DEFAULT_PORT})", type=int),
+    Flag("--tls", "connect encrypted"),
+    Flag("--tls-fingerprint SHA256", "the only certificate to accept"),
+    Flag("--url URL", "Gateway address, e.g. wss://host:18789, instead of --host"),
+    Flag("--token TOKEN", "Gateway token; needed until the node was let in once"),
+    Flag("--password PASSWORD", "Gateway password"),
+    Flag("--display-name NAME", "name of the node (default: the host name)"),
+)
+_NODE_HERE = {
+    "run": Action(
+        "Run this machine as a node until it is stopped",
+        run_node,
+        _WHERE,
+        example="openclaw node run --host gateway.lan --display-name attic",
+    ),
+    "status": report(
+        "Show who this node is and which Gateway it serves",
+        _status,
+        show=_show_status,
+        example="openclaw node status",
+    ),
+    "install": Action(
+        "Install this node as a systemd user service",
+        install,
+        (*_WHERE, Flag("--force", "replace an installed service"), JSON),
+        example="openclaw node install --host gateway.lan",
+    ),
+    "uninstall": Action(
+        "Remove the service", lambda args: service.uninstall(args, "node"), (JSON,), example="openclaw node uninstall"
+    ),
+}
+COMMANDS = {"nodes": Group(_NODES, default="list"), "node": Group(_NODE_HERE)}

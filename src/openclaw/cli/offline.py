@@ -20,7 +20,7 @@ from openclaw.clock import SystemClock
 from openclaw.storage.files.newer_state import Unreadable
 
 if TYPE_CHECKING:
-    from openclaw.gateway.shared_report import SharedReport
+    from openclaw.gateway.offline import SharedReport
 
 _METHODS = """
 status health agents.list models.list skills.status channels.status usage.cost outbox.list pairing.list
@@ -57,7 +57,7 @@ def read_folder(method: str, params: dict[str, Any], *, told: bool) -> dict[str,
 
 def look_at_shared() -> SharedReport:
     """What all Gateways of the installation share. Raises ``OSError`` or ``StorageRefused`` for the database."""
-    from openclaw.gateway.shared_report import report_shared
+    from openclaw.gateway.offline import report_shared
 
     return asyncio.run(report_shared(paths.state_dir(), paths.config_path(), SystemClock(), os.environ))
 

@@ -10,19 +10,19 @@ import sys
 
 from openclaw import paths
 from openclaw.cli import service
-from openclaw.cli.chat import DEMO
-from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, UserError, choose, secret, yes
-from openclaw.cli.terminal import note, paint, print_json
-from openclaw.printable import printable
+from openclaw.cli.chat import HISTORY, Conversation, open_chat
+from openclaw.cli.client import GatewayClient
+from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, UserError, answer, choose, secret, yes
+from openclaw.cli.config import change_config, current_config
+from openclaw.cli.models import DEMO, choose_download, fetched, keep_key, model_report
+from openclaw.cli.target import resolve
+from openclaw.cli.terminal import note, paint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from openclaw.cli.client import GatewayClient
-    from openclaw.config.schema import Config
-    from openclaw.models.base import Model
     from openclaw.models.calls import Trial
 
 OFFERED = ("anthropic", "openai", "openrouter", "google", "xai", "groq", "mistral", "deepseek")
@@ -36,17 +36,15 @@ MOST_SERVERS = 3
 class Answerer:
     """A model that could answer, and how it comes by its key."""
 
-    def __init__(self, ref: str, words: str, *, provider: str = "", key: str = "", source: str = "") -> None:
+    def __init__(self, ref: str, source: str, *, words: str = "", provider: str = "", key: str = "") -> None:
         self.ref = ref
+        self.source = source
+        """``env:NAME``, ``stored``, ``server``, ``local``, ``config`` or ``entered``."""
         self.words = words
+        """How it is offered to a person."""
         self.provider = provider or ref.partition("/")[0]
         self.key = key
         """A key that is not stored yet. Empty: the model needs none, or its key is stored."""
-        self.source = source
-        """``env:NAME``, ``stored``, ``server``, ``local``, ``config`` or ``entered``."""
-
-    def report(self) -> dict[str, Any]:
-        return {"model": self.ref, "provider": self.provider, "source": self.source}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,14 +53,12 @@ def run(args: argparse.Namespace) -> int:
     if not args.non_interactive and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError("openclaw onboard asks questions and needs a terminal; scripts use --non-interactive.")
     _make_home()
-    if args.non_interactive:
-        return _by_flags(args)
-    return guide(args)
+    return _by_flags(args) if args.non_interactive else guide(args)
 
 
 def guide(args: argparse.Namespace | None = None) -> int:
     """Leads a person through it and ends in a chat. ``args`` are those of the command; None: none were given."""
-    args = args or _no_flags()
+    args = args or COMMANDS["onboard"].parser("openclaw onboard").parse_args([])
     note(paint("Welcome to OpenClaw.", "bold", sys.stderr))
     note(
         f"A few questions, then a chat. An empty line takes what stands in brackets.\nSettings: {paths.config_path()}\n"
@@ -83,17 +79,11 @@ def guide(args: argparse.Namespace | None = None) -> int:
         _add_channel(None, [])
     if args.skip_chat:
         return 0
-    from openclaw.cli.chat import HISTORY, Conversation, open_chat
-
     note(
         "Later: `openclaw` opens this chat, `openclaw onboard` changes any of this.\n"
         f"Web page: {client.target.http_url}"
     )
     return open_chat(Conversation(client, None, None), HISTORY)
-
-
-def _no_flags() -> argparse.Namespace:
-    return COMMANDS["onboard"].parser("openclaw onboard").parse_args([])
 
 
 def _make_home() -> None:
@@ -118,16 +108,16 @@ def found_answerers() -> list[Answerer]:
     import asyncio
 
     from openclaw.config import agents
+    from openclaw.models.catalogue import find_models
     from openclaw.models.catalogue_data import PROVIDERS
-    from openclaw.models.detect import find_models
     from openclaw.models.keys import canonical_provider, profiles_path, read_profiles
-    from openclaw.models.local.downloads import installed_models
+    from openclaw.models.local.install import installed_models
 
-    config, state = _config(), paths.state_dir()
+    config, state = current_config(), paths.state_dir()
     agent = agents.default_agent_id(config)
     found: list[Answerer] = []
     if current := agents.primary_model(config, agent):
-        found.append(Answerer(current, f"{current}, as it is configured", source="config"))
+        found.append(Answerer(current, "config", words=f"{current}, as it is configured"))
     stored = {canonical_provider(one.provider) for one in read_profiles(profiles_path(config, state, agent))}
     for name, facts in PROVIDERS.items():
         if not facts.default_model:
@@ -136,20 +126,21 @@ def found_answerers() -> list[Answerer]:
         variable = next((one for one in facts.key_env if os.environ.get(one, "").strip()), None)
         if variable:
             words = f"{facts.label}: {ref}, with the key in {variable}"
-            key = os.environ[variable].strip()
-            found.append(Answerer(ref, words, key=key, source=f"env:{variable}"))
+            found.append(Answerer(ref, f"env:{variable}", words=words, key=os.environ[variable].strip()))
         elif name in stored:
-            found.append(Answerer(ref, f"{facts.label}: {ref}, with the stored key", source="stored"))
+            found.append(Answerer(ref, "stored", words=f"{facts.label}: {ref}, with the stored key"))
     offered: dict[str, int] = {}
     for model in asyncio.run(find_models(os.environ, timeout_s=FIND_S)):
         offered[model.provider] = offered.get(model.provider, 0) + 1
         if offered[model.provider] <= MOST_SERVERS:
-            label = PROVIDERS[model.provider].label
-            found.append(Answerer(model.ref, f"{label} on this computer: {model.id}", source="server"))
+            words = f"{PROVIDERS[model.provider].label} on this computer: {model.id}"
+            found.append(Answerer(model.ref, "server", words=words))
     for model in installed_models(state):
-        found.append(Answerer(model.ref, f"{model.name}, which is installed here", source="local"))
-    unique = {one.ref: one for one in reversed(found)}
-    return [one for one in found if unique.pop(one.ref, None) is not None]
+        found.append(Answerer(model.ref, "local", words=f"{model.name}, which is installed here"))
+    first: dict[str, Answerer] = {}
+    for one in found:
+        first.setdefault(one.ref, one)
+    return list(first.values())
 
 
 def _chosen_model() -> Answerer | None:
@@ -174,9 +165,10 @@ def _chosen_model() -> Answerer | None:
         elif picked == len(found):
             answerer = _asked_key()
         elif picked == len(found) + 1:
-            answerer = _fetched()
+            download = choose_download()
+            answerer = _fetched(download.id) if download else None
         elif picked == len(found) + 2:
-            answerer = _demo()
+            answerer = _fetched(DEMO)
         else:
             note("Later: openclaw onboard, or openclaw models auth add --provider NAME\n")
             return None
@@ -191,31 +183,15 @@ def _asked_key() -> Answerer | None:
     picked = choose("Whose key?", [PROVIDERS[name].label for name in OFFERED], 0)
     facts = PROVIDERS[OFFERED[picked]]
     key = secret(f"Key for {facts.label} (it is not shown)")
-    return Answerer(f"{facts.name}/{facts.default_model}", facts.label, key=key, source="entered") if key else None
+    return Answerer(f"{facts.name}/{facts.default_model}", "entered", key=key) if key else None
 
 
-def _fetched() -> Answerer | None:
-    from openclaw.cli.local_models import choose_download, fetch_model
-
-    if (wanted := choose_download()) is None:
-        return None
+def _fetched(name: str) -> Answerer | None:
     try:
-        fetch_model(wanted)
+        return Answerer(fetched(name)[0], "local")
     except UserError as error:
         note(str(error))
         return None
-    return Answerer(wanted.ref, wanted.name, source="local")
-
-
-def _demo() -> Answerer | None:
-    from openclaw.cli.local_models import fetch_local
-
-    try:
-        fetch_local()
-    except UserError as error:
-        note(str(error))
-        return None
-    return Answerer(DEMO, "the demo", source="local")
 
 
 def _works(answerer: Answerer) -> bool:
@@ -225,9 +201,9 @@ def _works(answerer: Answerer) -> bool:
         trial = try_model(answerer)
         if trial.ok:
             said = " ".join(trial.said.split())[:200]
-            note(paint("It answers", "green", sys.stderr) + printable(f": {said} ({trial.duration_ms / 1000:.1f} s)\n"))
+            note(paint("It answers", "green", sys.stderr) + f": {said} ({trial.duration_ms / 1000:.1f} s)\n")
             return True
-        note(paint("It does not work", "red", sys.stderr) + printable(f": {trial.error}"))
+        note(paint("It does not work", "red", sys.stderr) + f": {trial.error}")
         picked = choose("What now?", ["Try again", "Choose something else", "Use it all the same"], 1)
         if picked:
             return picked == 2
@@ -237,22 +213,22 @@ def try_model(answerer: Answerer) -> Trial:
     """Sends the model one message from here, with the key it would have."""
     import asyncio
 
+    from openclaw.clock import SystemClock
     from openclaw.models.base import ModelError
-    from openclaw.models.calls import Trial
+    from openclaw.models.calls import ModelCalls, Trial, try_key
+    from openclaw.models.catalogue import Catalogue, find_models
+    from openclaw.models.keys import Keys
 
     async def attempt() -> Trial:
-        from openclaw.clock import SystemClock
-        from openclaw.models.calls import ModelCalls, try_key
-        from openclaw.models.keys import Keys
-
         async def at_once() -> None:
             pass
 
-        config, clock, state = _config(), SystemClock(), paths.state_dir()
+        config, clock, state = current_config(), SystemClock(), paths.state_dir()
         keys = Keys(os.environ, state_dir=state, clock=clock)
         calls = ModelCalls(keys, lambda: config, clock, state, take_turn=at_once, failed=lambda error: None)
         try:
-            model = await _resolved(answerer.ref, config)
+            servers = await find_models(os.environ, timeout_s=FIND_S)
+            model = Catalogue(config, os.environ, found=servers).resolve(answerer.ref)
             key = answerer.key or await keys.resolve_key(model, config)
             return await try_key(calls.provider_for(model), model, key, clock)
         except ModelError as error:
@@ -263,18 +239,8 @@ def try_model(answerer: Answerer) -> Trial:
     return asyncio.run(attempt())
 
 
-async def _resolved(ref: str, config: Config) -> Model:
-    from openclaw.models.catalogue import Catalogue
-    from openclaw.models.detect import find_models
-
-    return Catalogue(config, os.environ, found=await find_models(os.environ, timeout_s=FIND_S)).resolve(ref)
-
-
 def _keep(answerer: Answerer) -> None:
     """Stores the key, and names the model in the configuration where another one would answer."""
-    from openclaw.cli.config import change_config
-    from openclaw.cli.models import keep_key, model_report
-
     if answerer.key:
         note(keep_key(answerer.provider, answerer.key))
     if answerer.source == "config" or model_report(None)["resolvedDefault"] == answerer.ref == DEMO:
@@ -285,22 +251,15 @@ def _keep(answerer: Answerer) -> None:
 # The rest
 
 
-def _config() -> Config:
-    from openclaw.config.load import read_config
-
-    return read_config(paths.config_path(), os.environ).config
-
-
 def _workspace(given: str | None) -> str:
     """Makes the agent's folder with its first files. An existing folder keeps what it has."""
-    from openclaw.cli.config import change_config
     from openclaw.config import agents
     from openclaw.storage.files.workspace import ready_workspace
 
     if given:
         folder = os.path.abspath(os.path.expanduser(given))
         change_config(lambda store: store.set_path("agents.defaults.workspace", folder))
-    config = _config()
+    config = current_config()
     place = agents.workspace_dir(config, paths.state_dir(), agents.default_agent_id(config))
     ready_workspace(place, seed=not config.agents.defaults.skip_bootstrap)
     return str(place)
@@ -309,12 +268,12 @@ def _workspace(given: str | None) -> str:
 def _offer_service(args: argparse.Namespace) -> None:
     if args.skip_service or not service.can_install():
         return
-    there = service.is_installed()
-    question = (
-        "Renew the service, so that it has the keys of now?" if there else "Start the Gateway whenever you log in?"
-    )
+    question = "Start the Gateway whenever you log in?"
+    if service.is_installed():
+        question = "Renew the service, so that it has the keys of now?"
     if args.install_daemon or yes(question, usual=True):
-        note(_install_service()["text"])
+        done = _install_service()
+        note(f"{'Installed and started' if done['enabled'] else 'Wrote'}: {done['path']}")
         note("Waiting for it to answer …")
         if sys.platform == "linux":
             note("It runs while you are logged in. `loginctl enable-linger` keeps it running after that.")
@@ -324,17 +283,12 @@ def _install_service() -> dict[str, Any]:
     """Puts the service in place with the keys it needs. A Gateway that runs by itself gives way to it."""
     if not service.manages_gateway():
         service.stop()
-    report = service.put_in_place("gateway", [], force=True)
-    words = "Installed and started" if report["enabled"] else "Wrote"
-    return {**report, "text": f"{words}: {report['path']}"}
+    return service.put_in_place("gateway", [], force=True)
 
 
 def _running_gateway() -> GatewayClient:
     """The Gateway of this computer, running. One that a service starts is waited for, because two cannot run."""
     import time
-
-    from openclaw.cli.client import GatewayClient
-    from openclaw.cli.target import resolve
 
     client = GatewayClient(resolve())
     if not client.target.local:
@@ -369,7 +323,8 @@ def _add_channel(name: str | None, settings: list[str]) -> int:
 def _by_flags(args: argparse.Namespace) -> int:
     answerer = _named_model(args)
     trial = None if args.skip_test else try_model(answerer)
-    report: dict[str, Any] = {"ok": True, **answerer.report()}
+    report: dict[str, Any] = {"ok": True, "model": answerer.ref, "provider": answerer.provider}
+    report["source"] = answerer.source
     if trial is not None:
         report["trial"] = {"ok": trial.ok, "said": trial.said, "error": trial.error, "durationMs": trial.duration_ms}
         if not trial.ok:
@@ -378,17 +333,13 @@ def _by_flags(args: argparse.Namespace) -> int:
     report["workspace"] = _workspace(args.workspace)
     report["config"] = paths.config_path()
     if args.install_daemon:
-        report["service"] = {key: value for key, value in _install_service().items() if key != "text"}
+        report["service"] = _install_service()
     if not args.no_start:
         report["gateway"] = _running_gateway().target.http_url
     if args.channel:
         report["channel"] = {"name": args.channel, "connected": _add_channel(args.channel, args.set or []) == 0}
-    if args.json:
-        print_json(report)
-    else:
-        rows = (f"{name}: {value}" for name, value in report.items() if isinstance(value, str))
-        sys.stdout.write(printable("\n".join(rows)) + "\n")
-    return 0
+    rows = (f"{name}: {value}" for name, value in report.items() if isinstance(value, str))
+    return answer(args, report, "\n".join(rows))
 
 
 def _named_model(args: argparse.Namespace) -> Answerer:
@@ -397,7 +348,7 @@ def _named_model(args: argparse.Namespace) -> Answerer:
     from openclaw.models.keys import canonical_provider
 
     if args.local_model:
-        return _fetched_by_name(args.local_model)
+        return Answerer(fetched(args.local_model)[0], "local")
     key = ""
     if args.key_env:
         key = os.environ.get(args.key_env, "").strip()
@@ -417,7 +368,7 @@ def _named_model(args: argparse.Namespace) -> Answerer:
             raise UserError(f"Which model of {provider}? Add --model {provider}/NAME.")
         known = next((one for one in found_answerers() if one.provider == provider and one.key), None)
         source = f"env:{args.key_env}" if args.key_env else "entered" if key else known.source if known else "config"
-        return Answerer(ref, ref, provider=provider, key=key or (known.key if known else ""), source=source)
+        return Answerer(ref, source, provider=provider, key=key or (known.key if known else ""))
     found = found_answerers()
     if not found:
         raise UserError(
@@ -425,17 +376,6 @@ def _named_model(args: argparse.Namespace) -> Answerer:
             "or --local-model qwen3-0.6b (local: a small demo)."
         )
     return found[0]
-
-
-def _fetched_by_name(name: str) -> Answerer:
-    from openclaw.cli.local_models import DEMO_NAMES, fetch_local, fetch_model, named_download
-
-    if name.lower() in DEMO_NAMES:
-        fetch_local()
-        return Answerer(DEMO, "the demo", source="local")
-    wanted = named_download(name)
-    fetch_model(wanted)
-    return Answerer(wanted.ref, wanted.name, source="local")
 
 
 COMMANDS = {

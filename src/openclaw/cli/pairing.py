@@ -6,7 +6,6 @@ import time
 
 from openclaw.cli.command import EXIT_USAGE, Flag, Group, UserError, query
 from openclaw.cli.terminal import note
-from openclaw.printable import printable
 from openclaw.text import age, shortened
 
 TYPE_CHECKING = False
@@ -25,11 +24,6 @@ _TOKEN = (
     Flag("--device ID", "the device", param="deviceId", required=True),
     Flag("--role ROLE", "the role whose token is meant, e.g. operator", param="role", required=True),
 )
-
-
-def _channel(args: argparse.Namespace) -> dict[str, Any]:
-    channel = args.channel or args.name
-    return {"channel": channel} if channel else {}
 
 
 def _show_people(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
@@ -56,7 +50,7 @@ def _channel_and_code(args: argparse.Namespace) -> dict[str, Any]:
 def _show_approved(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
     yield f"{answer['id']} may now write on {answer['channel']}."
     if answer.get("notified") is False:
-        note(printable(f"The notice could not be sent: {answer.get('notifyError')}"))
+        note(f"The notice could not be sent: {answer.get('notifyError')}")
 
 
 # Devices
@@ -93,17 +87,12 @@ def _decided(method: str) -> Callable[[GatewayClient, dict[str, Any]], Any]:
     return call
 
 
-def _show_let_in(payload: dict[str, Any] | None, args: argparse.Namespace) -> list[str]:
-    device = (payload or {}).get("device") or {}
-    return [f"Approved {device.get('deviceId', args.request)}."]
-
-
 _PEOPLE = {
     "list": query(
         "List people who wait to be let in",
         "pairing.list",
         (Flag("name CHANNEL", "only this channel, e.g. signal", nargs="?"), Flag("--channel CHANNEL", "the same")),
-        params=_channel,
+        params=lambda args: {"channel": args.channel or args.name} if args.channel or args.name else {},
         show=_show_people,
         example="openclaw pairing list signal",
     ),
@@ -131,7 +120,7 @@ _DEVICES = {
         "Let a device in",
         "device.pair.approve",
         (_REQUEST,),
-        show=_show_let_in,
+        show=lambda payload, args: [f"Approved {((payload or {}).get('device') or {}).get('deviceId', args.request)}."],
         call=_decided("device.pair.approve"),
         hint=_DEVICES_HINT,
         example="openclaw devices approve adf45644",

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from openclaw.cli import turn as turns
 from openclaw.cli.terminal import wants_color
-from openclaw.printable import printable
-from openclaw.text import failure_text, shortened
+from openclaw.text import failure_text, printable, shortened
 
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)", re.DOTALL)
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$)")

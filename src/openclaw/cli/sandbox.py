@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from openclaw import paths
-from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, yes
-from openclaw.cli.terminal import paint, print_json
+from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, answer, report, yes
+from openclaw.cli.config import read_file
+from openclaw.cli.terminal import paint
 from openclaw.clock import SystemClock
 from openclaw.config.agents import agent_ids, default_agent_id, main_session_key, sandbox_config, wants_sandbox
-from openclaw.config.load import read_config
 from openclaw.config.schema import Config
 from openclaw.paths import normalize_agent_id
-from openclaw.printable import printable
 from openclaw.tools.sandbox.boundary import Boundary, SandboxRecord, list_sandboxes, remove_sandbox
-from openclaw.tools.sandbox.plan import PLACES, SandboxPlan, make_plan, sandbox_root, scope_of, tools_inside
+from openclaw.tools.sandbox.launch import PLACES, SandboxPlan, make_plan, sandbox_root, scope_of, tools_inside
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
 
 def _config() -> Config:
-    snapshot = read_config(paths.config_path(), os.environ)
+    snapshot = read_file()
     if not snapshot.valid:
         raise UserError(f"{snapshot.path} is not valid; `openclaw doctor` says what is wrong")
     return snapshot.config
@@ -52,8 +53,7 @@ def _session(config: Config, args: argparse.Namespace) -> tuple[str, str]:
 def _known(name: str, agent: str | None) -> str:
     """The key of the session that goes by this name, as the Gateway or else the state folder knows it."""
     from openclaw.cli.client import GatewayClient
-    from openclaw.cli.session_names import given_key
-    from openclaw.cli.target import resolve
+    from openclaw.cli.target import given_key, resolve
 
     client = GatewayClient(resolve())
     client.reads_folder = True
@@ -82,15 +82,9 @@ def _entry(agent_id: str, key: str) -> dict[str, Any]:
         return {}
 
 
-def explain(args: argparse.Namespace) -> int:
+def _explain(args: argparse.Namespace) -> dict[str, Any]:
     config = _config()
-    agent_id, key = _session(config, args)
-    shown = explanation(config, agent_id, key)
-    if args.json:
-        print_json(shown)
-    else:
-        sys.stdout.write("\n".join(_explained(shown)) + "\n")
-    return EXIT_FAILURE if shown["sandbox"]["problem"] else 0
+    return explanation(config, *_session(config, args))
 
 
 def explanation(config: Config, agent_id: str, key: str) -> dict[str, Any]:
@@ -140,28 +134,28 @@ def explanation(config: Config, agent_id: str, key: str) -> dict[str, Any]:
     }
 
 
-def _explained(shown: dict[str, Any]) -> list[str]:
+def _show_explanation(shown: dict[str, Any], args: argparse.Namespace) -> list[str]:
     sandbox = shown["sandbox"]
-    lines = [paint(f"Session {printable(shown['sessionKey'])} of agent {printable(shown['agentId'])}", "bold")]
+    lines = [paint(f"Session {shown['sessionKey']} of agent {shown['agentId']}", "bold")]
     if not sandbox["sessionIsSandboxed"]:
         lines.append(f"It runs on this machine directly (mode {sandbox['mode']}): its commands can do what you can do.")
     else:
         why = f"mode {sandbox['mode']}"
         if sandbox["inheritedFrom"]:
-            why = f"it was spawned by {printable(sandbox['inheritedFrom'])}"
+            why = f"it was spawned by {sandbox['inheritedFrom']}"
         lines.append(f"It runs in a sandbox ({why}; backend {sandbox['backend']}, scope {sandbox['scope']}).")
         if sandbox["problem"]:
-            lines.append(paint(f"Its runs are refused: {printable(sandbox['problem'])}", "red"))
+            lines.append(paint(f"Its runs are refused: {sandbox['problem']}", "red"))
         lines += [
-            f"workspace: access {sandbox['workspaceAccess']}, {printable(sandbox['folder'])} as {sandbox['workdir']}",
-            f"network: {printable(sandbox['network'])}",
+            f"workspace: access {sandbox['workspaceAccess']}, {sandbox['folder']} as {sandbox['workdir']}",
+            f"network: {sandbox['network']}",
             *(f"limit {name}: {value}" for name, value in sandbox["limits"].items()),
-            *(f"sees {printable(mount)}" for mount in sandbox["mounts"]),
+            *(f"sees {mount}" for mount in sandbox["mounts"]),
             f"tools: {', '.join(sandbox['tools']['offered'])}",
         ]
     elevated = shown["elevated"]
     allowed = ", ".join(f"{channel}: {len(senders)}" for channel, senders in elevated["allowFrom"].items())
-    lines.append(f"elevated: {'enabled' if elevated['enabled'] else 'disabled'} ({printable(allowed) or 'no channel'})")
+    lines.append(f"elevated: {'enabled' if elevated['enabled'] else 'disabled'} ({allowed or 'no channel'})")
     return [*lines, "These keys change it:", *(f"  {key}" for key in shown["fixIt"])]
 
 
@@ -170,26 +164,24 @@ def _used(config: Config) -> list[SandboxRecord]:
     return [record for root in sorted(roots) for record in list_sandboxes(root)]
 
 
-def show_list(args: argparse.Namespace) -> int:
-    found, now = [] if args.browser else _used(_config()), time.time() * 1000
-    if args.json:
-        import msgspec
-
-        # The names are those of the original, whose scripts read them. Its containers are our sandboxes.
-        rows = [
-            {**msgspec.to_builtins(record), "containerName": Path(record.folder).name, "sessionKey": record.scope_key}
-            for record in found
-        ]
-        print_json({"containers": rows, "browsers": []})
-        return 0
-    lines = [
-        f"{printable(record.scope_key)}  {record.backend}  access {record.workspace_access}  "
-        f"used {_ago(now - record.last_used_at_ms)}  made {_ago(now - record.created_at_ms)}\n"
-        f"  {printable(record.folder)}"
+def _list(args: argparse.Namespace) -> dict[str, Any]:
+    found = [] if args.browser else _used(_config())
+    # The names are those of the original, whose scripts read them. Its containers are our sandboxes.
+    rows = [
+        {**msgspec.to_builtins(record), "containerName": Path(record.folder).name, "sessionKey": record.scope_key}
         for record in found
     ]
-    sys.stdout.write("\n".join(lines or ["No sandbox was used yet."]) + "\n")
-    return 0
+    return {"containers": rows, "browsers": []}
+
+
+def _show_list(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    now = time.time() * 1000
+    for row in found["containers"]:
+        used, made = _ago(now - row["lastUsedAtMs"]), _ago(now - row["createdAtMs"])
+        yield f"{row['sessionKey']}  {row['backend']}  access {row['workspaceAccess']}  used {used}  made {made}"
+        yield f"  {row['folder']}"
+    if not found["containers"]:
+        yield "No sandbox was used yet."
 
 
 def _ago(milliseconds: float) -> str:
@@ -212,7 +204,7 @@ def recreate(args: argparse.Namespace) -> int:
         chosen = [record for record in chosen if record.agent_id == agent and record.scope != "shared"]
     if chosen and not args.force:
         sys.stdout.write("These folders and all files in them are deleted:\n")
-        sys.stdout.write("".join(f"  {printable(record.folder)}\n" for record in chosen))
+        sys.stdout.write("".join(f"  {record.folder}\n" for record in chosen))
         if not sys.stdin.isatty():
             raise UserError("nothing was deleted; add --force to do it without a question")
         sys.stdout.flush()
@@ -225,12 +217,9 @@ def recreate(args: argparse.Namespace) -> int:
             removed.append(record.folder)
         except OSError as error:
             failed[record.folder] = error.strerror or str(error)
-    if args.json:
-        print_json({"removed": removed, "failed": failed})
-    else:
-        lines = [f"deleted {printable(folder)}" for folder in removed]
-        lines += [f"not deleted: {printable(folder)}: {printable(why)}" for folder, why in failed.items()]
-        sys.stdout.write("\n".join(lines or ["There is no such sandbox."]) + "\n")
+    lines = [f"deleted {folder}" for folder in removed]
+    lines += [f"not deleted: {folder}: {why}" for folder, why in failed.items()]
+    answer(args, {"removed": removed, "failed": failed}, "\n".join(lines or ["There is no such sandbox."]))
     return EXIT_FAILURE if failed else 0
 
 
@@ -241,17 +230,20 @@ _WHICH = (
 COMMANDS = {
     "sandbox": Group(
         {
-            "explain": Action(
+            "explain": report(
                 "Show whether a session runs in a sandbox, what it sees and does there, and which keys change that.\n\n"
                 "Exit code: 1 if the sandbox cannot be had.",
-                explain,
+                _explain,
                 (*_WHICH, JSON),
+                show=_show_explanation,
+                failed=lambda shown, args: bool(shown["sandbox"]["problem"]),
                 example="openclaw sandbox explain\n  openclaw sandbox explain --session agent:main:work --json",
             ),
-            "list": Action(
+            "list": report(
                 "List the sandboxes that were used, the last used one first.",
-                show_list,
+                _list,
                 (Flag("--browser", "only sandboxes of browsers; there are none"), JSON),
+                show=_show_list,
                 example="openclaw sandbox list",
             ),
             "recreate": Action(

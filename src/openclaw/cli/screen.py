@@ -26,8 +26,7 @@ from openclaw.cli.client import Exchange, GatewayClient
 from openclaw.cli.command import UserError
 from openclaw.cli.render import Renderer
 from openclaw.cli.turn import READ_FOR_ONE, Turn, message_text, recent
-from openclaw.printable import printable
-from openclaw.text import shortened
+from openclaw.text import printable, shortened
 
 MAX_HISTORY_BYTES = 1_000_000
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

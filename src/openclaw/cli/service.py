@@ -1,6 +1,7 @@
-"""The Gateway in the background: starts and stops its process, or its systemd user service. A node has one as well.
+"""The Gateway in the background: starts and stops its process, and installs it as a service. A node has one as well.
 
-A private file keeps the variables of the environment that the Gateway needs and a service would lack.
+The service is a systemd user unit, on macOS an agent of launchd. A private file keeps the variables of the environment
+that the Gateway needs and a service would lack.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from openclaw import paths
 from openclaw.cli import target as targets
 from openclaw.cli.client import GatewayClient, Unreachable, from_args
 from openclaw.cli.command import UserError, answer
+from openclaw.cli.config import read_file
 from openclaw.cli.terminal import note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     import subprocess
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping, MutableMapping
     from subprocess import CompletedProcess
     from typing import Any
-
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -33,6 +34,13 @@ LEAST_FREE_BYTES = 1_000_000
 LOG_TAIL_LINES = 15
 MAX_CONSOLE_LOG_BYTES = 5_000_000
 KEPT_VARIABLES = ("OPENCLAW_STATE_DIR", "OPENCLAW_CONFIG_PATH", "OPENCLAW_PROFILE", "OPENCLAW_GATEWAY_PORT")
+"""What the file of a service holds itself, because it says which state folder is meant."""
+PRIVATE_VARIABLES = (
+    *("PATH", "LANG", "LC_ALL", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    *("OPENCLAW_GATEWAY_TOKEN", "OPENCLAW_GATEWAY_PASSWORD", "OLLAMA_HOST", "HF_ENDPOINT", "SSL_CERT_FILE"),
+)
+_REFERENCE = re.compile(r"\$\{([A-Z_][A-Z0-9_]{0,100})\}")
+_ENV_REFERENCE = re.compile(r"""["']?env["']?\s{0,5}:\s{0,5}["']([A-Z_][A-Z0-9_]{0,100})["']""")
 
 
 def console_log_path() -> str:
@@ -89,16 +97,10 @@ def start(client: GatewayClient, extra: list[str] | None = None) -> int:
     finally:
         if dots:
             sys.stderr.write("\n")
-    _tell_settings()
-    return running_pid() or process.pid
-
-
-def _tell_settings() -> None:
-    """Repeats what the Gateway logs about its settings, because its console is a file."""
-    from openclaw.config.load import read_config
-
-    for warning in read_config(paths.config_path(), os.environ).warnings:
+    # The Gateway logs these, and its console is a file.
+    for warning in read_file().warnings:
         note(f"Warning: {warning}")
+    return running_pid() or process.pid
 
 
 def _spawn(extra: list[str]) -> subprocess.Popen[bytes]:
@@ -142,9 +144,7 @@ def _log_tail() -> str:
 def running_pid() -> int | None:
     """Returns the process that holds the Gateway's lock. It checks the lock, because a process id may be used again."""
     lock = targets.running_gateway()
-    if lock is None or not _lock_is_held():
-        return None
-    return int(lock["pid"])
+    return int(lock["pid"]) if lock is not None and _lock_is_held() else None
 
 
 def _lock_is_held() -> bool:
@@ -191,9 +191,12 @@ def stop() -> int | None:
     import signal
 
     pid = running_pid()
+    if manages_gateway():
+        must("stop", unit_name())
+    elif pid is not None:
+        os.kill(pid, signal.SIGTERM)
     if pid is None:
         return None
-    os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while time.monotonic() < deadline:
         if not _lock_is_held():
@@ -207,8 +210,13 @@ def stop() -> int | None:
 
 def unit_name(what: str = "gateway") -> str:
     """``what`` is the Gateway or a node."""
+    return f"openclaw-{'-'.join([what, *_profile()])}.service"
+
+
+def _profile() -> list[str]:
+    """The profile that stands in the names of services. Empty: the usual one."""
     profile = os.environ.get("OPENCLAW_PROFILE", "").strip()
-    return f"openclaw-{what}-{profile}.service" if profile and profile != "default" else f"openclaw-{what}.service"
+    return [profile] if profile and profile != "default" else []
 
 
 def unit_path(what: str = "gateway") -> str:
@@ -218,7 +226,6 @@ def unit_path(what: str = "gateway") -> str:
 
 def unit_text(what: str, extra: list[str]) -> str:
     command = [sys.executable, "-m", "openclaw", what, "run", *extra]
-    kept = [f"Environment={_quote(f'{name}={os.environ[name]}')}" for name in KEPT_VARIABLES if os.environ.get(name)]
     return "\n".join(
         [
             "[Unit]",
@@ -229,7 +236,7 @@ def unit_text(what: str, extra: list[str]) -> str:
             "[Service]",
             # A dollar sign begins a variable here, and only here.
             f"ExecStart={' '.join(_quote(word) for word in command).replace('$', '$$')}",
-            *kept,
+            *(f"Environment={_quote(f'{name}={value}')}" for name, value in _kept_variables().items()),
             # systemd starts it again after a crash, and not after a clean stop.
             "Restart=on-failure",
             "RestartSec=2",
@@ -240,6 +247,10 @@ def unit_text(what: str, extra: list[str]) -> str:
             "",
         ]
     )
+
+
+def _kept_variables() -> dict[str, str]:
+    return {name: os.environ[name] for name in KEPT_VARIABLES if os.environ.get(name)}
 
 
 def _quote(word: str) -> str:
@@ -264,15 +275,16 @@ def put_in_place(what: str, extra: list[str], *, force: bool) -> dict[str, Any]:
     A Gateway gets a private file with the variables that it needs to find its keys. ``enabled`` is False where this
     login has nobody who starts services; ``run`` then has the commands for one that has.
     """
-    env: list[str] = []
+    from openclaw.config.store import write_private
+
+    path, name, env = service_file(what), unit_name(what), list[str]()
+    if os.path.exists(path) and not force:
+        raise UserError(f"The service is already installed: {path}. --force writes it again.")
     if what == "gateway":
         env, extra = write_env(os.environ), [*extra, "--env-file", env_path()]
     if sys.platform == "darwin":
-        from openclaw.cli import launchd
-
-        return {**launchd.put_in_place(what, extra, force=force), "variables": env}
-    path, name = unit_path(what), unit_name(what)
-    write_service_file(path, unit_text(what, extra), force=force)
+        return {**_load_agent(what, extra), "variables": env}
+    write_private(path, unit_text(what, extra))
     commands = ["systemctl --user daemon-reload", f"systemctl --user enable {name}", f"systemctl --user restart {name}"]
     report: dict[str, Any] = {"ok": True, "path": path, "enabled": usable(), "variables": env}
     if not report["enabled"]:
@@ -289,11 +301,7 @@ def can_install() -> bool:
 
 def service_file(what: str = "gateway") -> str:
     """The file that systemd or launchd starts the service from, whether it is there or not."""
-    if sys.platform == "darwin":
-        from openclaw.cli import launchd
-
-        return launchd.plist_path(what)
-    return unit_path(what)
+    return plist_path(what) if sys.platform == "darwin" else unit_path(what)
 
 
 def is_installed(what: str = "gateway") -> bool:
@@ -301,32 +309,27 @@ def is_installed(what: str = "gateway") -> bool:
 
 
 def uninstall(args: argparse.Namespace, what: str) -> int:
-
-    if not is_installed(what):
+    path = remove(what)
+    if path is None:
         return answer(args, {"ok": True, "removed": False}, "The service is not installed.")
-    if what == "gateway" and os.path.exists(env_path()):
-        os.unlink(env_path())
-    if sys.platform == "darwin":
-        from openclaw.cli import launchd
-
-        path = launchd.take_away(what)
-        return answer(args, {"ok": True, "removed": True, "path": path}, f"Removed {path}.")
-    path = unit_path(what)
-    if usable():
-        must("disable", "--now", unit_name(what))
-    os.unlink(path)
-    if usable():
-        must("daemon-reload")
     return answer(args, {"ok": True, "removed": True, "path": path}, f"Removed {path}.")
 
 
-def write_service_file(path: str, text: str, *, force: bool) -> None:
-    """Writes the file that systemd or launchd starts the service from."""
-    from openclaw.config.store import write_private
-
-    if os.path.exists(path) and not force:
-        raise UserError(f"The service is already installed: {path}. --force writes it again.")
-    write_private(path, text)
+def remove(what: str = "gateway") -> str | None:
+    """Stops the service and removes its files. Returns the path of its file; None if it was not installed."""
+    path, managed = service_file(what), sys.platform != "darwin" and usable()
+    if not os.path.exists(path):
+        return None
+    if what == "gateway" and os.path.exists(env_path()):
+        os.unlink(env_path())
+    if sys.platform == "darwin":
+        launchctl("bootout", f"gui/{os.getuid()}/{label(what)}")
+    elif managed:
+        must("disable", "--now", unit_name(what))
+    os.unlink(path)
+    if managed:
+        must("daemon-reload")
+    return path
 
 
 def unit_issues() -> list[str]:
@@ -357,10 +360,19 @@ def usable() -> bool:
 
 
 def systemctl(*words: str) -> CompletedProcess[str] | None:
+    return _done("systemctl", "--user", *words)
+
+
+def launchctl(*words: str) -> CompletedProcess[str] | None:
+    return _done("launchctl", *words)
+
+
+def _done(*words: str) -> CompletedProcess[str] | None:
+    """A command that was run. None: it is not there, or did not end."""
     import subprocess
 
     try:
-        return subprocess.run(["systemctl", "--user", *words], capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
 
@@ -377,39 +389,72 @@ def must(*words: str) -> None:
         raise UserError(f"systemctl --user {' '.join(words)} failed: {detail}")
 
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+def label(what: str) -> str:
+    """The name of the agent of launchd."""
+    return ".".join(["ai", "openclaw", what, *_profile()])
 
-NAME = "service.env"
-ALWAYS = (
-    *("PATH", "LANG", "LC_ALL", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
-    *("OPENCLAW_GATEWAY_TOKEN", "OPENCLAW_GATEWAY_PASSWORD", "OLLAMA_HOST", "HF_ENDPOINT", "SSL_CERT_FILE"),
-)
-_REFERENCE = re.compile(r"\$\{([A-Z_][A-Z0-9_]{0,100})\}")
-_ENV_REFERENCE = re.compile(r"""["']?env["']?\s{0,5}:\s{0,5}["']([A-Z_][A-Z0-9_]{0,100})["']""")
+
+def plist_path(what: str) -> str:
+    return os.path.join(os.path.expanduser("~"), "Library", "LaunchAgents", f"{label(what)}.plist")
+
+
+def plist_text(what: str, extra: list[str]) -> bytes:
+    """The file for launchd. It holds no keys: the Gateway reads those from its own private file."""
+    import plistlib
+
+    log = os.path.join(paths.state_dir(), "logs", f"{what}-console.log")
+    return plistlib.dumps(
+        {
+            "Label": label(what),
+            "ProgramArguments": [sys.executable, "-m", "openclaw", what, "run", *extra],
+            "EnvironmentVariables": _kept_variables(),
+            "RunAtLoad": True,
+            # launchd starts it again after a crash, and not after a clean stop.
+            "KeepAlive": {"SuccessfulExit": False},
+            "Umask": 0o077,
+            "StandardOutPath": log,
+            "StandardErrorPath": log,
+        }
+    )
+
+
+def _load_agent(what: str, extra: list[str]) -> dict[str, Any]:
+    """Writes the file and loads the agent. An agent that is loaded already is started anew."""
+    from openclaw.config.store import write_private
+
+    path, domain = plist_path(what), f"gui/{os.getuid()}"
+    paths.make_private_dir(os.path.join(paths.state_dir(), "logs"))
+    write_private(path, plist_text(what, extra).decode())
+    launchctl("bootout", f"{domain}/{label(what)}")
+    loaded = launchctl("bootstrap", domain, path)
+    if loaded is not None and loaded.returncode == 0:
+        return {"ok": True, "path": path, "enabled": True}
+    return {"ok": True, "path": path, "enabled": False, "run": [f"launchctl bootstrap {domain} {path}"]}
+
+
+# The variables of the environment
 
 
 def env_path() -> str:
-    return os.path.join(paths.state_dir(), NAME)
+    return os.path.join(paths.state_dir(), "service.env")
 
 
 def wanted_names(config_text: str) -> set[str]:
     """The variables that a Gateway reads: keys of providers and channels, and those that the configuration names."""
-    from openclaw.channels.kind import BUILT_IN, built_in_kind
+    from openclaw.channels.base import BUILT_IN, built_in_kind
     from openclaw.models.catalogue_data import PROVIDERS
 
     keys = {name for facts in PROVIDERS.values() for name in facts.key_env}
     tokens = {field.variable for name in BUILT_IN for field in built_in_kind(name).credentials if field.variable}
     named = {*_REFERENCE.findall(config_text), *_ENV_REFERENCE.findall(config_text)}
-    return {*ALWAYS, *keys, *tokens, *named}
+    return {*PRIVATE_VARIABLES, *keys, *tokens, *named}
 
 
 def write_env(environ: Mapping[str, str]) -> list[str]:
     """Writes the variables of now into the file, for its owner only, and returns their names."""
-    from openclaw.cli.target import config_text
     from openclaw.config.store import write_private
 
-    wanted = wanted_names(config_text(paths.config_path()) or "")
+    wanted = wanted_names(targets.config_text(paths.config_path()) or "")
     kept = {name: environ[name] for name in sorted(wanted) if environ.get(name) and "\n" not in environ[name]}
     head = "# Variables of the OpenClaw service. Written anew by `openclaw gateway install --force`.\n"
     write_private(env_path(), head + "".join(f"{name}={value}\n" for name, value in kept.items()))

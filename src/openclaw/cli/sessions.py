@@ -19,14 +19,14 @@ from openclaw.cli.command import (
     UserError,
     answer,
     query,
+    report,
     yes,
 )
-from openclaw.cli.session_names import find_session, given_key
-from openclaw.cli.target import resolve
+from openclaw.cli.config import current_config
+from openclaw.cli.target import find_session, given_key, resolve
 from openclaw.cli.terminal import CountedWork, note, paint, print_json, working
 from openclaw.cli.turn import MOST_SHOWN, READ_FOR_ONE, message_text, recent
-from openclaw.printable import printable, printable_json
-from openclaw.text import age, counted, shortened
+from openclaw.text import age, counted, printable_json, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ def _show_list(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[str
     if listed["activeMinutes"] is not None:
         yield f"Filtered to the last {listed['activeMinutes']} minute(s)"
     if listed["sessions"]:
-        yield "\n" + table(listed["sessions"])
+        yield ""
+        yield from table(listed["sessions"]).split("\n")
     else:
         yield 'None yet. Start one with: openclaw message send "Hello"'
 
@@ -101,7 +102,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
     The key is last and whole, so that it can be given to ``--session`` and the other columns fit 80 characters with it.
     """
-    models = [shortened(printable(str(row.get("model") or "unknown")), MAX_MODEL_WIDTH) for row in rows]
+    models = [shortened(str(row.get("model") or "unknown"), MAX_MODEL_WIDTH) for row in rows]
     used = [token_text(row) for row in rows]
     widths = (9, max([14, *map(len, used)]), max([5, *map(len, models)]))
     lines = [paint(_line(("Age", "Tokens (ctx %)", "Model", "Key"), widths), "bold")]
@@ -109,7 +110,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         share = percent_used(row) or 0
         colour = "red" if share >= 95 else "yellow" if share >= 80 else "green" if share >= 60 else None
         tokens = f"{tokens:<{widths[1]}}"
-        key, label = printable(str(row.get("key") or "")), printable(str(row.get("label") or ""))
+        key, label = str(row.get("key") or ""), str(row.get("label") or "")
         condensed = next((flag for flag in flags(row) if flag.startswith("compactions:")), "")
         cells = (
             age(row.get("ageMs", row.get("age"))),
@@ -166,7 +167,7 @@ def flags(row: dict[str, Any]) -> list[str]:
         shown.append(f"compactions:{row['compactionCount']}")
     if row.get("sessionId"):
         shown.append(f"id:{row['sessionId']}")
-    return [printable(flag) for flag in shown]
+    return shown
 
 
 # One session
@@ -182,39 +183,34 @@ def _named(args: argparse.Namespace, *, changes: bool = False) -> tuple[GatewayC
     return client, key
 
 
-def show(args: argparse.Namespace) -> int:
-    """Prints what is known of a session, and its last messages."""
+def _session(args: argparse.Namespace) -> dict[str, Any]:
+    """What is known of a session, and its last messages: for people as they are shown, for scripts in a public form."""
     client, key = _named(args)
     listed = client.call("sessions.list", {"search": key, "limit": 200, "includeGlobal": True, "includeUnknown": True})
     row = next((one for one in listed.get("sessions") or [] if one.get("key") == key), {"key": key})
-    view = client.call("chat.view", {"sessionKey": key, "limit": max(1, min(args.last * READ_FOR_ONE, MOST_SHOWN))})
-    messages = recent(view.get("messages") or [], args.last)
-    now = int(listed.get("ts") or time.time() * 1000)
-    full = {**_row(row, now), "running": view.get("run"), "waiting": view.get("waiting") or []}
+    most = max(1, args.last * READ_FOR_ONE)
+    view = client.call("chat.view", {"sessionKey": key, "limit": min(most, MOST_SHOWN)})
+    messages = view.get("messages") or []
     if args.json:
-        full["messages"] = _public(client, key, args.last)
-    lines = [f"Session {key}"]
-    lines += [f"  {name:<8} {value}" for name, value in _facts(full)]
-    for message in messages:
+        asked = {"sessionKey": key, "limit": min(most, 1000), "format": "messages"}
+        messages = client.call("chat.history", asked).get("messages") or []
+    messages = recent(messages, args.last)
+    content = messages[0].get("content") if args.json and messages else None
+    if isinstance(content, list) and all(block.get("type") == "tool_result" for block in content):
+        del messages[0]  # Their calls are not among the last messages.
+    now = int(listed.get("ts") or time.time() * 1000)
+    state = {"running": view.get("run"), "waiting": view.get("waiting") or []}
+    return {**_row(row, now), **state, "messages": messages}
+
+
+def _show_session(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    yield f"Session {found['key']}"
+    yield from (f"  {name:<8} {value}" for name, value in _facts(found))
+    for message in found["messages"]:
         failure = message.get("errorMessage") if message.get("stopReason") == "error" else None
         text = message_text(message) or (f"failed: {failure}" if failure else "")
         if message.get("role") in ("user", "assistant") and text.strip():
-            lines.append(f"{'›' if message['role'] == 'user' else ' '} {shortened(' '.join(text.split()), 300)}")
-    return answer(args, full, "\n".join(lines))
-
-
-def _public(client: GatewayClient, key: str, last: int) -> list[dict[str, Any]]:
-    """The last messages in the shape that other programs read: text, tool_use and tool_result."""
-    asked = {"sessionKey": key, "limit": max(1, min(last * READ_FOR_ONE, 1000)), "format": "messages"}
-    messages = recent(client.call("chat.history", asked).get("messages") or [], last)
-    if messages and _is_results(messages[0]):
-        del messages[0]  # Their calls are not among the last messages.
-    return messages
-
-
-def _is_results(message: dict[str, Any]) -> bool:
-    content = message.get("content")
-    return isinstance(content, list) and all(block.get("type") == "tool_result" for block in content)
+            yield f"{'›' if message['role'] == 'user' else ' '} {shortened(text, 300)}"
 
 
 def _facts(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -240,7 +236,7 @@ def delete(args: argparse.Namespace) -> int:
     if not args.yes:
         if not sys.stdin.isatty():
             raise UserError(f"This deletes {key}. Say --yes to do it without a question.", EXIT_USAGE)
-        if not yes(f"Delete {printable(key)}? Its transcript is kept as an archive.", usual=False):
+        if not yes(f"Delete {key}? Its transcript is kept as an archive.", usual=False):
             note("Nothing was deleted.")
             return EXIT_FAILURE
     report = client.call("sessions.delete", {"key": key}, timeout_ms=SLOW_MS)
@@ -258,12 +254,14 @@ def _show_archived(listed: dict[str, Any], args: argparse.Namespace) -> Iterator
         yield f"{key} has no earlier sessions."
         return
     now = int(listed.get("ts") or time.time() * 1000)
-    yield f"Earlier sessions of {key}:\n"
+    yield f"Earlier sessions of {key}:"
+    yield ""
     for row in rows:
         ended = age(now - row["endedAt"]) if row.get("endedAt") else "unknown"
-        title = shortened(printable(str(row.get("title") or "")), 60)
+        title = shortened(str(row.get("title") or ""), 60)
         yield f"{row.get('index'):>3}  {str(row.get('sessionId'))[:8]:<8}  {ended:<9}  {title}"
-    yield f"\nBring one back with: openclaw sessions resume {key} --session 1"
+    yield ""
+    yield f"Bring one back with: openclaw sessions resume {key} --session 1"
 
 
 def _resumed(args: argparse.Namespace) -> dict[str, Any]:
@@ -300,8 +298,8 @@ def _search_all(client: GatewayClient, wanted: dict[str, Any]) -> Any:
 def _show_found(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
     for found in answer.get("results") or []:
         where = f"{found.get('sessionKey') or found.get('sessionId')}  {found.get('role')}  {found.get('timestamp')}"
-        yield paint(printable(f"{where}  entry {found.get('entryId')}"), "bold")
-        yield "  " + shortened(printable(" ".join(str(found.get("snippet")).split())), SNIPPET_WIDTH)
+        yield paint(f"{where}  entry {found.get('entryId')}", "bold")
+        yield "  " + shortened(str(found.get("snippet")), SNIPPET_WIDTH)
     if not answer.get("results"):
         yield "Nothing found."
     if not answer.get("complete", True):
@@ -398,7 +396,7 @@ def _import_folder(args: argparse.Namespace) -> int:
             note(f"{len(sessions)} sessions, {totals['events']} events")
         elif not args.json:
             what = f"{session['outcome']:<9} {session['key']}  {session['events']} events  {session['sha256'][:12]}"
-            sys.stdout.write(printable(f"{what}  {session['detail']}".rstrip()) + "\n")
+            sys.stdout.write(f"{what}  {session['detail']}".rstrip() + "\n")
             sys.stdout.flush()
     ok = not totals["failed"]
     if args.json:
@@ -428,13 +426,12 @@ def _by_itself(args: argparse.Namespace, folder: str) -> Iterator[dict[str, Any]
 
     from openclaw.clock import SystemClock
     from openclaw.config.agents import agent_ids
-    from openclaw.config.load import read_config
     from openclaw.storage.files.import_sessions import import_sessions
     from openclaw.storage.files.newer_state import Unreadable
     from openclaw.storage.files.session_store import FileSessionStore
     from openclaw.storage.inspection import storage_url
 
-    state, config = paths.make_private_dir(paths.state_dir()), read_config(paths.config_path(), os.environ).config
+    state, config = paths.make_private_dir(paths.state_dir()), current_config()
     if storage_url(config, os.environ):
         raise UserError("The sessions are kept in a database, and folders are imported into files only.")
 
@@ -498,13 +495,13 @@ _ACTIONS = {
         params=_active_minutes,
         shape=_listed,
         show=_show_list,
-        painted=True,
         example="openclaw sessions --active 120 --json",
     ),
-    "show": Action(
+    "show": report(
         "Show a session and its last messages",
-        show,
+        _session,
         (_SESSION, Flag("--last N", f"messages to show ({LAST_SHOWN})", type=int, default=LAST_SHOWN), *CLIENT),
+        show=_show_session,
         example="openclaw sessions show work",
     ),
     "rename": Action(
@@ -551,7 +548,6 @@ _ACTIONS = {
         ),
         params=_query,
         show=_show_found,
-        painted=True,
         call=_search_all,
         about=(
             "The first search reads what was never searched and shows how many transcripts are read. It answers "

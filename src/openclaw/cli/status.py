@@ -9,10 +9,9 @@ import time
 from openclaw import __version__, paths
 from openclaw.cli.client import GatewayClient, from_args
 from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, failure, query
-from openclaw.cli.service import ensure_running
+from openclaw.cli.service import ensure_running, unit_name, unit_path
 from openclaw.cli.target import gateway_section, resolve, running_gateway
 from openclaw.cli.terminal import fitted, note, paint, print_json
-from openclaw.printable import printable
 from openclaw.text import age
 
 TYPE_CHECKING = False
@@ -139,8 +138,6 @@ def status(args: argparse.Namespace) -> int:
 def _surroundings(
     client: GatewayClient, status: dict[str, Any], latency: int | None, error: str | None
 ) -> dict[str, Any]:
-    from openclaw.cli.service import unit_name, unit_path
-
     system = os.uname()
     running = running_gateway() if client.target.local else None
     gateway = {
@@ -217,17 +214,18 @@ def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any],
     if queued := status.get("queuedSystemEvents"):
         facts.append(("Events", f"{len(queued)} queued"))
     lines = ["OpenClaw status", "", paint("Overview", "bold")]
-    lines += [f"  {name:<14}{printable(value)}" for name, value in facts]
+    lines += [f"  {name:<14}{value}" for name, value in facts]
     lines += ["", paint("Channels", "bold")]
     channels = _channel_lines(health) or [str(line) for line in status.get("channelSummary") or []]
-    lines += [f"  {printable(line)}" for line in channels or ["none configured"]]
+    lines += [f"  {line}" for line in channels or ["none configured"]]
     lines += ["", paint("Sessions", "bold")]
     recent = (sessions.get("recent") or [])[:10]
     lines += [f"  {line}" for line in table(recent).splitlines()] if recent else ["  none yet"]
     start = "" if latency is not None else "`openclaw gateway start` to start it, "
     tips = f"Next: {start}`openclaw chat` to talk, `openclaw logs -f` to watch, `openclaw doctor` to check the files."
-    lines += ["", fitted(tips, 80)]
-    return "\n".join(lines) + "\n"
+    lines += ["", *fitted(tips, 80).split("\n")]
+    # An error of a platform may hold line breaks. They make no line that looks like one of ours.
+    return "".join(" ".join(line.splitlines()) + "\n" for line in lines)
 
 
 def _usage_text(usage: dict[str, Any]) -> str:
@@ -235,7 +233,7 @@ def _usage_text(usage: dict[str, Any]) -> str:
     for provider in usage.get("providers") or []:
         windows = [f"{w.get('label')} {w.get('usedPercent')}% used" for w in provider.get("windows") or []]
         shown = provider.get("error") or ", ".join(windows) or "no data"
-        lines.append(f"  {provider.get('displayName')}: {printable(str(shown))}")
+        lines.append(f"  {provider.get('displayName')}: {shown!s}")
     if len(lines) == 2:
         lines.append("  no provider reports quotas")
     return "\n".join(lines) + "\n"

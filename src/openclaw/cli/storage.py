@@ -1,4 +1,4 @@
-"""``openclaw storage``: copy everything from files to PostgreSQL, or back."""
+"""``openclaw storage``: copy everything from files to PostgreSQL, or back. ``openclaw cluster``: its Gateways."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import sys
 
 from openclaw import paths
-from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, answer
+from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, answer, query
 from openclaw.cli.terminal import show_progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
     from typing import Any
 
     from openclaw.storage.postgres.move import Copied
@@ -47,16 +48,14 @@ def migrate(args: argparse.Namespace) -> int:
         f"{done.messages} messages, {done.blobs} blobs, {done.documents} documents. {done.present} were there already.",
         *(f"Left alone: {conflict}." for conflict in done.conflicts[:MOST_CONFLICTS]),
     ]
-    if not done.conflicts:
-        lines.append(_next_step(args.to))
+    if args.to == "files" and not done.conflicts:
+        lines.append("To use the files, remove storage.url from the configuration, and OPENCLAW_STORAGE_URL.")
+    elif not done.conflicts:
+        lines.append(
+            "To use the database, set storage.url in the configuration, or OPENCLAW_STORAGE_URL. The files stay."
+        )
     answer(args, {"ok": not done.conflicts, "to": place, **msgspec.to_builtins(done)}, "\n".join(lines))
     return EXIT_FAILURE if done.conflicts else 0
-
-
-def _next_step(to: str) -> str:
-    if to == "files":
-        return "To use the files, remove storage.url from the configuration, and OPENCLAW_STORAGE_URL."
-    return "To use the database, set storage.url in the configuration, or OPENCLAW_STORAGE_URL. The files stay."
 
 
 async def _copy(args: argparse.Namespace) -> tuple[Copied, str]:
@@ -94,7 +93,41 @@ async def _copy(args: argparse.Namespace) -> tuple[Copied, str]:
         await database.close()
 
 
-_ACTIONS = {
+def _show_cluster(payload: dict[str, Any], _: argparse.Namespace) -> Iterator[str]:
+    from openclaw.text import counted, duration
+
+    if not payload["clustered"]:
+        yield "This Gateway keeps its sessions in files and is the only node. See docs/scaling.md to have several."
+        return
+    living = sum(node["state"] in ("alive", "draining") for node in payload["nodes"])
+    yield f"{counted(living, 'node', 'nodes')} on {payload['storage']}"
+    if problem := payload.get("problem"):
+        yield f"The database cannot be reached ({problem}). This is what this node saw last."
+    for node in payload["nodes"]:
+        here = " (this one)" if node["id"] == payload["node"] else ""
+        link = "" if here or node["connected"] or node["state"] not in ("alive", "draining") else ", not connected"
+        yield f"{node['id']}  {node['state']:<8} {node['url'] or node['host']}{here}{link}"
+        if node["state"] in ("alive", "draining"):
+            yield (
+                f"    {counted(node['sessions'], 'session', 'sessions')}, {counted(node['runs'], 'run', 'runs')}, "
+                f"{node['queued']} waiting, {counted(node['clients'], 'client', 'clients')}; "
+                f"lease {node['leaseMs'] / 1000:.1f} s, relay {node['relayLagMs']:.1f} ms, "
+                f"database {node['databaseMs']:.1f} ms"
+            )
+        age = duration(max(0, payload["ts"] - node["startedAt"]))
+        ended = ""
+        if node.get("endedAt") is not None:
+            how = "left" if node["state"] == "left" else "was given up"
+            ended = f", {how} {duration(max(0, payload['ts'] - node['endedAt']))} ago"
+        holds = ", ".join(name for name, holder in payload["holds"].items() if holder == node["id"])
+        yield f"    version {node['version']}, pid {node['pid']} on {node['host']}, started {age} ago{ended}"
+        if holds:
+            yield f"    holds {holds}"
+    if payload["unowned"]:
+        yield f"{payload['unowned']} sessions have unfinished messages and no owner yet."
+
+
+_STORAGE = {
     "migrate": Action(
         "Copy sessions, messages, blobs, pairings and jobs to a PostgreSQL database, or back; the source stays",
         migrate,
@@ -106,4 +139,12 @@ _ACTIONS = {
         example="openclaw storage migrate --to postgresql://openclaw@db.example/openclaw",
     ),
 }
-COMMANDS = {"storage": Group(_ACTIONS)}
+_CLUSTER = {
+    "status": query(
+        "Show the nodes of the cluster, their sessions, leases and lag",
+        "cluster.status",
+        show=_show_cluster,
+        example="openclaw cluster status --json",
+    ),
+}
+COMMANDS = {"storage": Group(_STORAGE), "cluster": Group(_CLUSTER, default="status")}

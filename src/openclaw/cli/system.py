@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from openclaw.cli.command import CLIENT, EXIT_USAGE, Action, Flag, Group, UserError, query
+from openclaw.cli.client import from_args
+from openclaw.cli.command import CLIENT, EXIT_USAGE, Flag, Group, UserError, query, report
 from openclaw.text import age, clipped
 
 TYPE_CHECKING = False
@@ -12,6 +13,13 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
     from typing import Any
+
+
+def _heartbeat(args: argparse.Namespace) -> Any:
+    client = from_args(args)
+    if args.what == "last":
+        return client.call("last-heartbeat", {})
+    return client.call("set-heartbeats", {"enabled": args.what == "enable"})
 
 
 def _show_heartbeat(event: dict[str, Any] | None, args: argparse.Namespace) -> Iterator[str]:
@@ -25,23 +33,6 @@ def _show_heartbeat(event: dict[str, Any] | None, args: argparse.Namespace) -> I
         yield f"{age(time.time() * 1000 - float(event.get('ts') or 0))}: {', '.join(told)}"
         if event.get("preview"):
             yield f"  {clipped(' '.join(str(event['preview']).split()), 200)}"
-
-
-def _heartbeat(args: argparse.Namespace) -> int:
-    from openclaw.cli.client import from_args
-    from openclaw.cli.terminal import print_json, printable
-
-    client = from_args(args)
-    if args.what == "last":
-        answer = client.call("last-heartbeat", {})
-    else:
-        answer = client.call("set-heartbeats", {"enabled": args.what == "enable"})
-    if args.json:
-        print_json(answer)
-    else:
-        for line in _show_heartbeat(answer, args):
-            print(printable(line))
-    return 0
 
 
 def _event(args: argparse.Namespace) -> dict[str, Any]:
@@ -76,7 +67,7 @@ _ACTIONS = {
         show=lambda answer, args: ["ok"],
         example='openclaw system event --text "The backup is done" --mode now',
     ),
-    "heartbeat": Action(
+    "heartbeat": report(
         "Show the last heartbeat, or switch heartbeats on or off",
         _heartbeat,
         (
@@ -85,6 +76,7 @@ _ACTIONS = {
             ),
             *CLIENT,
         ),
+        show=_show_heartbeat,
         example="openclaw system heartbeat last",
     ),
     "presence": query(

@@ -11,8 +11,7 @@ import os
 import re
 import sys
 
-from openclaw.printable import printable, printable_json
-from openclaw.text import shortened
+from openclaw.text import printable, printable_json, redact_urls, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,6 +128,13 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
     import json
 
     sys.stdout.write(printable_json(json.dumps(value, indent=indent, ensure_ascii=False)) + "\n")
+
+
+def print_line(text: str, stream: TextIO | None = None) -> None:
+    """Prints text that may be coloured and may hold addresses. Passwords and keys in addresses are masked."""
+    parts = _COLOUR.split(text)
+    parts[::2] = map(redact_urls, parts[::2])
+    (stream or sys.stdout).write("".join(parts) + "\n")
 
 
 def note(text: str) -> None:

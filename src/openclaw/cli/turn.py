@@ -9,8 +9,7 @@ import sys
 from openclaw.cli.client import GatewayClient, Lost, refused
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, UserError
 from openclaw.cli.terminal import note, paint
-from openclaw.printable import printable
-from openclaw.text import failure_text, shortened
+from openclaw.text import failure_text, printable, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

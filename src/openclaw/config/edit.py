@@ -11,15 +11,13 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openclaw.config.json5text import Json5Error, Node, Outline, parse_source
 from openclaw.config.keypath import MISSING, KeyPath, KeyPathError, format_path
 from openclaw.config.load import KEY as INCLUDE
-from openclaw.config.load import Snapshot, merge_patch
+from openclaw.config.load import Json5Error, Node, Outline, Snapshot, merge_patch, parse_source
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ModelChoice
 from openclaw.config.secrets import SENTINEL, inside, partners, redacted, restored
-from openclaw.config.shape import Shape, shape_of
-from openclaw.config.validate import ConfigInvalid, Issue
+from openclaw.config.validate import ConfigInvalid, Issue, Shape, shape_of
 
 _IDENTIFIER = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 _INDENT = re.compile(r"[ \t]*")

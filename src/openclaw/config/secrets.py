@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from openclaw.config.json5text import Json5Error, Outline
 from openclaw.config.keypath import MISSING, KeyPath, format_path
-from openclaw.config.load import REFERENCE, is_reference
+from openclaw.config.load import REFERENCE, Json5Error, Outline, is_reference
 from openclaw.config.schema import Config
 from openclaw.config.schema.base import SecretRef
-from openclaw.config.shape import Shape, fields_of, free_keys, shape_of
-from openclaw.config.validate import ConfigInvalid, Issue
+from openclaw.config.validate import ConfigInvalid, Issue, Shape, fields_of, free_keys, shape_of
 from openclaw.redact import Redactor, know
-from openclaw.url_text import has_secret
+from openclaw.text import has_secret
 
 COMMAND_TIMEOUT_S = 10
 MAX_BYTES = 64 * 1024
@@ -166,8 +164,9 @@ def _secrets(value: Any, shape: Shape | None, path: KeyPath) -> Iterator[tuple[K
             yield path, value
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            before = value[index - 1] if index else None
-            if isinstance(item, str) and isinstance(before, str) and _names_secret(before):
+            before = str(value[index - 1]) if index else ""
+            option = before.startswith("-") and "=" not in before
+            if isinstance(item, str) and option and _SECRET_NAME.search(before):  # Such as ``--api-key``.
                 yield (*path, index), item
                 continue
             yield from _secrets(item, shape.items if shape else None, (*path, index))
@@ -207,11 +206,6 @@ def _looks_secret(value: str, path: KeyPath) -> bool:
     if any(character.isspace() for character in value) and not any(part in _COMMAND_LINES for part in path):
         return False
     return _mask_secrets(value) != value
-
-
-def _names_secret(argument: str) -> bool:
-    """Whether it is an option whose value comes next, such as ``--api-key``."""
-    return argument.startswith("-") and "=" not in argument and _SECRET_NAME.search(argument) is not None
 
 
 def _replaced(value: Any, path: KeyPath, secret: set[KeyPath]) -> Any:

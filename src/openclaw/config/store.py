@@ -28,9 +28,8 @@ from openclaw.config.edit import (
     saved_text,
     set_value,
 )
-from openclaw.config.json5text import parse_source
 from openclaw.config.keypath import MISSING, KeyPath, format_path, get_path, parse_path
-from openclaw.config.load import Snapshot, parse_config, read_config
+from openclaw.config.load import Snapshot, parse_config, parse_source, read_config
 from openclaw.config.schema import Config
 from openclaw.config.secrets import known_secrets, restored
 from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid, Issue

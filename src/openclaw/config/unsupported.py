@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from openclaw.config.keypath import KeyPath
 
@@ -25,45 +25,17 @@ _PER_AGENT = {
     "memorySearch.query.hybrid.mmr": "results are ordered by their score only",
     "memorySearch.query.hybrid.temporalDecay": "results are ordered by their score only",
 }
-_CHANNELS = (
-    "telegram",
-    "discord",
-    "irc",
-    "matrix",
-    "signal",
-    "slack",
-    "whatsapp",
-    "bluebubbles",
-    "imessage",
-)
+_CHANNELS = ("telegram", "discord", "irc", "matrix", "signal", "slack", "whatsapp", "bluebubbles", "imessage")
 """The channels that exist."""
-_PER_CHANNEL_ACCOUNT = {
-    "reactionLevel": "the agent reacts with emoji as often as it is told to",
-    "defaultTo": "messages are only sent to a recipient that is named",
-}
-_PER_WHATSAPP_ACCOUNT = {
-    "authDir": "WhatsApp is used through the Cloud API, not through WhatsApp Web",
-    "selfChatMode": "a number of the Cloud API belongs to the agent alone",
-    "debounceMs": "set messages.inbound.byChannel.whatsapp instead",
-    "actions.sendMessage": "deny the message tool instead",
-    "actions.polls": "the Cloud API has no polls",
-}
-_PER_SLACK_ACCOUNT = {
-    "userToken": "everything is done with the bot's token",
-    "userTokenReadOnly": "everything is done with the bot's token",
-    "slashCommand.sessionPrefix": "a slash command speaks to the session of the conversation it was given in",
-    "actions.memberInfo": "the agent cannot look people up yet",
-    "actions.emojiList": "the agent cannot list emoji yet",
-}
-_PER_TELEGRAM_ACCOUNT = {
-    "network": "the library chooses between IPv4 and IPv6",
-    "retry": "the outbox repeats what was not delivered, in its own time",
-    "actions.sendMessage": "deny the message tool instead",
-    "actions.sticker": "stickers are not sent",
-}
-_PER_DISCORD_ACCOUNT = {
-    "retry": "the outbox repeats what was not delivered, in its own time",
-}
+_NO_IMSG = "iMessage is used through a BlueBubbles server (serverUrl, password)"
+T = TypeVar("T")
+
+
+def _of(channel: str, keys: dict[str, T]) -> dict[str, T]:
+    """The keys of a channel's section, and of each of its accounts."""
+    accounts = (f"channels.{channel}", f"channels.{channel}.accounts.*")
+    return {f"{account}.{key}": value for account in accounts for key, value in keys.items()}
+
 
 UNSUPPORTED: dict[str, str] = {
     "env.shellEnv": "variables are not taken from a login shell",
@@ -119,49 +91,58 @@ UNSUPPORTED: dict[str, str] = {
     "hooks.gmail": "mail is not fetched; let a program call /hooks/gmail with the preset gmail",
     "hooks.internal": "there are no hooks inside the Gateway yet",
     "web": "WhatsApp is used through the Cloud API, not through WhatsApp Web",
-    **{
-        f"channels.telegram{account}.{key}": reason
-        for account in ("", ".accounts.*")
-        for key, reason in _PER_TELEGRAM_ACCOUNT.items()
-    },
-    **{
-        f"channels.discord{account}.{key}": reason
-        for account in ("", ".accounts.*")
-        for key, reason in _PER_DISCORD_ACCOUNT.items()
-    },
-    "channels.matrix.initialSyncLimit": "messages from before the first start are not read",
-    "channels.matrix.accounts.*.initialSyncLimit": "messages from before the first start are not read",
-    **{
-        f"channels.irc{account}.{key}": reason
-        for account in ("", ".accounts.*")
-        for key, reason in {
+    **_of(
+        "telegram",
+        {
+            "network": "the library chooses between IPv4 and IPv6",
+            "retry": "the outbox repeats what was not delivered, in its own time",
+            "actions.sendMessage": "deny the message tool instead",
+            "actions.sticker": "stickers are not sent",
+        },
+    ),
+    **_of("discord", {"retry": "the outbox repeats what was not delivered, in its own time"}),
+    **_of("matrix", {"initialSyncLimit": "messages from before the first start are not read"}),
+    **_of(
+        "irc",
+        {
             "mentionPatterns": "set messages.groupChat.mentionPatterns instead",
             "nickserv.register": "register the nickname yourself",
             "nickserv.registerEmail": "register the nickname yourself",
-        }.items()
-    },
+        },
+    ),
     **{
-        f"channels.{channel}{account}.{key}": reason
+        path: reason
         for channel in _CHANNELS
-        for account in ("", ".accounts.*")
-        for key, reason in _PER_CHANNEL_ACCOUNT.items()
+        for path, reason in _of(
+            channel,
+            {
+                "reactionLevel": "the agent reacts with emoji as often as it is told to",
+                "defaultTo": "messages are only sent to a recipient that is named",
+            },
+        ).items()
     },
-    **{
-        f"channels.{channel}{account}.{key}": "iMessage is used through a BlueBubbles server (serverUrl, password)"
-        for channel in ("bluebubbles", "imessage")
-        for account in ("", ".accounts.*")
-        for key in ("cliPath", "dbPath")
-    },
-    **{
-        f"channels.whatsapp{account}.{key}": reason
-        for account in ("", ".accounts.*")
-        for key, reason in _PER_WHATSAPP_ACCOUNT.items()
-    },
-    **{
-        f"channels.slack{account}.{key}": reason
-        for account in ("", ".accounts.*")
-        for key, reason in _PER_SLACK_ACCOUNT.items()
-    },
+    **_of("bluebubbles", dict.fromkeys(("cliPath", "dbPath"), _NO_IMSG)),
+    **_of("imessage", dict.fromkeys(("cliPath", "dbPath"), _NO_IMSG)),
+    **_of(
+        "whatsapp",
+        {
+            "authDir": "WhatsApp is used through the Cloud API, not through WhatsApp Web",
+            "selfChatMode": "a number of the Cloud API belongs to the agent alone",
+            "debounceMs": "set messages.inbound.byChannel.whatsapp instead",
+            "actions.sendMessage": "deny the message tool instead",
+            "actions.polls": "the Cloud API has no polls",
+        },
+    ),
+    **_of(
+        "slack",
+        {
+            "userToken": "everything is done with the bot's token",
+            "userTokenReadOnly": "everything is done with the bot's token",
+            "slashCommand.sessionPrefix": "a slash command speaks to the session of the conversation it was given in",
+            "actions.memberInfo": "the agent cannot look people up yet",
+            "actions.emojiList": "the agent cannot list emoji yet",
+        },
+    ),
     "discovery": "the Gateway does not announce itself on the network",
     "canvasHost": "there is no canvas yet",
     "talk": "there is no talk mode yet",
@@ -244,15 +225,14 @@ UNSUPPORTED_VALUES: dict[str, KeyRule] = {
         "this service is not asked; use brave, perplexity or searxng", _one_of("grok", "gemini", "kimi")
     ),
     "logging.consoleStyle": KeyRule("lines on the console have one form beside json", _one_of("compact")),
-    **{
-        f"channels.irc{account}.{key}": KeyRule(reason, _asks)
-        for account in ("", ".accounts.*")
-        for key, reason in {
-            "mediaMaxMb": "IRC carries text only",
-            "reactionNotifications": "IRC has no reactions",
-            "reactionAllowlist": "IRC has no reactions",
-        }.items()
-    },
+    **_of(
+        "irc",
+        {
+            "mediaMaxMb": KeyRule("IRC carries text only", _asks),
+            "reactionNotifications": KeyRule("IRC has no reactions", _asks),
+            "reactionAllowlist": KeyRule("IRC has no reactions", _asks),
+        },
+    ),
     "channels.*": KeyRule("no channel of OpenClaw has this name; a package that is installed must bring it", _asks),
 }
 """Key path → values that have no effect. Something reads these keys, for other values or only to show them."""
@@ -270,21 +250,15 @@ SAFETY: dict[str, KeyRule] = {
         refused=True,
     ),
     **{
-        f"channels.{channel}{account}.groups.*.{key}": _GROUP_TOOLS
-        for channel in _CHANNELS
-        for account in ("", ".accounts.*")
-        for key in ("tools", "toolsBySender")
-    },
-    **{
-        f"channels.{place}.{key}": _GROUP_TOOLS
-        for account in ("", ".accounts.*")
-        for place in (
-            f"slack{account}.channels.*",
-            f"telegram{account}.groups.*.topics.*",
-            f"discord{account}.guilds.*",
-            f"discord{account}.guilds.*.channels.*",
+        path: _GROUP_TOOLS
+        for channel, group in (
+            *((channel, "groups.*") for channel in _CHANNELS),
+            ("slack", "channels.*"),
+            ("telegram", "groups.*.topics.*"),
+            ("discord", "guilds.*"),
+            ("discord", "guilds.*.channels.*"),
         )
-        for key in ("tools", "toolsBySender")
+        for path in _of(channel, {f"{group}.tools": None, f"{group}.toolsBySender": None})
     },
 }
 """Key path → values that promise safety which nothing gives. The Gateway refuses to start with them."""
@@ -300,7 +274,10 @@ def unsupported_values(values: dict[str, Any]) -> Iterator[tuple[KeyPath, KeyRul
 
 @functools.cache
 def _tree() -> _Tree:
-    keys = {path: KeyRule(reason, _is_set if path in _FALSE_MATTERS else _asks) for path, reason in UNSUPPORTED.items()}
+    keys = {
+        path: KeyRule(reason, (lambda value: True) if path in _FALSE_MATTERS else _asks)
+        for path, reason in UNSUPPORTED.items()
+    }
     root: _Tree = {}
     for path, rule in {**keys, **UNSUPPORTED_VALUES, **SAFETY}.items():
         node = root
@@ -308,10 +285,6 @@ def _tree() -> _Tree:
             node = node.setdefault(segment, {})
         node[_RULE] = rule
     return root
-
-
-def _is_set(value: Any) -> bool:
-    return True
 
 
 def _found(value: Any, node: _Tree, path: KeyPath) -> Iterator[tuple[KeyPath, KeyRule]]:

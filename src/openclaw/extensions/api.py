@@ -26,8 +26,8 @@ The hooks of ``api.on(name, function)``, each with the record that the function 
     gateway_started    ``None``              The Gateway accepts messages now.
     gateway_stopping   ``None``              The Gateway is about to stop.
 
-and those around compaction, which ``agent/hooks.py`` explains: ``session_before_compact``, ``session_compact``,
-``before_compaction``, ``after_compaction``, ``before_content_leaves``.
+and those around compaction, which ``agent/compaction/compaction.py`` explains: ``session_before_compact``,
+``session_compact``, ``before_compaction``, ``after_compaction``, ``before_content_leaves``.
 """
 
 from __future__ import annotations

@@ -1,17 +1,31 @@
-"""What the loaded extensions added, and how the Gateway calls it: bounded in time, and a failure stops nothing."""
+"""The extensions of a Gateway: how they are found and loaded, what they added, and how it is called.
+
+``ExtensionPoints`` holds what they added. Each call is bounded in time, and a failure stops nothing.
+``load_extensions`` finds the extensions that the configuration names, and lets each register what it adds. Packages
+name theirs by entry points of the group ``openclaw.extensions``; ``plugins.load.paths`` names Python files. Nothing is
+loaded from a workspace: what an agent can write must not become part of the Gateway.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.machinery
+import importlib.util
 import inspect
 import logging
 import re
-from collections.abc import Coroutine, Iterable, Mapping
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
+from openclaw.config.agents import agent_ids, workspace_dir
+from openclaw.config.schema import Config
 from openclaw.extensions.api import (
     Block,
     CommandCall,
@@ -31,13 +45,16 @@ from openclaw.extensions.api import (
     ToolCalling,
 )
 from openclaw.messages import ToolSpec
+from openclaw.redact import redact
 from openclaw.rights import Right
+from openclaw.storage.files.disk import atomic_replace
 from openclaw.text import clipped
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
 
 if TYPE_CHECKING:
     from openclaw.channels.base import ChannelKind
     from openclaw.models.base import Provider
+
 
 log = logging.getLogger("openclaw.extensions")
 
@@ -110,6 +127,19 @@ class ExtensionPoints:
         self.providers: dict[str, Provider] = {}
         self._unwatched: set[asyncio.Task[Any]] = set()
 
+    def add(self, more: ExtensionPoints) -> None:
+        """Takes over what one extension added."""
+        for name, hooks in more.hooks.items():
+            self.hooks[name] += hooks
+        self.compaction += more.compaction
+        self.sections += more.sections
+        self.routes += more.routes
+        self.tools.update(more.tools)
+        self.commands.update(more.commands)
+        self.methods.update(more.methods)
+        self.channels.update(more.channels)
+        self.providers.update(more.providers)
+
     # Messages
 
     def message_received(self, about: MessageReceived) -> None:
@@ -153,13 +183,9 @@ class ExtensionPoints:
     def tools_for(self, *, owner: bool) -> tuple[Tool, ...]:
         return tuple(tool for sessions, tool in self.tools.values() if owner or sessions == "all")
 
-    @property
-    def watches_tools(self) -> bool:
-        return bool(self.hooks["before_tool_call"] or self.hooks["after_tool_call"])
-
     def watched(self, tools: Mapping[str, Tool]) -> Mapping[str, Tool]:
         """The tools, with the hooks around each call."""
-        if not self.watches_tools:
+        if not self.hooks["before_tool_call"] and not self.hooks["after_tool_call"]:
             return tools
         return {name: WatchedTool(tool, self) for name, tool in tools.items()}
 
@@ -239,14 +265,17 @@ class WatchedTool:
 class Registration:
     """The ``ExtensionApi`` of one extension. It works until ``register`` has returned."""
 
-    def __init__(self, loaded: Loaded, config: Mapping[str, Any], state_dir: Path, taken: Taken) -> None:
+    def __init__(
+        self, loaded: Loaded, config: Mapping[str, Any], state_dir: Path, taken: Taken, others: ExtensionPoints
+    ) -> None:
+        """``others`` is what the extensions before this one added."""
         self.id = loaded.id
         self.config = config
         self.state_dir = state_dir
         self.points = ExtensionPoints()
         """What this extension adds. It counts once ``register`` has returned."""
         self._loaded = loaded
-        self._taken = taken
+        self._known = (taken, others, self.points)
         self.closed = False
 
     def on(self, name: HookName | CompactionHookName, function: HookFunction) -> None:
@@ -262,7 +291,7 @@ class Registration:
         name = tool.spec.name
         _check(sessions in get_args(Sessions), f"tool {name}: sessions must be owner or all")
         _check(_TOOL_NAME.fullmatch(name) is not None and "__" not in name, f"{name!r} cannot be the name of a tool")
-        _check(name not in self._taken.tools and name not in self.points.tools, f"there is a tool {name} already")
+        _check(all(name not in known.tools for known in self._known), f"there is a tool {name} already")
         self.points.tools[name] = (sessions, tool)
         self._added(f"tool {name} ({sessions})", callable(tool.run))
 
@@ -274,7 +303,7 @@ class Registration:
 
     def add_command(self, name: str, function: CommandFunction, *, right: Right, help: str, usage: str = "") -> None:
         _check(_NAME.fullmatch(name) is not None, f"{name!r} cannot be the name of a command")
-        _check(name not in self._taken.commands and name not in self.points.commands, f"there is /{name} already")
+        _check(all(name not in known.commands for known in self._known), f"there is /{name} already")
         _check_right(f"command /{name}", right)
         self.points.commands[name] = OwnCommand(
             name=name, right=right, help=help, usage=usage, function=function, owner=self._loaded
@@ -284,7 +313,7 @@ class Registration:
     def add_method(self, name: str, function: MethodFunction, *, right: Right) -> None:
         whole = f"{self.id}.{name}"
         _check(_PATH.fullmatch(name) is not None and "/" not in name, f"{name!r} cannot be the name of a method")
-        _check(whole not in self._taken.methods and whole not in self.points.methods, f"there is {whole} already")
+        _check(all(whole not in known.methods for known in self._known), f"there is {whole} already")
         _check_right(f"method {whole}", right)
         self.points.methods[whole] = OwnMethod(name=whole, right=right, function=function)
         self._added(f"method {whole} ({right})", callable(function))
@@ -298,7 +327,7 @@ class Registration:
         self._added(f"route {verb} {whole} ({auth})", callable(handler))
 
     def add_channel(self, kind: ChannelKind) -> None:
-        _check(kind.id not in self._taken.channels, f"there is a channel {kind.id} already")
+        _check(all(kind.id not in known.channels for known in self._known), f"there is a channel {kind.id} already")
         self.points.channels[kind.id] = kind
         self._added(f"channel {kind.id}", True)
 
@@ -314,41 +343,12 @@ class Registration:
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """Names that an extension cannot use, because the Gateway or another extension has them."""
+    """Names that an extension cannot use, because the Gateway has them."""
 
     tools: frozenset[str] = frozenset()
     commands: frozenset[str] = frozenset()
     methods: frozenset[str] = frozenset()
     channels: frozenset[str] = frozenset()
-
-    def and_those_of(self, points: ExtensionPoints) -> Taken:
-        return Taken(
-            tools=self.tools | points.tools.keys(),
-            commands=self.commands | points.commands.keys(),
-            methods=self.methods | points.methods.keys(),
-            channels=self.channels | points.channels.keys(),
-        )
-
-
-def united(parts: Iterable[ExtensionPoints], extensions: list[Loaded]) -> ExtensionPoints:
-    """What all extensions add together."""
-    whole = ExtensionPoints()
-    whole.extensions = extensions
-    for points in parts:
-        for name, hooks in points.hooks.items():
-            whole.hooks[name] += hooks
-        whole.compaction += points.compaction
-        whole.sections += points.sections
-        whole.routes += points.routes
-        for own, more in (
-            (whole.tools, points.tools),
-            (whole.commands, points.commands),
-            (whole.methods, points.methods),
-            (whole.channels, points.channels),
-            (whole.providers, points.providers),
-        ):
-            own.update(more)  # type: ignore[arg-type]
-    return whole
 
 
 def _check(holds: bool, problem: str) -> None:
@@ -376,3 +376,192 @@ async def call(owner: Loaded, function: Any, about: Any, longest_s: float) -> An
 def note_failure(owner: Loaded, words: str) -> None:
     owner.failures += 1
     owner.last_failure = clipped(" ".join(words.split()), 200)
+
+
+# Finding and loading
+
+GROUP = "openclaw.extensions"
+MOST_EXTENSIONS = 100
+LONGEST_REGISTER_S = 30.0
+STATUS_FILE = "extensions-failed.json"
+NOT_NAMED = "the configuration does not name it: set plugins.entries.{id}.enabled to true"
+
+
+class FoundExtension(msgspec.Struct, frozen=True, kw_only=True):
+    """An extension that is installed or named, and whether it is to be loaded."""
+
+    loaded: Loaded
+    load: Callable[[], Callable[[Any], Any]] | None
+    """Imports it and returns its ``register``. None: it is not loaded. Blocking."""
+
+
+def find_extensions(config: Config, state_dir: str) -> list[FoundExtension]:
+    """All extensions that are installed or named. It imports none of them. Blocking."""
+    found = [*_packages(config, state_dir), *_files(config, state_dir)]
+    known = {one.loaded.id for one in found}
+    for id, entry in config.plugins.entries.items():
+        if entry.enabled and id not in known and config.plugins.enabled:
+            problem = "no installed package has an extension of this name"
+            found.append(FoundExtension(loaded=Loaded(id=id, source="", state="failed", problem=problem), load=None))
+    return found[:MOST_EXTENSIONS]
+
+
+def why_off(config: Config, id: str, *, named: bool) -> str:
+    """Why an extension is not to be loaded. Empty if it is. ``named``: something else names it already."""
+    plugins = config.plugins
+    entry = plugins.entries.get(id)
+    if not plugins.enabled:
+        return "plugins.enabled is false"
+    if id in plugins.deny:
+        return "plugins.deny names it"
+    if plugins.allow and id not in plugins.allow:
+        return "plugins.allow does not name it"
+    if entry is not None and entry.enabled is False:
+        return f"plugins.entries.{id}.enabled is false"
+    if not named and id not in plugins.allow and not (entry is not None and entry.enabled):
+        return NOT_NAMED.format(id=id)
+    return ""
+
+
+def _packages(config: Config, state_dir: str) -> Iterator[FoundExtension]:
+    workspaces = _workspaces(config, state_dir)
+    seen: set[str] = set()
+    for entry in entry_points(group=GROUP):
+        if entry.name in seen:
+            continue
+        seen.add(entry.name)
+        package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
+        loaded = Loaded(id=entry.name, source=package, problem=why_off(config, entry.name, named=False))
+        if not loaded.problem and (inside := _inside(entry, workspaces)) is not None:
+            loaded.state, loaded.problem = "failed", f"it is not loaded: agents can write in {inside}"
+            log.error("the extension %s is not loaded: agents can write in %s", entry.name, inside)
+        yield FoundExtension(loaded=loaded, load=entry.load if not loaded.problem else None)
+
+
+def _inside(entry: EntryPoint, workspaces: list[Path]) -> Path | None:
+    """The workspace that the package or its module lies in. Nothing is imported to find out."""
+    places: list[Path] = []
+    if entry.dist is not None:
+        places.append(Path(str(entry.dist.locate_file(""))))
+    spec = importlib.machinery.PathFinder.find_spec(entry.module.partition(".")[0])
+    if spec is not None:
+        places += [Path(place) for place in (spec.origin, *(spec.submodule_search_locations or ())) if place]
+    return next((one for one in workspaces for place in places if place.resolve().is_relative_to(one)), None)
+
+
+def _files(config: Config, state_dir: str) -> Iterator[FoundExtension]:
+    """The files in ``plugins.load.paths`` and the ``*.py`` files in its folders."""
+    workspaces = _workspaces(config, state_dir)
+    named = config.plugins.load.get("paths")
+    for text in named if isinstance(named, list) else ():
+        place = Path(str(text)).expanduser()
+        for file in sorted(place.glob("*.py")) if place.is_dir() else [place]:
+            loaded = Loaded(id=file.stem, source=str(file), problem=why_off(config, file.stem, named=True))
+            if not loaded.problem and (
+                inside := next((one for one in workspaces if file.resolve().is_relative_to(one)), None)
+            ):
+                loaded.state, loaded.problem = "failed", f"it is not loaded: agents can write in {inside}"
+                log.error("the extension %s is not loaded: agents can write in %s", file, inside)
+            yield FoundExtension(
+                loaded=loaded, load=(lambda file=file: _import(file).register) if not loaded.problem else None
+            )
+
+
+def _workspaces(config: Config, state_dir: str) -> list[Path]:
+    return [workspace_dir(config, state_dir, agent_id).resolve() for agent_id in agent_ids(config)]
+
+
+def _import(path: Path) -> ModuleType:
+    name = f"openclaw_extension_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise FileNotFoundError(f"{path} is no Python file (plugins.load.paths)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    if not callable(getattr(module, "register", None)):
+        raise AttributeError(f"{path} has no function register(api)")
+    return module
+
+
+async def load_extensions(config: Config, state_dir: str, taken: Taken) -> ExtensionPoints:
+    """Loads what the configuration names. An extension that fails or hangs is left out, and the Gateway starts."""
+    plugins = config.plugins
+    if not plugins.entries and not plugins.allow and not plugins.load.get("paths"):
+        return ExtensionPoints()  # Nothing is named, so nobody looks at what is installed.
+    whole = ExtensionPoints()
+    for found in await asyncio.to_thread(find_extensions, config, state_dir):
+        loaded = found.loaded
+        whole.extensions.append(loaded)
+        if found.load is None:
+            continue
+        entry = plugins.entries.get(loaded.id)
+        folder = Path(state_dir) / "extensions" / loaded.id
+        registration = Registration(loaded, entry.config if entry else {}, folder, taken, whole)
+        try:
+            await _in_thread(found.load, registration)
+        except Exception as error:
+            words = str(error) or type(error).__name__
+            loaded.state, loaded.adds = "failed", []
+            loaded.problem = clipped(redact(" ".join(words.split())), 300)
+            log.exception("the extension %s cannot be used", loaded.id)
+        else:
+            loaded.state = "loaded"
+            whole.add(registration.points)
+            log.info("extension %s (%s): %s", loaded.id, loaded.source, ", ".join(loaded.adds) or "nothing added")
+        finally:
+            registration.closed = True
+    await asyncio.to_thread(_write_status, Path(state_dir), whole.extensions)
+    return whole
+
+
+def _write_status(state_dir: Path, extensions: list[Loaded]) -> None:
+    """Writes down which extensions failed at this start, for ``openclaw doctor``, which works without a Gateway."""
+    failed = {one.id: one.problem for one in extensions if one.state == "failed"}
+    try:
+        if failed or (state_dir / STATUS_FILE).exists():
+            atomic_replace(state_dir / STATUS_FILE, msgspec.json.encode(failed))
+    except OSError as error:
+        log.warning("%s cannot be written: %s", STATUS_FILE, error)
+
+
+def failed_at_start(state_dir: Path) -> dict[str, str]:
+    """The extensions that failed when the Gateway started last, and why. Blocking."""
+    try:
+        return msgspec.json.decode((state_dir / STATUS_FILE).read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+async def _in_thread(load: Callable[[], Callable[[Any], Any]], registration: Registration) -> None:
+    """Imports and registers in a thread of its own, which may hang for ever without holding up the Gateway's end."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+
+    def settle(error: BaseException | None) -> None:
+        if not done.done():
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    def work() -> None:
+        problem: BaseException | None = None
+        try:
+            load()(registration)
+        except BaseException as error:
+            problem = error
+        try:
+            loop.call_soon_threadsafe(settle, problem)
+        except RuntimeError:  # The loop has closed meanwhile.
+            pass
+
+    threading.Thread(target=work, name=f"extension {registration.id}", daemon=True).start()
+    timer = asyncio.timeout(LONGEST_REGISTER_S)
+    try:
+        async with timer:
+            await done
+    except TimeoutError:
+        if not timer.expired():
+            raise
+        raise RuntimeError(f"register did not return within {LONGEST_REGISTER_S:g} s") from None

@@ -1,8 +1,13 @@
-"""Builds a Gateway: opens the stores, makes every part and gives each part what it needs."""
+"""Builds a Gateway: opens the stores, makes every part and gives each part what it needs.
+
+At the end stand the adapters that make methods, routes and observers of what extensions add.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import logging
 import os
 import uuid
@@ -11,136 +16,106 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from aiohttp import web
+
 from openclaw import __version__
-from openclaw.agent.abort import Deadlines
-from openclaw.agent.compaction.compaction import CompactionsUnderWay
+from openclaw.agent.compaction.compaction import CompactionHooks, CompactionsUnderWay
 from openclaw.agent.compaction.memory_flush import watch_compactions
-from openclaw.agent.hooks import CompactionHooks
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.sandbox import comes_from_group
 from openclaw.agent.spend.billed_calls import BilledSpeech
 from openclaw.agent.spend.spend import Spending
+from openclaw.agent.tool_set import comes_from_group
 from openclaw.agent.window.history_cleaner import Hygiene
 from openclaw.agent.window.tokens import TokenMeasures
-from openclaw.channels.base import NativeCommand
-from openclaw.channels.kind import BUILT_IN, ChannelKinds
+from openclaw.channels.base import BUILT_IN, ChannelKinds, NativeCommand
+from openclaw.channels.manager import ChannelManager
 from openclaw.clock import Clock
 from openclaw.cluster.claims import SESSION, Claims, SoleClaims, session_name
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore, Derived
-from openclaw.extensions.loader import load_extensions
-from openclaw.extensions.points import Taken
+from openclaw.events import Event
+from openclaw.extensions.api import MessageSent, MethodRequest
+from openclaw.extensions.points import LONGEST_COMMAND_S, ExtensionPoints, OwnMethod, OwnRoute, Taken, load_extensions
+from openclaw.gateway.auth.authorise import FailedAuthLimiter
 from openclaw.gateway.auth.devices import Devices
-from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
-from openclaw.gateway.channel_run import ChannelRun
-from openclaw.gateway.channel_services import ChannelServices
-from openclaw.gateway.cluster.service import ClusterService
-from openclaw.gateway.cluster.shared_state import SchedulerService, SharedState
-from openclaw.gateway.event_loop import LoopFairness, LoopLag
-from openclaw.gateway.extension_doors import SentMessages, extension_method, extension_route
-from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.health import DiskCheck, Health, build_health
-from openclaw.gateway.http import (
-    control_ui,
-    monitoring,
-    openai_chat,
-    openai_responses,
-    rpc,
-    sign_in,
-    tools_invoke,
-    webhooks,
-)
-from openclaw.gateway.http.sign_in import SignInTickets
+from openclaw.gateway.auth.origin import PeerAddress
+from openclaw.gateway.channels import ChannelRun, ChannelServices
+from openclaw.gateway.cluster.service import ClusterService, SchedulerService, SharedState
+from openclaw.gateway.gateway import Gateway, LoopFairness, LoopLag, Restart
+from openclaw.gateway.http import control_ui, monitoring, openai_chat, openai_responses, rpc, tools_invoke, webhooks
+from openclaw.gateway.http.common import json_response, refusal_response
+from openclaw.gateway.http.control_ui import SignInTickets
+from openclaw.gateway.http.monitoring import DiskCheck, Health, Metrics, RunMetrics, build_health
 from openclaw.gateway.logs import RunLog
 from openclaw.gateway.messenger import ChannelMessenger
 from openclaw.gateway.methods import (
-    agent,
     agents,
     browser,
     channels,
     chat,
     context,
     cron,
-    devices,
     exec_approvals,
+    extensions,
     memory,
     messages,
     models,
     nodes,
-    outbox,
-    plugins,
-    send,
-    skills,
     system,
-    transcripts,
     usage,
 )
 from openclaw.gateway.methods import config as config_methods
 from openclaw.gateway.methods import sessions as sessions_methods
 from openclaw.gateway.methods.exec_approvals import watch_approvals
-from openclaw.gateway.metrics import Metrics, RunMetrics
-from openclaw.gateway.nodes.nodes import Nodes
-from openclaw.gateway.restart import Restart
+from openclaw.gateway.nodes import Nodes
 from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
-from openclaw.gateway.server.registry import MethodTable
+from openclaw.gateway.server.registry import Handler, MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.server import taken_names
 from openclaw.gateway.session_maintenance import Maintenance
-from openclaw.gateway.views.history import read_history
+from openclaw.gateway.views import read_history
+from openclaw.inbound.access import PairingStore
 from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
 from openclaw.inbound.incoming import CommandContext, client_facts
 from openclaw.inbound.message import MovedChat
 from openclaw.inbound.moved import carry_over
 from openclaw.inbound.notices import Notices
-from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
 from openclaw.inbound.transcription import Transcriber
 from openclaw.mcp.servers import McpServers
 from openclaw.memory.embedders import Embedders
-from openclaw.memory.search import AgentMemories
+from openclaw.memory.index import AgentMemories
 from openclaw.models.base import Model, ModelError
-from openclaw.models.calls import ModelCalls
-from openclaw.models.catalogue import Catalogue, CurrentCatalogue, UnknownModel
-from openclaw.models.detect import LOCAL_SERVERS, find_models
-from openclaw.models.fallback import Failover
+from openclaw.models.calls import Failover, ModelCalls
+from openclaw.models.catalogue import LOCAL_SERVERS, Catalogue, CurrentCatalogue, UnknownModel, find_models
 from openclaw.models.keys import Keys
 from openclaw.outbound.reply import SendFailed, is_delivered
 from openclaw.outbound.visible import visible_text
 from openclaw.rights import OWNER
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import Observer, RunRecord
-from openclaw.scheduler.cron import Cron
+from openclaw.scheduler.cron import Cron, CronTool
 from openclaw.scheduler.heartbeat import Heartbeats
 from openclaw.scheduler.hooks import HookRuns
-from openclaw.scheduler.tool import CronTool
 from openclaw.scheduler.turns import ScheduledTurns
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.search import SearchIndex, TranscriptSearch
 from openclaw.sessions.system_events import SessionNotes
-from openclaw.storage.base import (
-    END_STATES,
-    BlobStore,
-    Fenced,
-    Ledger,
-    SessionStore,
-    StorageRefused,
-    TranscriptStore,
-)
+from openclaw.storage.base import END_STATES, BlobStore, Fenced, Ledger, SessionStore, StorageRefused, TranscriptStore
+from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.documents import DocumentStore
-from openclaw.storage.files.disk import FileBlobStore
-from openclaw.storage.files.documents import FileDocuments
+from openclaw.storage.files.disk import FileBlobStore, FileDocuments
+from openclaw.storage.files.import_sessions import migrate_sessions
 from openclaw.storage.files.ledger import FileLedger
-from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
+from openclaw.storage.indexed_transcript import TranscriptLines
 from openclaw.storage.inspection import storage_url
-from openclaw.storage.repairs import Repairs
-from openclaw.storage.transcript_lines import TranscriptLines
 from openclaw.teamwork.session_tools import SessionViews
 from openclaw.teamwork.team import Team
 from openclaw.tools.base import Tool, ToolContext
@@ -149,43 +124,38 @@ from openclaw.tools.browser.tool import BrowserTool
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.message import MessagingTool
 from openclaw.tools.process import ProcessRegistry
-from openclaw.tools.sandbox.plan import PLACES
-from openclaw.tools.web import WebFetchTool
-from openclaw.tools.web_search import WebSearchTool
+from openclaw.tools.sandbox.launch import PLACES
+from openclaw.tools.web import WebFetchTool, WebSearchTool
 
 if TYPE_CHECKING:
     from openclaw.cluster.postgres_claims import PostgresClaims
+    from openclaw.gateway.server.server import Route
     from openclaw.storage.postgres.ledger import PostgresLedger
     from openclaw.storage.postgres.session_store import PostgresSessionStore
 
 log = logging.getLogger("openclaw.gateway")
+extension_log = logging.getLogger("openclaw.extensions")
 
 METHOD_FAMILIES = (
-    agent,
     agents,
     browser,
     chat,
     config_methods,
     context,
     cron,
-    devices,
     exec_approvals,
     memory,
     messages,
     models,
-    outbox,
-    plugins,
+    extensions,
     channels,
     nodes,
-    send,
-    skills,
-    transcripts,
     sessions_methods,
     usage,
     system,
 )
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
-HTTP_MODULES = (webhooks, monitoring, openai_chat, openai_responses, rpc, sign_in, tools_invoke, control_ui)
+HTTP_MODULES = (webhooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke, control_ui)
 """The first route that fits answers. The Control UI fits every path, so it is the last."""
 
 
@@ -284,13 +254,12 @@ async def open_runtime(
         hooks=CompactionHooks(),
         derived=derived,
         prompts=PromptCache(),
-        reports=ReportStore(),
+        reports=ReportStore(stores.blobs),
         compacting=CompactionsUnderWay(),
         measures=TokenMeasures(),
         hygiene=Hygiene(),
         spending=Spending(stores.lines),
         search=TranscriptSearch(SearchIndex(state_dir, visible_text), stores.lines),
-        deadlines=Deadlines(),
     )
 
 
@@ -428,9 +397,14 @@ def build_gateway(
             # The channel itself may be restarted by this, so it does not wait for it.
             gateway.spawn(runtime.config.reload())
 
-    gateway.channel_services = ChannelServices(
-        runtime,
-        ChannelKinds(environ),
+    channels = ChannelManager(
+        kinds=ChannelKinds(environ),
+        config=lambda: runtime.config.current,
+        clock=runtime.clock,
+        state_dir=str(runtime.state_dir),
+        blobs=runtime.blobs,
+        documents=runtime.documents,
+        claims=runtime.claims,
         receive=lambda inbound: gateway.pipeline.receive(inbound),
         admits=lambda inbound: gateway.pipeline.admits(inbound),
         notice=lambda inbound: gateway.pipeline.notice(inbound),
@@ -441,6 +415,7 @@ def build_gateway(
         environ=environ,
         taken_names=lambda: taken_names(gateway),
     )
+    gateway.channel_services = ChannelServices(runtime, channels)
     return gateway
 
 
@@ -482,7 +457,7 @@ def add_message_flow(gateway: Gateway) -> None:
         notices=notices,
         restart=gateway.restart.schedule,
         environ=gateway.environ,
-        subagents=lambda session, args, message_id: gateway.team.command.answer(session, args, message_id),
+        subagents=lambda *asked: gateway.team.command.answer(*asked),
         stop_subagents=lambda key: gateway.team.subagents.stop_all(key),
     )
     gateway.dispatcher, gateway.notices = dispatcher, notices
@@ -668,3 +643,68 @@ async def close_gateway(gateway: Gateway) -> None:
     with contextlib.suppress(OSError, Fenced):
         await runtime.notes.synced()
     await runtime.close_stores()
+
+
+# Extensions
+
+
+def extension_method(method: OwnMethod) -> Handler:
+    async def answer(call: MethodCall) -> Any:
+        params = call.params if isinstance(call.params, dict) else {}
+        try:
+            async with asyncio.timeout(LONGEST_COMMAND_S):
+                said = method.function(MethodRequest(params=params, rights=call.client.rights))
+                return await said if inspect.isawaitable(said) else said
+        except ValueError as problem:
+            raise MethodError(str(problem)) from None
+        except TimeoutError:
+            raise MethodError(f"{method.name} gave no answer", code="UNAVAILABLE") from None
+
+    return answer
+
+
+def extension_route(route: OwnRoute) -> Route:
+    async def answer(request: web.BaseRequest, _gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
+        try:
+            return await route.handler(request)
+        except web.HTTPException as made:
+            return made
+        except Exception:
+            extension_log.exception("an extension failed at %s", route.path)
+            return json_response({"ok": False, "error": "the extension failed"}, status=500)
+
+    return route.verb, route.path, answer, "open" if route.auth == "open" else refusal_response
+
+
+class SentMessages:
+    """Observes a run and tells extensions of its answer."""
+
+    def __init__(self, record: RunRecord, points: ExtensionPoints) -> None:
+        self._record = record
+        self._points = points
+
+    def started(self) -> None:
+        pass
+
+    def event(self, event: Event) -> None:
+        pass
+
+    def aborted(self, reason: str) -> None:
+        pass
+
+    def absorbed(self, by: str) -> None:
+        pass
+
+    def finished(self) -> None:
+        record = self._record
+        said = record.result.shown if record.result is not None else []
+        self._points.message_sent(
+            MessageSent(
+                agent_id=record.row.agent_id,
+                session_key=record.row.session_key,
+                channel=str(record.row.route.get("channel") or record.row.source),
+                run_id=record.run_id,
+                state=record.state,
+                text="\n\n".join(one.text for one in said if one.text),
+            )
+        )

@@ -1,50 +1,55 @@
-"""The parts of a running Gateway in one record, and the services that run in the background."""
+"""The parts of a running Gateway in one record, and the services that run in the background.
+
+Also here is what the process itself needs: fairness and lag of the event loop, and a restart that the Gateway schedules
+itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import os
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, main_session_key, user_zone
-from openclaw.config.store import reload_action
-from openclaw.gateway.auth.shared_auth import SharedSecret, same_secret, shared_secret
-from openclaw.gateway.server.handshake import TICK_INTERVAL_MS
-from openclaw.gateway.server.sockets import Sockets
+from openclaw.config.store import reload_action, write_private
+from openclaw.gateway.auth.authorise import SharedSecret, same_secret, shared_secret
+from openclaw.gateway.http.monitoring import Histogram
+from openclaw.gateway.server.connection import TICK_INTERVAL_MS
+from openclaw.gateway.server.server import Sockets
 from openclaw.paths import sessions_dir
 from openclaw.sessions.keys import SessionRef, canonical_key, shown_key
 from openclaw.storage.base import Compressed
+from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.files.newer_state import StateWatch
-from openclaw.storage.repairs import Repairs
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
     from openclaw.config.schema import Config
+    from openclaw.gateway.auth.authorise import FailedAuthLimiter
     from openclaw.gateway.auth.devices import Devices
-    from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
-    from openclaw.gateway.channel_services import ChannelServices
-    from openclaw.gateway.cluster.service import ClusterService
-    from openclaw.gateway.cluster.shared_state import SchedulerService, SharedState
-    from openclaw.gateway.event_loop import LoopFairness, LoopLag
-    from openclaw.gateway.health import DiskCheck, Health
-    from openclaw.gateway.http.sign_in import SignInTickets
-    from openclaw.gateway.methods.transcripts import FolderImport
-    from openclaw.gateway.metrics import Metrics
-    from openclaw.gateway.nodes.nodes import Nodes
-    from openclaw.gateway.restart import Restart
+    from openclaw.gateway.channels import ChannelServices
+    from openclaw.gateway.cluster.service import ClusterService, SchedulerService, SharedState
+    from openclaw.gateway.http.control_ui import SignInTickets
+    from openclaw.gateway.http.monitoring import DiskCheck, Health, Metrics
+    from openclaw.gateway.methods.sessions import FolderImport
+    from openclaw.gateway.nodes import Nodes
     from openclaw.gateway.server.events import Broadcaster, Client
     from openclaw.gateway.server.presence import Presence
     from openclaw.gateway.server.registry import MethodTable
     from openclaw.gateway.server.server import Route
     from openclaw.gateway.session_maintenance import Maintenance
     from openclaw.gateway.tls import ServerTls
+    from openclaw.inbound.access import PairingStore
     from openclaw.inbound.notices import Notices
-    from openclaw.inbound.pairing import PairingStore
     from openclaw.inbound.pipeline import Pipeline
     from openclaw.mcp.servers import McpServers
     from openclaw.models.calls import ModelCalls
@@ -58,6 +63,8 @@ if TYPE_CHECKING:
     from openclaw.tools.browser.browsers import Browsers
     from openclaw.tools.browser.tool import BrowserTool
 
+log = logging.getLogger("openclaw.gateway")
+restart_log = logging.getLogger("openclaw.gateway.reload")
 T = TypeVar("T")
 HEALTH_INTERVAL_S = 60.0
 SEARCH_INTERVAL_S = 300.0
@@ -77,8 +84,14 @@ LAST_ANSWERS_S = 1.0
 """How long a connection whose secret was changed stays open for answers that are under way."""
 PRESENCE_DELAY_S = 0.05
 """Presence changes are collected for this long, so that many connections at once cause one event."""
-
-log = logging.getLogger("openclaw.gateway")
+MOST_PER_PASS = 8
+INTERVAL_S = 0.05
+WINDOW = 1200
+"""The number of samples for the percentiles: one minute."""
+LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+DEFAULT_DELAY_MS = 2000
+MAX_DELAY_MS = 60_000
+SENTINEL_NAME = "restart-sentinel.json"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -430,3 +443,138 @@ async def _close_after_answer(client: Client, reason: str) -> None:
     """Runs after the call that began it: its answer is written by then, or waits for room in the buffer."""
     await client.sink.room()
     client.close(1008, reason)
+
+
+# The event loop
+
+
+class LoopFairness:
+    """Lets some tasks through in each pass of the loop, in the order they came.
+
+    A hundred answers that arrive at the same moment would otherwise be handled in one pass, a millisecond each, and no
+    timer, no socket and no other client would get its turn in between.
+    """
+
+    def __init__(self, most: int = MOST_PER_PASS) -> None:
+        self._most = most
+        self._loop = asyncio.get_running_loop()
+        self._passed = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._in_line = False
+        """True while tasks wait. New tasks then join the queue instead of passing it."""
+
+    async def enter(self) -> None:
+        if self._in_line or self._passed >= self._most:
+            self._in_line = True
+            turn = self._loop.create_future()
+            self._waiting.append(turn)
+            await turn
+            return
+        if self._passed == 0:
+            self._loop.call_soon(self._next_pass)
+        self._passed += 1
+
+    def _next_pass(self) -> None:
+        self._passed = 0
+        while self._waiting and self._passed < self._most:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self._passed += 1
+        self._in_line = self._passed > 0
+        if self._in_line:
+            # The next pass begins after the tasks of this one have run.
+            self._loop.call_soon(self._next_pass)
+
+
+class LoopLag:
+    """Measures how late the event loop wakes a task that sleeps."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self.histogram = Histogram(LAG_SECONDS)
+        """All samples since the start, in seconds."""
+        self.worst = 0.0
+
+    async def watch(self) -> None:
+        while True:
+            due = self._clock.monotonic() + INTERVAL_S
+            await self._clock.sleep(INTERVAL_S)
+            self.note(max(0.0, self._clock.monotonic() - due))
+
+    def note(self, lag_s: float) -> None:
+        self._recent.append(lag_s)
+        self.histogram.add(lag_s)
+        self.worst = max(self.worst, lag_s)
+
+    def percentile(self, share: float) -> float:
+        """The percentile of the last minute in seconds; 0 without samples."""
+        if not self._recent:
+            return 0.0
+        ordered = sorted(self._recent)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+# Restart
+
+
+class Restart:
+    """Schedules a restart. ``requested`` is set once it is due, and the process waits for it."""
+
+    def __init__(self, state_dir: str, clock: Clock) -> None:
+        self._clock = clock
+        self._path = Path(state_dir) / SENTINEL_NAME
+        self._pending: asyncio.Task[None] | None = None
+        self.requested = asyncio.Event()
+        self.reason = ""
+
+    @property
+    def path(self) -> str:
+        return str(self._path)
+
+    def schedule(self, reason: str, delay_ms: int = DEFAULT_DELAY_MS) -> dict[str, Any]:
+        """Asks for a restart in this process; a later request replaces an earlier one that is still waiting."""
+        delay_ms = max(0, min(delay_ms, MAX_DELAY_MS))
+        if self._pending is not None:
+            self._pending.cancel()
+        self.reason = reason
+        self._pending = asyncio.create_task(self._after(delay_ms))
+        restart_log.info("restart in %d ms: %s", delay_ms, reason)
+        return self.report(reason, delay_ms, "emit")
+
+    @staticmethod
+    def report(reason: str, delay_ms: int, mode: str) -> dict[str, Any]:
+        """The ``restart`` block clients read; ``mode`` is ``emit`` for a restart and ``hot`` when none is needed."""
+        facts: dict[str, Any] = {"ok": True, "pid": os.getpid(), "signal": "SIGUSR1", "delayMs": delay_ms}
+        return {**facts, "reason": reason, "mode": mode}
+
+    async def _after(self, delay_ms: int) -> None:
+        await self._clock.sleep(delay_ms / 1000)
+        self.requested.set()
+
+    async def leave_note(self, payload: dict[str, Any]) -> None:
+        text = json.dumps({"version": 1, "payload": payload}, indent=2, ensure_ascii=False) + "\n"
+        await asyncio.to_thread(write_private, str(self._path), text)
+
+    async def take_note(self) -> dict[str, Any] | None:
+        """The note of the process before this one. It is removed when it is read."""
+
+        def take() -> Any:
+            note = json.loads(self._path.read_bytes())
+            self._path.unlink()
+            return note
+
+        try:
+            note = await asyncio.to_thread(take)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            restart_log.warning("%s cannot be read: %s", self._path, error)
+            return None
+        payload = note.get("payload") if isinstance(note, dict) else None
+        return payload if isinstance(payload, dict) else None
+
+    def stop(self) -> None:
+        if self._pending is not None:
+            self._pending.cancel()

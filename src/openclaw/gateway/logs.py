@@ -27,12 +27,11 @@ from openclaw import redact
 from openclaw.config.schema.system import Logging
 from openclaw.events import CompactionEnded, Event, ModelSwitched, RetryScheduled, ToolEnded, ToolStarted
 from openclaw.paths import make_private_dir
-from openclaw.printable import printable, printable_json
 from openclaw.runs.endings import ending_of
 from openclaw.runs.queue import RunRecord
 from openclaw.runs.why_text import stopped_by
 from openclaw.sessions.keys import shown_key
-from openclaw.text import counted, duration, failure_text, shortened
+from openclaw.text import counted, duration, failure_text, printable, printable_json, shortened
 
 KEEP_DAYS = 7
 MAX_FILE_BYTES = 100 * 1024 * 1024

@@ -28,7 +28,7 @@ from openclaw.config.load import read_config
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigInvalid, ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway, start_scheduler
-from openclaw.gateway.auth.shared_auth import SharedSecret, shared_secret
+from openclaw.gateway.auth.authorise import SharedSecret, shared_secret
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.logs import Logs
 from openclaw.gateway.methods.exec_approvals import tell_lost
@@ -46,13 +46,17 @@ from openclaw.gateway.tls import ServerTls, TlsProblem
 from openclaw.paths import config_path, make_private_dir, state_dir
 from openclaw.storage.base import Fenced, StorageRefused
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
+from openclaw.storage.files.check import Narrowed, narrow
 from openclaw.storage.files.newer_state import Unreadable, check_generation
-from openclaw.storage.files.permissions import Narrowed, narrow
 from openclaw.storage.files.session_store import sessions_folders
 from openclaw.text import counted
 from openclaw.tools import shell_process
 
 log = logging.getLogger("openclaw.gateway")
+START_AGAIN_S = 1.0
+LOCK_NAME = "gateway.lock"
+LOCK_BYTES = 4096
+PR_SET_DUMPABLE = 4
 
 
 class Options(msgspec.Struct, kw_only=True):
@@ -346,12 +350,6 @@ async def _until_told(gateway: Gateway, stop: asyncio.Event) -> bool:
     for wait in waits:
         wait.cancel()
     return not stop.is_set()
-
-
-START_AGAIN_S = 1.0
-LOCK_NAME = "gateway.lock"
-PR_SET_DUMPABLE = 4
-LOCK_BYTES = 4096
 
 
 class AlreadyRunning(Exception):

@@ -1,8 +1,9 @@
 """Sends to people on channels without a run, for the method ``send`` and for the agent's ``message`` tool.
 
-A ``Letter`` is written to the ledger with its parts, so it goes out even after a crash. One run id never sends twice.
-``ChannelMessenger`` carries out what the ``message`` tool wants, as a job: the text goes to the outbox at once. The job
-writes it to the transcript of its conversation when no run is under way there, which may be after the run that sent it.
+A ``MessageToSend`` is written to the ledger with its parts, so it goes out even after a crash. One run id never sends
+twice. ``ChannelMessenger`` carries out what the ``message`` tool wants, as a job: the text goes to the outbox at once.
+The job writes it to the transcript of its conversation when no run is under way there, which may be after the run that
+sent it.
 """
 
 from __future__ import annotations
@@ -19,23 +20,21 @@ from openclaw.agent.run import entry_id
 from openclaw.channels.base import Capabilities
 from openclaw.channels.manager import RunningAccount
 from openclaw.events import Spoken
-from openclaw.file_types import content_type
 from openclaw.inbound.message import Inbound, Route, Sender
 from openclaw.inbound.notices import injected_message
 from openclaw.outbound.reply import Act, Button, MediaRef, OutgoingMessage, SendFailed, is_delivered
 from openclaw.outbound.reply_files import Files, SizeLimit, Unsendable, reply_files, size_limit, within
 from openclaw.outbound.visible import CURRENT, speech_of, visible_text
+from openclaw.pictures import content_type
 from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
 from openclaw.routing import resolve_route
 from openclaw.runs.why_text import delivery_text
-from openclaw.sessions.entry import SessionEntry, normalize_channel
-from openclaw.sessions.keys import SessionRef, is_subagent, parse_agent_key, rest_of, shown_key
-from openclaw.sessions.send_policy import is_blocked
+from openclaw.sessions.entry import SessionEntry, is_blocked, normalize_channel
+from openclaw.sessions.keys import SessionRef, chat_type_of, is_subagent, parse_agent_key, rest_of, shown_key
 from openclaw.storage.base import Accept, JobRow, LedgerRow, MessageBody, step_id
-from openclaw.teamwork.jobs import Jobs
-from openclaw.teamwork.send import announce_route
+from openclaw.teamwork.send import Jobs, announce_route
 from openclaw.tools.base import ToolContext
-from openclaw.tools.message import Action, Attachment, MessageRefused, Order, Place, marks_for, opener_for
+from openclaw.tools.message import Action, Attachment, MessageRefused, Order, Place, marks_for
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -50,7 +49,7 @@ class SendRefused(Exception):
     """Nothing was sent. The text says why."""
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class MessageToSend(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     run_id: str
     source: str
     agent_id: str
@@ -128,20 +127,20 @@ async def stored_media(gateway: Gateway, data: bytes, name: str | None, limit: S
     return MediaRef(blob=await gateway.runtime.blobs.put(data), mime_type=mime, file_name=name or None)
 
 
-async def post(gateway: Gateway, letter: Letter) -> tuple[LedgerRow, bool]:
-    """Writes the letter down. Returns False if that was done before."""
+async def post(gateway: Gateway, message: MessageToSend) -> tuple[LedgerRow, bool]:
+    """Writes the message down. Returns False if that was done before."""
     accept = Accept(
-        run_id=letter.run_id,
-        dedupe_key=f"send|{letter.run_id}",
-        agent_id=letter.agent_id,
-        session_key=letter.session_key,
+        run_id=message.run_id,
+        dedupe_key=f"send|{message.run_id}",
+        agent_id=message.agent_id,
+        session_key=message.session_key,
         session_id="",
-        source=letter.source,
-        route=letter.route,
-        body=MessageBody(text=letter.text),
+        source=message.source,
+        route=message.route,
+        body=MessageBody(text=message.text),
     )
     return await gateway.notices.post(
-        accept, [letter.text], letter.media, reply_to=letter.reply_to, buttons=letter.buttons, act=letter.act
+        accept, [message.text], message.media, reply_to=message.reply_to, buttons=message.buttons, act=message.act
     )
 
 
@@ -171,14 +170,14 @@ async def open_session(gateway: Gateway, session: SessionRef) -> None:
     await gateway.runtime.sessions.update(session.agent_id, session.key, change)
 
 
-async def mirror(gateway: Gateway, letter: Letter) -> None:
+async def write_to_transcript(gateway: Gateway, message: MessageToSend) -> None:
     """Writes the text to the transcript, so that the agent knows what went out in its name. It is written once.
 
     It waits until no run of the session is under way. A session that is gone gets nothing.
     """
-    text = letter.text or f"[{len(letter.media)} file(s)]"
-    message = injected_message(text, gateway.runtime.clock.now_ms())
-    await gateway.notices.write(letter.session, message, entry_id(letter.run_id, "sent"))
+    text = message.text or f"[{len(message.media)} file(s)]"
+    entry = injected_message(text, gateway.runtime.clock.now_ms())
+    await gateway.notices.write(message.session, entry, entry_id(message.run_id, "sent"))
 
 
 KIND = "message"
@@ -197,32 +196,37 @@ class ChannelMessenger:
         if (known := await self._gateway.runtime.ledger.by_run(run_id)) is not None:
             return await self._told(known, context)
         try:
-            letter = await self._letter(order, attachment, context, run_id)
+            message = await self._message(order, attachment, context, run_id)
         except SendRefused as refused:
             raise MessageRefused(str(refused)) from None
         if order.dry_run:
-            return {"status": "ok", "dryRun": True, **_shown(letter.route), "sessionKey": shown_key(letter.session_key)}
-        if letter.act is None:
-            await open_session(self._gateway, letter.session)
+            return {
+                "status": "ok",
+                "dryRun": True,
+                **_shown(message.route),
+                "sessionKey": shown_key(message.session_key),
+            }
+        if message.act is None:
+            await open_session(self._gateway, message.session)
         job = JobRow(
             id=job_id,
             kind=KIND,
             owner_key=context.session_key,
             run_id=context.run_id,
             trace=run_id,
-            state=msgspec.to_builtins(letter),
+            state=msgspec.to_builtins(message),
             created_at=self._gateway.runtime.clock.now_ms(),
         )
         await self._jobs.save(job)
-        row, _ = await post(self._gateway, letter)
+        row, _ = await post(self._gateway, message)
         self._jobs.start(job)
         return await self._told(row, context)
 
     async def _carry_on(self, job: JobRow) -> None:
-        letter = msgspec.convert(job.state, Letter)
-        await post(self._gateway, letter)  # It may have been cut off before that.
-        if letter.act is None:
-            await mirror(self._gateway, letter)
+        message = msgspec.convert(job.state, MessageToSend)
+        await post(self._gateway, message)  # It may have been cut off before that.
+        if message.act is None:
+            await write_to_transcript(self._gateway, message)
 
     async def _told(self, row: LedgerRow, context: ToolContext) -> dict[str, Any]:
         outcome = await delivery_outcome(self._gateway, row)
@@ -243,7 +247,9 @@ class ChannelMessenger:
         there = Place(channel=channel, account_id=running.account.id, to=str(row.route["to"]))
         return _same(running, here, there)
 
-    async def _letter(self, order: Order, attachment: Attachment | None, context: ToolContext, run_id: str) -> Letter:
+    async def _message(
+        self, order: Order, attachment: Attachment | None, context: ToolContext, run_id: str
+    ) -> MessageToSend:
         gateway, config = self._gateway, self._gateway.runtime.config.current
         here = await self._here(context)
         if not order.target and (here is None or is_subagent(context.session_key)):
@@ -266,10 +272,12 @@ class ChannelMessenger:
         if is_blocked(config.session.send_policy, session.key, entry, channel=there.channel, chat_type=kind):
             raise MessageRefused("send blocked by session policy", "forbidden")
         route = msgspec.to_builtins(Route(channel=there.channel, to=there.to, account_id=there.account_id))
-        letter = Letter(run_id=run_id, source=KIND, agent_id=session.agent_id, session_key=session.key, route=route)
+        message = MessageToSend(
+            run_id=run_id, source=KIND, agent_id=session.agent_id, session_key=session.key, route=route
+        )
         current = here.message_id if same and here else ""
         if order.action not in ("send", "reply"):
-            return msgspec.structs.replace(letter, act=_act(order, current))
+            return msgspec.structs.replace(message, act=_act(order, current))
         speech = speech_of(order.text)
         text, tag = (speech.text.strip(), speech.reply_to) if isinstance(speech, Spoken) else ("", "")
         named = [*order.media, *(speech.media if isinstance(speech, Spoken) else ())]
@@ -283,7 +291,7 @@ class ChannelMessenger:
             raise MessageRefused("messageId required: which message to reply to")
         text = f"{before}{text}{behind}" if text else text
         rows = tuple(tuple(Button(text=one.text, data=one.callback_data) for one in row) for row in order.buttons)
-        return msgspec.structs.replace(letter, text=text, media=tuple(media), reply_to=quoted, buttons=rows)
+        return msgspec.structs.replace(message, text=text, media=tuple(media), reply_to=quoted, buttons=rows)
 
     async def _media(
         self, named: Sequence[str], attachment: Attachment | None, there: Place, context: ToolContext
@@ -291,7 +299,7 @@ class ChannelMessenger:
         """The files that the call names or holds, stored. Raises ``MessageRefused`` if one of them cannot be sent."""
         runtime = self._gateway.runtime
         limit = size_limit(runtime.config.current, there.channel, there.account_id)
-        files = await reply_files(named, runtime.blobs, opener_for(context), limit)
+        files = await reply_files(named, runtime.blobs, context.opener, limit)
         if files.notes:
             raise MessageRefused(" ".join(files.notes))
         if attachment is None:
@@ -329,7 +337,7 @@ class ChannelMessenger:
 
     async def _place(self, route: dict[str, Any], session: SessionRef) -> Place:
         entry = await self._gateway.runtime.sessions.get(session.agent_id, session.key)
-        group = ":group:" in session.key or ":channel:" in session.key
+        group = chat_type_of(session.key) != "direct"
         return Place(
             channel=str(route["channel"]),
             account_id=str(route.get("accountId") or ""),

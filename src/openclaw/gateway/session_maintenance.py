@@ -131,19 +131,16 @@ class Maintenance:
     async def _due(self, agent_id: str, limits: MaintenanceLimits) -> list[SessionRow]:
         """The sessions to put away, the oldest first."""
         before = self._runtime.clock.now_ms() - limits.age_ms
-        rows = await self._oldest(agent_id)
-        count = await self._runtime.sessions.count(agent_id)
+        too_many = await self._runtime.sessions.count(agent_id) - limits.entries
         due: list[SessionRow] = []
-        for row in rows:
-            too_many = count - len(due) > limits.entries
-            if (too_many or updated_at(row.entry) < before) and not self._is_kept(row):
+        for row in await self._oldest(agent_id, None if too_many > 0 else before):
+            if (len(due) < too_many or updated_at(row.entry) < before) and not self._is_kept(row):
                 due.append(row)
         return due
 
-    async def _oldest(self, agent_id: str) -> list[SessionRow]:
-        count = await self._runtime.sessions.count(agent_id)
-        query = SessionQuery(agent_id=agent_id, offset=max(0, count - PER_PASS), limit=PER_PASS)
-        return [*reversed((await self._runtime.sessions.select(query)).rows)]
+    async def _oldest(self, agent_id: str, before: int | None = None) -> Sequence[SessionRow]:
+        query = SessionQuery(agent_id=agent_id, updated_before=before, oldest_first=True, limit=PER_PASS)
+        return (await self._runtime.sessions.select(query)).rows
 
     def _is_kept(self, row: SessionRow) -> bool:
         """Main sessions are never put away, nor those in which something happens."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from openclaw.agent.sandbox import opener_of
-from openclaw.file_types import SEEN_PICTURES, sniff_image
+from openclaw.agent.tool_set import opener_of
 from openclaw.inbound.message import Inbound, Media
 from openclaw.opener import PathOpener, PathRefused
+from openclaw.pictures import SEEN_PICTURES, sniff_image
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime

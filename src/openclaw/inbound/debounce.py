@@ -1,10 +1,15 @@
-"""Joins quick texts of one sender in one conversation into one turn. Nothing is lost, and the order is kept."""
+"""Makes turns of what a channel delivers: quick texts of one sender become one turn, and a redelivery becomes none.
+
+Nothing is lost, and the order is kept.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -12,76 +17,29 @@ import msgspec
 from openclaw.clock import Clock
 from openclaw.config.schema.messages import InboundDebounce
 from openclaw.inbound.message import Inbound
+from openclaw.storage.base import Ledger
 
 log = logging.getLogger("openclaw.inbound.debounce")
-
 Key: TypeAlias = tuple[str, str, str, str, str]
 Deliver: TypeAlias = Callable[[list[Inbound]], Awaitable[None]]
-
 WINDOWS_AT_MOST = 5
 """After this many windows a sender is answered, even if more texts keep coming."""
 MOST_MESSAGES = 20
 MOST_CHARS = 20_000
+MOST_WAITING = 1000
+"""The limit of messages held back in all conversations. Beyond it the oldest are handed on early."""
 _TAKEN_FROM_THE_LATEST = (
     *("quoted", "thread_label", "thread_starter", "conversation_label"),
     *("group_subject", "group_channel", "group_space", "group_members"),
 )
 """Fields of a joined message that come from the latest message that has them."""
-MOST_WAITING = 1000
-"""The limit of messages held back in all conversations. Beyond it the oldest are handed on early."""
-
-
-def debounce_ms(settings: InboundDebounce, channel: str) -> int:
-    """Returns the channel's window, else the general one. 0 means off."""
-    return max(0, settings.by_channel.get(channel.strip().lower(), settings.debounce_ms))
-
-
-def conversation_of(inbound: Inbound) -> Key | None:
-    """Returns the conversation and sender of a message, or None when the sender is unknown."""
-    sender = inbound.sender.id.strip() or (inbound.sender.e164 or "").strip()
-    if not sender:
-        return None
-    thread = "" if inbound.thread_id is None else str(inbound.thread_id)
-    return (inbound.channel.lower(), inbound.account_id, f"{inbound.peer.kind}:{inbound.peer.id}", thread, sender)
-
-
-def merged(items: list[Inbound]) -> Inbound:
-    """Joins the items into one message. The newest item decides where and to what the answer goes."""
-    newest = items[-1]
-    if len(items) == 1:
-        return newest
-
-    latest = {
-        name: next((value for item in reversed(items) if (value := getattr(item, name)) is not None), None)
-        for name in _TAKEN_FROM_THE_LATEST
-    }
-    return msgspec.structs.replace(
-        newest,
-        text="\n".join(item.text for item in items if item.text.strip()),
-        message_ids=tuple(one for item in items for one in item.message_ids or (item.message_id,) if one),
-        media=tuple(media for item in items for media in item.media),
-        mentioned=any(item.mentioned for item in items),
-        mentions_others=any(item.mentions_others for item in items),
-        can_detect_mention=any(item.can_detect_mention for item in items),
-        untrusted=tuple(dict.fromkeys(line for item in items for line in item.untrusted)),
-        **latest,
-    )
-
-
-class _Waiting:
-    def __init__(self, now: float) -> None:
-        self.items: list[Inbound] = []
-        self.since = now
-        self.due = now
-        self.chars = 0
-        self.timer: asyncio.Task[None] | None = None
 
 
 class Debouncer:
     """Holds texts back and hands them on in lists. ``merged`` makes one message of such a list.
 
     ``deliver`` gets a message that did not wait, and the caller of ``add`` learns whether it failed. ``deliver_held``
-    gets those that waited, and has to try again by itself. Without it, ``deliver`` gets them too.
+    gets those that waited, and has to try again by itself.
 
     ``window_ms`` is called for every message, so that a changed configuration counts at once. ``is_control`` finds
     commands and stop words. They never wait and never mix with other text.
@@ -90,14 +48,14 @@ class Debouncer:
     def __init__(
         self,
         deliver: Deliver,
-        deliver_held: Deliver | None = None,
+        deliver_held: Deliver,
         *,
         clock: Clock,
         window_ms: Callable[[Inbound], int],
         is_control: Callable[[str], bool],
     ) -> None:
         self._deliver = deliver
-        self._deliver_held = deliver_held or deliver
+        self._deliver_held = deliver_held
         self._clock = clock
         self._window_ms = window_ms
         self._is_control = is_control
@@ -151,7 +109,10 @@ class Debouncer:
         """Whether the item may wait for more words of its sender."""
         if self._closed or conversation_of(item) is None or self._window_ms(item) <= 0:
             return False
-        return self._may_be_joined(item)
+        # A forwarded text keeps its own heading.
+        if item.native_command or item.forwarded_from:
+            return False
+        return not self._is_control(item.text) if item.text.strip() else bool(item.media)
 
     async def close(self) -> None:
         """Hands on everything that waits and returns once it has arrived. Later messages do not wait."""
@@ -160,14 +121,6 @@ class Debouncer:
             self._flush(key)
         while self._under_way:
             await asyncio.gather(*self._under_way, return_exceptions=True)
-
-    def _may_be_joined(self, item: Inbound) -> bool:
-        """Whether the item may be joined with others. A forwarded text keeps its own heading, so it may not."""
-        if item.native_command or item.forwarded_from:
-            return False
-        if not item.text.strip():
-            return bool(item.media)
-        return not self._is_control(item.text)
 
     def _hold(self, key: Key, waiting: _Waiting | None, item: Inbound, window: float) -> None:
         now = self._clock.monotonic()
@@ -219,6 +172,15 @@ class Debouncer:
             del self._last[key]
 
 
+class _Waiting:
+    def __init__(self, now: float) -> None:
+        self.items: list[Inbound] = []
+        self.since = now
+        self.due = now
+        self.chars = 0
+        self.timer: asyncio.Task[None] | None = None
+
+
 def _does_not_fit(waiting: _Waiting, item: Inbound) -> bool:
     """Whether the item would make the turn too long, or quotes another message than the others do."""
     if waiting.chars + len(item.text) > MOST_CHARS:
@@ -230,3 +192,106 @@ def _report(task: asyncio.Task[None], items: list[Inbound]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         ids = ", ".join(item.message_id for item in items)
         log.error("%s message %s could not be taken in: %s", items[0].channel, ids, error, exc_info=error)
+
+
+def debounce_ms(settings: InboundDebounce, channel: str) -> int:
+    """Returns the channel's window, else the general one. 0 means off."""
+    return max(0, settings.by_channel.get(channel.strip().lower(), settings.debounce_ms))
+
+
+def conversation_of(inbound: Inbound) -> Key | None:
+    """Returns the conversation and sender of a message, or None when the sender is unknown."""
+    sender = inbound.sender.id.strip() or (inbound.sender.e164 or "").strip()
+    if not sender:
+        return None
+    thread = "" if inbound.thread_id is None else str(inbound.thread_id)
+    return (inbound.channel.lower(), inbound.account_id, f"{inbound.peer.kind}:{inbound.peer.id}", thread, sender)
+
+
+def merged(items: list[Inbound]) -> Inbound:
+    """Joins the items into one message. The newest item decides where and to what the answer goes."""
+    newest = items[-1]
+    if len(items) == 1:
+        return newest
+
+    latest = {
+        name: next((value for item in reversed(items) if (value := getattr(item, name)) is not None), None)
+        for name in _TAKEN_FROM_THE_LATEST
+    }
+    return msgspec.structs.replace(
+        newest,
+        text="\n".join(item.text for item in items if item.text.strip()),
+        message_ids=tuple(one for item in items for one in item.message_ids or (item.message_id,) if one),
+        media=tuple(media for item in items for media in item.media),
+        mentioned=any(item.mentioned for item in items),
+        mentions_others=any(item.mentions_others for item in items),
+        can_detect_mention=any(item.can_detect_mention for item in items),
+        untrusted=tuple(dict.fromkeys(line for item in items for line in item.untrusted)),
+        **latest,
+    )
+
+
+# Redeliveries
+
+TTL_MS = 20 * 60_000
+"""How long a key is remembered after the message was last seen."""
+KEEP = 5000
+
+
+def dedupe_key(inbound: Inbound) -> str | None:
+    """``channel|account|peer|thread|message id|revision`` without empty parts, or None if too little is known."""
+    channel, message, peer = inbound.channel.strip().lower(), inbound.message_id.strip(), inbound.to or inbound.peer.id
+    if not channel or not message or not peer.strip():
+        return None
+    thread = "" if inbound.thread_id is None else str(inbound.thread_id).strip()
+    parts = (channel, inbound.account_id.strip(), peer.strip(), thread, message, inbound.revision)
+    return "|".join(part for part in parts if part)
+
+
+def held_key(inbound: Inbound) -> str:
+    """Returns the key under which a message waits in the ledger for more words of its sender."""
+    return dedupe_key(inbound) or f"{inbound.channel}|{inbound.account_id}|{inbound.peer.id}|{inbound.timestamp_ms}"
+
+
+def run_id_of(keys: Sequence[str], session_key: str) -> str:
+    """Returns the same run id for every delivery of the same messages to a session."""
+    text = "\n".join((*keys, session_key))
+    return str(uuid.UUID(hashlib.sha256(text.encode()).hexdigest()[:32]))
+
+
+class Dedupe:
+    """Remembers the messages that were seen.
+
+    The caller first calls ``take``. When it has dealt with the message, it calls ``keep``. When it could not, it calls
+    ``release``, so that a redelivery counts as new. Keys that were committed with a run's row (``Accept.dedupe_keys``)
+    are only released.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._under_way: set[str] = set()
+
+    async def take(self, key: str | None) -> bool:
+        """Whether this message is new. A message without a key counts as new."""
+        if key is None:
+            return True
+        if key in self._under_way:
+            return False
+        self._under_way.add(key)
+        try:
+            known = await self._ledger.seen(key, TTL_MS, KEEP, remember=False)
+        except BaseException:
+            self._under_way.discard(key)
+            raise
+        if known:
+            self._under_way.discard(key)
+        return not known
+
+    async def keep(self, key: str) -> None:
+        try:
+            await self._ledger.seen(key, TTL_MS, KEEP)
+        finally:
+            self._under_way.discard(key)
+
+    def release(self, key: str) -> None:
+        self._under_way.discard(key)

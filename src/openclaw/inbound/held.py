@@ -12,12 +12,11 @@ import msgspec
 
 from openclaw import json_text
 from openclaw.agent.runtime import Runtime
-from openclaw.clock import wait_within
+from openclaw.clock import Backoff, wait_within
 from openclaw.config.agents import default_agent_id, main_session_key
-from openclaw.inbound.dedupe import held_key
+from openclaw.inbound.debounce import held_key
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.notices import Notices
-from openclaw.outbound.backoff import Backoff
 from openclaw.runs.why_text import reason_text
 from openclaw.storage.base import Accept, HeldMessage, MessageBody, Reason, ReasonCode
 from openclaw.storage.disk_errors import is_disk_trouble

@@ -74,8 +74,9 @@ class CommandContext(msgspec.Struct, frozen=True, kw_only=True):
     restart: Callable[[str], object]
     """Schedules a restart of the Gateway. It takes the reason."""
     environ: Mapping[str, str]
-    subagents: Callable[[SessionRef, str, str], Awaitable[str]]
-    """Answers ``/subagents``. It takes the session, the words after the command and an id of the message."""
+    subagents: Callable[[SessionRef, str, str, bool], Awaitable[str]]
+    """Answers ``/subagents``. It takes the session, the words after the command, an id of the message, and whether a
+    guest wrote it."""
     stop_subagents: Callable[[str], Awaitable[int]]
     """Stops the sub-agents of a session. Returns how many were at work."""
 
@@ -177,7 +178,11 @@ class Incoming(msgspec.Struct, kw_only=True):
     """The session must exist. Otherwise a message to a new session makes it."""
 
     def for_ledger(self, session_id: str, body: MessageBody, run_id: str) -> Accept:
-        """Returns what the ledger keeps. With another run id than its own it is an extra line beside the message."""
+        """Returns what the ledger keeps of the message.
+
+        With another ``run_id`` than the message's own, it is the row of a line that is said beside the message. The
+        message still gets its own row, so the ids of the channel stay with that one.
+        """
         session = self.facts.session
         if self.inbound is not None and run_id == self.run_id and not body.message_ids:
             body = msgspec.structs.replace(body, message_ids=self.inbound.own_ids)

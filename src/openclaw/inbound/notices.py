@@ -32,7 +32,6 @@ from openclaw.storage.disk_errors import until_written
 from openclaw.text import shortened
 
 log = logging.getLogger("openclaw.inbound.notices")
-
 INTERRUPTED = (
     "⚠️ The Gateway stopped while it worked on {command}. It may or may not have taken effect; check before you send it "
     "again."
@@ -69,13 +68,8 @@ class Notices:
         When ``text`` is None, nothing is said and the ledger says why. When ``ends`` is False, the text is an extra
         line and the message goes on.
         """
-        session, runtime = message.facts.session, self._runtime
-        entry = await runtime.sessions.get(session.agent_id, session.key)
-        if entry is None and text:
-            now = runtime.clock.now_ms()
-            entry, _ = await ensure_fresh(runtime, session.agent_id, session.key, MessageFacts(), now)
-        run_id = message.run_id if ends else str(uuid.uuid4())
-        session_id = entry["sessionId"] if entry else ""
+        session, run_id = message.facts.session, message.run_id if ends else str(uuid.uuid4())
+        session_id = await self._session_id(session, make=bool(text))
         accept = message.for_ledger(session_id, MessageBody(prompt=message.text), run_id)
         said = (text or "").strip()
         # One write does both. After a crash, a command that is accepted but not ended would be taken for a prompt.
@@ -92,10 +86,8 @@ class Notices:
 
     async def begin(self, message: Incoming) -> tuple[LedgerRow, bool]:
         """Writes a command to the ledger, where it stays open until ``end``. Returns False if it was there before."""
-        session = message.facts.session
-        entry = await self._runtime.sessions.get(session.agent_id, session.key)
         body = MessageBody(prompt=message.text, command=True)
-        accept = message.for_ledger(entry["sessionId"] if entry else "", body, message.run_id)
+        accept = message.for_ledger(await self._session_id(message.facts.session), body, message.run_id)
         row, new = await self._runtime.ledger.accept(accept, step="running")
         if new:
             self._open_commands[row.id] = row.session_key
@@ -117,8 +109,7 @@ class Notices:
     ) -> None:
         """Ends a command with its answer and tells everyone. When ``text`` is None, nothing is said."""
         session, runtime, said = SessionRef(row.agent_id, row.session_key), self._runtime, (text or "").strip()
-        if said and await runtime.sessions.get(session.agent_id, session.key) is None:
-            await ensure_fresh(runtime, session.agent_id, session.key, MessageFacts(), runtime.clock.now_ms())
+        await self._session_id(session, make=bool(said))
         parts, ended = self._parts(row.route, [said]), state or ("answered" if said else "silent")
         result = {"text": said} if said else None
         try:
@@ -131,7 +122,7 @@ class Notices:
         if parts:
             self._wake_delivery()
         if new:
-            self._dispatcher.wake_waiters(row.run_id)
+            self._dispatcher.index.wake_waiters(row.run_id)
             self.show(session, row.run_id, said)
 
     async def beside_run(self, record: RunRecord, run_id: str, text: str) -> None:
@@ -169,13 +160,12 @@ class Notices:
         message = injected_message(text, self._runtime.clock.now_ms())
         if await self.write(session, message, f"said-{run_id}") is None:
             return
-        entry = await self._runtime.sessions.get(session.agent_id, session.key)
         accept = Accept(
             run_id=run_id,
             dedupe_key="",
             agent_id=session.agent_id,
             session_key=session.key,
-            session_id=entry["sessionId"] if entry else "",
+            session_id=await self._session_id(session),
             source="agent",
             route=route,
             body=MessageBody(text=text),
@@ -183,6 +173,15 @@ class Notices:
         _, new = await self.post(accept, [text], result={"text": text})
         if new:
             self._tell(session.key, run_id, msgspec.to_builtins(message))
+
+    async def _session_id(self, session: SessionRef, *, make: bool = False) -> str:
+        """The id of the session. Without a session it is empty, unless ``make`` asks for a new one."""
+        runtime = self._runtime
+        entry = await runtime.sessions.get(session.agent_id, session.key)
+        if entry is None and make:
+            now = runtime.clock.now_ms()
+            entry, _ = await ensure_fresh(runtime, session.agent_id, session.key, MessageFacts(), now)
+        return entry["sessionId"] if entry else ""
 
     def announce(self, session: SessionRef, rotation: Rotation) -> None:
         """Shows the line between two sessions in open chats. Histories read it from the transcript."""

@@ -2,7 +2,8 @@
 
 Channels call ``receive``: access → debounce → dedupe → route → gate, then ``process``. The other doors (``chat.send``,
 ``agent``, the HTTP endpoints) know their session and their caller. They call ``process``: commands → send policy →
-reset → accept. The fields of ``Incoming`` decide what a step does for a message.
+reset → accept. The fields of ``Incoming`` decide what a step does for a message. ``Pipeline`` has the steps in this
+order.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -20,24 +21,25 @@ from openclaw.agent.runtime import Runtime
 from openclaw.cluster.claims import session_name
 from openclaw.config.agents import main_session_key, user_zone
 from openclaw.config.channels import message_prefix, normalize_account_id
+from openclaw.config.schema import Config
 from openclaw.extensions.api import MessageReceived
-from openclaw.file_types import SEEN_PICTURES
 from openclaw.foreign_text import disarmed
 from openclaw.inbound.access import (
     ChannelSettings,
     Drop,
     Pair,
+    PairingStore,
     channel_settings,
     decide_access,
     group_rules,
+    pairing_reply,
     sender_ids,
     sender_rights,
 )
 from openclaw.inbound.attachments import within_reach
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.inbound.commands.settings import elevated_allowed
-from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
-from openclaw.inbound.dedupe import Dedupe, dedupe_key, run_id_of
+from openclaw.inbound.debounce import Debouncer, Dedupe, debounce_ms, dedupe_key, merged, run_id_of
 from openclaw.inbound.directives import Listening, is_abort, is_control_message, may_be_command
 from openclaw.inbound.gate import (
     QUICKLY_SEARCHED,
@@ -61,11 +63,9 @@ from openclaw.inbound.incoming import (
 )
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.notices import Notices
-from openclaw.inbound.pairing import PairingStore, pairing_reply
 from openclaw.inbound.prompt_text import (
     NOTHING_TO_ANSWER,
     HistoryEntry,
-    PromptParts,
     assemble_prompt,
     channel_body,
     envelope_options,
@@ -75,20 +75,20 @@ from openclaw.inbound.prompt_text import (
     stamped,
 )
 from openclaw.inbound.transcription import Transcriber
+from openclaw.pictures import SEEN_PICTURES
 from openclaw.routing import Resolved, broadcast_routes, in_new_thread, reply_route, resolve_route
+from openclaw.runs.admission import Ticket
 from openclaw.runs.dispatcher import Dispatcher, Submission
-from openclaw.runs.queue import Ticket, queue_settings
+from openclaw.runs.queue import queue_settings
 from openclaw.runs.session_change import take_back_turn
-from openclaw.sessions.entry import SessionEntry, group_display_name
+from openclaw.sessions.entry import SessionEntry, group_display_name, is_blocked
 from openclaw.sessions.keys import SessionRef
-from openclaw.sessions.prompt_prefix import ABORT_NOTE, system_line, without_wrappers
+from openclaw.sessions.prompt_prefix import system_line, without_wrappers
 from openclaw.sessions.reset import Rotation, touched
-from openclaw.sessions.send_policy import is_blocked
 from openclaw.storage import faults
 from openclaw.storage.base import LedgerRow, MessageBody, ReasonCode, StoredImage, TurnedAway
 
 log = logging.getLogger("openclaw.inbound")
-
 RECOVERY_S = 5.0
 """A start waits this long for messages that an earlier process held."""
 
@@ -137,7 +137,7 @@ class Pipeline:
         notices: Notices,
         commands: CommandContext,
         spawn: Callable[[Coroutine[Any, Any, Any]], Any],
-        transcriber: Transcriber | None = None,
+        transcriber: Transcriber,
     ) -> None:
         self._runtime = runtime
         self._dispatcher = dispatcher
@@ -159,12 +159,7 @@ class Pipeline:
             is_control=is_control_message,
         )
 
-    # From a channel
-
-    async def admits(self, inbound: Inbound) -> bool:
-        """Whether the sender of a message may write. Channels ask before they fetch its files."""
-        allowed = await self._pairing.allowed(inbound.channel)
-        return not isinstance(decide_access(inbound, self._settings(inbound), allowed), Drop | Pair)
+    # From a channel: access → debounce → dedupe → route → gate
 
     async def receive(self, inbound: Inbound) -> bool:
         """Returns True once the message is taken, False when access denies it. Raises when it could not be kept."""
@@ -180,15 +175,16 @@ class Pipeline:
                 return False
             case _:
                 pass
-        slow = (
-            (self._transcriber is not None and self._transcriber.wants(inbound))
+        in_background = (
+            self._transcriber.wants(inbound)
             or (inbound.told_once and not self._debouncer.may_wait(inbound))
             or self._debouncer.is_behind(inbound)
         )
-        if slow or self._window(inbound) > 0:
-            # It may wait for more words, so it is written down first. After a restart, ``recover`` hands it on.
+        if in_background or self._window(inbound) > 0:
+            # It is not accepted yet when this returns, so it is written down first. After a restart, ``recover``
+            # hands it on.
             await self.held.keep(inbound)
-        if slow:
+        if in_background:
             handing_on = self._debouncer.hand_on(inbound)
             if self._debouncer.is_full:
                 await asyncio.wait([handing_on])
@@ -215,13 +211,14 @@ class Pipeline:
         keys = tuple(key for _, key in new if key is not None)
         try:
             if new:
-                inbound, config, written = merged([item for item, _ in new]), self._runtime.config.current, False
-                if self._transcriber is not None:
-                    inbound = await self._transcriber.heard(inbound, resolve_route(config, inbound).agent_id)
+                inbound, config, taken = merged([item for item, _ in new]), self._runtime.config.current, False
+                inbound = await self._transcriber.heard(inbound, resolve_route(config, inbound).agent_id)
                 for resolved in broadcast_routes(config, inbound) or [resolve_route(config, inbound)]:
-                    message = await self._addressed(inbound, resolved, keys)
-                    written |= message is not None and await self._finish(message, await self.process(message))
-                for key in () if written else keys:
+                    if (message := await self._addressed(inbound, resolved, keys)) is not None:
+                        await self._finish(message, await self.process(message))
+                        taken = True
+                # The row of a message that was taken has its keys.
+                for key in () if taken else keys:
                     await self._dedupe.keep(key)
         finally:
             for key in keys:
@@ -290,8 +287,8 @@ class Pipeline:
             reads_commands=not inbound.spoken,
         )
 
-    async def _finish(self, message: Incoming, result: Result) -> bool:
-        """Tells the channel what became of a message that starts no run. Returns whether its keys are on disk."""
+    async def _finish(self, message: Incoming, result: Result) -> None:
+        """Tells the channel what became of a message that starts no run."""
         match result:
             case Handled(later=later) if later is not None:
                 # The command waits for a run or a model. Meanwhile the channel must hear other people, and a /stop.
@@ -305,7 +302,254 @@ class Pipeline:
                 await self._notices.say(message, NOTHING_TO_ANSWER, ReasonCode.NOTHING_WRITTEN)
             case Accepted() | TakenElsewhere():
                 pass
-        return True
+
+    # From every door: commands → send policy → reset → accept
+
+    async def process(self, message: Incoming) -> Result:
+        """Commands → send policy → reset → accept. The messages of a session pass in the order in which they came."""
+        admission, session = self._dispatcher.admission, message.facts.session
+        key, claims = session.key, self._runtime.claims
+        if not claims.alone and self.others is not None:
+            owner = await claims.claim(session_name(session.agent_id, key))
+            if not owner.mine:
+                return await self.others.process(owner.node, message)
+        if message.reads_commands and is_abort(message.text, message.facts.listening):
+            await admission.wait_for_earlier(key)
+            return await self._process(message, None)
+        ticket = await admission.admit(key)
+        try:
+            return await self._process(message, ticket)
+        finally:
+            ticket.done()
+
+    async def _process(self, message: Incoming, ticket: Ticket | None) -> Result:
+        """``ticket`` is the message's place in the admission. A word that stops the run has none."""
+        if (known := await self._known(message)) is not None:
+            return await self._came_again(message, known)
+        inbound, session, config = message.inbound, message.facts.session, self._runtime.config.current
+        extensions = self._runtime.extensions
+        if extensions.hooks["message_received"] and message.door != "program":
+            extensions.message_received(_received(message))
+        outcome = Continue(text=message.text)
+        if message.reads_commands:
+            # Words without a command come back unchanged.
+            outcome = await handle_commands(message.facts, message.text, self._commands)
+        if isinstance(outcome, Handled):
+            return await self._write_down(message, outcome)
+        # Commands come before the send policy, so that a command can lift the block.
+        entry = await self._runtime.sessions.get(session.agent_id, session.key)
+        kind = inbound.peer.kind if inbound else None
+        if is_blocked(config.session.send_policy, session.key, entry, channel=message.policy_channel, chat_type=kind):
+            if inbound is None:
+                # On a channel the ledger gets a row that says so.
+                await self._turn_away_client(message, ReasonCode.SEND_POLICY)
+            return Blocked()
+        if extensions.hooks["before_accept"] and message.door != "program":
+            said = await extensions.before_accept(_received(message))
+            if said is not None:
+                return await self._write_down(message, Handled(reply=said))
+        for number, reply in enumerate(outcome.side_replies):
+            if inbound is None:
+                self._notices.show(session, f"{message.run_id}:{number}", reply)
+            else:
+                await self._notices.say(message, reply, ReasonCode.COMMAND_INSIDE, ends=False)
+        entry, rotation = await self._session(message)
+        pending: tuple[HistoryEntry, ...] = ()
+        if inbound is None:
+            body = self._client_body(message, outcome, entry)
+        elif is_empty(inbound, outcome.text):
+            return Empty()
+        else:
+            limit = history_limit(config, message.settings)
+            pending = self._history.pending(history_key(inbound, message.settings), limit)
+            body = await self._channel_body(message, inbound, outcome, entry, rotation, pending)
+        message.queue = outcome.queue or message.queue
+        submission = await self._accept(message, body, ticket)
+        if not submission.new:
+            return await self._came_again(message, submission)
+        if inbound is not None:
+            self._history.forget(history_key(inbound, message.settings), pending)
+        return Accepted(submission, outcome.side_replies)
+
+    async def _known(self, message: Incoming) -> Submission | None:
+        """Returns what became of a message with the same run id, or None for a message that seems new.
+
+        Only a possible command is looked up in the ledger, because commands are carried out before they are written
+        down. For everything else ``accept`` finds the earlier message without a look-up of its own.
+        """
+        record = self._dispatcher.index.get(message.run_id)
+        row = record.row if record else None
+        if row is None and message.reads_commands and may_be_command(message.text):
+            row = await self._runtime.ledger.by_run(message.run_id)
+        if row is None:
+            return None
+        if record is not None and message.watcher is not None:
+            record.watchers.add(message.watcher)
+        return Submission(row, False, False, record)
+
+    async def _write_down(self, message: Incoming, handled: Handled) -> Handled | Accepted:
+        """Writes a command to the ledger, so that it is acknowledged only when it outlives a crash.
+
+        A stop needs no row, because the ledger knows the runs that it stopped.
+        """
+        if handled.stopped is not None:
+            return handled
+        try:
+            row, new = await self._notices.begin(message)
+        except OSError:
+            if handled.later is not None:
+                handled.later.close()
+            raise
+        return msgspec.structs.replace(handled, row=row) if new else Accepted(Submission(row, False, False, None))
+
+    async def _session(self, message: Incoming) -> tuple[SessionEntry, Rotation | None]:
+        facts = message.facts
+        if message.door == "program":
+            entry = await self._runtime.sessions.get(facts.session.agent_id, facts.session.key)
+            return entry or SessionEntry(sessionId=""), None
+        entry, rotation = await current_session(facts, self._runtime, self._dispatcher, message.inbound)
+        if rotation is not None and message.inbound is None:
+            self._notices.announce(facts.session, rotation)
+        elif rotation is not None:
+            await self._notices.say(message, rotation.marker_text, ReasonCode.NEW_SESSION, ends=False)
+        return entry, rotation
+
+    def _client_body(self, message: Incoming, outcome: Continue, entry: SessionEntry) -> MessageBody:
+        """Makes the body of the run: the prompt, the settings found in the text and what the caller wants."""
+        text, now = outcome.text, self._runtime.clock.now_ms()
+        changed = message.door == "chat" and disarmed(text, of_owner=True) != text
+        return msgspec.structs.replace(
+            message.body,
+            prompt=client_prompt(message, outcome, entry, self._runtime.config.current, now),
+            internal=message.body.internal or outcome.greeting,
+            written=text if changed else "",
+            **self._settings_found(message, outcome.settings),
+        )
+
+    async def _channel_body(
+        self,
+        message: Incoming,
+        inbound: Inbound,
+        outcome: Continue,
+        entry: SessionEntry,
+        rotation: Rotation | None,
+        pending: tuple[HistoryEntry, ...],
+    ) -> MessageBody:
+        """Makes the body of the run: the prompt, the settings found in the text and what came with the message."""
+        config, agent_id = self._runtime.config.current, message.facts.session.agent_id
+        inbound = await within_reach(self._runtime, inbound, message.facts.session, entry)
+        rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
+        intro = group_intro(inbound, always_on=not needs_mention(entry, rules, inbound.channel, patterns))
+        begins = rotation is not None or not entry.get("systemSent")
+        return msgspec.structs.replace(
+            message.body,
+            prompt=channel_prompt(inbound, outcome, entry, pending, config, agent_id, begins=begins),
+            internal=outcome.greeting,
+            images=[
+                StoredImage(media.blob, media.mime_type)
+                for media in inbound.media
+                if media.blob and media.mime_type in SEEN_PICTURES
+            ],
+            message_ids=inbound.own_ids,
+            sender=inbound.sender.id,
+            mentioned=message.facts.mentioned,
+            extra_system_prompt="\n\n".join(filter(None, (intro, rules.system_prompt))),
+            skills=None if rules.skills is None else list(rules.skills),
+            **self._settings_found(message, outcome.settings),
+        )
+
+    def _settings_found(self, message: Incoming, settings: MessageBody) -> dict[str, Any]:
+        """The fields of the body that come from the text or follow from who wrote it."""
+        found = {name: value for name, value in msgspec.structs.asdict(settings).items() if value}
+        config, by_program = self._runtime.config.current, message.door == "program"
+        return {
+            **found,
+            "thinking": message.body.thinking or settings.thinking,
+            "elevated_allowed": not by_program and elevated_allowed(config, message.facts),
+            "guest": message.body.guest or (message.door == "channel" and "admin" not in message.facts.rights),
+        }
+
+    async def _accept(self, message: Incoming, body: MessageBody, ticket: Ticket | None) -> Submission:
+        """Returns once the message is on disk. A second message with the same run id starts nothing.
+
+        ``ticket`` is the message's place in the admission order.
+        """
+        runtime, session, now = self._runtime, message.facts.session, self._runtime.clock.now_ms()
+
+        def touch(entry: SessionEntry | None) -> SessionEntry | None:
+            if entry is None and message.existing:
+                return None
+            updated: dict[str, Any] = dict(entry or {})
+            if "sessionId" not in updated:
+                updated["sessionId"] = str(uuid.uuid4())
+            updated["updatedAt"] = touched(updated, now, message.source)
+            updated.update(message.entry_fields)
+            return SessionEntry(**updated)  # type: ignore[typeddict-item]
+
+        sessions = runtime.sessions
+        known, written = await sessions.get(session.agent_id, session.key), None
+        if known is None or not (known.get("lastChannel") or known.get("chatType") or known.get("systemSent")):
+            # The message waits for this write. Otherwise a power cut could keep it and lose the id of its new session.
+            entry, written = await sessions.write(session.agent_id, session.key, touch)
+        else:
+            entry = await sessions.update(session.agent_id, session.key, touch, durable=False)
+        if entry is None:
+            raise SessionGone(session.key)
+        images = [StoredImage(await runtime.blobs.put(image.data), image.mime_type) for image in message.images]
+        body = msgspec.structs.replace(body, images=[*body.images, *images])
+        channel = str(message.route.get("channel", message.source))
+        settings = queue_settings(runtime.config.current.messages.queue, entry, channel, message.queue)
+        accepted = message.for_ledger(entry["sessionId"], body, message.run_id)
+        submission = await self._dispatcher.submit(accepted, settings, message.watcher, ticket, written)
+        faults.point("ack")
+        return submission
+
+    async def answer(self, message: Incoming, handled: Handled) -> str | None:
+        """Waits for the answer of a command, says it and returns it."""
+        reply = handled.reply if handled.later is None else await handled.later
+        reason = ReasonCode.COMMAND if reply else ReasonCode.COMMAND_UNANSWERED
+        if handled.row is None:
+            await self._notices.say(message, reply, reason)
+        else:
+            await self._notices.end(handled.row, reply, reason)
+        return reply
+
+    async def wake(self, run_id: str, text: str, own_id: str) -> None:
+        """Begins a turn about something that the run ``run_id`` began and that has ended now.
+
+        The turn belongs to the session of that run and is answered where that run was. Only the last step applies,
+        because the message of that run has passed the others.
+        """
+        row = await self._runtime.ledger.by_run(run_id)
+        if row is None:
+            return None
+        if self.others is not None:
+            owner = await self._runtime.claims.claim(session_name(row.agent_id, row.session_key))
+            if not owner.mine:
+                return await self.others.wake(owner.node, run_id, text, own_id)
+        zone = user_zone(self._runtime.config.current)
+        message = Incoming(
+            facts=Facts(session=SessionRef(row.agent_id, row.session_key)),
+            text=system_line(disarmed(text), self._runtime.clock.now_ms(), zone),
+            door="program",
+            run_id=own_id,
+            source=row.source,
+            route=row.route,
+            reads_commands=False,
+        )
+        body = msgspec.structs.replace(
+            row.body.wishes(),
+            prompt=message.text,
+            internal=True,
+            # The prompt of the session keeps its bytes, and the agent knows that it speaks to a group.
+            extra_system_prompt=row.body.extra_system_prompt,
+            skills=row.body.skills,
+        )
+        ticket = await self._dispatcher.admission.admit(row.session_key)
+        try:
+            await self._accept(message, body, ticket)
+        finally:
+            ticket.done()
 
     async def take_from(self, message: Incoming) -> Result:
         """Takes in a message that another node handed on. What came through a channel is answered here."""
@@ -318,52 +562,12 @@ class Pipeline:
             await self._finish(message, result)
         return result
 
-    async def _offer_pairing(self, inbound: Inbound, sender_id: str) -> None:
-        asked = await self._pairing.ask(inbound.channel, sender_id, {"name": inbound.sender.name})
-        if asked is None or not asked.new:
-            return
-        resolved = resolve_route(self._runtime.config.current, inbound)
-        facts = Facts(session=SessionRef(resolved.agent_id, resolved.session_key), channel=resolved.channel)
-        # The words of a stranger are not kept.
-        message = Incoming(
-            facts=facts,
-            text="",
-            door="channel",
-            run_id=str(uuid.uuid4()),
-            source=resolved.channel,
-            route=msgspec.to_builtins(reply_route(inbound, resolved)),
-        )
-        text = pairing_reply(inbound.channel, sender_id, asked.code)
-        await self._notices.say(message, text, ReasonCode.PAIRING)
+    # What else a channel tells
 
-    async def _turn_away(self, inbound: Inbound, code: ReasonCode, detail: str = "") -> None:
-        """Remembers that a message was not taken in, for ``openclaw why``. Its words are not kept."""
-        for message_id in inbound.own_ids:
-            await self._remember(
-                TurnedAway(
-                    message_id=message_id,
-                    channel=inbound.channel,
-                    chat=inbound.to or inbound.peer.id,
-                    sender=inbound.sender.id,
-                    code=code,
-                    detail=detail,
-                )
-            )
-
-    async def _came_again(self, message: Incoming, known: Submission) -> Accepted:
-        """The ledger knows the message already. Of one that came through a channel, its ids are remembered."""
-        if message.inbound is not None:
-            await self._turn_away(message.inbound, ReasonCode.REDELIVERED)
-        elif message.door != "program":
-            note = TurnedAway(message_id=message.run_id, channel=message.source, code=ReasonCode.REDELIVERED)
-            await self._remember(note)
-        return Accepted(known)
-
-    async def _remember(self, note: TurnedAway) -> None:
-        try:
-            await self._runtime.ledger.turn_away(note)
-        except OSError as error:
-            log.warning("that %s message %s was not taken in is not noted: %s", note.channel, note.message_id, error)
+    async def admits(self, inbound: Inbound) -> bool:
+        """Whether the sender of a message may write. Channels ask before they fetch its files."""
+        allowed = await self._pairing.allowed(inbound.channel)
+        return not isinstance(decide_access(inbound, self._settings(inbound), allowed), Drop | Pair)
 
     async def notice(self, inbound: Inbound) -> None:
         """Notes something that the agent learns at its next turn, such as a reaction."""
@@ -429,6 +633,59 @@ class Pipeline:
             return False
         return await take_back_turn(self._runtime, self._dispatcher, row)
 
+    # Messages that are not taken in
+
+    async def _offer_pairing(self, inbound: Inbound, sender_id: str) -> None:
+        asked = await self._pairing.ask(inbound.channel, sender_id, {"name": inbound.sender.name})
+        if asked is None or not asked.new:
+            return
+        resolved = resolve_route(self._runtime.config.current, inbound)
+        facts = Facts(session=SessionRef(resolved.agent_id, resolved.session_key), channel=resolved.channel)
+        # The words of a stranger are not kept.
+        message = Incoming(
+            facts=facts,
+            text="",
+            door="channel",
+            run_id=str(uuid.uuid4()),
+            source=resolved.channel,
+            route=msgspec.to_builtins(reply_route(inbound, resolved)),
+        )
+        text = pairing_reply(inbound.channel, sender_id, asked.code)
+        await self._notices.say(message, text, ReasonCode.PAIRING)
+
+    async def _turn_away(self, inbound: Inbound, code: ReasonCode, detail: str = "") -> None:
+        """Remembers that a message of a channel was not taken in, for ``openclaw why``. Its words are not kept."""
+        for message_id in inbound.own_ids:
+            await self._remember(
+                TurnedAway(
+                    message_id=message_id,
+                    channel=inbound.channel,
+                    chat=inbound.to or inbound.peer.id,
+                    sender=inbound.sender.id,
+                    code=code,
+                    detail=detail,
+                )
+            )
+
+    async def _turn_away_client(self, message: Incoming, code: ReasonCode) -> None:
+        await self._remember(TurnedAway(message_id=message.run_id, channel=message.source, code=code))
+
+    async def _came_again(self, message: Incoming, known: Submission) -> Accepted:
+        """The ledger knows the message already. It is remembered that it came again."""
+        if message.inbound is not None:
+            await self._turn_away(message.inbound, ReasonCode.REDELIVERED)
+        elif message.door != "program":
+            await self._turn_away_client(message, ReasonCode.REDELIVERED)
+        return Accepted(known)
+
+    async def _remember(self, note: TurnedAway) -> None:
+        try:
+            await self._runtime.ledger.turn_away(note)
+        except OSError as error:
+            log.warning("that %s message %s was not taken in is not noted: %s", note.channel, note.message_id, error)
+
+    # Start and end
+
     async def recover(self, account: tuple[str, str] | None = None) -> int:
         """Ends the commands that the last Gateway left, and hands on what waited for more words when it ended.
 
@@ -451,8 +708,7 @@ class Pipeline:
     async def close(self) -> None:
         """Hands on what still waits for more words, so that it reaches the ledger."""
         self.held.close()
-        if self._transcriber is not None:
-            self._transcriber.close()
+        self._transcriber.close()
         await self._debouncer.close()
 
     def _settings(self, inbound: Inbound) -> ChannelSettings:
@@ -463,244 +719,42 @@ class Pipeline:
     def _window(self, inbound: Inbound) -> int:
         return debounce_ms(self._runtime.config.current.messages.inbound, inbound.channel)
 
-    # From every door
 
-    async def process(self, message: Incoming) -> Result:
-        """Commands → send policy → reset → accept. The messages of a session pass in the order in which they came."""
-        admission, session = self._dispatcher.admission, message.facts.session
-        key, claims = session.key, self._runtime.claims
-        if not claims.alone and self.others is not None:
-            owner = await claims.claim(session_name(session.agent_id, key))
-            if not owner.mine:
-                return await self.others.process(owner.node, message)
-        if message.reads_commands and is_abort(message.text, message.facts.listening):
-            await admission.wait_for_earlier(key)
-            return await self._process(message, None)
-        ticket = await admission.admit(key)
-        try:
-            return await self._process(message, ticket)
-        finally:
-            ticket.done()
-
-    async def _process(self, message: Incoming, ticket: Ticket | None) -> Result:
-        """``ticket`` is the message's place in the admission. A word that stops the run has none."""
-        if (known := await self._known(message)) is not None:
-            return await self._came_again(message, known)
-        inbound, session, config = message.inbound, message.facts.session, self._runtime.config.current
-        extensions = self._runtime.extensions
-        if extensions.hooks["message_received"] and message.door != "program":
-            extensions.message_received(received(message))
-        outcome = Continue(text=message.text)
-        if message.reads_commands:
-            # Words without a command come back unchanged.
-            outcome = await handle_commands(message.facts, message.text, self._commands)
-        if isinstance(outcome, Handled):
-            return await self._write_down(message, outcome)
-        # Commands come before the send policy, so that a command can lift the block.
-        entry = await self._runtime.sessions.get(session.agent_id, session.key)
-        kind = inbound.peer.kind if inbound else None
-        if is_blocked(config.session.send_policy, session.key, entry, channel=message.policy_channel, chat_type=kind):
-            if inbound is None:
-                # On a channel the ledger gets a row that says so.
-                note = TurnedAway(message_id=message.run_id, channel=message.source, code=ReasonCode.SEND_POLICY)
-                await self._remember(note)
-            return Blocked()
-        if extensions.hooks["before_accept"] and message.door != "program":
-            said = await extensions.before_accept(received(message))
-            if said is not None:
-                return await self._write_down(message, Handled(reply=said))
-        for number, reply in enumerate(outcome.side_replies):
-            if inbound is None:
-                self._notices.show(session, f"{message.run_id}:{number}", reply)
-            else:
-                await self._notices.say(message, reply, ReasonCode.COMMAND_INSIDE, ends=False)
-        entry, rotation = await self._session(message)
-        pending: tuple[HistoryEntry, ...] = ()
-        if inbound is not None:
-            if is_empty(inbound, outcome.text):
-                return Empty()
-            pending = self._history.pending(
-                history_key(inbound, message.settings), history_limit(config, message.settings)
-            )
-        body = await self._body(message, outcome, entry, rotation, pending)
-        message.queue = outcome.queue or message.queue
-        submission = await accept(message, body, self._runtime, self._dispatcher, ticket)
-        if not submission.new:
-            return await self._came_again(message, submission)
-        if inbound is not None:
-            self._history.forget(history_key(inbound, message.settings), pending)
-        return Accepted(submission, outcome.side_replies)
-
-    async def answer(self, message: Incoming, handled: Handled) -> str | None:
-        """Waits for the answer of a command, says it and returns it."""
-        reply = handled.reply if handled.later is None else await handled.later
-        reason = ReasonCode.COMMAND if reply else ReasonCode.COMMAND_UNANSWERED
-        if handled.row is None:
-            await self._notices.say(message, reply, reason)
-        else:
-            await self._notices.end(handled.row, reply, reason)
-        return reply
-
-    async def wake(self, run_id: str, text: str, own_id: str) -> None:
-        """Begins a turn about something that the run ``run_id`` began and that has ended now.
-
-        The turn belongs to the session of that run and is answered where that run was. Only the last step applies,
-        because the message of that run has passed the others.
-        """
-        row = await self._runtime.ledger.by_run(run_id)
-        if row is None:
-            return None
-        if self.others is not None:
-            owner = await self._runtime.claims.claim(session_name(row.agent_id, row.session_key))
-            if not owner.mine:
-                return await self.others.wake(owner.node, run_id, text, own_id)
-        zone = user_zone(self._runtime.config.current)
-        message = Incoming(
-            facts=Facts(session=SessionRef(row.agent_id, row.session_key)),
-            text=system_line(disarmed(text), self._runtime.clock.now_ms(), zone),
-            door="program",
-            run_id=own_id,
-            source=row.source,
-            route=row.route,
-            reads_commands=False,
-        )
-        body = msgspec.structs.replace(
-            row.body.wishes(),
-            prompt=message.text,
-            internal=True,
-            # The prompt of the session keeps its bytes, and the agent knows that it speaks to a group.
-            extra_system_prompt=row.body.extra_system_prompt,
-            skills=row.body.skills,
-        )
-        ticket = await self._dispatcher.admission.admit(row.session_key)
-        try:
-            await accept(message, body, self._runtime, self._dispatcher, ticket)
-        finally:
-            ticket.done()
-
-    # The steps
-
-    async def _known(self, message: Incoming) -> Submission | None:
-        """Returns what became of a message with the same run id, or None for a message that seems new.
-
-        Only a possible command is looked up in the ledger, because commands are carried out before they are written
-        down. For everything else ``accept`` finds the earlier message without a look-up of its own.
-        """
-        record = self._dispatcher.find(message.run_id)
-        row = record.row if record else None
-        if row is None and message.reads_commands and may_be_command(message.text):
-            row = await self._runtime.ledger.by_run(message.run_id)
-        if row is None:
-            return None
-        if record is not None and message.watcher is not None:
-            record.watchers.add(message.watcher)
-        return Submission(row, False, False, record)
-
-    async def _write_down(self, message: Incoming, handled: Handled) -> Handled | Accepted:
-        """Writes a command to the ledger, so that it is acknowledged only when it outlives a crash.
-
-        A stop needs no row, because the ledger knows the runs that it stopped.
-        """
-        if handled.stopped is not None:
-            return handled
-        try:
-            row, new = await self._notices.begin(message)
-        except OSError:
-            if handled.later is not None:
-                handled.later.close()
-            raise
-        return msgspec.structs.replace(handled, row=row) if new else Accepted(Submission(row, False, False, None))
-
-    async def _session(self, message: Incoming) -> tuple[SessionEntry, Rotation | None]:
-        facts = message.facts
-        if message.door == "program":
-            entry = await self._runtime.sessions.get(facts.session.agent_id, facts.session.key)
-            return entry or SessionEntry(sessionId=""), None
-        entry, rotation = await current_session(facts, self._runtime, self._dispatcher, message.inbound)
-        if rotation is not None and message.inbound is None:
-            self._notices.announce(facts.session, rotation)
-        elif rotation is not None:
-            await self._notices.say(message, rotation.marker_text, ReasonCode.NEW_SESSION, ends=False)
-        return entry, rotation
-
-    async def _body(
-        self,
-        message: Incoming,
-        outcome: Continue,
-        entry: SessionEntry,
-        rotation: Rotation | None,
-        pending: tuple[HistoryEntry, ...],
-    ) -> MessageBody:
-        """Makes the body of the run: the prompt, the settings found in the text and what came with the message."""
-        body, settings = message.body, outcome.settings
-        found = {name: value for name, value in msgspec.structs.asdict(settings).items() if value}
-        found["thinking"] = body.thinking or settings.thinking
-        found["elevated_allowed"] = message.door != "program" and elevated_allowed(
-            self._runtime.config.current, message.facts
-        )
-        found["guest"] = message.body.guest or (message.door == "channel" and "admin" not in message.facts.rights)
-        if message.inbound is None:
-            prompt = self._prompt(message, outcome, entry)
-            changed = message.door == "chat" and disarmed(outcome.text, of_owner=True) != outcome.text
-            found["written"] = outcome.text if changed else ""
-            return msgspec.structs.replace(body, prompt=prompt, internal=body.internal or outcome.greeting, **found)
-        inbound = await within_reach(self._runtime, message.inbound, message.facts.session, entry)
-        rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
-        intro = group_intro(inbound, always_on=not needs_mention(entry, rules, inbound.channel, patterns))
-        agent_id = message.facts.session.agent_id
-        prefix = message_prefix(self._runtime.config.current, inbound.channel, inbound.account_id, agent_id)
-        return msgspec.structs.replace(
-            body,
-            prompt=self._channel_prompt(inbound, outcome, entry, rotation, pending, prefix),
-            internal=outcome.greeting,
-            images=[
-                StoredImage(media.blob, media.mime_type)
-                for media in inbound.media
-                if media.blob and media.mime_type in SEEN_PICTURES
-            ],
-            message_ids=inbound.own_ids,
-            sender=inbound.sender.id,
-            mentioned=message.facts.mentioned,
-            extra_system_prompt="\n\n".join(filter(None, (intro, rules.system_prompt))),
-            skills=None if rules.skills is None else list(rules.skills),
-            **found,
-        )
-
-    def _prompt(self, message: Incoming, outcome: Continue, entry: SessionEntry) -> str:
-        if message.door == "program" or outcome.greeting:
-            return outcome.text
-        zone = self._runtime.config.current.agents.defaults.user_timezone
-        base = stamped(disarmed(outcome.text, of_owner=True), self._runtime.clock.now_ms(), zone)
-        return assemble_prompt(PromptParts(base=base, message_id=message.message_id, abort_note=_abort_note(entry)))
-
-    def _channel_prompt(
-        self,
-        inbound: Inbound,
-        outcome: Continue,
-        entry: SessionEntry,
-        rotation: Rotation | None,
-        pending: tuple[HistoryEntry, ...],
-        prefix: str = "",
-    ) -> str:
-        base = outcome.text
-        if not outcome.greeting:
-            said = msgspec.structs.replace(inbound, text=f"{prefix} {outcome.text}".strip() if prefix else outcome.text)
-            options = envelope_options(self._runtime.config.current)
-            base = channel_body(said, options, previous_ms=entry.get("updatedAt"), history=pending)
-        new = rotation is not None or not entry.get("systemSent")
-        return assemble_prompt(
-            PromptParts(
-                base=base,
-                message_id=inbound.message_id,
-                abort_note=_abort_note(entry),
-                untrusted=inbound.untrusted,
-                thread_starter=(inbound.thread_starter or "") if new else "",
-                media=inbound.media,
-            )
-        )
+def client_prompt(message: Incoming, outcome: Continue, entry: SessionEntry, config: Config, now_ms: int) -> str:
+    """Returns the prompt of a message that came through no channel. That of a program is its text as it stands."""
+    if message.door == "program" or outcome.greeting:
+        return outcome.text
+    base = stamped(disarmed(outcome.text, of_owner=True), now_ms, config.agents.defaults.user_timezone)
+    return assemble_prompt(base, message_id=message.message_id, aborted=entry.get("abortedLastRun", False))
 
 
-def received(message: Incoming) -> MessageReceived:
+def channel_prompt(
+    inbound: Inbound,
+    outcome: Continue,
+    entry: SessionEntry,
+    pending: Sequence[HistoryEntry],
+    config: Config,
+    agent_id: str,
+    *,
+    begins: bool,
+) -> str:
+    """Returns the prompt of a message from a channel. ``begins`` says that the session has said nothing yet."""
+    base = outcome.text
+    if not outcome.greeting:
+        prefix = message_prefix(config, inbound.channel, inbound.account_id, agent_id)
+        said = msgspec.structs.replace(inbound, text=f"{prefix} {base}".strip() if prefix else base)
+        base = channel_body(said, envelope_options(config), previous_ms=entry.get("updatedAt"), history=pending)
+    return assemble_prompt(
+        base,
+        message_id=inbound.message_id,
+        aborted=entry.get("abortedLastRun", False),
+        untrusted=inbound.untrusted,
+        thread_starter=(inbound.thread_starter or "") if begins else "",
+        media=inbound.media,
+    )
+
+
+def _received(message: Incoming) -> MessageReceived:
     """The message as extensions see it."""
     facts = message.facts
     return MessageReceived(
@@ -714,10 +768,6 @@ def received(message: Incoming) -> MessageReceived:
         rights=facts.rights,
         run_id=message.run_id,
     )
-
-
-def _abort_note(entry: SessionEntry) -> str:
-    return ABORT_NOTE if entry.get("abortedLastRun") else ""
 
 
 def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
@@ -764,44 +814,3 @@ def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
             space=inbound.group_space,
         )
     return fields
-
-
-# The last step
-
-
-async def accept(
-    message: Incoming, body: MessageBody, runtime: Runtime, dispatcher: Dispatcher, ticket: Ticket | None = None
-) -> Submission:
-    """Returns once the message is on disk. A second message with the same run id starts nothing.
-
-    ``ticket`` is the message's place in the admission order.
-    """
-    session, now = message.facts.session, runtime.clock.now_ms()
-
-    def touch(entry: SessionEntry | None) -> SessionEntry | None:
-        if entry is None and message.existing:
-            return None
-        updated: dict[str, Any] = dict(entry or {})
-        if "sessionId" not in updated:
-            updated["sessionId"] = str(uuid.uuid4())
-        updated["updatedAt"] = touched(updated, now, message.source)
-        updated.update(message.entry_fields)
-        return SessionEntry(**updated)  # type: ignore[typeddict-item]
-
-    sessions = runtime.sessions
-    known, written = await sessions.get(session.agent_id, session.key), None
-    if known is None or not (known.get("lastChannel") or known.get("chatType") or known.get("systemSent")):
-        # The message waits for this write. Otherwise a power cut could keep it and lose the id of its new session.
-        entry, written = await sessions.write(session.agent_id, session.key, touch)
-    else:
-        entry = await sessions.update(session.agent_id, session.key, touch, durable=False)
-    if entry is None:
-        raise SessionGone(session.key)
-    images = [StoredImage(await runtime.blobs.put(image.data), image.mime_type) for image in message.images]
-    body = msgspec.structs.replace(body, images=[*body.images, *images])
-    channel = str(message.route.get("channel", message.source))
-    settings = queue_settings(runtime.config.current.messages.queue, entry, channel, message.queue)
-    accepted = message.for_ledger(entry["sessionId"], body, message.run_id)
-    submission = await dispatcher.submit(accepted, settings, message.watcher, ticket, written)
-    faults.point("ack")
-    return submission

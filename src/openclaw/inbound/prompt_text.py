@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
-from functools import lru_cache
 
 import msgspec
 
-from openclaw.clock import iso_utc
+from openclaw.clock import iso_utc, named_zone
 from openclaw.config.schema import Config
 from openclaw.foreign_text import UNTRUSTED, disarmed, disarmed_name
 from openclaw.inbound.message import Inbound, Media, Quoted, Sender
-from openclaw.sessions.prompt_prefix import CURRENT_MARKER, HISTORY_MARKER
+from openclaw.sessions.prompt_prefix import ABORT_NOTE, CURRENT_MARKER, HISTORY_MARKER
 
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _US_ZONES = {
@@ -115,12 +114,7 @@ def stamp(ms: int, zone: str) -> str:
 
 def minute_stamp(ms: int, zone: tzinfo | None) -> str:
     """``Sun 2026-11-15 18:22 UTC``. None stands for the machine's own zone."""
-    return _minute(ms // 60_000, zone)
-
-
-@lru_cache(maxsize=16)
-def _minute(minutes: int, zone: tzinfo | None) -> str:
-    moment = datetime.fromtimestamp(minutes * 60, UTC).astimezone(zone)
+    moment = datetime.fromtimestamp(ms / 1000, UTC).astimezone(zone)
     return f"{_WEEKDAYS[moment.weekday()]} {moment:%Y-%m-%d %H:%M} {zone_label(moment)}"
 
 
@@ -144,18 +138,7 @@ def time_zone(name: str) -> tzinfo | None:
         case "utc" | "gmt":
             return UTC
         case _:
-            return _iana(name.strip())
-
-
-@lru_cache(maxsize=64)
-def _iana(name: str) -> tzinfo:
-    # The import is large, and starting does not need it.
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return UTC
+            return named_zone(name.strip()) or UTC
 
 
 def sender_label(sender: Sender) -> str:
@@ -217,17 +200,6 @@ _WORD = re.compile(r"\S+")
 _OTHER_BACKSLASH = re.compile(r"\\(?!n)|:\\")
 
 
-class PromptParts(msgspec.Struct, frozen=True, kw_only=True):
-    base: str
-    """The body without commands and directives, or a greeting."""
-    message_id: str = ""
-    abort_note: str = ""
-    untrusted: Sequence[str] = ()
-    thread_starter: str = ""
-    """It is set only for the first message of a session."""
-    media: Sequence[Media] = ()
-
-
 def channel_body(
     inbound: Inbound,
     options: EnvelopeOptions,
@@ -254,18 +226,28 @@ def channel_body(
     return with_sender_line(with_history(rendered_history(history, inbound, options), current), inbound)
 
 
-def assemble_prompt(parts: PromptParts) -> str:
-    """Puts the note of an aborted run, the message id and the like around the words of a message."""
-    text = parts.base
-    if parts.abort_note:
-        text = f"{parts.abort_note}\n\n{text}"
-    if parts.message_id.strip():
-        text = f"{text}\n[message_id: {disarmed_name(parts.message_id)}]"
-    if untrusted := [line for given in parts.untrusted if (line := disarmed_name(given))]:
-        text = "\n".join([f"{text}\n\n{UNTRUSTED_HEADER}", *untrusted])
-    if parts.thread_starter.strip():
-        text = f"{THREAD_STARTER}\n{disarmed(clean_text(parts.thread_starter)).strip()}\n\n{text}"
-    return "\n".join(part for part in (media_note(parts.media), text) if part)
+def assemble_prompt(
+    base: str,
+    *,
+    message_id: str = "",
+    aborted: bool = False,
+    untrusted: Sequence[str] = (),
+    thread_starter: str = "",
+    media: Sequence[Media] = (),
+) -> str:
+    """Puts the message id, the note of an aborted run and the like around the words of a message.
+
+    ``base`` is the body without commands and directives, or a greeting. ``thread_starter`` is given only for the first
+    message of a session.
+    """
+    text = f"{ABORT_NOTE}\n\n{base}" if aborted else base
+    if message_id.strip():
+        text = f"{text}\n[message_id: {disarmed_name(message_id)}]"
+    if lines := [line for given in untrusted if (line := disarmed_name(given))]:
+        text = "\n".join([f"{text}\n\n{UNTRUSTED_HEADER}", *lines])
+    if thread_starter.strip():
+        text = f"{THREAD_STARTER}\n{disarmed(clean_text(thread_starter)).strip()}\n\n{text}"
+    return "\n".join(part for part in (media_note(media), text) if part)
 
 
 def is_empty(inbound: Inbound, text: str) -> bool:

@@ -11,7 +11,6 @@ import logging
 import mimetypes
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,14 +21,14 @@ import msgspec
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import TranscriptionModel
 from openclaw.foreign_text import disarmed_name
-from openclaw.http_body import read_bounded
 from openclaw.inbound.message import Inbound, Media
-from openclaw.models.base import Model, ModelError
-from openclaw.models.cost import SpokenText
+from openclaw.models.base import Model, ModelError, SpokenText
 from openclaw.models.keys import Keys, provider_config
+from openclaw.net import read_bounded
+from openclaw.program import ProgramFailed, run_program
 from openclaw.storage.base import BlobStore
 from openclaw.text import clipped, shortened
-from openclaw.tools.exec.environment import command_environment
+from openclaw.tools.exec.settings import command_environment
 
 if TYPE_CHECKING:
     import aiohttp
@@ -173,8 +172,11 @@ class Transcriber:
             }
             argv = [_filled(one, values) for one in (way.command or "", *way.args)]
             environment = command_environment(self._environ, {}, {}, ())
-            printed = await _printed(argv, folder, environment)
+            printed = await run_program(argv, folder, environment, most_bytes=LONGEST_OUTPUT)
             return await asyncio.to_thread(_file_text, made) or printed
+        except ProgramFailed as failed:
+            last = failed.complaint.rpartition("\n")[2]
+            raise NotTranscribed(f"{way.command} {failed.problem}: {shortened(last, 120)}".rstrip(": ")) from None
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, True)
 
@@ -312,45 +314,3 @@ def _filled(argument: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         argument = argument.replace(f"{{{{{name}}}}}", value)
     return argument
-
-
-async def _printed(argv: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """Runs a program and returns what it printed. Whatever happens, nothing of it goes on running."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=folder,
-            env=dict(environment),
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise NotTranscribed(f"{argv[0]} cannot be started ({error.strerror or error})") from None
-    assert process.stdout is not None and process.stderr is not None
-    try:
-        printed, complaints = await asyncio.gather(_within(process.stdout), _within(process.stderr))
-        status = await process.wait()
-    finally:
-        if process.returncode is None:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            await process.wait()
-    if status != 0:
-        last = complaints.strip().rpartition("\n")[2]
-        raise NotTranscribed(f"{argv[0]} ended with status {status}: {shortened(last, 120)}".rstrip(": "))
-    return printed
-
-
-async def _within(stream: asyncio.StreamReader) -> str:
-    """What comes of a stream, as far as it is kept. The rest is read and dropped, so that the program can end."""
-    kept: list[bytes] = []
-    size = 0
-    while chunk := await stream.read(64 * 1024):
-        if size < LONGEST_OUTPUT:
-            kept.append(chunk)
-            size += len(chunk)
-    return b"".join(kept).decode("utf-8", "replace")

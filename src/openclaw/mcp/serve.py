@@ -17,7 +17,7 @@ import msgspec
 
 from openclaw import __version__
 from openclaw.messages import ToolSpec
-from openclaw.tools.arguments import InvalidArguments, validate_arguments
+from openclaw.tools.base import InvalidArguments, validate_arguments
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult

@@ -12,11 +12,10 @@ import msgspec
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import McpServer
-from openclaw.mcp.connection import ServerConnection
-from openclaw.mcp.foreign_tool import SEPARATOR, ForeignTool, tool_result
+from openclaw.mcp.connection import SEPARATOR, ForeignTool, ServerConnection, tool_result
 from openclaw.messages import TextBlock, ToolSpec
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, text_result
-from openclaw.tools.exec.approvals import Approval, ApprovalRequest, Approvals
+from openclaw.tools.exec.approvals import Approval, ApprovalRequest, Approvals, Decision, ask_person
 
 log = logging.getLogger("openclaw.mcp")
 
@@ -70,37 +69,27 @@ class McpTool:
             session_key=context.session_key,
             once_only=f"mcp.servers.{server}.ask is always",
         )
-        try:
-            approval = approvals.ask(request, run_id=context.run_id)
-        except ValueError as problem:
-            raise ToolError(f"{self.spec.name} needs an approval, which cannot be asked for: {problem}") from None
-        await approvals.keep(approval)
-        approvals.spawn(self._after_answer(approval, approvals, arguments, context))
-        text = (
-            f"Approval required (id {approval.slug}). The outcome follows in this session. Do not call it again "
-            f"meanwhile. The person can answer with /approve {approval.slug} {approval.choices}."
-        )
-        details = {"status": "approval-pending", "approvalId": approval.id, "approvalSlug": approval.slug}
-        return text_result(text, {**details, "expiresAtMs": approval.expires_at_ms})
 
-    async def _after_answer(
-        self, approval: Approval, approvals: Approvals, arguments: dict[str, Any], context: ToolContext
-    ) -> None:
-        decision = await approval.wait()
-        if decision in ("allow-once", "allow-always"):
+        async def act(approval: Approval, decision: Decision | None) -> None:
+            if decision is None or decision == "deny":
+                why = "denied" if decision else "nobody answered in time"
+                context.note(f"{self.spec.name} was not called (id {approval.slug}): {why}")
+                return
             await approvals.keep(approval, "running")
             try:
                 result = await self._call(arguments, context)
                 said = "\n".join(block.text for block in result.content if isinstance(block, TextBlock))
             except ToolError as failed:
                 said = str(failed)
-            text = f"{self.spec.name} finished (id {approval.slug})\n{said[:OUTCOME_CHARS]}"
-            if (tell := context.wake or context.notify) is not None:
-                tell(text)
-        elif not approval.withdrawn and context.notify is not None:
-            why = "denied" if decision == "deny" else "nobody answered in time"
-            context.notify(f"{self.spec.name} was not called (id {approval.slug}): {why}")
-        await approvals.settled(approval)
+            context.announce(f"{self.spec.name} finished (id {approval.slug})\n{said[:OUTCOME_CHARS]}")
+
+        approval = await ask_person(approvals, self.spec.name, request, context.run_id, act)
+        text = (
+            f"Approval required (id {approval.slug}). The outcome follows in this session. Do not call it again "
+            f"meanwhile. The person can answer with /approve {approval.slug} {approval.choices}."
+        )
+        details = {"status": "approval-pending", "approvalId": approval.id, "approvalSlug": approval.slug}
+        return text_result(text, {**details, "expiresAtMs": approval.expires_at_ms})
 
 
 class McpServers:

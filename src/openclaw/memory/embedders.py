@@ -21,7 +21,7 @@ from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.models.base import Model, ModelError
 from openclaw.models.http import ModelHttp, WireRequest
 from openclaw.models.keys import Keys, find_source, provider_config
-from openclaw.models.local.downloads import says_pooling
+from openclaw.models.local.install import says_pooling
 from openclaw.models.local.provider import Worker
 
 Purpose: TypeAlias = Literal["document", "query"]

@@ -22,8 +22,10 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models import convert, thinking
-from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
-from openclaw.models.compat import (
+from openclaw.models.base import Model, ModelError, ModelRequest
+from openclaw.models.convert import PartState, build_history, encoded_once
+from openclaw.models.http import BlockBuilder, ReplyReader, WireRequest, request_to
+from openclaw.models.thinking import (
     ANTHROPIC_BASE_URL,
     ClaudeFacts,
     claude_effort,
@@ -31,8 +33,6 @@ from openclaw.models.compat import (
     controls_binding,
     is_anthropic,
 )
-from openclaw.models.convert import PartState, build_history, encoded_once
-from openclaw.models.http import BlockBuilder, MessageBuilder, SseEvent, WireRequest, idle_timeout_s
 
 API_VERSION = "2023-06-01"
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
@@ -47,13 +47,8 @@ _REFUSAL_TEST = re.compile(r"ANTHROPIC_MAGIC_STRING_TRIGGER_REFUSAL\w*")
 def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
     model = request.model
     base = (model.base_url or ANTHROPIC_BASE_URL).rstrip("/")
-    return WireRequest(
-        url=f"{base}/messages" if base.endswith("/v1") else f"{base}/v1/messages",
-        headers=_headers(model, api_key),
-        body=build_body(request),
-        api_key=api_key,
-        idle_s=idle_timeout_s(model),
-    )
+    url = f"{base}/messages" if base.endswith("/v1") else f"{base}/v1/messages"
+    return request_to(url, model, api_key, _headers(model, api_key), build_body(request))
 
 
 def _headers(model: Model, api_key: str) -> dict[str, str]:
@@ -71,7 +66,7 @@ def _headers(model: Model, api_key: str) -> dict[str, str]:
         headers["x-api-key"] = api_key
     if names:
         headers["anthropic-beta"] = ",".join(names)
-    return {**headers, **{name.lower(): value for name, value in model.headers.items()}}
+    return headers
 
 
 def build_body(request: ModelRequest) -> dict[str, Any]:
@@ -80,16 +75,13 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     level = thinking.clamp_to_model(request.thinking, model)
     binds = thinking.binds_thinking(model, level)
 
-    def build(part: list[Message], state: PartState) -> list[dict[str, Any]]:
-        history = convert.transform(part, model, state.ids)
+    def build(history: list[Message], state: PartState) -> list[dict[str, Any]]:
         if facts.bound_thinking:
             history = _without_unbound_thinking(history, keep_current=binds and not state.finished)
         return _messages(history, model, beginning=state.first)
 
     # The thinking in a tool loop is bound to the question with its facts, so both stay as they were.
-    finished, current = build_history(request, convert.UniqueIds(_legal_id, MAX_ID), build, facts_stay=binds)
-    if not current:
-        raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
+    finished, current = build_history(request, convert.UniqueIds(MAX_ID), build, facts_stay=binds)
     if current[-1]["role"] == "assistant":
         current.append({"role": "user", "content": [{"type": "text", "text": convert.CONTINUE}]})
     marker = _cache_marker(model)
@@ -125,10 +117,6 @@ def _without_unbound_thinking(history: list[Message], *, keep_current: bool) -> 
             message = msgspec.structs.replace(message, content=content)
         out.append(message)
     return out
-
-
-def _legal_id(call_id: str, same_model: bool) -> str:
-    return convert.sanitised(call_id)[:MAX_ID]
 
 
 def _system(request: ModelRequest, marker: dict[str, str] | None) -> list[Any]:
@@ -270,7 +258,15 @@ def _mark_question(messages: list[Any], told: str, marker: dict[str, str] | None
 
 
 def _add_tools(body: dict[str, Any], request: ModelRequest, marker: dict[str, str] | None) -> None:
-    choice = _tool_choice(request.tool_choice)
+    match convert.tool_choice(request):
+        case {"name": name}:
+            choice = {"type": "tool", "name": name}
+        case "required":
+            choice = {"type": "any"}
+        case "none":
+            choice = {"type": "none"}
+        case _:
+            choice = None
     if request.tools and "system" in body:
         tools = encoded_once(request, "anthropic tools", lambda: [_tool(spec) for spec in request.tools])
     elif request.tools:
@@ -296,22 +292,6 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
         "description": spec.description,
         "input_schema": {**kept, "type": "object", "properties": kept.get("properties") or {}},
     }
-
-
-def _tool_choice(choice: Any) -> dict[str, Any] | None:
-    match choice:
-        case None | "auto":
-            return None
-        case "none":
-            return {"type": "none"}
-        case "required" | "any":
-            return {"type": "any"}
-        case {"name": str(name)}:
-            return {"type": "tool", "name": name}
-        case _:
-            raise ModelError(
-                f'Unknown tool choice {choice!r}; use "auto", "none", "required" or {{"name": ...}}.', kind="format"
-            )
 
 
 def _is_forced(body: dict[str, Any]) -> bool:
@@ -395,9 +375,6 @@ _ERROR_STATUS = {
 }
 
 
-_SAY_NOTHING = frozenset((b"ping", b"content_block_stop"))
-
-
 class _Delta(msgspec.Struct):
     type: str = ""
     text: str | None = None
@@ -421,47 +398,31 @@ _decoder = msgspec.json.Decoder(_AnthropicEvent)
 _any_decoder = msgspec.json.Decoder()
 
 
-class AnthropicStream:
+class AnthropicStream(ReplyReader):
     """Reads the events from ``message_start`` to ``message_stop``. Blocks are kept by the server's index."""
 
     def __init__(self, model: Model, timestamp: int = 0) -> None:
-        self.builder = MessageBuilder(model, timestamp)
+        super().__init__(model, timestamp)
         self._by_index: dict[int, BlockBuilder] = {}
         self._counts: dict[str, int] = {}
-        self._stop: str | None = None
 
-    def feed(self, events: list[SseEvent]) -> list[StreamEvent]:
-        builder = self.builder
-        for name, data in events:
-            if builder.complete:
-                break
-            if name not in _SAY_NOTHING:
-                self._handle(builder.decode(_decoder, data))
-        return builder.take()
-
-    def feed_whole(self, body: bytes) -> list[StreamEvent]:
+    def _read_whole(self, body: bytes) -> bool:
         event = self.builder.decode(_decoder, body)
         if event.type == "error" or event.error is not None:
             raise self._refused(event.error)
         whole: Any = self.builder.decode(_any_decoder, body)
         content = whole.get("content")
         if whole.get("type") != "message" or not isinstance(content, list):
-            raise self.builder.failure("The server answered with JSON that is not a model's message; check baseUrl.")
-        self.builder.started = True
+            return False
         for index, block in enumerate(content):
             self._open(index, block)
         self._count(whole.get("usage"))
-        self._stop = whole.get("stop_reason")
+        self.stop = whole.get("stop_reason")
         self._end()
-        return self.builder.take()
+        return True
 
-    def finish(self) -> list[StreamEvent]:
-        if self._stop is None:
-            raise self.builder.cut()
-        self._end()
-        return self.builder.take()
-
-    def _handle(self, event: _AnthropicEvent) -> None:
+    def _read_event(self, data: bytes) -> None:
+        event = self.builder.decode(_decoder, data)
         match event.type:
             case "content_block_delta":
                 if event.delta is not None:
@@ -476,27 +437,26 @@ class AnthropicStream:
             case "message_delta":
                 self._count(event.usage)
                 if event.delta is not None and event.delta.stop_reason:
-                    self._stop = event.delta.stop_reason
+                    self.stop = event.delta.stop_reason
             case "message_stop":
                 self._end()
             case "error":
                 raise self._refused(event.error)
             case _:
-                # Pings and block ends without an event name, and events of later API versions.
-                pass
+                pass  # Pings, the ends of blocks, and events of later versions of the API.
 
     def _open(self, index: int, block: dict[str, Any]) -> None:
         builder = self.builder
         match block:
             case {"type": "text"}:
-                opened = builder.open(BlockBuilder(kind="text"))
-                if text := block.get("text"):
-                    builder.text(opened, str(text))
+                opened = builder.open("text")
+                builder.extend(opened, str(block.get("text") or ""))
             case {"type": "thinking"}:
-                opened = builder.open(BlockBuilder(kind="thinking", signature=block.get("signature") or None))
-                builder.thinking(opened, str(block.get("thinking") or ""))
+                opened = builder.open("thinking", signature=block.get("signature") or None)
+                builder.extend(opened, str(block.get("thinking") or ""))
             case {"type": "redacted_thinking", "data": str(data)}:
-                opened = builder.open(BlockBuilder(kind="thinking", signature=data, redacted=True))
+                opened = builder.open("thinking", signature=data)
+                opened.redacted = True
             case {"type": "tool_use", "id": str(call_id), "name": str(name)}:
                 opened = builder.open_call(call_id, name)
                 if isinstance(given := block.get("input"), dict) and given:
@@ -512,16 +472,13 @@ class AnthropicStream:
         if delta.text is not None:
             if block is None:
                 # Some compatible servers leave out content_block_start.
-                builder.started = True
-                block = self._by_index[index] = builder.open(BlockBuilder(kind="text"))
+                block = self._by_index[index] = builder.open("text")
             if block.kind == "text":
-                builder.text(block, delta.text)
+                builder.extend(block, delta.text)
         elif block is None:
             return
-        elif delta.partial_json is not None:
-            builder.arguments(block, delta.partial_json)
-        elif delta.thinking is not None:
-            builder.thinking(block, delta.thinking)
+        elif (more := delta.thinking if delta.partial_json is None else delta.partial_json) is not None:
+            builder.extend(block, more)
         elif delta.signature is not None:
             block.signature = (block.signature or "") + delta.signature
 
@@ -541,8 +498,8 @@ class AnthropicStream:
         )
 
     def _end(self) -> None:
-        reason = _STOP.get(self._stop or "", "stop")
-        error = f"The model declined to answer (stop reason {self._stop})." if reason == "error" else None
+        reason = _STOP.get(self.stop or "", "stop")
+        error = f"The model declined to answer (stop reason {self.stop})." if reason == "error" else None
         self.builder.done(reason, error)
 
     def _refused(self, error: Any) -> ModelError:

@@ -11,10 +11,8 @@ import asyncio
 import base64
 import contextlib
 import hashlib
-import os
 import re
 import shutil
-import signal
 import tempfile
 import uuid
 from collections import OrderedDict
@@ -30,9 +28,9 @@ from openclaw.config.schema.agents import CliBackend
 from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolResultMessage, UserMessage
 from openclaw.models.base import CLI_API, ErrorKind, Model, ModelError, ModelRequest, StreamEvent
 from openclaw.models.errors import classify, redact
-from openclaw.models.http import BlockBuilder, MessageBuilder
-from openclaw.printable import printable
-from openclaw.text import clipped
+from openclaw.models.http import MessageBuilder
+from openclaw.program import LONGEST_COMPLAINT, ProgramFailed, run_program
+from openclaw.text import clipped, printable
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config
@@ -42,17 +40,13 @@ LONGEST_ARGUMENT = 100_000
 LONGEST_OUTPUT = 16 * 1024 * 1024
 LONGEST_RESULT = 2000
 """Characters of a tool result in the text of a conversation."""
-LONGEST_COMPLAINT = 600
 CONVERSATIONS_KEPT = 1024
 NO_TOOLS = "Tools of OpenClaw are not available in this session; answer with words."
 SESSION_PLACE = "{sessionId}"
-LOOK_S = 0.25
-PATIENCE_S = 2.0
-"""How long the output is read further after the program has ended, if something that it started keeps it open."""
 _NOT_FOR_PROGRAMS = re.compile(
     r"OPENCLAW_.*|(TELEGRAM|DISCORD|SLACK|MATRIX|IRC|WHATSAPP)_.*|(BRAVE|PERPLEXITY)_API_KEY"
 )
-"""Variables that only the Gateway uses. A program would show them to whoever talks it into that."""
+"""Variables that only the Gateway uses. A program can be talked into showing them."""
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 _VENDORS = ("claude", "codex")
 _COMMAND_WORD = re.compile(r"\s*[a-z][a-z-]*\s*")
@@ -138,7 +132,7 @@ class CliProvider:
         async with turn:
             text = await self._answer(backend, request)
         builder = MessageBuilder(request.model, self._clock.now_ms())
-        builder.text(builder.open(BlockBuilder(kind="text")), text)
+        builder.extend_last("text", text)
         builder.done("stop")
         for event in builder.take():
             yield event
@@ -152,13 +146,17 @@ class CliProvider:
             call = program_call(backend, request, resumed)
             await asyncio.to_thread(call.put_pictures, Path(folder))
             printed = await run_program(
-                call.argv(backend), call.standard_input, request.workspace or folder, self._variables(backend)
+                call.argv(backend),
+                request.workspace or folder,
+                self._variables(backend),
+                most_bytes=LONGEST_OUTPUT,
+                given=call.standard_input,
             )
         except ProgramFailed as failed:
             found = classify(None, str(failed))
             # The program may have forgotten its conversation. The next try begins a new one.
             again = found.retryable or resumed is not None
-            raise _failure(backend, str(failed), kind=found.kind, retryable=again) from None
+            raise _failure(backend, f"it {failed}", kind=found.kind, retryable=again) from None
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         answer = read_output(printed, call.output, backend.session_id_fields or _SESSION_FIELDS)
@@ -332,76 +330,6 @@ def _pictures(messages: Sequence[Message]) -> list[ImageBlock]:
     if not isinstance(newest, UserMessage) or isinstance(newest.content, str):
         return []
     return [block for block in newest.content if isinstance(block, ImageBlock)]
-
-
-# The program
-
-
-class ProgramFailed(Exception):
-    """The program could not be started or ended with an error. The text says which."""
-
-
-async def run_program(argv: Sequence[str], given: bytes, folder: str, environ: Mapping[str, str]) -> str:
-    """Runs a program and returns what it printed. Whatever happens, nothing of it goes on running."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=folder,
-            env=dict(environ),
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise ProgramFailed(f"it cannot be started ({error.strerror or error})") from None
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    said, complained = bytearray(), bytearray()
-    outputs = [asyncio.create_task(_read(process.stdout, said)), asyncio.create_task(_read(process.stderr, complained))]
-    writing = asyncio.create_task(_write(process.stdin, given))
-    try:
-        while process.returncode is None and not all(task.done() for task in outputs):
-            await asyncio.wait(outputs, timeout=LOOK_S)
-        # What the program started in a session of its own may keep the pipes open for as long as it runs.
-        await asyncio.wait(outputs, timeout=PATIENCE_S)
-        status = await _status(process)
-    finally:
-        for task in (*outputs, writing):
-            task.cancel()
-        # What the program started may outlive it and must not, also if the program itself has ended.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await _status(process)
-        process._transport.close()  # type: ignore[attr-defined]  # pyright: ignore
-    printed, complaints = said.decode("utf-8", "replace"), complained.decode("utf-8", "replace")
-    if status != 0:
-        said = (complaints.strip() or printed.strip())[-LONGEST_COMPLAINT:]
-        raise ProgramFailed(f"it ended with status {status}: {said}".rstrip(": "))
-    return printed
-
-
-async def _write(stream: asyncio.StreamWriter, data: bytes) -> None:
-    """Gives the program its input. A program that does not read it has closed the pipe."""
-    with contextlib.suppress(ConnectionError):
-        stream.write(data)
-        await stream.drain()
-    stream.close()
-
-
-async def _read(stream: asyncio.StreamReader, kept: bytearray) -> None:
-    """Reads a stream to its end. What is too much is dropped, so that the program can end."""
-    while chunk := await stream.read(64 * 1024):
-        if len(kept) < LONGEST_OUTPUT:
-            kept += chunk
-
-
-async def _status(process: asyncio.subprocess.Process) -> int:
-    """Waits for the end of the program. The library's own wait also waits for whoever else has the pipes open."""
-    pause_s = 0.001
-    while process.returncode is None:
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, LOOK_S)
-    return process.returncode
 
 
 # Its output

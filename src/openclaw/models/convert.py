@@ -1,6 +1,7 @@
-"""Makes a history that every provider accepts: calls paired with results, foreign reasoning as text, legal ids.
+"""What all providers do to a request before they write it in their own form.
 
-Every provider runs this before its own conversion. The stored messages are not changed.
+``build_history`` makes a history that every provider accepts: calls paired with results, foreign reasoning as text,
+legal ids. It keeps the finished turns encoded from one request to the next. The stored messages are not changed.
 """
 
 from __future__ import annotations
@@ -24,15 +25,14 @@ from openclaw.messages import (
     UserBlock,
     UserMessage,
 )
-from openclaw.models.base import (
-    Model,
-    ModelRequest,
-)
+from openclaw.models.base import Model, ModelError, ModelRequest
 from openclaw.models.http import encode_body, strip_lone_surrogates
 
 NO_RESULT = "No result provided"
 """The result that the model reads when none was stored for a call."""
 SEE_IMAGE = "(see attached image)"
+RESULT_IMAGES = "Images from the tool results above:"
+"""Begins the user message with pictures of tool results, where a result itself cannot hold them."""
 NO_OUTPUT = "(no output)"
 BOOTSTRAP = "(session bootstrap)"
 """The first user message when history begins with the assistant, which providers refuse."""
@@ -53,31 +53,31 @@ _bad_name_chars = re.compile(r"[^a-zA-Z0-9_-]")
 def transform(messages: list[Message], model: Model, ids: UniqueIds) -> list[Message]:
     """The messages to send: failed replies gone, every call followed at once by exactly one result, ids unique."""
     out: list[Message] = []
-    new_ids: list[str] = []
-    """The new ids of the last assistant message's calls. The results follow in the same order."""
+    calls: list[ToolCall] = []
+    """The last assistant message's calls as they are sent. The results follow in the same order, under their names."""
     for message in pair(without_failed(messages)):
         match message:
             case AssistantMessage():
                 same = is_same_model(message, model)
                 blocks: list[AssistantBlock] = []
-                new_ids = []
+                calls = []
                 for block in message.content:
                     converted = _assistant_block(block, same)
                     if isinstance(converted, ToolCall):
-                        new_ids.append(ids.take(converted.id, same))
                         converted = ToolCall(
-                            id=new_ids[-1],
+                            id=ids.take(converted.id, same),
                             name=legal_name(converted.name),
                             arguments=converted.arguments,
                             thought_signature=converted.thought_signature if same else None,
                         )
+                        calls.append(converted)
                     if converted is not None:
                         blocks.append(converted)
                 if blocks:
                     out.append(msgspec.structs.replace(message, content=blocks))
             case ToolResultMessage():
-                name = legal_name(message.tool_name)
-                out.append(msgspec.structs.replace(message, tool_call_id=new_ids.pop(0), tool_name=name))
+                call = calls.pop(0)
+                out.append(msgspec.structs.replace(message, tool_call_id=call.id, tool_name=call.name))
             case UserMessage():
                 out.append(message)
     return out
@@ -105,22 +105,37 @@ def sanitised(call_id: str) -> str:
     return _bad_name_chars.sub("_", call_id)
 
 
+def tool_choice(request: ModelRequest) -> Any:
+    """The choice among the tools: None (the model's own), ``"none"``, ``"required"`` or the name in a dict."""
+    match request.tool_choice:
+        case None | "auto":
+            return None
+        case "none" | "required" | {"name": str()}:
+            return request.tool_choice
+        case "any":
+            return "required"
+        case other:
+            raise ModelError(
+                f'Unknown tool choice {other!r}; use "auto", "none", "required" or {{"name": ...}}.', kind="format"
+            )
+
+
 def user_blocks(message: UserMessage | ToolResultMessage, model: Model) -> list[UserBlock]:
     """The blocks that can be sent: no blank text, no picture that the model or its provider would refuse."""
     kept: list[UserBlock] = []
-    blind = False
+    unseen = False
     for block in _blocks(message):
         if isinstance(block, TextBlock):
             if not is_blank(block.text):
                 kept.append(block)
         elif "image" not in model.input:
-            blind = True
+            unseen = True
         elif block.mime_type not in IMAGE_TYPES or not block.data:
             kept.append(TextBlock(text=f"(image of type {block.mime_type or 'unknown'} left out: not supported)"))
         else:
             kept.append(block)
     # A message that was only a picture stays. Without it the model would answer the message before it.
-    return kept or ([TextBlock(text=IMAGE_LEFT_OUT)] if blind else [])
+    return kept or ([TextBlock(text=IMAGE_LEFT_OUT)] if unseen else [])
 
 
 def result_text(blocks: list[UserBlock]) -> str:
@@ -176,14 +191,10 @@ def pair(messages: list[Message]) -> list[Message]:
             if queue := results.get(call.id):
                 out.append(queue.pop(0))
                 continue
-            missing = TextBlock(text=NO_RESULT)
+            told: list[UserBlock] = [TextBlock(text=NO_RESULT)]
             out.append(
                 ToolResultMessage(
-                    tool_call_id=call.id,
-                    tool_name=call.name,
-                    content=[missing],
-                    is_error=True,
-                    timestamp=message.timestamp,
+                    tool_call_id=call.id, tool_name=call.name, content=told, is_error=True, timestamp=message.timestamp
                 )
             )
         out.extend(deferred)
@@ -212,13 +223,14 @@ class UniqueIds:
     Stored ids can clash: some models number calls anew in every reply, and two ids can become equal when made legal.
     """
 
-    def __init__(self, rule: IdRule, max_length: int) -> None:
-        self._rule = rule
+    def __init__(self, max_length: int, rule: IdRule | None = None) -> None:
+        """Without a ``rule`` an id is legal when it has letters, digits, ``_`` and ``-`` only."""
         self._max = max_length
+        self._rule = rule or (lambda call_id, same: sanitised(call_id)[:max_length])
         self._taken: set[str] = set()
 
     def copy(self) -> UniqueIds:
-        other = UniqueIds(self._rule, self._max)
+        other = UniqueIds(self._max, self._rule)
         other._taken |= self._taken
         return other
 
@@ -250,34 +262,30 @@ MIN_FINISHED = 8
 """Fewer finished messages are not worth keeping."""
 
 
-class PartState:
+class PartState(msgspec.Struct):
     """What the builder of one part of a conversation must know of the parts before and after it."""
 
-    def __init__(
-        self, ids: UniqueIds, sent: set[str] | None = None, *, first: bool = True, finished: bool = False
-    ) -> None:
-        self.ids = ids
-        self.sent = sent or set()
-        """Ids of items that were sent. The OpenAI Responses API refuses an id that comes twice."""
-        self.first = first
-        """No part comes before this one."""
-        self.finished = finished
-        """Another turn follows this part."""
+    ids: UniqueIds
+    sent: set[str] = set()
+    """Ids of items that were sent. The OpenAI Responses API refuses an id that comes twice."""
+    first: bool = True
+    """No part comes before this one."""
+    finished: bool = False
+    """Another turn follows this part."""
 
     def next(self, *, first: bool = False, finished: bool) -> PartState:
-        return PartState(self.ids.copy(), self.sent.copy(), first=first, finished=finished)
+        return PartState(self.ids.copy(), self.sent.copy(), first, finished)
 
 
 BuildPart: TypeAlias = Callable[[list[Message], PartState], list[dict[str, Any]]]
-"""Builds the provider's form of finished turns, of the current turn, or of the whole conversation."""
+"""Writes finished turns, the current turn, or the whole conversation in the provider's form. See ``transform``."""
 
 
-class _FinishedTurns:
-    def __init__(self, model: Model, state: PartState) -> None:
-        self.model = model
-        self.source: list[Message] = []
-        self.wire: list[msgspec.Raw] = []
-        self.state = state
+class _FinishedTurns(msgspec.Struct):
+    model: Model
+    state: PartState
+    source: list[Message] = []
+    wire: list[msgspec.Raw] = []
 
     def are_start_of(self, request: ModelRequest, current: int) -> bool:
         """Whether the kept turns begin this request. The messages are the same objects, so this compares pointers."""
@@ -321,42 +329,51 @@ def _blocks(message: UserMessage | ToolResultMessage) -> list[UserBlock]:
 
 
 def build_history(
-    request: ModelRequest, ids: UniqueIds, build: BuildPart, *, facts_stay: bool = False
+    request: ModelRequest, ids: UniqueIds, build: BuildPart, *, facts_stay: bool = False, in_parts: bool = True
 ) -> tuple[list[msgspec.Raw], list[dict[str, Any]]]:
     """The finished turns, encoded, and the current turn. The finished turns are kept in ``branch_cache``.
 
-    The current turn has the turn facts. ``facts_stay`` is explained at ``facts_place``.
+    The current turn has the turn facts. ``facts_stay`` is explained at ``facts_place``. Without ``in_parts`` the whole
+    conversation is built as the current turn. Raises ``ModelError`` if nothing can be sent.
     """
-    messages, branch_cache, state = request.messages, request.branch_cache, PartState(ids)
-    facts = request.turn_facts
-    current = _current_turn(messages) if branch_cache is not None and len(messages) > MIN_FINISHED else 0
+    messages, model = request.messages, request.model
+
+    def built(part: list[Message], state: PartState) -> list[dict[str, Any]]:
+        return build(transform(part, model, state.ids), state)
+
+    def built_now(part: list[Message], state: PartState) -> list[dict[str, Any]]:
+        now = built(with_turn_facts(part, request.turn_facts, stay=facts_stay), state)
+        if not now:
+            raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
+        return now
+
+    branch_cache = request.branch_cache if in_parts and len(messages) > MIN_FINISHED else None
+    current = _current_turn(messages) if branch_cache is not None else 0
     if branch_cache is None or current < MIN_FINISHED:
-        return [], build(with_turn_facts(messages, facts, stay=facts_stay), state)
+        return [], built_now(messages, PartState(ids))
     # Another model may need the same messages in another form.
-    key = ("wire", request.model.ref)
+    key = ("wire", model.ref)
     kept = branch_cache.get(key)
     if not isinstance(kept, _FinishedTurns) or not kept.are_start_of(request, current):
-        kept = branch_cache[key] = _FinishedTurns(request.model, state)
+        kept = branch_cache[key] = _FinishedTurns(model, PartState(ids))
     new = messages[len(kept.source) : current]
     if new:
-        state = kept.state.next(first=not kept.source, finished=True)
-        kept.wire += [msgspec.Raw(encode_body(item)) for item in build(new, state)]
+        kept.state = kept.state.next(first=not kept.source, finished=True)
+        kept.wire += [msgspec.Raw(encode_body(item)) for item in built(new, kept.state)]
         kept.source += new
-        kept.state = state
-    now = with_turn_facts(messages[current:], facts, stay=facts_stay)
-    return kept.wire, build(now, kept.state.next(finished=False))
+    return kept.wire, built_now(messages[current:], kept.state.next(finished=False))
 
 
 def _current_turn(messages: list[Message]) -> int:
-    """The index of the last user message that follows a finished answer, or 0.
-
-    Both messages have text and the answer calls no tool. So both are present in every provider's form and no provider
-    joins them.
-    """
     return next((index for index in range(len(messages) - 1, 0, -1) if _begins_turn(messages, index)), 0)
 
 
 def _begins_turn(messages: list[Message], index: int) -> bool:
+    """Whether a user message follows a finished answer here.
+
+    Both messages have text and the answer calls no tool. So both are present in every provider's form and no provider
+    joins them.
+    """
     words, before = messages[index], messages[index - 1]
     if not isinstance(words, UserMessage) or not isinstance(before, AssistantMessage):
         return False

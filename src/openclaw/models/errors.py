@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from openclaw.config.schema.system import Retry
 from openclaw.messages import AssistantMessage, ThinkingLevel
 from openclaw.models.base import ErrorKind, ModelError
 from openclaw.models.thinking import LEVELS
@@ -423,20 +424,11 @@ def demo_text(name: str) -> str:
 
 
 def all_failed_text(models: Sequence[str], failure: ModelError) -> str:
-    """Tells people that a run asked several models in vain. ``failure`` is that of the last one."""
+    """Tells people that none of several models answered a run. ``failure`` is that of the last one."""
     return f"None of the models could answer ({', '.join(models)}). The last failure: {error_text(failure)}"
 
 
-class RetrySettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    enabled: bool = True
-    max_retries: int = 3
-    base_delay_ms: int = 2000
-    """Doubles with every attempt."""
-    max_delay_ms: int = 60_000
-    """The longest wait, even when the server asks for more."""
-
-
-def next_retry_ms(error: ModelError, attempt: int, settings: RetrySettings) -> int | None:
+def next_retry_ms(error: ModelError, attempt: int, settings: Retry) -> int | None:
     """The wait before retry number ``attempt`` (from 1), or None when none is left or a retry would not help.
 
     A longer wait that the server asked for is honoured, up to the maximum.

@@ -24,14 +24,12 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models import convert, thinking
-from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
+from openclaw.models.base import Model, ModelRequest
 from openclaw.models.convert import PartState, build_history
-from openclaw.models.http import BlockBuilder, MessageBuilder, SseEvent, WireRequest, idle_timeout_s
-from openclaw.models.openai_chat import number
+from openclaw.models.http import ReplyReader, WireRequest, number, request_to
 
 BASE_URL = "https://generativelanguage.googleapis.com/v1beta"
 MAX_ID = 64
-RESULT_IMAGES = "Images from the tool results above:"
 NO_SIGNATURE = "skip_thought_signature_validator"
 """What Google tells to send with a call that another model made. Gemini 3 refuses a call without a signature."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
@@ -49,40 +47,30 @@ def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
         base = f"{base}/v1beta"
     name = model.id if model.id.startswith(("models/", "tunedModels/")) else f"models/{model.id}"
     headers = {"x-goog-api-key": api_key} if api_key else {}
-    headers |= {header.lower(): value for header, value in model.headers.items()}
-    return WireRequest(
-        url=f"{base}/{quote(name, safe='/-._')}:streamGenerateContent?alt=sse",
-        headers=headers,
-        body=build_body(request),
-        api_key=api_key,
-        idle_s=idle_timeout_s(model),
-    )
+    url = f"{base}/{quote(name, safe='/-._')}:streamGenerateContent?alt=sse"
+    return request_to(url, model, api_key, headers, build_body(request))
 
 
 def build_body(request: ModelRequest) -> dict[str, Any]:
     model = request.model
 
-    def build(part: list[Message], state: PartState) -> list[dict[str, Any]]:
-        contents = _contents(convert.transform(part, model, state.ids), model)
+    def build(history: list[Message], state: PartState) -> list[dict[str, Any]]:
+        contents = _contents(history, model)
         if state.first and contents and contents[0]["role"] == "model":
             contents.insert(0, _user([{"text": convert.BOOTSTRAP}]))
         return contents
 
-    def legal(call_id: str, same_model: bool) -> str:
-        return convert.sanitised(call_id)[:MAX_ID]
-
-    finished, current = build_history(request, convert.UniqueIds(legal, MAX_ID), build)
-    if not current:
-        raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
+    finished, current = build_history(request, convert.UniqueIds(MAX_ID), build)
     if current[-1]["role"] == "model":
         current.append(_user([{"text": convert.CONTINUE}]))
     body: dict[str, Any] = {"contents": [*finished, *current]}
-    if texts := [part for part in (request.system, request.system_suffix) if part.strip()]:
+    if texts := request.system_parts:
         body["systemInstruction"] = {"parts": [{"text": text} for text in texts]}
     if request.tools:
         body["tools"] = [{"functionDeclarations": [_declaration(spec) for spec in request.tools]}]
-        if request.tool_choice not in (None, "auto"):
-            body["toolConfig"] = {"functionCallingConfig": _choice(request.tool_choice)}
+        if (choice := convert.tool_choice(request)) is not None:
+            named = {"allowedFunctionNames": [choice["name"]]} if isinstance(choice, dict) else {}
+            body["toolConfig"] = {"functionCallingConfig": {"mode": "NONE" if choice == "none" else "ANY", **named}}
     body["generationConfig"] = _generation(request)
     return body
 
@@ -92,22 +80,8 @@ def _declaration(spec: ToolSpec) -> dict[str, Any]:
     return {"name": spec.name, "description": spec.description, "parametersJsonSchema": schema}
 
 
-def _choice(choice: Any) -> dict[str, Any]:
-    match choice:
-        case "none":
-            return {"mode": "NONE"}
-        case "required" | "any":
-            return {"mode": "ANY"}
-        case {"name": str(name)}:
-            return {"mode": "ANY", "allowedFunctionNames": [name]}
-        case other:
-            raise ModelError(
-                f'Unknown tool choice {other!r}; use "auto", "none", "required" or {{"name": ...}}.', kind="format"
-            )
-
-
 def _generation(request: ModelRequest) -> dict[str, Any]:
-    """The limits of the answer. Google counts the thinking as part of the answer."""
+    """The limits of the answer. ``maxOutputTokens`` limits thinking and answer together."""
     model, level = request.model, thinking.clamp_to_model(request.thinking, request.model)
     answer = thinking.output_limit(model, request.max_tokens, request.output_room)
     config: dict[str, Any] = {"maxOutputTokens": answer}
@@ -143,7 +117,7 @@ def _contents(history: list[Message], model: Model) -> list[dict[str, Any]]:
         if results:
             out.append(_user([*results]))
         if pictures:
-            out.append(_user([{"text": RESULT_IMAGES}, *pictures]))
+            out.append(_user([{"text": convert.RESULT_IMAGES}, *pictures]))
         results.clear()
         pictures.clear()
 
@@ -234,39 +208,32 @@ _decoder = msgspec.json.Decoder(_Answer)
 _list_decoder = msgspec.json.Decoder(list[_Answer])
 
 
-class GoogleStream:
+class GoogleStream(ReplyReader):
     """Reads the pieces of an answer. Each has whole parts; a call is never cut in two."""
 
     def __init__(self, model: Model, timestamp: int = 0) -> None:
-        self.builder = MessageBuilder(model, timestamp)
-        self._current: BlockBuilder | None = None
-        self._finish: str | None = None
+        super().__init__(model, timestamp)
         self._note = ""
 
-    def feed(self, events: list[SseEvent]) -> list[StreamEvent]:
-        for _, data in events:
-            if data.strip() and data != b"[DONE]":
-                self._handle(self.builder.decode(_decoder, data))
-        return self.builder.take()
+    def _read_event(self, data: bytes) -> None:
+        if data != b"[DONE]":
+            self._handle(self.builder.decode(_decoder, data))
 
-    def feed_whole(self, body: bytes) -> list[StreamEvent]:
+    def _read_whole(self, body: bytes) -> bool:
         if body.lstrip().startswith(b"["):
             pieces = self.builder.decode(_list_decoder, body)
         else:
             pieces = [self.builder.decode(_decoder, body)]
         for piece in pieces:
             self._handle(piece)
-        if self._finish is None:
-            raise self.builder.failure("The server answered with JSON that is not a model's message; check baseUrl.")
-        return self.finish()
+        if self.stop is not None:
+            self._end()
+        return self.stop is not None
 
-    def finish(self) -> list[StreamEvent]:
-        if self._finish is None:
-            raise self.builder.cut()
-        reason = _STOP.get(self._finish, "error")
-        withheld = f"The provider withheld the answer ({self._finish}). {self._note}".strip()
+    def _end(self) -> None:
+        reason = _STOP.get(self.stop or "", "error")
+        withheld = f"The provider withheld the answer ({self.stop}). {self._note}".strip()
         self.builder.done(reason, withheld if reason == "error" else None)
-        return self.builder.take()
 
     def _handle(self, piece: _Answer) -> None:
         if piece.error is not None:
@@ -278,7 +245,7 @@ class GoogleStream:
             self._count(piece.usage_metadata)
         blocked = (piece.prompt_feedback or {}).get("blockReason")
         if blocked:
-            self._finish = str(blocked)
+            self.stop = str(blocked)
         if not piece.candidates:
             return
         candidate = piece.candidates[0]
@@ -287,7 +254,7 @@ class GoogleStream:
         for part in parts if isinstance(parts, list) else []:
             self._take(part)
         if candidate.finish_reason:
-            self._finish, self._note = candidate.finish_reason, candidate.finish_message or ""
+            self.stop, self._note = candidate.finish_reason, candidate.finish_message or ""
 
     def _take(self, part: Any) -> None:
         match part:
@@ -298,23 +265,15 @@ class GoogleStream:
                 arguments = fields.get("args")
                 block.whole_arguments = arguments if isinstance(arguments, dict) else {}
                 block.thought_signature = _signature_of(part)
-                self._current = None
             case {"text": str(text)}:
-                kind = "thinking" if part.get("thought") is True else "text"
-                block = self._current
-                if block is None or block.kind != kind:
-                    block = self._current = self.builder.open(BlockBuilder(kind=kind))
-                if kind == "thinking":
-                    self.builder.thinking(block, text)
-                else:
-                    self.builder.text(block, text)
+                block = self.builder.extend_last("thinking" if part.get("thought") is True else "text", text)
                 block.signature = _signature_of(part) or block.signature
             case _:
                 pass
 
     def _count(self, usage: dict[str, Any]) -> None:
         cached = number(usage, "cachedContentTokenCount")
-        # Google counts the thinking apart from the answer.
+        # In the usage, unlike in ``maxOutputTokens``, the answer is counted without the thinking.
         output = number(usage, "candidatesTokenCount") + number(usage, "thoughtsTokenCount")
         prompt = number(usage, "promptTokenCount") + number(usage, "toolUsePromptTokenCount")
         self.builder.count(input=max(0, prompt - cached), output=output, cache_read=cached)

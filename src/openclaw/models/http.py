@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import json
 import os
-import re
 from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -15,7 +15,6 @@ import aiohttp
 import msgspec
 
 from openclaw.clock import Clock
-from openclaw.http_body import read_bounded
 from openclaw.json_text import is_deep, may_be_deep
 from openclaw.messages import AssistantBlock, AssistantMessage, StopReason, TextBlock, ThinkingBlock, ToolCall
 from openclaw.models.base import (
@@ -29,10 +28,11 @@ from openclaw.models.base import (
     Text,
     Thinking,
     ToolCallStart,
+    priced_usage,
 )
-from openclaw.models.cost import priced_usage
 from openclaw.models.errors import classify, describe_error, redact, status_error
 from openclaw.models.keys import is_local_url
+from openclaw.net import read_bounded
 
 MAX_CONNECTIONS = 1000
 CONNECT_TIMEOUT_S = 20.0
@@ -102,7 +102,11 @@ class ModelHttp:
                 body = await read_bounded(response, MAX_ERROR_BODY)
                 raise status_error(provider, response.status, response.headers, body, wire.secrets)
             if response.content_type == "text/html":
-                raise await _web_page_error(response, wire)
+                page = (await read_bounded(response, 300)).decode("utf-8", "replace").strip()
+                raise ModelError(
+                    f"{wire.host} answered with a web page instead of a model's reply; check the provider's baseUrl. "
+                    f"It begins: {page[:200]!r}"
+                )
             if response.content_type == "application/json":
                 for event in reply.feed_whole(await read_bounded(response, MAX_WHOLE_BODY)):
                     yield event
@@ -218,6 +222,14 @@ def _last_events(parser: SseParser, reply: ReplyReader) -> Iterator[StreamEvent]
         yield from reply.finish()
 
 
+def request_to(url: str, model: Model, api_key: str, headers: dict[str, str], body: dict[str, Any]) -> WireRequest:
+    """The request to a model's server, with the headers that the configuration gives the model."""
+    configured = {name.lower(): value for name, value in model.headers.items()}
+    return WireRequest(
+        url=url, headers={**headers, **configured}, body=body, api_key=api_key, idle_s=idle_timeout_s(model)
+    )
+
+
 def idle_timeout_s(model: Model) -> float:
     """How long a server may stay silent: ``compat.idleTimeoutMs``, or two minutes when that is not a usable number."""
     configured = model.compat.get("idleTimeoutMs")
@@ -236,15 +248,6 @@ def proxy_for(url: str) -> str | None:
         return None
     proxy = getproxies().get(parts.scheme)
     return None if proxy is None or proxy_bypass(parts.hostname or "") else proxy
-
-
-async def _web_page_error(response: aiohttp.ClientResponse, wire: WireRequest) -> ModelError:
-    page = (await read_bounded(response, 300)).decode("utf-8", "replace").strip()
-    return ModelError(
-        f"{wire.host} answered with a web page instead of a model's reply; check the provider's baseUrl. "
-        f"It begins: {page[:200]!r}",
-        kind="other",
-    )
 
 
 def _cause(error: OSError) -> str:
@@ -293,13 +296,10 @@ def _without_secrets(error: ModelError, secrets: list[str]) -> ModelError:
     return error
 
 
-SseEvent: TypeAlias = tuple[bytes, bytes]
-"""The event's name (empty when the server gave none) and its data, still encoded."""
+# Server-sent events
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_plain_events = re.compile(rb"(?:\A|(?<=\n\n))(?:event: ?([^\n]*)\n)?data: ?([^\n]*)\n\n").findall
-"""The common form: an optional name and one line of data."""
 
 
 class SseTooLarge(ValueError):
@@ -307,92 +307,58 @@ class SseTooLarge(ValueError):
 
 
 class SseParser:
-    """Takes the byte stream in pieces of any size and returns the events that each piece completes."""
+    """Takes the byte stream in pieces of any size and returns the data of the events that each piece completes.
+
+    The names of events are passed over: the protocols of models name an event in its data, too.
+    """
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max = max_event_bytes
         self._pending = bytearray()
-        self._at_start = True
+        self._begun = False
         self._after_cr = False
 
-    def feed(self, chunk: bytes) -> list[SseEvent]:
-        if self._at_start or self._after_cr or b"\r" in chunk:
-            chunk = self._with_plain_newlines(chunk)
-        if not self._pending and chunk.endswith(b"\n\n"):
-            return self._parse(chunk)
+    def feed(self, chunk: bytes) -> list[bytes]:
+        if not chunk:
+            return []
+        if self._after_cr:
+            chunk = chunk.removeprefix(b"\n")  # The second half of a line end that the network cut in two.
+        self._after_cr = chunk.endswith(b"\r")
         pending = self._pending
         scan_from = max(0, len(pending) - 1)
-        pending += chunk
+        pending += chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         end = pending.rfind(b"\n\n", scan_from)
         if end < 0:
             if len(pending) > self._max:
                 raise self._too_large()
             return []
-        complete = bytes(memoryview(pending)[: end + 2])
+        complete = bytes(memoryview(pending)[:end])
         del pending[: end + 2]
-        return self._parse(complete)
+        if not self._begun:
+            complete, self._begun = complete.removeprefix(_BYTE_ORDER_MARK), True
+        events = [event for block in complete.split(b"\n\n") if (event := _parse_block(block)) is not None]
+        if len(complete) > self._max and any(len(data) > self._max for data in events):
+            raise self._too_large()
+        return events
 
-    def finish(self) -> SseEvent | None:
+    def finish(self) -> bytes | None:
         """The event after the last blank line. Some servers close right after the last line."""
         rest = bytes(self._pending)
         self._pending.clear()
         return _parse_block(rest)
 
-    def _parse(self, complete: bytes) -> list[SseEvent]:
-        events: list[SseEvent] = _plain_events(complete)
-        if len(events) != complete.count(b"\n\n"):
-            parsed = [_parse_block(block) for block in complete.split(b"\n\n")]
-            events = [event for event in parsed if event is not None]
-        if len(complete) > self._max and any(len(data) > self._max for _, data in events):
-            raise self._too_large()
-        return events
-
     def _too_large(self) -> SseTooLarge:
         return SseTooLarge(f"An event of the stream is larger than {self._max} bytes.")
 
-    def _with_plain_newlines(self, chunk: bytes) -> bytes:
-        """Turns CRLF and CR into LF. A CRLF may be cut in two by the network."""
-        if self._at_start and chunk:
-            if len(chunk) < 3 and _BYTE_ORDER_MARK.startswith(chunk):
-                # This may be the first part of a byte order mark, so it waits for the next chunk.
-                self._pending += chunk
-                return b""
-            if self._pending:
-                chunk = bytes(self._pending) + chunk
-                self._pending.clear()
-            chunk = chunk.removeprefix(_BYTE_ORDER_MARK)
-            self._at_start = False
-        if self._after_cr and chunk:
-            chunk = chunk.removeprefix(b"\n")
-            self._after_cr = False
-        if b"\r" in chunk:
-            self._after_cr = chunk.endswith(b"\r")
-            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        return chunk
+
+def _parse_block(block: bytes) -> bytes | None:
+    """The data of one event from its lines, or None for a block without data (comments, keep-alives)."""
+    fields = (line.partition(b":") for line in block.split(b"\n"))
+    data = [value.removeprefix(b" ") for name, _, value in fields if name == b"data"]
+    return b"\n".join(data) if data else None
 
 
-def _parse_block(block: bytes) -> SseEvent | None:
-    """One event from its lines, or None for a block without data (comments, keep-alives)."""
-    name = b""
-    data: bytes | None = None
-    more: list[bytes] | None = None
-    for line in block.split(b"\n"):
-        if line.startswith(b"data:"):
-            value = line[6:] if line.startswith(b" ", 5) else line[5:]
-            if data is None:
-                data = value
-            elif more is None:
-                more = [data, value]
-            else:
-                more.append(value)
-        elif line.startswith(b"event:"):
-            name = line[6:].removeprefix(b" ")
-        elif line == b"data":
-            data, more = (b"", None) if data is None else (data, [*(more or [data]), b""])
-    if data is None:
-        return None
-    return name, data if more is None else b"\n".join(more)
-
+# The message built from a stream
 
 INVALID_JSON = "__invalid_json__"
 """The only argument of a call whose JSON did not parse; its value is the text. Such a call is never run."""
@@ -400,28 +366,58 @@ INVALID_JSON = "__invalid_json__"
 _T = TypeVar("_T")
 
 
-class ReplyReader(Protocol):
-    """Reads one reply: turns a provider's events into ours. It does no I/O and can be fed recorded bytes."""
+class ReplyReader(abc.ABC):
+    """Reads one reply: turns a provider's events into ours. It does no I/O and can be fed recorded bytes.
 
-    builder: MessageBuilder
+    Each wire protocol has a subclass, which says how one event, a whole document and the end of a reply are read.
+    """
 
-    def feed(self, events: list[SseEvent]) -> list[StreamEvent]:
+    def __init__(self, model: Model, timestamp: int = 0) -> None:
+        self.builder = MessageBuilder(model, timestamp)
+        self.stop: str | None = None
+        """Why the reply ended, in the provider's word. None: the provider has not said it."""
+
+    def feed(self, events: list[bytes]) -> list[StreamEvent]:
         """Our events for the provider's events of one network read. Adjacent deltas become one event."""
-        ...
+        for data in events:
+            if self.builder.complete:
+                break
+            if data.strip():
+                self._read_event(data)
+        return self.builder.take()
 
     def feed_whole(self, body: bytes) -> list[StreamEvent]:
         """Our events for one JSON document, from a server that ignored ``stream``."""
-        ...
+        if not self._read_whole(body):
+            raise self.builder.failure("The server answered with JSON that is not a model's message; check baseUrl.")
+        return self.builder.take()
 
     def finish(self) -> list[StreamEvent]:
         """Our last events after the end of the bytes. Raises ModelError when the reply is not complete."""
-        ...
+        if self.stop is None:
+            raise self.builder.cut()
+        self._end()
+        return self.builder.take()
+
+    @abc.abstractmethod
+    def _read_event(self, data: bytes) -> None:
+        """Reads the data of one event of the provider."""
+
+    @abc.abstractmethod
+    def _read_whole(self, body: bytes) -> bool:
+        """False if the document is no reply."""
+
+    def _end(self) -> None:  # noqa: B027
+        """Ends the reply for the reason in ``stop``. A protocol whose last event says all never sets ``stop``."""
+
+
+BlockKind: TypeAlias = Literal["text", "thinking", "call"]
 
 
 class BlockBuilder(msgspec.Struct, kw_only=True):
     """A content block under construction. Deltas are collected and joined once."""
 
-    kind: Literal["text", "thinking", "call"]
+    kind: BlockKind
     parts: list[str] = []
     signature: str | None = None
     redacted: bool = False
@@ -455,29 +451,37 @@ class MessageBuilder:
         self._run: list[str] = []
         self._run_kind: type[Text] | type[Thinking] = Text
 
-    def open(self, block: BlockBuilder) -> BlockBuilder:
-        self.blocks.append(block)
-        return block
-
-    def text(self, block: BlockBuilder, delta: str) -> None:
-        if self._ragged:
-            delta = _mend(block, delta)
-        block.parts.append(delta)
-        self._say(Text, delta)
-
-    def thinking(self, block: BlockBuilder, delta: str) -> None:
-        if self._ragged:
-            delta = _mend(block, delta)
-        block.parts.append(delta)
-        self._say(Thinking, delta)
+    def open(self, kind: BlockKind, *, signature: str | None = None) -> BlockBuilder:
+        """Begins a block. A call is begun with ``open_call``."""
+        self.started = True
+        self.blocks.append(BlockBuilder(kind=kind, signature=signature))
+        return self.blocks[-1]
 
     def open_call(self, call_id: str, name: str) -> BlockBuilder:
         self._flush()
         self._out.append(ToolCallStart(call_id, name))
-        return self.open(BlockBuilder(kind="call", call_id=call_id, name=name))
+        block = self.open("call")
+        block.call_id, block.name = call_id, name
+        return block
 
-    def arguments(self, block: BlockBuilder, delta: str) -> None:
-        block.parts.append(_mend(block, delta) if self._ragged else delta)
+    def extend(self, block: BlockBuilder, delta: str) -> None:
+        """Adds to the text, the thinking or the JSON of the arguments."""
+        if self._ragged:
+            delta = _mend(block, delta)
+        block.parts.append(delta)
+        if delta and block.kind != "call":
+            kind = Text if block.kind == "text" else Thinking
+            if self._run_kind is not kind:
+                self._flush()
+                self._run_kind = kind
+            self._run.append(delta)
+
+    def extend_last(self, kind: BlockKind, delta: str, *, signature: str | None = None) -> BlockBuilder:
+        """Adds to the last block if it is of this kind. Otherwise a new one begins."""
+        last = self.blocks[-1] if self.blocks else None
+        block = last if last is not None and last.kind == kind else self.open(kind, signature=signature)
+        self.extend(block, delta)
+        return block
 
     def count(self, *, input: int = 0, output: int = 0, cache_read: int = 0, cache_write: int = 0) -> None:
         """Sets the tokens used so far. Servers correct the numbers during a stream."""
@@ -502,7 +506,6 @@ class MessageBuilder:
 
     def message(self, reason: StopReason, error: str | None = None) -> AssistantMessage:
         content: list[AssistantBlock] = []
-        calls = False
         notes = [error] if error else []
         for block in self.blocks:
             match block.kind:
@@ -522,15 +525,17 @@ class MessageBuilder:
                             f"The call of `{block.name}` was cut before its arguments were complete: left out."
                         )
                     else:
-                        calls = True
                         content.append(call)
+        # The calls that are present decide, because servers disagree on the reason.
+        if reason in ("stop", "toolUse"):
+            reason = "toolUse" if any(isinstance(block, ToolCall) for block in content) else "stop"
         return AssistantMessage(
             content=content,
             api=self.model.api,
             provider=self.model.provider,
             model=self.model.id,
             usage=priced_usage(self.model.cost, **self._counted),
-            stop_reason=_corrected_reason(reason, calls),
+            stop_reason=reason,
             error_message=" ".join(notes) if notes else msgspec.UNSET,
             timestamp=self.timestamp,
         )
@@ -569,14 +574,6 @@ class MessageBuilder:
         return self.failure(
             "The model's stream ended before the reply was complete; the connection may have been cut.", kind="network"
         )
-
-    def _say(self, kind: type[Text] | type[Thinking], delta: str) -> None:
-        if not delta:
-            return
-        if self._run_kind is not kind:
-            self._flush()
-            self._run_kind = kind
-        self._run.append(delta)
 
     def _flush(self) -> None:
         if self._run:
@@ -618,19 +615,15 @@ def _finished_call(block: BlockBuilder, *, cut: bool) -> ToolCall | None:
     return ToolCall(id=block.call_id, name=block.name, arguments=arguments, thought_signature=block.thought_signature)
 
 
-def _corrected_reason(reason: StopReason, calls: bool) -> StopReason:
-    """Corrects the reason by the calls that are present, because servers disagree on it."""
-    if reason == "stop" and calls:
-        return "toolUse"
-    return "stop" if reason == "toolUse" and not calls else reason
-
-
 def _mend(block: BlockBuilder, delta: str) -> str:
     text = block.carry + delta
     block.carry = ""
     if text and "\ud800" <= text[-1] <= "\udbff":
         block.carry, text = text[-1], text[:-1]
     return strip_lone_surrogates(text)
+
+
+# Text, numbers and JSON
 
 
 def strip_lone_surrogates(text: str) -> str:
@@ -648,6 +641,12 @@ def _without_lone_surrogates(value: Any) -> Any:
             return {strip_lone_surrogates(str(key)): _without_lone_surrogates(item) for key, item in value.items()}
         case _:
             return value
+
+
+def number(data: Any, name: str) -> int:
+    """A number of tokens in a server's count. It is 0 when the server did not give it."""
+    value = data.get(name) if isinstance(data, dict) else None
+    return value if isinstance(value, int) else 0
 
 
 def encode_body(body: dict[str, Any]) -> bytes:

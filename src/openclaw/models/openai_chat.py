@@ -26,87 +26,17 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models import convert, thinking
-from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
-from openclaw.models.compat import OPENAI_BASE_URL, Quirks, quirks_of
-from openclaw.models.convert import PartState, build_history
-from openclaw.models.http import BlockBuilder, MessageBuilder, SseEvent, WireRequest, idle_timeout_s
-
-
-def wire_request(request: ModelRequest, api_key: str, path: str, body: dict[str, Any]) -> WireRequest:
-    """The request for the API at ``path``. A base URL without a path gets ``/v1``."""
-    model = request.model
-    base = (model.base_url or OPENAI_BASE_URL).rstrip("/")
-    if urlsplit(base).path == "":
-        base = f"{base}/v1"
-    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    if quirks_of(model).is_openrouter:
-        headers |= {"http-referer": "https://openclaw.ai", "x-title": "OpenClaw"}
-    headers |= {name.lower(): value for name, value in model.headers.items()}
-    return WireRequest(url=f"{base}{path}", headers=headers, body=body, api_key=api_key, idle_s=idle_timeout_s(model))
-
-
-def system_texts(request: ModelRequest, quirks: Quirks) -> tuple[str, list[str]]:
-    """The role of the system prompt and its parts."""
-    role = "developer" if request.model.reasoning and quirks.supports_developer_role else "system"
-    return role, [part for part in (request.system, request.system_suffix) if part.strip()]
-
-
-def data_url(image: ImageBlock) -> str:
-    return f"data:{image.mime_type};base64,{image.data}"
-
-
-def add_tools(body: dict[str, Any], request: ModelRequest, *, nested: bool) -> None:
-    """Adds the tools and the choice among them. Chat nests the description of a function, Responses does not."""
-    body["tools"] = [_tool(spec, nested) for spec in request.tools]
-    match request.tool_choice:
-        case None | "auto":
-            pass
-        case "none" | "required":
-            body["tool_choice"] = request.tool_choice
-        case "any":
-            body["tool_choice"] = "required"
-        case {"name": str(name)}:
-            named = {"function": {"name": name}} if nested else {"name": name}
-            body["tool_choice"] = {"type": "function", **named}
-        case other:
-            raise ModelError(
-                f'Unknown tool choice {other!r}; use "auto", "none", "required" or {{"name": ...}}.', kind="format"
-            )
-
-
-def _tool(spec: ToolSpec, nested: bool) -> dict[str, Any]:
-    parameters = {"properties": {}, **spec.parameters, "type": "object"}
-    function = {"name": spec.name, "description": spec.description, "parameters": parameters}
-    # Strict mode is the default of the Responses API. It rewrites schemas and refuses many.
-    return {"type": "function", "function": function} if nested else {"type": "function", **function, "strict": False}
-
-
-def add_temperature(body: dict[str, Any], request: ModelRequest, quirks: Quirks) -> None:
-    """Adds the temperature. OpenAI's reasoning models refuse one, unless reasoning is off."""
-    effort = body.get("reasoning_effort") or body.get("reasoning", {}).get("effort")
-    refused = quirks.is_openai and request.model.reasoning and effort != "none"
-    if request.temperature is not None and not refused:
-        body["temperature"] = request.temperature
-
-
-def decoded(signature: str | None) -> Any:
-    """What a block's signature holds when it is JSON, otherwise None."""
-    try:
-        return msgspec.json.decode(signature or "")
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
-
-
-def number(data: Any, name: str) -> int:
-    """A number of tokens. It is 0 when the server did not give it."""
-    value = data.get(name) if isinstance(data, dict) else None
-    return value if isinstance(value, int) else 0
-
+from openclaw.models.base import Model, ModelError, ModelRequest
+from openclaw.models.convert import build_history
+from openclaw.models.http import BlockBuilder, ReplyReader, WireRequest, number, request_to
+from openclaw.models.thinking import OPENAI_BASE_URL, Quirks, quirks_of
 
 MAX_ID = 40
-RESULT_IMAGES = "Images from the tool results above:"
 _MISTRAL_ID = 9
 _MISTRAL_PADDING = "ABCDEFGHI"
+BRIDGE = "(results received)"
+"""The assistant message between tool results and the next user message."""
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
 
 
 def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
@@ -116,24 +46,19 @@ def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
 def build_body(request: ModelRequest) -> dict[str, Any]:
     model = request.model
     quirks = quirks_of(model)
-    max_id = _MISTRAL_ID if quirks.requires_mistral_tool_ids else MAX_ID
-
-    def build(part: list[Message], state: PartState) -> list[dict[str, Any]]:
-        return _messages(convert.transform(part, model, state.ids), model, quirks)
-
-    ids = convert.UniqueIds(_id_rule(quirks), max_id)
-    if quirks.requires_assistant_after_tool_result:
-        finished: list[Any] = []
-        current = in_turns(build(convert.with_turn_facts(request.messages, request.turn_facts), PartState(ids)))
-    else:
-        finished, current = build_history(request, ids, build)
-    if not current:
-        raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
-    role, texts = system_texts(request, quirks)
-    system = [{"role": role, "content": "\n\n".join(texts)}] if texts else []
-    messages = [*system, *finished, *current]
+    ids = convert.UniqueIds(_MISTRAL_ID if quirks.requires_mistral_tool_ids else MAX_ID, _id_rule(quirks))
+    strict_roles = quirks.requires_assistant_after_tool_result
+    finished, current = build_history(
+        request, ids, lambda history, _: _messages(history, model, quirks), in_parts=not strict_roles
+    )
+    system: list[dict[str, Any]] = []
+    if texts := request.system_parts:
+        system = [{"role": system_role(model, quirks), "content": "\n\n".join(texts)}]
+    current = in_turns(current) if strict_roles else current
     if quirks.is_openrouter and model.id.startswith("anthropic/"):
-        _mark_for_cache(messages, request.turn_facts)
+        last = next((message for message in reversed(current) if message["role"] == "user"), None)
+        _mark_for_cache([*system, last] if last else system, request.turn_facts)
+    messages = [*system, *finished, *current]
     body: dict[str, Any] = {"model": model.id, "messages": messages, "stream": True}
     if quirks.supports_usage_in_streaming:
         body["stream_options"] = {"include_usage": True}
@@ -195,7 +120,7 @@ def _messages(history: list[Message], model: Model, quirks: Quirks) -> list[dict
 
 def _picture_message(pictures: list[dict[str, Any]]) -> dict[str, Any]:
     """A user message with the pictures of the results before it. The role ``tool`` cannot hold pictures."""
-    return {"role": "user", "content": [{"type": "text", "text": RESULT_IMAGES}, *pictures]}
+    return {"role": "user", "content": [{"type": "text", "text": convert.RESULT_IMAGES}, *pictures]}
 
 
 def _user_content(blocks: list[UserBlock]) -> Any:
@@ -242,10 +167,7 @@ def _mark_for_cache(messages: list[dict[str, Any]], turn_facts: str) -> None:
 
     The turn facts are not cached, so they get a part of their own behind the marker.
     """
-    last = next((message for message in reversed(messages) if message["role"] == "user"), None)
-    for message in (messages[0], last):
-        if message is None or message["role"] not in ("system", "developer", "user"):
-            continue
+    for message in messages:
         if isinstance(message["content"], str):
             said = message["content"].removesuffix(f"\n{turn_facts}") if turn_facts else message["content"]
             pieces = [said] if said == message["content"] else [said, turn_facts]
@@ -273,10 +195,6 @@ def _add_thinking(body: dict[str, Any], request: ModelRequest, quirks: Quirks) -
         case _:
             if effort and quirks.supports_reasoning_effort:
                 body["reasoning_effort"] = effort
-
-
-BRIDGE = "(results received)"
-"""The assistant message between tool results and the next user message."""
 
 
 def in_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -312,7 +230,65 @@ def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     return {**first, **second, "content": joined}
 
 
-REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
+# What the Responses API shares
+
+
+def wire_request(request: ModelRequest, api_key: str, path: str, body: dict[str, Any]) -> WireRequest:
+    """The request for the API at ``path``. A base URL without a path gets ``/v1``."""
+    model = request.model
+    base = (model.base_url or OPENAI_BASE_URL).rstrip("/")
+    if urlsplit(base).path == "":
+        base = f"{base}/v1"
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    if quirks_of(model).is_openrouter:
+        headers |= {"http-referer": "https://openclaw.ai", "x-title": "OpenClaw"}
+    return request_to(f"{base}{path}", model, api_key, headers, body)
+
+
+def system_role(model: Model, quirks: Quirks) -> str:
+    return "developer" if model.reasoning and quirks.supports_developer_role else "system"
+
+
+def data_url(image: ImageBlock) -> str:
+    return f"data:{image.mime_type};base64,{image.data}"
+
+
+def add_tools(body: dict[str, Any], request: ModelRequest, *, nested: bool) -> None:
+    """Adds the tools and the choice among them. Chat nests the description of a function, Responses does not."""
+    body["tools"] = [_tool(spec, nested) for spec in request.tools]
+    choice = convert.tool_choice(request)
+    if isinstance(choice, dict):
+        named = {"name": choice["name"]}
+        choice = {"type": "function", "function": named} if nested else {"type": "function", **named}
+    if choice is not None:
+        body["tool_choice"] = choice
+
+
+def _tool(spec: ToolSpec, nested: bool) -> dict[str, Any]:
+    parameters = {"properties": {}, **spec.parameters, "type": "object"}
+    function = {"name": spec.name, "description": spec.description, "parameters": parameters}
+    # Strict mode is the default of the Responses API. It rewrites schemas and refuses many.
+    return {"type": "function", "function": function} if nested else {"type": "function", **function, "strict": False}
+
+
+def add_temperature(body: dict[str, Any], request: ModelRequest, quirks: Quirks) -> None:
+    """Adds the temperature. OpenAI's reasoning models refuse one, unless reasoning is off."""
+    effort = body.get("reasoning_effort") or body.get("reasoning", {}).get("effort")
+    refused = quirks.is_openai and request.model.reasoning and effort != "none"
+    if request.temperature is not None and not refused:
+        body["temperature"] = request.temperature
+
+
+def decoded(signature: str | None) -> Any:
+    """What a block's signature holds when it is JSON, otherwise None."""
+    try:
+        return msgspec.json.decode(signature or "")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+# The stream
+
 _STOP: dict[str, StopReason] = {
     "stop": "stop",
     "end": "stop",
@@ -346,40 +322,26 @@ class _Chunk(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Chunk)
 
 
-class ChatStream:
+class ChatStream(ReplyReader):
     """Reads the chunks of a chat completion. Calls are told apart by index, by id, or by their order."""
 
     def __init__(self, model: Model, timestamp: int = 0) -> None:
-        self.builder = MessageBuilder(model, timestamp)
-        self._current: BlockBuilder | None = None
+        super().__init__(model, timestamp)
         self._calls: dict[int, BlockBuilder] = {}
         self._last_call: BlockBuilder | None = None
-        self._finish: str | None = None
 
-    def feed(self, events: list[SseEvent]) -> list[StreamEvent]:
-        builder = self.builder
-        for _, data in events:
-            if builder.complete:
-                break
-            if data == b"[DONE]":
-                self._end()
-            else:
-                self._handle(builder.decode(_decoder, data))
-        return builder.take()
+    def _read_event(self, data: bytes) -> None:
+        if data == b"[DONE]":
+            self._end()
+        else:
+            self._handle(self.builder.decode(_decoder, data))
 
-    def feed_whole(self, body: bytes) -> list[StreamEvent]:
+    def _read_whole(self, body: bytes) -> bool:
         chunk = self.builder.decode(_decoder, body)
         self._handle(chunk)
-        if not chunk.choices:
-            raise self.builder.failure("The server answered with JSON that is not a model's message; check baseUrl.")
-        self._end()
-        return self.builder.take()
-
-    def finish(self) -> list[StreamEvent]:
-        if self._finish is None:
-            raise self.builder.cut()
-        self._end()
-        return self.builder.take()
+        if chunk.choices:
+            self._end()
+        return bool(chunk.choices)
 
     def _handle(self, chunk: _Chunk) -> None:
         if chunk.error is not None or chunk.object == "error":
@@ -396,23 +358,23 @@ class ChatStream:
         if delta:
             self._extend(delta)
         if choice.finish_reason:
-            self._finish = choice.finish_reason
+            self.stop = choice.finish_reason
 
     def _extend(self, delta: dict[str, Any]) -> None:
         for name in REASONING_FIELDS:
             if isinstance(thought := delta.get(name), str) and thought:
                 # Some servers send the same thought in two fields. The first one counts.
-                self._think(thought, name)
+                self.builder.extend_last("thinking", thought, signature=name)
                 break
         content = delta.get("content")
         if isinstance(content, str):
             if content:
-                self._say(content)
+                self.builder.extend_last("text", content)
         elif isinstance(content, list):
             self._extend_parts(content)
         if isinstance(refusal := delta.get("refusal"), str) and refusal:
             # A refusal is shown as an answer.
-            self._say(refusal)
+            self.builder.extend_last("text", refusal)
         calls = delta.get("tool_calls")
         if isinstance(calls, list):
             for call in calls:
@@ -426,26 +388,14 @@ class ChatStream:
         for part in parts:
             match part:
                 case {"type": "text", "text": str(text)}:
-                    self._say(text)
+                    self.builder.extend_last("text", text)
                 case {"type": "thinking", "thinking": str(thought)}:
-                    self._think(thought, None)
+                    self.builder.extend_last("thinking", thought)
                 case {"type": "thinking", "thinking": list(inner)}:
                     texts = [piece["text"] for piece in inner if isinstance(piece, dict) and "text" in piece]
-                    self._think("".join(str(text) for text in texts), None)
+                    self.builder.extend_last("thinking", "".join(str(text) for text in texts))
                 case _:
                     pass
-
-    def _say(self, text: str) -> None:
-        block = self._current
-        if block is None or block.kind != "text":
-            block = self._current = self.builder.open(BlockBuilder(kind="text"))
-        self.builder.text(block, text)
-
-    def _think(self, thought: str, field: str | None) -> None:
-        block = self._current
-        if block is None or block.kind != "thinking":
-            block = self._current = self.builder.open(BlockBuilder(kind="thinking", signature=field))
-        self.builder.thinking(block, thought)
 
     def _call(self, part: dict[str, Any]) -> None:
         function = part.get("function")
@@ -455,7 +405,7 @@ class ChatStream:
         block = self._call_block(part, name)
         arguments = function.get("arguments")
         if isinstance(arguments, str):
-            self.builder.arguments(block, arguments)
+            self.builder.extend(block, arguments)
         elif isinstance(arguments, dict):
             block.whole_arguments = arguments
 
@@ -476,7 +426,6 @@ class ChatStream:
                 known.name = name
             return known
         block = self.builder.open_call(call_id or f"call_{secrets.token_hex(12)}", name)
-        self._current = None
         self._last_call = block
         self._calls[index if isinstance(index, int) else len(self._calls)] = block
         return block
@@ -502,8 +451,8 @@ class ChatStream:
         self.builder.count(input=prompt - cached, output=completion + (reasoning if apart else 0), cache_read=cached)
 
     def _end(self) -> None:
-        reason = _STOP.get(self._finish or "", "stop")
-        withheld = f"The provider withheld the answer (finish reason {self._finish})."
+        reason = _STOP.get(self.stop or "", "stop")
+        withheld = f"The provider withheld the answer (finish reason {self.stop})."
         self.builder.done(reason, withheld if reason == "error" else None)
 
     def _refused(self, chunk: _Chunk) -> ModelError:

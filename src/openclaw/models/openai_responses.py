@@ -22,19 +22,11 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models import convert, thinking
-from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
-from openclaw.models.compat import quirks_of
-from openclaw.models.convert import PartState, build_history
-from openclaw.models.http import BlockBuilder, MessageBuilder, SseEvent, WireRequest
-from openclaw.models.openai_chat import (
-    add_temperature,
-    add_tools,
-    data_url,
-    decoded,
-    number,
-    system_texts,
-    wire_request,
-)
+from openclaw.models.base import Model, ModelError, ModelRequest
+from openclaw.models.convert import build_history
+from openclaw.models.http import BlockBuilder, BlockKind, ReplyReader, WireRequest, number
+from openclaw.models.openai_chat import add_temperature, add_tools, data_url, decoded, system_role, wire_request
+from openclaw.models.thinking import quirks_of
 
 MAX_ID = 64
 MIN_OUTPUT_TOKENS = 16
@@ -47,17 +39,12 @@ def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
 def build_body(request: ModelRequest) -> dict[str, Any]:
     model = request.model
     quirks = quirks_of(model)
-
-    def build(part: list[Message], state: PartState) -> list[dict[str, Any]]:
-        return _items(convert.transform(part, model, state.ids), model, state.sent)
-
-    finished, current = build_history(request, convert.UniqueIds(_legal_id, MAX_ID), build)
-    if not current:
-        raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
-    role, texts = system_texts(request, quirks)
+    ids = convert.UniqueIds(MAX_ID, _legal_id)
+    finished, current = build_history(request, ids, lambda history, state: _items(history, model, state.sent))
+    role = system_role(model, quirks)
     body: dict[str, Any] = {
         "model": model.id,
-        "input": [*({"role": role, "content": text} for text in texts), *finished, *current],
+        "input": [*({"role": role, "content": text} for text in request.system_parts), *finished, *current],
         "stream": True,
         "store": False,
         "max_output_tokens": max(
@@ -209,44 +196,38 @@ _decoder = msgspec.json.Decoder(_ResponsesEvent)
 _whole_decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 
-class ResponsesStream:
-    """Reads output items by their index. A finished item replaces what its deltas built."""
+class ResponsesStream(ReplyReader):
+    """Reads output items by their index. A finished item replaces what its deltas built.
+
+    A stream that ends without an event of ``_TERMINAL`` was cut, so ``stop`` is never set.
+    """
 
     def __init__(self, model: Model, timestamp: int = 0) -> None:
-        self.builder = MessageBuilder(model, timestamp)
+        super().__init__(model, timestamp)
         self._items: dict[int, BlockBuilder] = {}
         self._summary: dict[int, int] = {}
 
-    def feed(self, events: list[SseEvent]) -> list[StreamEvent]:
-        builder = self.builder
-        for _, data in events:
-            if builder.complete:
-                break
-            if data != b"[DONE]":
-                self._handle(builder.decode(_decoder, data))
-        return builder.take()
-
-    def feed_whole(self, body: bytes) -> list[StreamEvent]:
+    def _read_whole(self, body: bytes) -> bool:
         response = self.builder.decode(_whole_decoder, body)
         if not isinstance(response.get("output"), list):
             if response.get("error") is not None:
                 raise self._refused(response["error"])
-            raise self.builder.failure("The server answered with JSON that is not a model's response; check baseUrl.")
-        self._end(response)
-        return self.builder.take()
+            return False
+        self._complete(response)
+        return True
 
-    def finish(self) -> list[StreamEvent]:
-        raise self.builder.cut()
-
-    def _handle(self, event: _ResponsesEvent) -> None:
+    def _read_event(self, data: bytes) -> None:
+        if data == b"[DONE]":
+            return
+        event = self.builder.decode(_decoder, data)
         kind = event.type
         if kind in _TEXT_DELTAS:
-            self.builder.text(self._block(event, "text"), str(event.delta or ""))
+            self.builder.extend(self._block(event, "text"), str(event.delta or ""))
         elif kind in _THINKING_DELTAS:
             self._think(event)
         elif kind == "response.function_call_arguments.delta":
             if (block := self._items.get(event.output_index)) is not None:
-                self.builder.arguments(block, str(event.delta or ""))
+                self.builder.extend(block, str(event.delta or ""))
         elif kind == "response.function_call_arguments.done":
             block = self._items.get(event.output_index)
             if block is not None and event.arguments is not None:
@@ -260,16 +241,15 @@ class ResponsesStream:
         elif kind in ("response.created", "response.in_progress", "response.queued"):
             self.builder.started = True
         elif kind in _TERMINAL:
-            self._end(event.response or {})
+            self._complete(event.response or {})
         elif kind == "error":
             raise self._refused(event.error or {"message": event.message, "code": event.code})
 
-    def _block(self, event: _ResponsesEvent, kind: Any) -> BlockBuilder:
+    def _block(self, event: _ResponsesEvent, kind: BlockKind) -> BlockBuilder:
         """The item's block. It is opened here when the server did not announce the item."""
         block = self._items.get(event.output_index)
         if block is None:
-            self.builder.started = True
-            block = self._items[event.output_index] = self.builder.open(BlockBuilder(kind=kind))
+            block = self._items[event.output_index] = self.builder.open(kind)
         return block
 
     def _think(self, event: _ResponsesEvent) -> None:
@@ -277,15 +257,15 @@ class ResponsesStream:
         part = self._summary.get(event.output_index)
         self._summary[event.output_index] = event.summary_index
         if part is not None and part != event.summary_index:
-            self.builder.thinking(block, "\n\n")
-        self.builder.thinking(block, str(event.delta or ""))
+            self.builder.extend(block, "\n\n")
+        self.builder.extend(block, str(event.delta or ""))
 
     def _open(self, index: int, item: dict[str, Any]) -> BlockBuilder | None:
         match item:
             case {"type": "message"}:
-                block = self.builder.open(BlockBuilder(kind="text", signature=_text(item.get("id"))))
+                block = self.builder.open("text", signature=_text(item.get("id")))
             case {"type": "reasoning"}:
-                block = self.builder.open(BlockBuilder(kind="thinking"))
+                block = self.builder.open("thinking")
             case {"type": "function_call"}:
                 block = self.builder.open_call(_stored_id(item), str(item.get("name") or ""))
             case _:
@@ -317,13 +297,9 @@ class ResponsesStream:
         """Adds the text that came only with the finished item. Streamed text is never taken back."""
         streamed = block.joined
         if len(whole) > len(streamed) and whole.startswith(streamed):
-            rest = whole[len(streamed) :]
-            if block.kind == "text":
-                self.builder.text(block, rest)
-            else:
-                self.builder.thinking(block, rest)
+            self.builder.extend(block, whole[len(streamed) :])
 
-    def _end(self, response: dict[str, Any]) -> None:
+    def _complete(self, response: dict[str, Any]) -> None:
         output = response.get("output")
         if isinstance(output, list):
             for index, item in enumerate(output):

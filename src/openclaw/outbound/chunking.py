@@ -17,8 +17,15 @@ import msgspec
 
 from openclaw.config.channels import account_settings, foreign_section
 from openclaw.config.schema import Config
-from openclaw.outbound.markdown import all_closed, count_marks, open_marks, parse_blocks
-from openclaw.outbound.markdown_tables import TableMode, convert_tables, may_have_tables
+from openclaw.outbound.markdown import (
+    TableMode,
+    all_closed,
+    convert_tables,
+    count_marks,
+    may_have_tables,
+    open_marks,
+    parse_blocks,
+)
 from openclaw.outbound.rendering import CONTROLS, TABLES, Format, measure, utf16_length
 
 DEFAULT_LIMIT = 4000

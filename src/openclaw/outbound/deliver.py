@@ -16,9 +16,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from openclaw.clock import Clock, wait_within
+from openclaw.clock import Backoff, Chance, Clock, retry_delay_s, wait_within
 from openclaw.foreign_text import disarmed_name
-from openclaw.outbound.backoff import Backoff, Chance, retry_delay_s
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage import faults
 from openclaw.storage.base import DeliveryCode, Ledger, OutboxRow, PartState
@@ -188,7 +187,8 @@ class Delivery:
                 put_off.append((key, waiting))
             elif sum(busy[0] == key[0] for busy in self._busy) < PARALLEL_PER_CHANNEL:
                 self._serve(key, waiting)
-        # Nothing was awaited since the rows were read. Meanwhile a part could be sent, and the list would not know it.
+        # These waits come last. If the loop above waited, a part could be sent meanwhile, and ``rows`` would still
+        # call it due.
         for key, waiting in put_off:
             if key in self._held:
                 await self._defer(waiting, self._held[key])
@@ -359,10 +359,11 @@ class Delivery:
         log.info("part %d of %s waits %.1f s for another try: %s", row.part, row.run_id, delay_s, error)
         return "later"
 
-    async def _expire(self, row: OutboxRow) -> Literal["sent", "dead"]:
+    async def _expire(self, row: OutboxRow) -> Literal["dead"]:
         problem = row.error or "the channel was not there in time"
         code = DeliveryCode.GIVEN_UP if row.doubts and row.code is DeliveryCode.UNANSWERED else DeliveryCode.NONE
-        return await self._end(row, "dead", error=f"expired: {problem}", doubts=row.doubts, code=code)
+        await self._end(row, "dead", error=f"expired: {problem}", doubts=row.doubts, code=code)
+        return "dead"
 
     async def _put_back(self, row: OutboxRow) -> None:
         until = self._now() + int(RETRY.max_s * 1000)

@@ -20,12 +20,14 @@ from openclaw.outbound.markdown import (
     Kind,
     Layout,
     Span,
+    TableMode,
+    convert_tables,
     html_parser,
     is_safe_link,
+    may_be_html_table,
     parse_markdown,
     write_tokens,
 )
-from openclaw.outbound.markdown_tables import TableMode, convert_tables, may_be_html_table
 
 if TYPE_CHECKING:
     from markdown_it.token import Token

@@ -1,11 +1,12 @@
 """Turns a reply into the messages that a channel delivers, and defines what passes between the outbox and channels.
 
-``responsePrefix`` is put before a reply. What the agent wrote to the same conversation with the message tool is not
-said twice.
+``responsePrefix`` is put before a reply, and the ``/usage`` line under it. What the agent wrote to the same
+conversation with the message tool is not said twice.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
@@ -18,16 +19,43 @@ from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import SlackAccount
 from openclaw.events import Event, ToolEnded
+from openclaw.messages import Usage
 from openclaw.outbound.blocks import BlockRef
 from openclaw.outbound.chunking import Limits, limits_for
 from openclaw.outbound.silence import HEARTBEAT_OK, is_silent
 from openclaw.outbound.visible import CURRENT
+from openclaw.sessions.keys import chat_type_of
 from openclaw.storage.base import OutboxPart
 
+Act: TypeAlias = Literal["send", "react", "edit", "delete", "pin"]
+QuoteMode: TypeAlias = Literal["off", "first", "all"]
+
+NOT_DELIVERED = frozenset({"", "webchat", "internal", "last", "none"})
+"""Channels of routes whose readers get the reply as events and from the transcript."""
+REPEAT_MARK = "(possibly sent twice)"
+"""Begins a message that may have arrived already, on a channel that cannot tell a repeat by itself."""
+LONGEST_CAPTION = 1000
+"""A longer text is not the caption of a file, but a message behind it. The strictest platforms take 1024."""
+CAPTIONED = frozenset({"telegram", "discord", "slack", "whatsapp", "signal"})
+"""Channels on which a file and words are one message."""
+QUOTE_MODES: dict[str, QuoteMode] = {"telegram": "first", "discord": "off", "slack": "off", "matrix": "off"}
+"""``replyToMode`` where nothing is configured. Everywhere else it is ``first``."""
+QUOTES_UNASKED = frozenset({"discord", "slack"})
+"""Channels whose replies quote the message they answer, unless the mode is ``off``, without being asked to."""
 AUTO = "auto"
-"""The agent's name in brackets."""
+"""A ``responsePrefix`` that stands for the agent's name in brackets."""
 _VARIABLE = re.compile(r"\{([a-zA-Z][a-zA-Z0-9.]{0,40})\}")
 _DATE = re.compile(r"-\d{8}\Z")
+TOOL = "message"
+"""The tool with which the agent writes to a conversation."""
+_TEXT = ("message", "content", "text", "caption")
+"""Its parameters that may hold the words."""
+LEAST_REPEATED = 10
+"""A shorter text may be the same by chance."""
+MOST_REMEMBERED = 200
+
+
+# The prefix
 
 
 class Speaker(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,18 +108,7 @@ def prefixed(text: str, prefix: str) -> str:
     return f"{prefix} {text}"
 
 
-NOT_DELIVERED = frozenset({"", "webchat", "internal", "last", "none"})
-"""Channels of routes whose readers get the reply as events and from the transcript."""
-
-
-REPEAT_MARK = "(possibly sent twice)"
-"""Begins a message that may have arrived already, on a channel that cannot tell a repeat by itself."""
-
-
-LONGEST_CAPTION = 1000
-"""A longer text is not the caption of a file, but a message behind it. The strictest platforms take 1024."""
-CAPTIONED = frozenset({"telegram", "discord", "slack", "whatsapp", "signal"})
-"""Channels on which a file and words are one message."""
+# What passes between the outbox and channels
 
 
 class MediaRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -112,9 +129,6 @@ class Button(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     text: str
     data: str = ""
     """What comes in as a message when somebody presses it. Empty means ``text``."""
-
-
-Act: TypeAlias = Literal["send", "react", "edit", "delete", "pin"]
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -176,11 +190,7 @@ def is_delivered(route: Mapping[str, Any]) -> bool:
     return str(route.get("channel") or "") not in NOT_DELIVERED and bool(route.get("to"))
 
 
-QuoteMode: TypeAlias = Literal["off", "first", "all"]
-QUOTE_MODES: dict[str, QuoteMode] = {"telegram": "first", "discord": "off", "slack": "off", "matrix": "off"}
-"""``replyToMode`` where nothing is configured. Everywhere else it is ``first``."""
-QUOTES_UNASKED = frozenset({"discord", "slack"})
-"""Channels whose replies quote the message they answer, unless the mode is ``off``, without being asked to."""
+# A reply as messages
 
 
 class ReplyShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,11 +238,13 @@ def reply_shape(config: Config, route: Mapping[str, Any], speaker: Speaker) -> R
 def _slack_mode(account: SlackAccount, session_key: str) -> QuoteMode | None:
     """What is configured for this kind of chat, or else for the account."""
     modes = account.reply_to_mode_by_chat_type
-    if ":channel:" in session_key:
-        return modes.channel or account.reply_to_mode
-    if ":group:" in session_key:
-        return modes.group or account.reply_to_mode
-    return modes.direct or account.dm.reply_to_mode or account.reply_to_mode
+    match chat_type_of(session_key):
+        case "channel":
+            return modes.channel or account.reply_to_mode
+        case "group":
+            return modes.group or account.reply_to_mode
+        case "direct":
+            return modes.direct or account.dm.reply_to_mode or account.reply_to_mode
 
 
 def parts_for(
@@ -287,11 +299,7 @@ def failure_notice(error: str | None) -> str:
     return f"⚠️ {(error or 'Something went wrong while answering.').strip()}"
 
 
-TOOL = "message"
-_TEXT = ("message", "content", "text", "caption")
-LEAST_REPEATED = 10
-"""A shorter text may be the same by chance."""
-MOST_REMEMBERED = 200
+# What the message tool has said already
 
 
 def messaged_here(event: Event) -> str | None:
@@ -316,3 +324,54 @@ def is_repeated(text: str, messaged: Sequence[str]) -> bool:
 def _plain(text: str) -> str:
     """A text without what does not count when two are compared: case, blanks and emoji."""
     return " ".join("".join(char for char in text.lower() if category(char) not in ("So", "Sk")).split())
+
+
+# Token counts and money, for people
+
+
+def token_count(count: int | None) -> str:
+    """``999``, ``1.2k``, ``16k`` or ``1.2m``. An unknown count is ``?``."""
+    if count is None:
+        return "?"
+    if count < 1000:
+        return str(count)
+    if count < 10_000:
+        return f"{count / 1000:.1f}k"
+    if count < 1_000_000:
+        return f"{math.floor(count / 1000 + 0.5)}k"
+    return f"{count / 1_000_000:.1f}m"
+
+
+def cache_share(read: int, written: int, fresh: int) -> str | None:
+    """The share of the prompt that came from the provider's cache. None if it has no cache or does not tell."""
+    if not read and not written:
+        return None
+    return f"{math.floor(100 * read / (read + written + fresh) + 0.5)}%"
+
+
+def money(dollars: float) -> str:
+    return f"${dollars:.4f}" if dollars < 0.01 else f"${dollars:.2f}"
+
+
+def usage_footer(mode: str | None, usage: Usage | None, session_key: str, *, priced: bool) -> str:
+    """The line that is shown under a reply and not stored. Empty if it is off or nothing was counted.
+
+    ``priced`` says that the price of the model is known.
+    """
+    if mode not in ("on", "tokens", "full") or usage is None or not (usage.input or usage.output):
+        return ""
+    line = f"Usage: {token_count(usage.input)} in / {token_count(usage.output)} out"
+    if priced:
+        line += f" · est {money(usage.cost.total)}"
+    if mode != "full":
+        return line
+    share = cache_share(usage.cache_read, usage.cache_write, usage.input)
+    return f"{line} · session {session_key}" + (f" · cache {share}" if share else "")
+
+
+def with_footer(text: str, footer: str) -> str:
+    return f"{text.rstrip()}\n\n{footer}" if footer and text.strip() else text
+
+
+def percent(part: int, whole: int) -> str:
+    return f"{min(999, math.floor(100 * part / whole + 0.5))}%"

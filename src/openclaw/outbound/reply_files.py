@@ -13,12 +13,11 @@ import msgspec
 
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
-from openclaw.file_types import content_type, sniff
 from openclaw.foreign_text import disarmed_name
 from openclaw.opener import FileMissing, PathOpener, PathRefused
-from openclaw.outbound.media_lines import is_web
 from openclaw.outbound.reply import MediaRef
-from openclaw.pictures import MAX_SOURCE_BYTES, SHRINKABLE, ImageProblem, off_loop, smaller_picture
+from openclaw.outbound.visible import is_web
+from openclaw.pictures import MAX_SOURCE_BYTES, SHRINKABLE, ImageProblem, content_type, off_loop, smaller_picture, sniff
 from openclaw.public_fetch import FetchLimits, FetchRefused, fetch_page
 from openclaw.storage.base import BlobStore
 

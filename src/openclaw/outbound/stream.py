@@ -35,10 +35,9 @@ from openclaw.events import (
 )
 from openclaw.messages import TextBlock
 from openclaw.outbound.blocks import JOINERS, BlockChunker, BlockRef, BlockSettings, Coalescer, ReplyBlock, file_digest
-from openclaw.outbound.media_lines import closed_up, is_web
-from openclaw.outbound.reasoning import reasoning_message
 from openclaw.outbound.reply import MOST_REMEMBERED, MediaRef, ReplyShape, is_repeated, messaged_here, parts_for
 from openclaw.outbound.reply_files import MOST_FILES, FilesOf
+from openclaw.outbound.visible import closed_up, is_web, reasoning_message
 from openclaw.redact import redact
 from openclaw.storage.base import Ledger, LedgerRow, OutboxPart, OutboxRow
 from openclaw.storage.disk_errors import until_written

@@ -16,35 +16,255 @@ from openclaw.agent.compaction.compaction import (
     BUSY,
     CompactionJob,
     CompactionOutcome,
+    CompactionReason,
     NothingToDo,
     compact,
     compaction_threshold,
     count_compaction,
+    job_for,
     make_plan,
     settings_for,
-    should_compact,
-    summary_model,
     tokens_now,
 )
-from openclaw.agent.compaction.pins import Pin, add_pin, pin_room, pins_of, remove_pin
 from openclaw.agent.compaction.summary import FileOps, SummaryFailed, excerpts
-from openclaw.agent.hooks import CompactionReason
 from openclaw.agent.prepare import Prepared, prepare
+from openclaw.agent.request_log import parents_of
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.window.tokens import context_tokens, message_tokens, text_tokens
+from openclaw.agent.window.window import Pin, add_pin, pin_room, pins_of, remove_pin
 from openclaw.events import Event
 from openclaw.messages import AssistantMessage, Message, ToolResultMessage
 from openclaw.models.base import ModelError
-from openclaw.sessions.reset import home_of
+from openclaw.sessions.reset import home_of, transcript_ref
 from openclaw.sessions.tree import fields_of, is_notice, message_of
-from openclaw.storage.base import Transcript, TranscriptRef
+from openclaw.storage.base import Transcript
 
+log = logging.getLogger("openclaw.runs.compaction")
+T = TypeVar("T")
+
+FIRST_PAUSE_MS = 60_000
+LONGEST_PAUSE_MS = 30 * 60_000
+SESSIONS_REMEMBERED = 1_000
 UNDO = "openclaw.compaction-undo"
 TAKEN_BACK = "(The condensed version was taken back; everything that was said follows word for word.)"
 NOTHING_TO_UNDO = "There is no compaction to take back."
 MOST_TOKENS = 2048
 """The longest summary of a branch."""
 PREAMBLE = "The person tried another way from this point and then came back to it.\nWhat happened there:\n\n"
+
+
+class Exclusively(Protocol):
+    def __call__(self, session_key: str, work: Callable[[], Awaitable[T]]) -> Awaitable[T]: ...
+
+
+class Compactions:
+    """The compactions of all sessions that no run waits for, and the changes of a session's branch."""
+
+    def __init__(self, runtime: Runtime, exclusively: Exclusively) -> None:
+        self._runtime = runtime
+        self._exclusively = exclusively
+        self._tasks: dict[str, asyncio.Task[CompactionOutcome]] = {}
+        self._pause = CoolDown()
+        self._warned: set[str] = set()
+
+    # After a run
+
+    def after_run(self, prepared: Prepared, final: AssistantMessage | None, emit: Callable[[Event], None]) -> None:
+        """Starts a compaction if the context window is full, and returns at once."""
+        used = context_tokens(final.usage) if final is not None else 0
+        limit = compaction_threshold(self._runtime.config.current, prepared.window.budget.window)
+        if 0 < used <= limit and not prepared.window.shortened:
+            return
+        key, settings = prepared.session_key, settings_for(prepared, self._runtime)
+        if settings.warning and settings.warning not in self._warned:
+            self._warned.add(settings.warning)
+            log.warning("%s", settings.warning)
+        if key in self._tasks or self._pause.resting(key, self._runtime.clock.now_ms()):
+            return
+        self._start(key, self._if_due(prepared, emit))
+
+    async def _if_due(self, prepared: Prepared, emit: Callable[[Event], None]) -> CompactionOutcome:
+        transcript = await self._open(prepared.agent_id, prepared.session_key)
+        if transcript is None or transcript.session_id != prepared.session_id:
+            return CompactionOutcome(status="skipped", reason="the session is gone")
+        job = self._job(prepared, transcript, "threshold")
+        job.emit = emit
+        context = transcript.context()
+        last = next((m for m in reversed(context.messages) if isinstance(m, AssistantMessage)), None)
+        if not job.settings.enabled or last is None or last.stop_reason in ("error", "aborted"):
+            return CompactionOutcome(status="skipped")
+        if tokens_now(context) <= job.settings.limit and not prepared.window.shortened:
+            return CompactionOutcome(status="skipped")
+        outcome = await compact(job)
+        if outcome.status == "compacted" and outcome.tokens_after <= job.settings.limit:
+            self._pause.succeeded(prepared.session_key)
+        else:
+            self._pause.failed(prepared.session_key, self._runtime.clock.now_ms())
+        return outcome
+
+    # On request
+
+    async def compact_now(self, agent_id: str, session_key: str, instructions: str = "") -> CompactionOutcome:
+        """Compacts the session for ``/compact``. The session's runs go on meanwhile."""
+        if session_key in self._tasks:
+            return CompactionOutcome(status="skipped", reason=BUSY)
+
+        async def work() -> CompactionOutcome:
+            job = await self._job_for(agent_id, session_key)
+            if job is None:
+                return CompactionOutcome(status="skipped", reason="there is no conversation yet")
+            job.instructions = instructions.strip()
+            return await compact(job)
+
+        try:
+            outcome = await self._start(session_key, work())
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return CompactionOutcome(status="failed", reason="Compaction cancelled")
+        except ModelError as problem:
+            return CompactionOutcome(status="failed", reason=str(problem))
+        if outcome.status == "compacted":
+            self._pause.succeeded(session_key)
+        return outcome
+
+    async def preview(self, agent_id: str, session_key: str) -> str:
+        job = await self._job_for(agent_id, session_key)
+        return "There is no conversation yet." if job is None else await preview(job)
+
+    async def undo(self, agent_id: str, session_key: str) -> int:
+        """Undoes the last compaction. Returns the tokens of the next prompt. Raises ``NothingToDo``."""
+        job = await self._job_for(agent_id, session_key)
+        if job is None:
+            raise NothingToDo("There is no conversation yet.")
+        self.cancel(session_key)
+        tokens = await self._exclusively(session_key, lambda: undo(job))
+        # The person wants the whole history, so no automatic compaction follows for a while.
+        self._pause.rest(session_key, self._runtime.clock.now_ms())
+        return tokens
+
+    async def go_back(self, agent_id: str, session_key: str, target: str | None, *, summarise: bool) -> str:
+        """Goes on from an earlier entry. With ``summarise``, the context gets a summary of the entries left behind.
+
+        Raises ``KeyError`` for an entry that does not exist and ``NothingToDo`` where there is no conversation.
+        """
+        job = await self._job_for(agent_id, session_key)
+        if job is None:
+            raise NothingToDo("There is no conversation yet.")
+        self.cancel(session_key)
+        return await self._exclusively(session_key, lambda: go_back(job, target, summarise=summarise))
+
+    def cancel(self, session_key: str) -> bool:
+        task = self._tasks.get(session_key)
+        return task.cancel() if task is not None else False
+
+    # Pins
+
+    async def pins(self, agent_id: str, session_key: str) -> list[Pin]:
+        transcript = await self._open(agent_id, session_key)
+        return [] if transcript is None else await pins_of(transcript)
+
+    async def pin(self, agent_id: str, session_key: str, text: str) -> Pin:
+        """Adds a pin. Raises ``PinRefused`` and, if the session has no model to ask, ``ModelError``."""
+
+        async def add(transcript: Transcript) -> Pin:
+            prepared = await prepare(self._runtime, agent_id, session_key, transcript.session_id)
+            return await add_pin(transcript, text, pin_room(prepared.window.budget))
+
+        return await self._on_transcript(agent_id, session_key, add)
+
+    async def unpin(self, agent_id: str, session_key: str, number: int) -> Pin:
+        """Removes a pin by its place in the list, from 1. Raises ``PinRefused``."""
+        return await self._on_transcript(agent_id, session_key, lambda transcript: remove_pin(transcript, number))
+
+    async def _on_transcript(self, agent_id: str, key: str, work: Callable[[Transcript], Awaitable[Pin]]) -> Pin:
+        async def owned() -> Pin:
+            transcript = await self._open(agent_id, key, create=True)
+            assert transcript is not None
+            return await work(transcript)
+
+        return await self._exclusively(key, owned)
+
+    # Tasks and jobs
+
+    def _start(self, key: str, work: Awaitable[CompactionOutcome]) -> asyncio.Task[CompactionOutcome]:
+        async def settle() -> CompactionOutcome:
+            try:
+                return await work
+            except (asyncio.CancelledError, ModelError):
+                raise
+            except Exception as error:
+                log.exception("compaction of %s failed", key)
+                self._pause.failed(key, self._runtime.clock.now_ms())
+                return CompactionOutcome(status="failed", reason=f"something went wrong inside the Gateway: {error}")
+
+        def ended(task: asyncio.Task[CompactionOutcome]) -> None:
+            if self._tasks.get(key) is task:
+                del self._tasks[key]
+            if not task.cancelled():
+                task.exception()
+
+        task = asyncio.create_task(settle(), name=f"compaction {key}")
+        self._tasks[key] = task
+        task.add_done_callback(ended)
+        return task
+
+    def _job(self, prepared: Prepared, transcript: Transcript, reason: CompactionReason) -> CompactionJob:
+        async def exclusively(work: Callable[[], Awaitable[Any]]) -> Any:
+            return await self._exclusively(prepared.session_key, work)
+
+        job = job_for(self._runtime, prepared, transcript, reason)
+        job.exclusively = exclusively
+        return job
+
+    async def _job_for(self, agent_id: str, key: str) -> CompactionJob | None:
+        """A compaction that a person asks for. None: there is no conversation yet."""
+        transcript = await self._open(agent_id, key)
+        if transcript is None:
+            return None
+        prepared = await prepare(self._runtime, agent_id, key, transcript.session_id)
+        return self._job(prepared, transcript, "manual")
+
+    async def _open(self, agent_id: str, key: str, *, create: bool = False) -> Transcript | None:
+        entry = await self._runtime.sessions.get(agent_id, key)
+        if entry is None:
+            return None
+        ref, home = transcript_ref(agent_id, entry), home_of(self._runtime, agent_id)
+        return await self._runtime.transcripts.open(ref, cwd=home, create=create)
+
+    async def stop(self) -> None:
+        """Cancels the compactions. A later run starts them again."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class CoolDown:
+    """The pause of a session after a compaction that failed or was undone. It grows with each failure."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, tuple[int, int]] = {}
+        """For each session, the end of its pause and the length of the pause."""
+
+    def resting(self, session_key: str, now_ms: int) -> bool:
+        return self._until.get(session_key, (0, 0))[0] > now_ms
+
+    def failed(self, session_key: str, now_ms: int) -> None:
+        before = self._until.pop(session_key, (0, 0))[1]
+        pause = min(max(FIRST_PAUSE_MS, before * 2), LONGEST_PAUSE_MS)
+        self._put(session_key, now_ms, pause)
+
+    def rest(self, session_key: str, now_ms: int) -> None:
+        self._put(session_key, now_ms, LONGEST_PAUSE_MS)
+
+    def succeeded(self, session_key: str) -> None:
+        self._until.pop(session_key, None)
+
+    def _put(self, session_key: str, now_ms: int, pause: int) -> None:
+        self._until[session_key] = (now_ms + pause, pause)
+        while len(self._until) > SESSIONS_REMEMBERED:
+            del self._until[next(iter(self._until))]
 
 
 async def preview(job: CompactionJob) -> str:
@@ -101,7 +321,7 @@ async def undo(job: CompactionJob) -> int:
 
 async def _everything_again(transcript: Transcript, undone: str) -> dict[str, Any]:
     """A compaction entry with which the prompt begins where it began before the compaction ``undone``."""
-    parents = {own: (parent, kind) for own, parent, kind in transcript.tree()}
+    parents = parents_of(transcript)
     first, before = undone, None
     at = parents[undone][0]
     while at is not None and at in parents:
@@ -140,7 +360,14 @@ async def go_back(job: CompactionJob, target: str | None, *, summarise: bool = T
     messages = _newest(left, window - reserve)
     files = FileOps()
     files.take(left)
-    text = await _summary(job, messages) if summarise and messages else ""
+    text = ""
+    if summarise and messages:
+        try:
+            with job.waiting():
+                text = await job.summariser("branch summary").branch(messages, MOST_TOKENS)
+        except SummaryFailed as failed:
+            log.warning("branch summary of %s: %s", job.session_key, failed)
+        text = text or excerpts(messages, MOST_TOKENS * 2)
     await transcript.branch(target)
     read, modified = files.lists()
     fields = {
@@ -152,20 +379,9 @@ async def go_back(job: CompactionJob, target: str | None, *, summarise: bool = T
     return await transcript.append(fields, durable=True)
 
 
-async def _summary(job: CompactionJob, messages: Sequence[Message]) -> str:
-    summariser = job.summariser("branch summary")
-    try:
-        with job.waiting():
-            text = await summariser.branch(messages, MOST_TOKENS)
-    except SummaryFailed as failed:
-        log.warning("branch summary of %s: %s", job.session_key, failed)
-        text = ""
-    return text or excerpts(messages, MOST_TOKENS * 2)
-
-
 async def _left_behind(transcript: Transcript, target: str | None) -> list[Message]:
     """The messages between the last common entry of both branches and the leaf that is left, oldest first."""
-    parents = {own: (parent, kind) for own, parent, kind in transcript.tree()}
+    parents = parents_of(transcript)
     shared: set[str] = set()
     at = target
     while at is not None and at in parents:
@@ -197,244 +413,3 @@ def _newest(messages: Sequence[Message], budget: int) -> list[Message]:
             break
         kept.append(message)
     return kept[::-1]
-
-
-log = logging.getLogger("openclaw.runs.compaction")
-T = TypeVar("T")
-
-FIRST_PAUSE_MS = 60_000
-LONGEST_PAUSE_MS = 30 * 60_000
-SESSIONS_REMEMBERED = 1_000
-
-
-class Exclusively(Protocol):
-    def __call__(self, session_key: str, work: Callable[[], Awaitable[T]]) -> Awaitable[T]: ...
-
-
-class CoolDown:
-    """The pause of a session after a compaction that failed or was undone. It grows with each failure."""
-
-    def __init__(self) -> None:
-        self._until: dict[str, tuple[int, int]] = {}
-        """For each session, the end of its pause and the length of the pause."""
-
-    def resting(self, session_key: str, now_ms: int) -> bool:
-        return self._until.get(session_key, (0, 0))[0] > now_ms
-
-    def failed(self, session_key: str, now_ms: int) -> None:
-        before = self._until.pop(session_key, (0, 0))[1]
-        pause = min(max(FIRST_PAUSE_MS, before * 2), LONGEST_PAUSE_MS)
-        self._put(session_key, now_ms, pause)
-
-    def rest(self, session_key: str, now_ms: int) -> None:
-        self._put(session_key, now_ms, LONGEST_PAUSE_MS)
-
-    def succeeded(self, session_key: str) -> None:
-        self._until.pop(session_key, None)
-
-    def _put(self, session_key: str, now_ms: int, pause: int) -> None:
-        self._until[session_key] = (now_ms + pause, pause)
-        while len(self._until) > SESSIONS_REMEMBERED:
-            del self._until[next(iter(self._until))]
-
-
-class Compactions:
-    def __init__(self, runtime: Runtime, exclusively: Exclusively) -> None:
-        self._runtime = runtime
-        self._exclusively = exclusively
-        self._tasks: dict[str, asyncio.Task[CompactionOutcome]] = {}
-        self._pause = CoolDown()
-        self._warned: set[str] = set()
-
-    # After a run
-
-    def after_run(self, prepared: Prepared, final: AssistantMessage | None, emit: Callable[[Event], None]) -> None:
-        """Starts a compaction if the context window is full, and returns at once."""
-        used = context_tokens(final.usage) if final is not None else 0
-        limit = compaction_threshold(self._runtime.config.current, prepared.window.budget.window)
-        if 0 < used <= limit and not prepared.window.shortened:
-            return
-        key, settings = prepared.session_key, settings_for(prepared, self._runtime)
-        if settings.warning and settings.warning not in self._warned:
-            self._warned.add(settings.warning)
-            log.warning("%s", settings.warning)
-        if key in self._tasks or self._pause.resting(key, self._runtime.clock.now_ms()):
-            return
-        self._start(key, self._if_due(prepared, emit))
-
-    async def _if_due(self, prepared: Prepared, emit: Callable[[Event], None]) -> CompactionOutcome:
-        transcript = await self._open(prepared.agent_id, prepared.session_key)
-        if transcript is None or transcript.session_id != prepared.session_id:
-            return CompactionOutcome(status="skipped", reason="the session is gone")
-        job = self._job(prepared, transcript, "threshold", emit)
-        context = transcript.context()
-        last = next((m for m in reversed(context.messages) if isinstance(m, AssistantMessage)), None)
-        if not job.settings.enabled or last is None or last.stop_reason in ("error", "aborted"):
-            return CompactionOutcome(status="skipped")
-        settings = job.settings
-        full = should_compact(tokens_now(context), settings.window, settings.reserve)
-        if not full and not prepared.window.shortened:
-            return CompactionOutcome(status="skipped")
-        outcome = await compact(job)
-        if outcome.status == "compacted" and outcome.tokens_after <= settings.limit:
-            self._pause.succeeded(prepared.session_key)
-        else:
-            self._pause.failed(prepared.session_key, self._runtime.clock.now_ms())
-        return outcome
-
-    # On request
-
-    async def compact_now(
-        self, agent_id: str, session_key: str, instructions: str = "", emit: Callable[[Event], None] | None = None
-    ) -> CompactionOutcome:
-        """Compacts the session for ``/compact``. The session's runs go on meanwhile."""
-        if session_key in self._tasks:
-            return CompactionOutcome(status="skipped", reason=BUSY)
-
-        async def work() -> CompactionOutcome:
-            job = await self._job_for(agent_id, session_key, "manual", emit)
-            if job is None:
-                return CompactionOutcome(status="skipped", reason="there is no conversation yet")
-            job.instructions = instructions.strip()
-            return await compact(job)
-
-        try:
-            outcome = await self._start(session_key, work())
-        except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            return CompactionOutcome(status="failed", reason="Compaction cancelled")
-        except ModelError as problem:
-            return CompactionOutcome(status="failed", reason=str(problem))
-        if outcome.status == "compacted":
-            self._pause.succeeded(session_key)
-        return outcome
-
-    async def preview(self, agent_id: str, session_key: str) -> str:
-        job = await self._job_for(agent_id, session_key, "manual")
-        return "There is no conversation yet." if job is None else await preview(job)
-
-    async def undo(self, agent_id: str, session_key: str) -> int:
-        """Undoes the last compaction. Returns the tokens of the next prompt. Raises ``NothingToDo``."""
-        job = await self._job_for(agent_id, session_key, "manual")
-        if job is None:
-            raise NothingToDo("There is no conversation yet.")
-        self.cancel(session_key)
-        tokens = await self._exclusively(session_key, lambda: undo(job))
-        # The person wants the whole history, so no automatic compaction follows for a while.
-        self._pause.rest(session_key, self._runtime.clock.now_ms())
-        return tokens
-
-    async def go_back(self, agent_id: str, session_key: str, target: str | None, *, summarise: bool) -> str:
-        """Goes on from an earlier entry. With ``summarise``, the context gets a summary of the entries left behind.
-
-        Raises ``KeyError`` for an entry that does not exist and ``NothingToDo`` where there is no conversation.
-        """
-        job = await self._job_for(agent_id, session_key, "manual")
-        if job is None:
-            raise NothingToDo("There is no conversation yet.")
-        self.cancel(session_key)
-        return await self._exclusively(session_key, lambda: go_back(job, target, summarise=summarise))
-
-    def cancel(self, session_key: str) -> bool:
-        task = self._tasks.get(session_key)
-        return task.cancel() if task is not None else False
-
-    # Pins
-
-    async def pins(self, agent_id: str, session_key: str) -> list[Pin]:
-        transcript = await self._open(agent_id, session_key)
-        return [] if transcript is None else await pins_of(transcript)
-
-    async def pin(self, agent_id: str, session_key: str, text: str) -> Pin:
-        """Adds a pin. Raises ``PinRefused`` and, if the session has no model to ask, ``ModelError``."""
-
-        async def add(transcript: Transcript) -> Pin:
-            prepared = await prepare(self._runtime, agent_id, session_key, transcript.session_id)
-            return await add_pin(transcript, text, pin_room(prepared.window.budget))
-
-        return await self._on_transcript(agent_id, session_key, add)
-
-    async def unpin(self, agent_id: str, session_key: str, number: int) -> Pin:
-        """Removes a pin by its place in the list, from 1. Raises ``PinRefused``."""
-        return await self._on_transcript(agent_id, session_key, lambda transcript: remove_pin(transcript, number))
-
-    async def _on_transcript(self, agent_id: str, key: str, work: Callable[[Transcript], Awaitable[Pin]]) -> Pin:
-        async def owned() -> Pin:
-            transcript = await self._open(agent_id, key, create=True)
-            assert transcript is not None
-            return await work(transcript)
-
-        return await self._exclusively(key, owned)
-
-    # Plumbing
-
-    def _start(self, key: str, work: Awaitable[CompactionOutcome]) -> asyncio.Task[CompactionOutcome]:
-        async def settle() -> CompactionOutcome:
-            try:
-                return await work
-            except (asyncio.CancelledError, ModelError):
-                raise
-            except Exception as error:
-                log.exception("compaction of %s failed", key)
-                self._pause.failed(key, self._runtime.clock.now_ms())
-                return CompactionOutcome(status="failed", reason=f"something went wrong inside the Gateway: {error}")
-
-        def ended(task: asyncio.Task[CompactionOutcome]) -> None:
-            if self._tasks.get(key) is task:
-                del self._tasks[key]
-            if not task.cancelled():
-                task.exception()
-
-        task = asyncio.create_task(settle(), name=f"compaction {key}")
-        self._tasks[key] = task
-        task.add_done_callback(ended)
-        return task
-
-    def _job(
-        self,
-        prepared: Prepared,
-        transcript: Transcript,
-        reason: CompactionReason,
-        emit: Callable[[Event], None] | None,
-    ) -> CompactionJob:
-        async def exclusively(work: Callable[[], Awaitable[Any]]) -> Any:
-            return await self._exclusively(prepared.session_key, work)
-
-        job = CompactionJob(
-            runtime=self._runtime,
-            agent_id=prepared.agent_id,
-            session_key=prepared.session_key,
-            transcript=transcript,
-            model=summary_model(self._runtime, prepared.model),
-            budget=prepared.window.budget,
-            settings=settings_for(prepared, self._runtime),
-            reason=reason,
-            exclusively=exclusively,
-        )
-        if emit is not None:
-            job.emit = emit
-        return job
-
-    async def _job_for(
-        self, agent_id: str, key: str, reason: CompactionReason, emit: Callable[[Event], None] | None = None
-    ) -> CompactionJob | None:
-        transcript = await self._open(agent_id, key)
-        if transcript is None:
-            return None
-        prepared = await prepare(self._runtime, agent_id, key, transcript.session_id)
-        return self._job(prepared, transcript, reason, emit)
-
-    async def _open(self, agent_id: str, key: str, *, create: bool = False) -> Transcript | None:
-        entry = await self._runtime.sessions.get(agent_id, key)
-        if entry is None:
-            return None
-        ref = TranscriptRef(agent_id=agent_id, session_id=entry["sessionId"], file=entry.get("sessionFile"))
-        return await self._runtime.transcripts.open(ref, cwd=home_of(self._runtime, agent_id), create=create)
-
-    async def stop(self) -> None:
-        """Cancels the compactions. A later run starts them again."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,8 @@
-"""The dispatcher turns accepted messages into runs, one lane per session, and leads every message to its one end."""
+"""The dispatcher turns accepted messages into runs, one lane per session, and leads every message to its one end.
+
+After a crash it takes up the messages that have no end: which of them go on, in what order, and when one is given up is
+decided at the end of this file.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -24,36 +28,27 @@ from openclaw.messages import INTERNAL, TextBlock, UserMessage
 from openclaw.outbound.reply import Speaker, is_delivered, reply_shape
 from openclaw.outbound.reply_files import Files
 from openclaw.redact import redact
+from openclaw.runs.admission import Admission, Ticket
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.endings import ANNOUNCED_SOURCES, Ending, abort_reason, ending_of, reply_parts, unsent
 from openclaw.runs.queue import (
     BACKLOG,
-    Admission,
     Lane,
     Observer,
     QueueSettings,
     RunInbox,
+    RunIndex,
     RunRecord,
-    Ticket,
     collected_prompt,
     decide,
     may_share,
     overflow_text,
+    queue_settings,
     waiting_reason,
     with_dropped,
 )
-from openclaw.runs.recovery import (
-    STOP_CODES,
-    SUSPECT_CRASHES,
-    SUSPECT_S,
-    crashes_of,
-    how_to_go_on,
-    note_shutdown,
-    unfinished_records,
-)
-from openclaw.runs.run_index import RunIndex, WaitResult
 from openclaw.runs.why_text import abort_text, reason_text
-from openclaw.sessions.keys import REMEMBERED_KEYS, agent_of, is_subagent, kind_of
+from openclaw.sessions.keys import agent_of, is_subagent, kind_of
 from openclaw.storage import faults
 from openclaw.storage.base import (
     NO_REASON,
@@ -61,6 +56,7 @@ from openclaw.storage.base import (
     Accept,
     Fenced,
     FirstStep,
+    Ledger,
     LedgerRow,
     MessageBody,
     OutboxPart,
@@ -73,69 +69,11 @@ from openclaw.storage.base import (
 )
 from openclaw.storage.disk_errors import Descriptors, DiskWait, reads_wait, until_written
 
-RunKind: TypeAlias = Literal["main", "subagent", "cron"]
-
-
-class ConcurrencyLimits:
-    """Counts the runs of each kind and lets them wait for their turn, the first to come first.
-
-    A changed limit holds from the next run on. ``main`` has no limit unless one is configured: a run that waits for its
-    model costs almost nothing, and with a limit one person's slow session would delay another's.
-    """
-
-    def __init__(self, config: Callable[[], Config]) -> None:
-        self._config = config
-        self._semaphores: dict[RunKind, tuple[int, asyncio.Semaphore]] = {}
-        """A semaphore for each kind that has a limit, with the limit it was made for."""
-        self._taken: Counter[RunKind] = Counter()
-        """Runs that work or wait for their turn, and messages that are being accepted."""
-
-    def free(self, session_key: str) -> bool:
-        """Tells whether a run of this session could begin at once."""
-        kind = run_kind(session_key)
-        limit = self._limit(kind)
-        return limit is None or self._taken[kind] < limit
-
-    def begin(self, session_key: str) -> None:
-        """Counts a message that is being accepted, or a run. Call ``end`` when that is over."""
-        self._taken[run_kind(session_key)] += 1
-
-    def end(self, session_key: str) -> None:
-        self._taken[run_kind(session_key)] -= 1
-
-    def turn(self, session_key: str) -> asyncio.Semaphore | None:
-        """The semaphore that a run of this session enters. None: its kind has no limit."""
-        kind = run_kind(session_key)
-        limit = self._limit(kind)
-        if limit is None:
-            return None
-        known = self._semaphores.get(kind)
-        if known is None or known[0] != limit:
-            known = self._semaphores[kind] = (limit, asyncio.Semaphore(limit))
-        return known[1]
-
-    def _limit(self, kind: RunKind) -> int | None:
-        config = self._config()
-        match kind:
-            case "main":
-                return config.agents.defaults.max_concurrent
-            case "subagent":
-                return config.agents.defaults.subagents.max_concurrent
-            case "cron":
-                return config.cron.max_concurrent_runs
-
-
-@lru_cache(maxsize=REMEMBERED_KEYS)
-def run_kind(session_key: str) -> RunKind:
-    if is_subagent(session_key):
-        return "subagent"
-    return "cron" if kind_of(session_key) in ("cron", "hook") else "main"
-
-
 log = logging.getLogger("openclaw.runs")
 LONG_REPLY = 20_000
 """Replies with more characters are cut into parts on another thread."""
 T = TypeVar("T")
+RunKind: TypeAlias = Literal["main", "subagent", "cron"]
 
 IDLE_LANES = 1_000
 """Unused lanes are removed when there are this many lanes."""
@@ -156,11 +94,14 @@ class Submission(msgspec.Struct, frozen=True):
 
 
 class Dispatcher:
+    """Takes messages in with ``submit``, runs them in the lanes of their sessions, and ends each of them once."""
+
     def __init__(self, runtime: Runtime, observe: Callable[[RunRecord], Sequence[Observer]]) -> None:
         self._runtime = runtime
         self._observe = observe
         self._lanes: dict[str, Lane] = {}
-        self._index = self.index = RunIndex(runtime.ledger)
+        self.index = RunIndex(runtime.ledger)
+        """Finds a run by its id and waits for its end."""
         self._observers: dict[str, Sequence[Observer]] = {}
         """The observers of every run that has not ended, by run id."""
         self._unfinished: dict[str, list[RunRecord]] = {}
@@ -209,7 +150,7 @@ class Dispatcher:
             self._limits.end(lane.key)
             lane.coming -= 1
         faults.point("accept.after")
-        record = self._index.get(row.run_id) if not new else RunRecord(row, noted_step=step)
+        record = self.index.get(row.run_id) if not new else RunRecord(row, noted_step=step)
         if record is not None and watcher is not None:
             record.watchers.add(watcher)
         if not new or record is None:
@@ -267,6 +208,7 @@ class Dispatcher:
         """Runs the newest message of the batch. The run answers the others too. The lane calls this."""
         record = batch[-1]
         self._limits.begin(lane.key)
+        # With PostgreSQL, what the run reads waits for a database that cannot be reached. Files are always there.
         reads_wait.set(True)
         try:
             await self._collect(lane, batch)
@@ -344,7 +286,7 @@ class Dispatcher:
             # The attempt is counted before anything else happens, so that a message that crashes the Gateway is given
             # up in the end.
             kept = refusal if choice == "stop" else NO_REASON
-            await self._until_written(lambda: self._note_running_again(record, session_id, kept), record.disk)
+            await self._until_written(lambda: self._note_running(record, session_id, kept), record.disk)
         elif record.noted_step != "running" or session_id != record.row.session_id:
             self._in_background(self._note_running(record, session_id))
         faults.point("run.start")
@@ -364,8 +306,6 @@ class Dispatcher:
                 self._runtime,
                 session_id=session_id,
                 images=images,
-                # A run that waited behind another one must see the workspace as that one left it.
-                arrived_at=record.ticket.arrived_at if record.ticket is not None and not record.queued else None,
                 abort=record.abort,
                 inbox=record.inbox,
                 emit=emit,
@@ -376,9 +316,9 @@ class Dispatcher:
             result = await (run.execute() if choice == "run" else run.give_up(reason_text(refusal), outcome))
         finally:
             for left in reversed(record.inbox.close()):
-                # This run did not take the message in. It is the next to run, before messages that came later, and
-                # that is the turn which a backlog would have given it.
-                later = self._index.get(left.run_id + BACKLOG)
+                # This run did not take the message in, so it is the next to run, before messages that came later. A
+                # second turn, which ``steer-backlog`` queued for the same words, is then not needed.
+                later = self.index.get(left.run_id + BACKLOG)
                 if later is not None and lane.withdraw(later):
                     self._took_in(left, later.run_id)
                 lane.add(left, left.queue, first=True)
@@ -427,7 +367,12 @@ class Dispatcher:
         if not any(one.media for one in result.said):
             return []
         sent = [rest.files for rest in unsent(result, await self._stored(record))]
-        return await self._until_written(lambda: run.reply_files(result, sent), record.disk)
+
+        async def store() -> list[Files]:
+            answers = zip(result.said, sent, strict=True)
+            return [await run.files_of(one.media, one.voice, skip=skip) for one, skip in answers]
+
+        return await self._until_written(store, record.disk)
 
     async def _stored(self, record: RunRecord) -> list[OutboxRow]:
         """What the channel got while the reply was being written. After this it gets no more of it."""
@@ -459,7 +404,7 @@ class Dispatcher:
         for one in (record, *record.absorbed):
             one.started_at = one.started_at or record.started_at
             one.end(outcome, self._runtime.clock.now_ms(), error, result)
-            self._index.ended(one.run_id)
+            self.index.ended(one.run_id)
         for observer in self._observers.pop(record.run_id, ()):
             observer.finished()
 
@@ -483,7 +428,7 @@ class Dispatcher:
         A message from before a restart is not steered, because the model may have seen it already.
         """
         for earlier in lane.waiting:
-            if earlier.is_backlog:
+            if earlier.run_id.endswith(BACKLOG):
                 continue  # The active run has these words already.
             steers = earlier.queue.mode in ("steer", "steer-backlog") and not earlier.recovered
             if not steers or not may_share([active, earlier]) or not lane.withdraw(earlier):
@@ -514,7 +459,7 @@ class Dispatcher:
 
     def _took_in(self, record: RunRecord, run_id: str) -> None:
         """The run has put the words of a steered message before its model, so that message ends here."""
-        steered = self._index.get(run_id)
+        steered = self.index.get(run_id)
         if steered is not None:
             self._absorb(record, steered)
             reason, by = Reason(ReasonCode.STEERED, record.run_id), {"answeredBy": record.run_id}
@@ -564,14 +509,11 @@ class Dispatcher:
         record.reasoning = body.reasoning or (entry.get("reasoningLevel") if entry else None) or "off"
         return row.session_id if row.attempts or entry is None else entry.get("sessionId", row.session_id)
 
-    async def _note_running_again(self, record: RunRecord, session_id: str, reason: Reason) -> None:
-        """Counts an attempt, after the stop that a full disk kept from being noted."""
+    async def _note_running(self, record: RunRecord, session_id: str, reason: Reason = NO_REASON) -> None:
+        """Counts an attempt. If the last Gateway could not note that it was told to stop, that is noted first."""
         if record.stop_unnoted:
             await note_shutdown(record.row, self._runtime.ledger)
             record.stop_unnoted = False
-        await self._note_running(record, session_id, reason)
-
-    async def _note_running(self, record: RunRecord, session_id: str, reason: Reason = NO_REASON) -> None:
         if not record.abort.aborted:  # The note of a stop must stay the last one.
             with contextlib.suppress(ValueError):  # The message has ended meanwhile.
                 await self._runtime.ledger.advance(record.row.id, "running", reason, session_id=session_id)
@@ -595,7 +537,7 @@ class Dispatcher:
 
     def _remember(self, record: RunRecord) -> None:
         self._observers[record.run_id] = self._observe(record)
-        self._index.add(record)
+        self.index.add(record)
 
     def _in_background(self, work: Awaitable[Any]) -> None:
         """Starts a ledger write that nobody waits for. Errors are logged."""
@@ -622,7 +564,7 @@ class Dispatcher:
         that is looked at, because this node has just become its owner.
         """
         found = await unfinished_records(self._runtime, session)
-        known = map(self._index.get, [record.run_id for record in found])
+        known = map(self.index.get, [record.run_id for record in found])
         records = [record for record, here in zip(found, known, strict=True) if here is None or here.ended]
         for record in records:
             stopped = record.row.reason.code in STOP_CODES
@@ -640,19 +582,7 @@ class Dispatcher:
             if key in self._unfinished:
                 self._lane(key)
 
-    # Looking
-
-    def find(self, run_id: str) -> RunRecord | None:
-        """Returns a run that has not ended, or one of the last that have."""
-        return self._index.get(run_id)
-
-    def wake_waiters(self, run_id: str) -> None:
-        """Tells those who wait for a message without a run, such as a command, that it has ended in the ledger."""
-        self._index.wake_waiters(run_id)
-
-    async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
-        """Waits until the run has ended. The status is ``timeout`` when it has not ended in time."""
-        return await self._index.wait(run_id, timeout_s)
+    # Questions about runs
 
     def active(self, session_key: str) -> list[RunRecord]:
         """Returns the session's active run, then its waiting ones."""
@@ -755,11 +685,11 @@ class Dispatcher:
             task.cancel()
 
     def drop_session(self, session_key: str) -> None:
-        """Does the same with the runs of one session."""
+        """Ends the runs of one session in this process at once, as ``drop`` does with all of them."""
         if (lane := self._lanes.pop(session_key, None)) is not None:
             for record in lane.records:
                 self._observers.pop(record.run_id, None)
-                self._index.forget(record.run_id)
+                self.index.forget(record.run_id)
             lane.drop()
 
     async def stop(self) -> None:
@@ -775,3 +705,136 @@ class Dispatcher:
             _, late = await asyncio.wait(self._background, timeout=STOP_S)
             for task in late:
                 task.cancel()
+
+
+# How many runs there are at once
+
+
+class ConcurrencyLimits:
+    """Counts the runs of each kind and lets them wait for their turn, the first to come first.
+
+    A changed limit holds from the next run on. ``main`` has no limit unless one is configured: a run that waits for its
+    model costs almost nothing, and with a limit one person's slow session would delay another's.
+    """
+
+    def __init__(self, config: Callable[[], Config]) -> None:
+        self._config = config
+        self._semaphores: dict[RunKind, tuple[int, asyncio.Semaphore]] = {}
+        """A semaphore for each kind that has a limit, with the limit it was made for."""
+        self._taken: Counter[RunKind] = Counter()
+        """Runs that work or wait for their turn, and messages that are being accepted."""
+
+    def free(self, session_key: str) -> bool:
+        """Tells whether a run of this session could begin at once."""
+        kind = run_kind(session_key)
+        limit = self._limit(kind)
+        return limit is None or self._taken[kind] < limit
+
+    def begin(self, session_key: str) -> None:
+        """Counts a message that is being accepted, or a run. Call ``end`` when that is over."""
+        self._taken[run_kind(session_key)] += 1
+
+    def end(self, session_key: str) -> None:
+        self._taken[run_kind(session_key)] -= 1
+
+    def turn(self, session_key: str) -> asyncio.Semaphore | None:
+        """The semaphore that a run of this session enters. None: its kind has no limit."""
+        kind = run_kind(session_key)
+        limit = self._limit(kind)
+        if limit is None:
+            return None
+        known = self._semaphores.get(kind)
+        if known is None or known[0] != limit:
+            known = self._semaphores[kind] = (limit, asyncio.Semaphore(limit))
+        return known[1]
+
+    def _limit(self, kind: RunKind) -> int | None:
+        config = self._config()
+        match kind:
+            case "main":
+                return config.agents.defaults.max_concurrent
+            case "subagent":
+                return config.agents.defaults.subagents.max_concurrent
+            case "cron":
+                return config.cron.max_concurrent_runs
+
+
+def run_kind(session_key: str) -> RunKind:
+    if is_subagent(session_key):
+        return "subagent"
+    return "cron" if kind_of(session_key) in ("cron", "hook") else "main"
+
+
+# After a crash
+
+MAX_ATTEMPTS = 3
+"""A message is given up when the Gateway has crashed this often while it worked on it."""
+SUSPECT_CRASHES = 2
+"""Messages during which the Gateway has crashed this often run one at a time, so that the right one is given up."""
+SUSPECT_S = 300.0
+"""How long such a message waits for the one before it. That one has shown by then that it is harmless."""
+EXPIRY_MS = 24 * 3600 * 1000
+"""A message that has waited this long when the Gateway starts is not answered, because it may not matter any more."""
+
+STOP_CODES = frozenset({ReasonCode.STOPPED, ReasonCode.REMOVED_FROM_QUEUE, ReasonCode.WITHDRAWN})
+"""The reason of a message that was being stopped, or of one that ended so."""
+
+Choice: TypeAlias = Literal["run", "stop", "give up", "close"]
+
+
+async def unfinished_records(runtime: Runtime, session: SessionName | None = None) -> list[RunRecord]:
+    """Finds the messages without an end, of one session or of all, in the order in which they go on.
+
+    Messages that had begun come first, because their words are in the transcript already. A message that had begun,
+    is expired or is damaged runs alone; the others may still be collected.
+    """
+    rows = [row for row in await runtime.ledger.unfinished(session) if not row.body.command]
+    rows.sort(key=lambda row: (row.attempts == 0, row.id))
+    now, config = runtime.clock.now_ms(), runtime.config.current.messages.queue
+    records: list[RunRecord] = []
+    for row in rows:
+        record = RunRecord(row)
+        # Decided once, at the start, so that a clock that jumps later makes no message expire.
+        record.recovered, record.expired = True, now - row.accepted_at >= EXPIRY_MS
+        stopped = row.reason.code in STOP_CODES
+        if row.attempts or record.expired or stopped or row.body.prompt is None:
+            record.queue = QueueSettings(mode="followup")
+        else:
+            entry = await runtime.sessions.get(row.agent_id, row.session_key)
+            record.queue = queue_settings(config, entry, row.source)
+        records.append(record)
+    return records
+
+
+def how_to_go_on(record: RunRecord, crashes: int, now_ms: int) -> tuple[Choice, Reason]:
+    """Decides whether the message is run, and if not, for what reason.
+
+    ``stop``: somebody stopped the message before the restart. ``give up`` also writes the reason into the transcript.
+    ``close`` ends the message in the ledger only, because the Gateway crashed even while it gave up.
+    """
+    if record.recovered and record.row.reason.code in STOP_CODES:
+        return "stop" if crashes <= MAX_ATTEMPTS else "close", record.row.reason
+    if crashes < MAX_ATTEMPTS and not record.expired:
+        return "run", NO_REASON
+    if record.expired:
+        hours = max(1, (now_ms - record.row.accepted_at) // 3_600_000)
+        reason = Reason(ReasonCode.EXPIRED, str(hours))
+    else:
+        reason = Reason(ReasonCode.CRASHED, str(crashes))
+    return "give up" if crashes <= MAX_ATTEMPTS else "close", reason
+
+
+async def crashes_of(record: RunRecord, ledger: Ledger) -> int:
+    """Counts how often the Gateway died while it worked on this message. A shutdown does not count."""
+    row = record.row
+    if row.attempts < SUSPECT_CRASHES:
+        return row.attempts
+    changes = await ledger.story(row.id)
+    noted = sum(change.reason.code is ReasonCode.SHUTDOWN for change in changes)
+    return row.attempts - noted - record.stop_unnoted
+
+
+async def note_shutdown(row: LedgerRow, ledger: Ledger) -> None:
+    """Notes that the Gateway was told to stop while this message was running."""
+    with contextlib.suppress(ValueError):  # The message has ended meanwhile.
+        await ledger.advance(row.id, "queued", Reason(ReasonCode.SHUTDOWN))

@@ -9,12 +9,18 @@ import msgspec
 
 from openclaw.agent.recorder import RunResult
 from openclaw.outbound.blocks import Rest, rest_of
-from openclaw.outbound.media_lines import closed_up
-from openclaw.outbound.reasoning import reasoning_message
-from openclaw.outbound.reply import MediaRef, ReplyShape, failure_notice, is_delivered, is_repeated, parts_for
+from openclaw.outbound.reply import (
+    MediaRef,
+    ReplyShape,
+    failure_notice,
+    is_delivered,
+    is_repeated,
+    parts_for,
+    with_footer,
+)
 from openclaw.outbound.reply_files import Files
 from openclaw.outbound.stream import stored_refs
-from openclaw.outbound.usage_text import with_footer
+from openclaw.outbound.visible import closed_up, reasoning_message
 from openclaw.runs.why_text import reason_text
 from openclaw.storage.base import (
     NO_REASON,

@@ -1,4 +1,8 @@
-"""The queue of a session: queue modes, the admission of messages, the record of a run, and the lane of runs."""
+"""The queue of a session: what its queue mode does with a message, the record of a run, and the lane of runs.
+
+A message has passed ``runs/admission.py`` before it is queued. ``RunIndex`` holds the runs of all sessions that are
+in memory, and waits for the end of one.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,17 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import msgspec
 
-from openclaw.agent.abort import AbortSignal
-from openclaw.agent.loop import Steered
+from openclaw.agent.loop import AbortSignal, Steered
 from openclaw.agent.recorder import RunResult
 from openclaw.clock import Clock, wait_within
 from openclaw.config.schema.messages import Queue, QueueDrop, QueueMode
 from openclaw.events import Event, ModelSwitched, RunStarted
 from openclaw.messages import UserMessage
 from openclaw.outbound.reply_files import FilesOf
+from openclaw.runs.admission import Ticket
+from openclaw.runs.why_text import reason_text
 from openclaw.sessions.prompt_prefix import COLLECTED, newest_words
-from openclaw.storage.base import FirstStep, LedgerRow, MessageBody, Reason, ReasonCode
+from openclaw.storage.base import END_STATES, FirstStep, Ledger, LedgerRow, MessageBody, Reason, ReasonCode
 from openclaw.storage.disk_errors import DiskWait
 
 MODES: dict[str, QueueMode] = {
@@ -76,9 +81,6 @@ class QueueWish(msgspec.Struct, frozen=True, kw_only=True):
     drop: QueueDrop | None = None
 
 
-_NO_WISH = QueueWish()
-
-
 def parse_mode(text: str | None) -> QueueMode | None:
     return MODES.get(text.strip().lower()) if text else None
 
@@ -91,31 +93,29 @@ def queue_settings(
     config: Queue, entry: Mapping[str, Any] | None, channel: str, wish: QueueWish | None = None
 ) -> QueueSettings:
     """Takes each setting from the message, else the session, else the channel, else the general configuration."""
-    wish, session, where = wish or _NO_WISH, entry or {}, channel.strip().lower()
+    wish, session, where = wish or QueueWish(), entry or {}, channel.strip().lower()
     mode = (
         wish.mode
         or parse_mode(session.get("queueMode"))
         or parse_mode(config.by_channel.get(where))
-        or parse_mode(config.mode)
-        or "collect"
+        or MODES[config.mode]
     )
-    debounce = _first(
+    debounce = _first_number(
         wish.debounce_ms,
         session.get("queueDebounceMs"),
         config.debounce_ms_by_channel.get(where),
-        config.debounce_ms,
-        DEFAULT_DEBOUNCE_MS,
+        default=config.debounce_ms,
     )
-    cap = _first(wish.cap, session.get("queueCap"), config.cap, DEFAULT_CAP)
-    drop = wish.drop or parse_drop(session.get("queueDrop")) or parse_drop(config.drop) or "summarize"
+    cap = _first_number(wish.cap, session.get("queueCap"), default=config.cap)
+    drop = wish.drop or parse_drop(session.get("queueDrop")) or config.drop
     return QueueSettings(mode=mode, debounce_ms=max(0, int(debounce)), cap=max(1, int(cap)), drop=drop)
 
 
-def _first(*values: Any) -> float:
+def _first_number(*values: Any, default: int) -> float:
     for value in values:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return value
-    raise ValueError("none of the settings is a number")
+    return default
 
 
 # Merging
@@ -125,16 +125,6 @@ def route_key(route: Mapping[str, Any]) -> tuple[str, ...]:
     """Names the destination of a reply. Two messages may share an answer only when their keys are equal."""
     names = ("channel", "to", "accountId", "threadId")
     return tuple("" if route.get(name) is None else str(route[name]) for name in names)
-
-
-def same_destination(routes: Sequence[Mapping[str, Any]]) -> bool:
-    return len({route_key(route) for route in routes}) <= 1
-
-
-def same_rights(bodies: Sequence[MessageBody]) -> bool:
-    """Tells whether the tools of a run have the same rights for all senders. Only then may they share a run."""
-    first, *others = [(body.exec, body.elevated, body.elevated_allowed, body.guest) for body in bodies]
-    return all(other == first for other in others)
 
 
 def collected_prompt(prompts: Sequence[str], overflow: str = "") -> str:
@@ -188,124 +178,7 @@ def waiting_reason(settings: QueueSettings) -> Reason:
     return Reason(ReasonCode.COLLECTING if settings.mode == "collect" else ReasonCode.SESSION_BUSY)
 
 
-# Admission
-
-MOST_ADMITTED = 12
-LONGEST_S = 0.5
-"""A ticket is released after this time, because its message no longer waits for the processor."""
-PATIENCE_S = 1.0
-"""A message that has waited this long is admitted, however many are inside."""
-STUCK_S = 30.0
-"""The next message of a session is admitted after this time, even if the one before it hangs."""
-
-
-class Admission:
-    """Admits a dozen messages at a time. Each keeps its place until it asks its model.
-
-    Without a limit, a hundred messages that come together would be prepared in parallel, and all of them would ask
-    their models late. In small groups, the first are answered while the others are prepared.
-
-    Within a session, a message is admitted when the one before it is stored or refused.
-    """
-
-    def __init__(self, most: int = MOST_ADMITTED) -> None:
-        self._most = most
-        self._inside = 0
-        self._line: deque[asyncio.Future[None]] = deque()
-        self._newest: dict[str, asyncio.Future[None]] = {}
-        """For each session, the newest message that is not done yet."""
-
-    async def admit(self, session_key: str) -> Ticket:
-        """Waits for a place and returns its ticket. The caller must call ``done`` on the ticket."""
-        before = self._newest.get(session_key)
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        self._newest[session_key] = done
-        try:
-            if before is not None:
-                await asyncio.wait([before], timeout=STUCK_S)
-            arrived_at = loop.time()
-            if self._inside < self._most:
-                self._inside += 1
-            else:
-                await self._stand_in_line()
-        except BaseException:
-            # The next message still has to wait for the message before this one.
-            if before is None or before.done():
-                self._let_next_in(session_key, done)
-            else:
-                before.add_done_callback(lambda _: self._let_next_in(session_key, done))
-            raise
-        return Ticket(self._release, lambda: self._let_next_in(session_key, done), arrived_at)
-
-    def in_use(self, session_key: str) -> bool:
-        """Tells whether a message of the session is on its way in."""
-        return session_key in self._newest
-
-    async def wait_for_earlier(self, session_key: str) -> None:
-        """Waits, without taking a place, until the session's earlier messages are done, at most ``PATIENCE_S``."""
-        before = self._newest.get(session_key)
-        if before is not None:
-            await asyncio.wait([before], timeout=PATIENCE_S)
-
-    async def _stand_in_line(self) -> None:
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        patience = loop.call_later(PATIENCE_S, self._let_in, turn)
-        self._line.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():
-                self._release()  # The message was admitted and cancelled in the same step of the event loop.
-            raise
-        finally:
-            patience.cancel()
-
-    def _let_in(self, turn: asyncio.Future[None]) -> None:
-        if not turn.done():
-            self._inside += 1
-            turn.set_result(None)
-
-    def _release(self) -> None:
-        self._inside -= 1
-        while self._line and self._inside < self._most:
-            self._let_in(self._line.popleft())
-
-    def _let_next_in(self, session_key: str, done: asyncio.Future[None]) -> None:
-        if self._newest.get(session_key) is done:
-            del self._newest[session_key]
-        if not done.done():
-            done.set_result(None)
-
-
-class Ticket:
-    """The place of one admitted message. It is released once, at the latest after ``LONGEST_S``."""
-
-    def __init__(self, release: Callable[[], None], let_next_in: Callable[[], None], arrived_at: float) -> None:
-        self.arrived_at = arrived_at
-        """When the message was the next of its session, on the event loop's clock."""
-        self.runs = False
-        """True when the message became a run, which releases the ticket when it asks its model."""
-        self._release: Callable[[], None] | None = release
-        self._let_next_in = let_next_in
-        self._limit = asyncio.get_running_loop().call_later(LONGEST_S, self.release)
-
-    def done(self) -> None:
-        """Tells that the message is stored or refused, so that the next one of its session is admitted."""
-        self._let_next_in()
-        if not self.runs:
-            self.release()
-
-    def release(self) -> None:
-        """Gives the place to another message. A second call does nothing."""
-        if self._release is not None:
-            self._limit.cancel()
-            self._release()
-            self._release = None
-
-
-# Runs
+# The run
 
 RunState = Literal["queued", "running", "ok", "error", "aborted"]
 
@@ -365,11 +238,6 @@ class RunRecord:
         return self._ended.is_set()
 
     @property
-    def is_backlog(self) -> bool:
-        """Whether this is the later turn of a message that was steered into a run before."""
-        return self.run_id.endswith(BACKLOG)
-
-    @property
     def steerable(self) -> bool:
         return self.state == "running" and self.inbox is not None and self.inbox.open and not self.abort.aborted
 
@@ -403,7 +271,7 @@ class RunRecord:
 
 class Observer(Protocol):
     """Follows one run: ``RunStream`` in ``gateway/server/events.py`` for the clients, ``ChannelRun`` in
-    ``gateway/channel_run.py`` for the channel that gets the reply, ``RunLog`` and ``RunMetrics``.
+    ``gateway/channels.py`` for the channel that gets the reply, ``RunLog`` and ``RunMetrics``.
     """
 
     def started(self) -> None: ...
@@ -462,11 +330,8 @@ class RunInbox:
 T = TypeVar("T")
 
 
-class _Job:
-    """Housekeeping of the session. No run is active while it is done."""
-
-    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
-        self.work = work
+Housekeeping: TypeAlias = Callable[[], Awaitable[None]]
+"""Work on the session. No run is active while it is done."""
 
 
 class Lane:
@@ -482,7 +347,7 @@ class Lane:
         """How many messages for this lane are being written to the ledger."""
         self._clock = clock
         self._perform = perform
-        self._waiting: deque[RunRecord | _Job] = deque()
+        self._waiting: deque[RunRecord | Housekeeping] = deque()
         self._jobs = 0
         """How many items in ``_waiting`` are housekeeping."""
         self._task: asyncio.Task[None] | None = None
@@ -492,6 +357,8 @@ class Lane:
         """Set whenever ``_waiting`` changes."""
         self._one_by_one = False
         """Each of the messages that wait now gets a run of its own."""
+        self._dropped = False
+        """Nothing is begun any more. A run that is cut short still gives back the messages that it did not take in."""
 
     @property
     def unused(self) -> bool:
@@ -546,7 +413,7 @@ class Lane:
                 if not done.done():
                     done.set_result(result)
 
-        self._waiting.append(_Job(settle))
+        self._waiting.append(settle)
         self._jobs += 1
         self._changed.set()
         self._start()
@@ -570,7 +437,7 @@ class Lane:
         return True
 
     def _start(self) -> None:
-        if self._task is None:
+        if self._task is None and not self._dropped:
             self._task = asyncio.create_task(self._drain(), name=f"lane {self.key}")
 
     async def _drain(self) -> None:
@@ -578,21 +445,18 @@ class Lane:
             while self._waiting:
                 await self._wait_for_pause()
                 batch = self._next()
-                if isinstance(batch, _Job):
-                    await batch.work()
+                if callable(batch):
+                    await batch()
                 elif batch:
-                    await self._run(batch)
+                    self.active = batch[-1]
+                    try:
+                        await self._perform(self, batch)
+                    finally:
+                        self.active = None
         finally:
             self._task = None
             if self._waiting:  # An error ended this task before the queue was empty.
                 self._start()
-
-    async def _run(self, batch: list[RunRecord]) -> None:
-        self.active = batch[-1]
-        try:
-            await self._perform(self, batch)
-        finally:
-            self.active = None
 
     async def _wait_for_pause(self) -> None:
         """Waits until no message came for the debounce time, if the next message is to be collected with others."""
@@ -606,11 +470,11 @@ class Lane:
             self._changed.clear()
             await wait_within(self._changed, due, self._clock)
 
-    def _next(self) -> list[RunRecord] | _Job:
+    def _next(self) -> list[RunRecord] | Housekeeping:
         if not self._waiting:
             return []
         head = self._waiting.popleft()
-        if isinstance(head, _Job):
+        if not isinstance(head, RunRecord):
             self._jobs -= 1
             return head
         if not _is_collectable(head):
@@ -629,6 +493,7 @@ class Lane:
         return [head, *together]
 
     def drop(self) -> None:
+        self._dropped = True
         self._waiting.clear()
         self._jobs = 0
         if self._task is not None:
@@ -642,10 +507,122 @@ class Lane:
 
 def may_share(records: Sequence[RunRecord]) -> bool:
     """Tells whether one run may answer all these messages: same destination, same rights for its commands."""
-    return same_destination([one.row.route for one in records]) and same_rights([one.row.body for one in records])
+    bodies = [one.row.body for one in records]
+    rights = [(body.exec, body.elevated, body.elevated_allowed, body.guest) for body in bodies]
+    return len({route_key(one.row.route) for one in records}) <= 1 and all(one == rights[0] for one in rights)
 
 
-def _is_collectable(item: RunRecord | _Job) -> TypeGuard[RunRecord]:
+def _is_collectable(item: RunRecord | Housekeeping) -> TypeGuard[RunRecord]:
     if not isinstance(item, RunRecord) or item.row.body.internal:
         return False  # What nobody wrote is not mixed with what people wrote.
     return item.queued and item.queue.mode == "collect"
+
+
+# The index of runs
+
+REMEMBERED_RUNS = 200
+"""The index forgets ended runs when it holds more runs than this."""
+LONGEST_CHAIN = 20
+"""How many ``answeredBy`` links are followed."""
+
+
+class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
+    status: str
+    """``ok``, ``error`` or ``timeout``."""
+    started_at: int | None = None
+    ended_at: int | None = None
+    error: str | None = None
+
+
+class RunIndex:
+    """The runs that have not ended and the last that have. The ledger answers for older ones."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._records: dict[str, RunRecord] = {}
+        self._ended: deque[str] = deque()
+        """The ids of ended runs, in the order in which they ended."""
+        self._waiters: dict[str, set[asyncio.Event]] = {}
+        """Events to set when the run with that id ends."""
+        self.on_ended: Callable[[str], None] | None = None
+        """Is told of every end in this process, because others may wait elsewhere."""
+
+    def get(self, run_id: str) -> RunRecord | None:
+        return self._records.get(run_id)
+
+    def add(self, record: RunRecord) -> None:
+        """Adds a run, and forgets the first that ended when there are too many."""
+        self._records[record.run_id] = record
+        while len(self._records) > REMEMBERED_RUNS and self._ended:
+            self._records.pop(self._ended.popleft(), None)
+
+    def forget(self, run_id: str) -> None:
+        """Forgets a run that goes on elsewhere."""
+        self._records.pop(run_id, None)
+
+    def ended(self, run_id: str) -> None:
+        self._ended.append(run_id)
+        self.wake_waiters(run_id)
+
+    def wake_waiters(self, run_id: str) -> None:
+        """Tells those who wait for a message that it has ended. A message without a run, such as a command, ends so."""
+        for waiter in self._waiters.get(run_id, ()):
+            waiter.set()
+        if self.on_ended is not None:
+            self.on_ended(run_id)
+
+    async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
+        """Waits until the run has ended. The status is ``timeout`` when it has not ended in time.
+
+        A run that is not known yet may still come.
+        """
+        known = await self._outcome(run_id)
+        if known is not None or timeout_s <= 0:
+            return known or WaitResult(status="timeout")
+        ended = asyncio.Event()
+        answering = await self._answering(run_id)
+        waiters = self._waiters.setdefault(answering, set())
+        waiters.add(ended)
+        try:
+            async with asyncio.timeout(timeout_s):
+                # The run may have ended during the look-up of the run that answers.
+                while (known := await self._outcome(run_id)) is None:
+                    await ended.wait()
+                    ended.clear()
+                return known
+        except TimeoutError:
+            return WaitResult(status="timeout")
+        finally:
+            waiters.discard(ended)
+            if not waiters:
+                self._waiters.pop(answering, None)
+
+    async def _outcome(self, run_id: str) -> WaitResult | None:
+        record = self._records.get(run_id)
+        if record is not None:
+            if not record.ended:
+                return None
+            status = "ok" if record.state == "ok" else "error"
+            error = record.error or ("aborted" if record.state == "aborted" else None)
+            return WaitResult(status=status, started_at=record.started_at, ended_at=record.ended_at, error=error)
+        answering = await self._answering(run_id)
+        if answering in self._records:
+            return await self._outcome(answering)
+        row = await self._ledger.by_run(answering)
+        if row is None or row.state not in END_STATES:
+            return None
+        status = "ok" if row.state in ("answered", "silent") else "error"
+        error = None if status == "ok" else reason_text(row.reason) or row.state
+        return WaitResult(status=status, started_at=row.started_at, ended_at=row.ended_at, error=error)
+
+    async def _answering(self, run_id: str) -> str:
+        """Returns the id of the run that answers this message: its own, or the one that took it in."""
+        for _ in range(LONGEST_CHAIN):
+            if run_id in self._records:
+                break
+            row = await self._ledger.by_run(run_id)
+            by = (row.result or {}).get("answeredBy") if row is not None else None
+            if not isinstance(by, str):
+                break
+            run_id = by
+        return run_id

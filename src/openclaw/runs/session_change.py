@@ -13,7 +13,7 @@ from typing import Any, cast
 from openclaw.agent.recorder import entry_id
 from openclaw.agent.runtime import Runtime
 from openclaw.messages import UserMessage
-from openclaw.outbound.preview import derived_title, first_messages, last_messages, preview_text, shortened
+from openclaw.outbound.visible import derived_title, first_messages, last_messages, preview_text, shortened
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
@@ -173,7 +173,7 @@ async def take_back_turn(runtime: Runtime, dispatcher: Dispatcher, row: LedgerRo
     """
     session = SessionRef(row.agent_id, row.session_key)
     await dispatcher.abort(session.key, row.run_id, AbortReason.WITHDRAWN)
-    record = dispatcher.find(row.run_id)
+    record = dispatcher.index.get(row.run_id)
     if record is not None and not record.ended:
         await record.wait()
 
@@ -206,15 +206,12 @@ async def _leave_turn(transcript: Transcript, first: str) -> bool:
 
 
 async def start_over(
-    runtime: Runtime, dispatcher: Dispatcher, session: SessionRef, reason: Reason = "reset", *, why: str = ""
+    runtime: Runtime, dispatcher: Dispatcher, session: SessionRef, reason: Reason = "reset"
 ) -> Rotation:
     """Gives the key a new session id. Active and waiting runs are stopped first, as they belong to the old session."""
     await stop_runs(dispatcher, session, AbortReason.RESET)
-
-    async def work() -> Rotation:
-        return await rotate(runtime, session.agent_id, session.key, reason, runtime.clock.now_ms(), why=why)
-
-    return await dispatcher.exclusively(session.key, work)
+    agent_id, key, clock = session.agent_id, session.key, runtime.clock
+    return await dispatcher.exclusively(key, lambda: rotate(runtime, agent_id, key, reason, clock.now_ms()))
 
 
 async def take_up(
@@ -223,11 +220,8 @@ async def take_up(
     """Makes an earlier session current again. Raises ``NotResumable`` with a text for the person who asked."""
     if dispatcher.occupied(session.key):
         raise NotResumable("A message of this session is being answered. Wait for it or send /stop, then try again.")
-
-    async def work() -> Rotation:
-        return await resume(runtime, session.agent_id, session.key, wanted, runtime.clock.now_ms())
-
-    return await dispatcher.exclusively(session.key, work)
+    agent_id, key, clock = session.agent_id, session.key, runtime.clock
+    return await dispatcher.exclusively(key, lambda: resume(runtime, agent_id, key, wanted, clock.now_ms()))
 
 
 async def earlier_sessions(runtime: Runtime, session: SessionRef) -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.config.agents import user_zone
+from openclaw.models.calls import ModelFailure
 from openclaw.models.errors import failure_words
-from openclaw.models.fallback import ModelFailure
 from openclaw.outbound.reply import is_delivered
 from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import (
@@ -106,6 +106,74 @@ _STOPPED_BY: dict[str, str] = {
 }
 
 
+class Life(msgspec.Struct, frozen=True):
+    """Everything the ledger knows about one message."""
+
+    row: LedgerRow
+    changes: list[StateChange]
+    tool_calls: list[ToolCallRow]
+    outbox: list[OutboxRow]
+    turned_away: list[TurnedAway] = []
+    """Deliveries of the same message that were not taken in."""
+    jobs: list[JobRow] = []
+    """What the message led to in other sessions."""
+
+
+async def named_message(ledger: Ledger, name: str) -> LedgerRow | None:
+    """The message that goes by this run id or this number. It means the same in a chat and on the command line."""
+    row = await ledger.by_run(_PUBLIC_ID.sub("", name)) if name else None
+    number = name.removeprefix("#")
+    if row is None and number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER:
+        row = await ledger.get(int(number))
+    return row
+
+
+async def life_of(runtime: Runtime, row: LedgerRow) -> Life:
+    ledger = runtime.ledger
+    # Queries that are asked together share one trip to the ledger's thread.
+    story, calls, outbox, turned_away, jobs = await asyncio.gather(
+        ledger.story(row.id),
+        ledger.tool_calls(row.id),
+        ledger.outbox_of(row.id),
+        ledger.turned_away([row.run_id, *row.body.message_ids]),
+        ledger.jobs(run_id=row.run_id),
+    )
+    # Two channels may use the same ids.
+    own = [note for note in turned_away if note.channel in (row.source, row.route.get("channel"))]
+    return Life(row, story, calls, outbox, own, jobs)
+
+
+def story_of(runtime: Runtime, dispatcher: Dispatcher, life: Life) -> list[str]:
+    """Tells in sentences what became of the message, in the time zone of the user."""
+    now, zone = runtime.clock.now_ms(), user_zone(runtime.config.current)
+    record = dispatcher.index.get(life.row.run_id)
+    disk = record.disk if record is not None and life.row.ended_at is None else None
+    told = tell(life, now, zone, disk)
+    return [*_origin(life.row), *told, *(_job_text(job) for job in life.jobs)]
+
+
+def _origin(row: LedgerRow) -> list[str]:
+    """Says which session wrote the message, if another one did."""
+    source = row.body.provenance.get("sourceSessionKey")
+    tool = row.body.provenance.get("sourceTool")
+    return [f"It came from the session {shown_key(str(source))} by {tool}."] if source else []
+
+
+def _job_text(job: JobRow) -> str:
+    """What a message led to in another session. ``why`` of its run tells more."""
+    state, run_id = job.state, step_id(job.id, "work" if job.kind == "spawn" else "ask")
+    if job.kind == "spawn":
+        told = "its result was posted" if state.get("delivered") else "its result was not posted"
+        ended = f"{state.get('status')}; {told}" if job.ended_at is not None else "at work"
+        name = shortened(str(state.get("label") or state.get("task")), 60)
+        return f"It started the sub-agent “{name}” ({state.get('child')}, run {run_id}): {ended}."
+    way = "has ended" if job.ended_at is not None else "goes on"
+    return f"It wrote to the session {shown_key(str(state.get('target')))} (run {run_id}); that conversation {way}."
+
+
+# Words for codes
+
+
 def reason_text(reason: Reason) -> str:
     """Puts the reason for a state into the words that clients see."""
     detail = reason.detail
@@ -140,34 +208,25 @@ def delivery_text(part: OutboxRow) -> str:
     return f"{head}: {part.error}" if part.error else head
 
 
-def tell(
-    row: LedgerRow,
-    changes: Sequence[StateChange],
-    tool_calls: Sequence[ToolCallRow],
-    outbox: Sequence[OutboxRow],
-    now: int,
-    zone: tzinfo | None = UTC,
-    disk: DiskWait | None = None,
-    turned_away: Sequence[TurnedAway] = (),
-) -> list[str]:
+def tell(life: Life, now: int, zone: tzinfo | None = UTC, disk: DiskWait | None = None) -> list[str]:
     """Tells what became of a message and why, in the order it happened. ``zone`` None is the machine's own zone.
 
-    ``disk`` says whether a message that has not ended waits for the disk now. ``turned_away`` is what is remembered of
-    deliveries of the same message that were not taken in.
+    ``disk`` says whether a message that has not ended waits for the disk now.
     """
-    changes = [change for change in changes if change.reason.code is not ReasonCode.SHUTDOWN]
+    row = life.row
+    changes = [change for change in life.changes if change.reason.code is not ReasonCode.SHUTDOWN]
     return [
         f"Accepted {_on(row.accepted_at, zone)} from {row.source}, for session {row.session_key}.",
         *_put_together(row),
-        *_came_again(turned_away, zone),
+        *_came_again(life.turned_away, zone),
         *_waiting(row, changes, now),
         *_working(row, changes, now, zone),
-        *_tools(row, changes, tool_calls),
+        *_tools(row, changes, life.tool_calls),
         *_continued(row),
         *_messaged(row),
         *_disk(row, disk),
         *_ending(row, changes, zone),
-        *_delivering(row, outbox, now),
+        *_delivering(row, life.outbox, now),
     ]
 
 
@@ -547,68 +606,3 @@ def _number(count: int) -> str:
 
 def _listed(phrases: Sequence[str]) -> str:
     return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"
-
-
-class Life(msgspec.Struct, frozen=True):
-    """Everything the ledger knows about one message."""
-
-    row: LedgerRow
-    changes: list[StateChange]
-    tool_calls: list[ToolCallRow]
-    outbox: list[OutboxRow]
-    turned_away: list[TurnedAway] = []
-    """Deliveries of the same message that were not taken in."""
-    jobs: list[JobRow] = []
-    """What the message led to in other sessions."""
-
-
-async def named_message(ledger: Ledger, name: str) -> LedgerRow | None:
-    """The message that goes by this run id or this number. It means the same in a chat and on the command line."""
-    row = await ledger.by_run(_PUBLIC_ID.sub("", name)) if name else None
-    number = name.removeprefix("#")
-    if row is None and number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER:
-        row = await ledger.get(int(number))
-    return row
-
-
-async def life_of(runtime: Runtime, row: LedgerRow) -> Life:
-    ledger = runtime.ledger
-    # Queries that are asked together share one trip to the ledger's thread.
-    story, calls, outbox, turned_away, jobs = await asyncio.gather(
-        ledger.story(row.id),
-        ledger.tool_calls(row.id),
-        ledger.outbox_of(row.id),
-        ledger.turned_away([row.run_id, *row.body.message_ids]),
-        ledger.jobs(run_id=row.run_id),
-    )
-    # Two channels may use the same ids.
-    own = [note for note in turned_away if note.channel in (row.source, row.route.get("channel"))]
-    return Life(row, story, calls, outbox, own, jobs)
-
-
-def story_of(runtime: Runtime, dispatcher: Dispatcher, life: Life) -> list[str]:
-    """Tells in sentences what became of the message, in the time zone of the user."""
-    now, zone = runtime.clock.now_ms(), user_zone(runtime.config.current)
-    record = dispatcher.find(life.row.run_id)
-    disk = record.disk if record is not None and life.row.ended_at is None else None
-    told = tell(life.row, life.changes, life.tool_calls, life.outbox, now, zone, disk, life.turned_away)
-    return [*_origin(life.row), *told, *(_job_text(job) for job in life.jobs)]
-
-
-def _origin(row: LedgerRow) -> list[str]:
-    """Says which session wrote the message, if another one did."""
-    source = row.body.provenance.get("sourceSessionKey")
-    tool = row.body.provenance.get("sourceTool")
-    return [f"It came from the session {shown_key(str(source))} by {tool}."] if source else []
-
-
-def _job_text(job: JobRow) -> str:
-    """What a message led to in another session. ``why`` of its run tells more."""
-    state, run_id = job.state, step_id(job.id, "work" if job.kind == "spawn" else "ask")
-    if job.kind == "spawn":
-        told = "its result was posted" if state.get("delivered") else "its result was not posted"
-        ended = f"{state.get('status')}; {told}" if job.ended_at is not None else "at work"
-        name = shortened(str(state.get("label") or state.get("task")), 60)
-        return f"It started the sub-agent “{name}” ({state.get('child')}, run {run_id}): {ended}."
-    way = "has ended" if job.ended_at is not None else "goes on"
-    return f"It wrote to the session {shown_key(str(state.get('target')))} (run {run_id}); that conversation {way}."

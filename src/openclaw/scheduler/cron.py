@@ -1,43 +1,60 @@
-"""Scheduled jobs at work: the timer, one run for each due moment, what comes of it, and what a crash leaves.
+"""Scheduled jobs at work: the timer, one run for each due moment, what comes of it, and the ``cron`` tool.
 
 The file of the jobs says which due moment is under way, and the run's id follows from the job and that moment. A
 Gateway that dies in between goes on at the step it had reached: nothing is run or announced twice, and nothing is lost.
+
+With the tool an agent schedules jobs and reminders, and wakes itself. It sees and changes its own jobs only. Outside
+its main session it can neither speak as the system there nor send elsewhere than to the chat it is in, because others
+write in that chat. What others than the owner may have caused, in a group or as a guest, sees and changes only the jobs
+of that chat, and they run with no more rights than it has. In the session of a webhook it schedules nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import uuid
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
+from openclaw.agent.runtime import Runtime
+from openclaw.agent.tool_set import comes_from_group
 from openclaw.clock import duration_ms, wait_within
 from openclaw.config.schema import Config
+from openclaw.messages import AssistantMessage, ToolSpec, UserMessage, user_text
+from openclaw.models.base import ModelError
 from openclaw.models.thinking import parse_level
 from openclaw.scheduler.heartbeat import Heartbeats
 from openclaw.scheduler.jobs import (
     MOST_JOBS,
     SCHEDULED_BY,
+    BadSchedule,
     History,
     Job,
     JobError,
     JobStore,
+    backoff_ms,
     jobs_place,
     new_job,
+    next_run,
+    normalized,
     patched_job,
     shown,
     with_next_run,
 )
-from openclaw.scheduler.schedule import backoff_ms, next_run
 from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, Status, TurnOutcome, said_nothing
-from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.entry import normalize_route
+from openclaw.sessions.keys import SessionRef, kind_of
+from openclaw.sessions.reset import transcript_ref
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import until_written
 from openclaw.storage.documents import DocumentStore
+from openclaw.text import shortened
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 
 log = logging.getLogger("openclaw.cron")
 
@@ -67,6 +84,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cron:
+    """Runs the scheduled jobs when they are due, and answers what clients ask about them."""
+
     def __init__(
         self,
         turns: ScheduledTurns,
@@ -84,7 +103,7 @@ class Cron:
         self._switched_off = switched_off
         place = jobs_place(documents, self._config.cron.store)
         self._store = JobStore(place.documents, place.jobs, self._now)
-        self._history = History(place.documents, place.histories)
+        self.history = History(place.documents, place.histories)
         self._active: dict[str, asyncio.Task[Finished]] = {}
         """The jobs under way, by id."""
         self.resumed: set[str] = set()
@@ -102,14 +121,10 @@ class Cron:
     def enabled(self) -> bool:
         return self._config.cron.enabled and not self._switched_off
 
-    @property
-    def history(self) -> History:
-        return self._history
-
     def _now(self) -> int:
         return self._runtime.clock.now_ms()
 
-    # Its life
+    # Start and stop
 
     async def start(self) -> None:
         """Goes on with what the last Gateway left, then waits for due moments."""
@@ -131,18 +146,11 @@ class Cron:
         self._loop = None
 
     async def _look(self) -> None:
-        """Like ``_refresh``, for those who only look. A file that cannot be read leaves what is known."""
+        """Reads jobs that somebody wrote into the list. If it cannot be read, what is known stays."""
         try:
-            await self._refresh()
+            await self._store.refresh()
         except (OSError, JobError) as problem:
             log.error("scheduled jobs are not read: %s", problem)
-
-    async def _refresh(self) -> None:
-        """Reads jobs that somebody wrote into the list, and works out when they are due.
-
-        Raises ``JobError`` or ``OSError`` when it cannot be read, so that it is not written over.
-        """
-        await self._store.refresh()
 
     def _resume(self) -> None:
         for job_id, job in list(self._store.jobs.items()):
@@ -221,7 +229,7 @@ class Cron:
             if job is None:
                 return Finished(status="skipped", error="the job was removed")
             faults.point("cron.due")
-            known = await self._history.of_run(job_id, run_id)
+            known = await self.history.of_run(job_id, run_id)
             if known is not None and job["state"].get("runId") != run_id:
                 # The moment has been before: the clock was set back.
                 upcoming = next_run(job["schedule"], max(self._now(), due + 1), created_ms=job.get("createdAtMs", 0))
@@ -278,12 +286,14 @@ class Cron:
         )
         problem = await self._announce(delivery, agent_id, session, run_id, outcome) if announces else ""
         if announces and own and (outcome.text or outcome.error):
-            self._tell_main(agent_id, run_id, outcome)
+            failed = outcome.status == "error"
+            text = f"Cron (error): {outcome.error}" if failed else f"Cron: {outcome.summary}"
+            told_id = str(uuid.uuid5(uuid.UUID(run_id), "told"))
+            self._runtime.notes.put(self._turns.main_session(agent_id).key, text, id=told_id)
             await self._synced()
-        failed = outcome.error or problem
         return Finished(
             status="error" if problem else outcome.status,
-            error=failed,
+            error=outcome.error or problem,
             summary=outcome.summary,
             session_id=outcome.session_id,
             session_key=f"{session.key}:run:{outcome.session_id}" if outcome.session_id and own else session.key,
@@ -311,12 +321,6 @@ class Cron:
                 run_id, "announce", session, outcome.session_id, target.route, outcome.text, "cron", outcome.files
             )
         return ""
-
-    def _tell_main(self, agent_id: str, run_id: str, outcome: TurnOutcome) -> None:
-        main = self._turns.main_session(agent_id)
-        failed = outcome.status == "error"
-        text = f"Cron (error): {outcome.error}" if failed else f"Cron: {outcome.summary}"
-        self._runtime.notes.put(main.key, text, id=str(uuid.uuid5(uuid.UUID(run_id), "told")))
 
     async def _execute_main(self, job: Job, agent_id: str, text: str, run_id: str) -> Finished:
         """Tells the agent's main session, and with ``wakeMode`` now lets it answer at once."""
@@ -355,7 +359,7 @@ class Cron:
             entry["nextRunAtMs"] = upcoming
         if logged is None:
             line = {**entry, "runId": run_id}
-            await until_written(lambda: self._history.add(job_id, line), self._runtime.clock.sleep)
+            await until_written(lambda: self.history.add(job_id, line), self._runtime.clock.sleep)
         faults.point("cron.logged")
 
         def settle(jobs: dict[str, Job]) -> Job | None:
@@ -371,7 +375,7 @@ class Cron:
         if job_id in self._store.jobs:
             after = await self._changed_jobs(settle)
         faults.point("cron.settled")
-        self._publish({**{name: value for name, value in entry.items() if name != "ts"}})
+        self._publish({name: value for name, value in entry.items() if name != "ts"})
         if job is not None and after is None:
             self._publish({"jobId": job_id, "action": "removed"})
         await self._drop_old_sessions(job_id)
@@ -394,7 +398,7 @@ class Cron:
         if kept is False:
             return
         oldest = self._now() - duration_ms(kept or RETENTION, "d")
-        for entry in await self._history.entries(job_id, 200):
+        for entry in await self.history.entries(job_id, 200):
             key = str(entry.get("sessionKey") or "")
             if int(entry.get("ts") or 0) < oldest and ":run:" in key:
                 agent_id = key.split(":")[1]
@@ -462,7 +466,7 @@ class Cron:
 
     async def run(self, job_id: str, mode: Literal["force", "due"] = "force", *, wait: bool = True) -> dict[str, Any]:
         """Runs a job now, or with ``due`` only if its moment has come. With ``wait`` it answers when that has ended."""
-        await self._refresh()
+        await self._store.refresh()
         if (job := self._store.jobs.get(job_id)) is None:
             raise JobError(f"unknown cron job id: {job_id[:80]}")
         if not _is_whole(job):
@@ -536,3 +540,226 @@ def _after_run(job: Job, due: int, began: int, ended: int, finished: Finished) -
     if upcoming is not None:
         state["nextRunAtMs"] = max(upcoming, ended + backoff_ms(failures)) if failures else upcoming
     return changed
+
+
+# The tool
+
+ACTIONS = ("status", "list", "add", "update", "remove", "run", "runs", "wake")
+CHANGES = frozenset({"add", "update", "remove", "run", "wake"})
+MOST_CONTEXT = 10
+LONGEST_LINE = 220
+DESCRIPTION = """Manages scheduled jobs (reminders, repeated tasks) and wake events.
+
+Actions: status | list (includeDisabled) | add (job) | update (jobId, patch) | remove (jobId) | run (jobId) |
+runs (jobId) | wake (text, mode).
+
+A job: {"name", "schedule", "sessionTarget": "main"|"isolated", "wakeMode": "now"|"next-heartbeat", "payload",
+"delivery", "enabled"}.
+schedule: {"kind":"at","at":"<ISO time; without a zone it is UTC>"} | {"kind":"every","everyMs":<ms>} |
+{"kind":"cron","expr":"<minute hour day month weekday>","tz":"<IANA zone>"}.
+payload: {"kind":"systemEvent","text"} for sessionTarget main: the text appears to you as a system message at that time,
+so write it as a reminder that explains itself. {"kind":"agentTurn","message","model","thinking","timeoutSeconds"} for
+sessionTarget isolated: a turn in a session of its own, whose answer is delivered to this chat unless delivery says
+otherwise: {"mode":"announce"|"none","channel","to","bestEffort"}.
+contextMessages (0-10) adds the last messages of this chat to the text of a reminder."""
+
+
+class CronTool:
+    """The ``cron`` tool. What a session may do with it is in the docstring of this file."""
+
+    summary = "Manage scheduled jobs, reminders and wake events"
+
+    def __init__(self, cron: Cron, heartbeats: Heartbeats, runtime: Runtime) -> None:
+        self._cron = cron
+        self._heartbeats = heartbeats
+        self._runtime = runtime
+        text, thing = {"type": "string"}, {"type": "object", "additionalProperties": True}
+        self.spec = ToolSpec(
+            name="cron",
+            description=DESCRIPTION,
+            parameters={
+                "type": "object",
+                "properties": {
+                    "action": {"type": "string", "enum": list(ACTIONS)},
+                    "gatewayUrl": text,
+                    "gatewayToken": text,
+                    "timeoutMs": {"type": "number"},
+                    "includeDisabled": {"type": "boolean"},
+                    "job": thing,
+                    "jobId": text,
+                    "id": text,
+                    "patch": thing,
+                    "text": text,
+                    "mode": {"type": "string", "enum": ["now", "next-heartbeat"]},
+                    "contextMessages": {"type": "number", "minimum": 0, "maximum": MOST_CONTEXT},
+                },
+                "required": ["action"],
+            },
+        )
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        action = str(arguments.get("action") or "")
+        if action in CHANGES and kind_of(context.session_key) == "hook":
+            raise ToolError("In the session of a webhook nothing can be scheduled.")
+        try:
+            answer = await self._answer(action, arguments, context)
+        except (JobError, BadSchedule) as problem:
+            raise ToolError(str(problem)) from None
+        return text_result(json.dumps(answer, indent=2, ensure_ascii=False), answer)
+
+    async def _answer(self, action: str, given: dict[str, Any], context: ToolContext) -> Any:
+        match action:
+            case "status":
+                return await self._cron.status()
+            case "list":
+                return {"jobs": await self._jobs(context, disabled=bool(given.get("includeDisabled")))}
+            case "add":
+                return await self._add(given, context)
+            case "update":
+                return await self._update(given, context)
+            case "remove":
+                return {"ok": True, "removed": await self._cron.remove(await self._own_job(given, context))}
+            case "run":
+                return await self._run(given, context)
+            case "runs":
+                return {"entries": await self._cron.history.entries(await self._own_job(given, context), 50)}
+            case "wake":
+                return await self._wake(given, context)
+            case _:
+                raise ToolError(f"Unknown action {action!r}; use one of {', '.join(ACTIONS)}.")
+
+    async def _own_job(self, given: dict[str, Any], context: ToolContext) -> str:
+        """The id of the job that is meant. Jobs that this chat may not see do not exist for it."""
+        job_id = str(given.get("jobId") or given.get("id") or "").strip()
+        if not job_id:
+            raise ToolError("jobId required (id works too)")
+        if not any(job["id"] == job_id for job in await self._jobs(context, disabled=True)):
+            raise ToolError(f"unknown cron job id: {job_id[:80]}")
+        return job_id
+
+    async def _add(self, given: dict[str, Any], context: ToolContext) -> Job:
+        raw = given.get("job")
+        if not isinstance(raw, dict):
+            # Some models put the fields of the job beside the action.
+            fields = ("name", "schedule", "payload", "sessionTarget", "wakeMode", "delivery", "enabled", "description")
+            raw = {name: given[name] for name in fields if name in given}
+        if not raw:
+            raise ToolError("job required")
+        job = normalized(cast("Job", raw))
+        if "agentId" not in job or job["agentId"] is None:
+            job["agentId"] = context.agent_id
+        await self._check(job, context)
+        payload = job.get("payload")
+        if isinstance(payload, dict) and payload.get("kind") == "systemEvent" and given.get("contextMessages"):
+            payload = cast("Job", payload)
+            payload["text"] = await self._with_context(str(payload.get("text") or ""), given, context)
+        if isinstance(payload, dict) and payload.get("kind") == "agentTurn":
+            job["delivery"] = await self._delivery(job.get("delivery"), context)
+        return await self._cron.add(job, "" if await self._is_owners(context) else context.session_key)
+
+    async def _update(self, given: dict[str, Any], context: ToolContext) -> Job:
+        job_id = await self._own_job(given, context)
+        if not isinstance(given.get("patch"), dict):
+            raise ToolError("patch required")
+        patch = normalized(cast("Job", given["patch"]))
+        stored = await self._cron.get(job_id)
+        await self._check({**(stored or {}), **patch}, context)
+        if isinstance(delivery := patch.get("delivery"), dict) and not await self._is_owners_main(context):
+            patch["delivery"] = await self._delivery(cast("Job", delivery), context)
+        return await self._cron.update(job_id, patch)
+
+    async def _run(self, given: dict[str, Any], context: ToolContext) -> Job:
+        job_id = await self._own_job(given, context)
+        await self._check(await self._cron.get(job_id) or {}, context)
+        # The call does not wait for the job, because the job may wait for this very run to end.
+        return await self._cron.run(job_id, wait=False)
+
+    async def _wake(self, given: dict[str, Any], context: ToolContext) -> Job:
+        text = str(given.get("text") or "").strip()
+        if not text:
+            raise ToolError("text required")
+        if not await self._is_owners_main(context):
+            raise ToolError("Only the main session can be woken, and only by itself.")
+        now = given.get("mode") != "next-heartbeat"
+        self._runtime.notes.put(context.session_key, text, wake=now)
+        await self._runtime.notes.synced()
+        if now:
+            self._heartbeats.request(context.agent_id, "wake")
+        return {"ok": True}
+
+    async def _jobs(self, context: ToolContext, *, disabled: bool) -> list[Job]:
+        jobs = await self._cron.jobs(disabled=disabled, agent_id=context.agent_id)
+        if await self._is_owners(context):
+            return jobs
+        return [job for job in jobs if job.get(SCHEDULED_BY) == context.session_key]
+
+    async def _is_owners(self, context: ToolContext) -> bool:
+        """Whether only the owner can have caused the call."""
+        row = await self._runtime.ledger.by_run(context.run_id) if context.run_id else None
+        trace = row.body.trace if row is not None else None
+        if row is not None and (row.body.guest or (trace is not None and trace.guest)):
+            return False
+        # Words of a group or a webhook may have come here through other sessions.
+        ways = (context.session_key, *(trace.visited if trace is not None else ()))
+        if any(kind_of(key) in ("group", "hook") for key in ways):
+            return False
+        return not await comes_from_group(self._runtime, context.agent_id, context.session_key)
+
+    async def _is_owners_main(self, context: ToolContext) -> bool:
+        """Whether the owner speaks in the main session, where a guest may speak as well."""
+        session = self._runtime.config.current.session
+        main = kind_of(context.session_key, main_key=session.main_key, scope=session.scope) == "main"
+        return main and await self._is_owners(context)
+
+    async def _check(self, job: Job, context: ToolContext) -> None:
+        """Refuses what would give this session more than it has."""
+        if job.get("agentId") not in (None, context.agent_id):
+            raise ToolError("agentId: an agent schedules jobs for itself only.")
+        payload = job.get("payload")
+        kind = cast("Job", payload).get("kind") if isinstance(payload, dict) else None
+        to_main = job.get("sessionTarget") == "main" or (kind == "systemEvent" and "sessionTarget" not in job)
+        if to_main and not await self._is_owners_main(context):
+            raise ToolError(
+                'From this chat only jobs with sessionTarget "isolated" and payload.kind "agentTurn" can be scheduled; '
+                "their answers come to this chat."
+            )
+        name: Any = cast("Job", payload).get("model") if isinstance(payload, dict) else None
+        catalogue = self._runtime.catalogue()
+        try:
+            model = catalogue.resolve(name) if isinstance(name, str) and name.strip() else None
+        except ModelError:
+            return  # The run of the job tells that there is no such model.
+        try:
+            if model is not None:
+                catalogue.check_choice(model, context.agent_id)
+        except ModelError as refused:
+            raise ToolError(str(refused)) from None
+
+    async def _delivery(self, wanted: Any, context: ToolContext) -> Job:
+        """Where the answers of a job go: to this chat. In the main session the model may name another place."""
+        delivery: Job = {"mode": "announce", **(cast("Job", wanted) if isinstance(wanted, dict) else {})}
+        entry = await self._runtime.sessions.get(context.agent_id, context.session_key)
+        here = normalize_route((entry or {}).get("deliveryContext"))
+        owners = await self._is_owners_main(context)
+        if owners and (delivery.get("to") or delivery.get("channel") or delivery["mode"] == "none"):
+            return delivery
+        if delivery["mode"] == "announce" and here.get("to"):
+            delivery |= {name: here[name] for name in ("channel", "to", "accountId") if name in here}
+        elif delivery["mode"] == "announce" and not owners:
+            delivery = {"mode": "none"}
+        return delivery
+
+    async def _with_context(self, text: str, given: dict[str, Any], context: ToolContext) -> str:
+        """The text of a reminder, with the last messages of the chat for whoever reads it later."""
+        count = max(0, min(MOST_CONTEXT, int(given.get("contextMessages") or 0)))
+        entry = await self._runtime.sessions.get(context.agent_id, context.session_key)
+        transcript = None
+        if entry is not None:
+            transcript = await self._runtime.transcripts.open(transcript_ref(context.agent_id, entry), create=False)
+        lines: list[str] = []
+        for message in transcript.context().messages if transcript is not None else []:
+            if isinstance(message, UserMessage) and not message.internal:
+                lines.append(f"- User: {shortened(user_text(message), LONGEST_LINE)}")
+            elif isinstance(message, AssistantMessage) and message.text.strip():
+                lines.append(f"- Assistant: {shortened(message.text, LONGEST_LINE)}")
+        return "\n".join([text, "", "Recent context:", *lines[-count:]]) if count and lines else text

@@ -90,6 +90,8 @@ class _State(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
 
 
 class Heartbeats:
+    """Runs the heartbeats of all agents: when they are due, and soon after something asks for one."""
+
     def __init__(self, turns: ScheduledTurns, publish: Callable[[dict[str, Any]], None]) -> None:
         self._turns = turns
         self._publish = publish
@@ -120,7 +122,7 @@ class Heartbeats:
         """The heartbeats that an earlier process began, by agent, until the start is over."""
         self._started_at = self._runtime.clock.now_ms()
 
-    # Its life
+    # Start and stop
 
     @property
     def _state(self) -> _State:
@@ -143,18 +145,19 @@ class Heartbeats:
 
     def wake_for_left(self, besides: Collection[str] = ()) -> None:
         """Wakes the agents that an earlier process was to wake. ``besides``: the notes that somebody else sees to."""
-        for key in self._runtime.notes.waking(besides):
-            for agent_id in agent_ids(self._turns.config):
-                if self.session(agent_id).key == key:
-                    self._spawn(self._wake_if_left(agent_id, key, besides), f"wake {agent_id}")
+        for agent_id, key in self._to_wake(besides):
+            self._spawn(self._wake_if_left(agent_id, key, besides), f"wake {agent_id}")
 
     def wake_for_new(self) -> None:
         """Wakes the agents that another node wants to be woken."""
-        for key in self._runtime.notes.waking(self._heard_of):
-            for agent_id in agent_ids(self._turns.config):
-                if self.session(agent_id).key == key:
-                    self.request(agent_id, "wake")
+        for agent_id, _ in self._to_wake(self._heard_of):
+            self.request(agent_id, "wake")
         self._heard_of = self._runtime.notes.waking_ids()
+
+    def _to_wake(self, besides: Collection[str]) -> list[tuple[str, str]]:
+        """The agents in whose sessions a note waits that wakes them, and the keys of these sessions."""
+        waking, agents = self._runtime.notes.waking(besides), agent_ids(self._turns.config)
+        return [(agent_id, key) for key in waking for agent_id in agents if self.session(agent_id).key == key]
 
     async def _wake_if_left(self, agent_id: str, key: str, besides: Collection[str]) -> None:
         """A heartbeat that goes on tells the agent what waits. A second one would have nothing to tell."""
@@ -183,13 +186,17 @@ class Heartbeats:
 
     async def _keep_beating(self) -> None:
         while True:
-            waiting = [agent_id for agent_id in self.agents() if agent_id not in self._beating]
+            waiting = [agent_id for agent_id in beating_agents(self._turns.config) if agent_id not in self._beating]
             pause = min([LONGEST_SLEEP_S, *map(self._until_due, waiting)])
             if await wait_within(self._woken, max(pause, 0.01), self._runtime.clock):
                 # Several events that come together wake the agent once.
                 await self._runtime.clock.sleep(COALESCE_S)
             self._woken.clear()
-            due = {agent_id: "interval" for agent_id in self.agents() if self._until_due(agent_id) <= 0}
+            due = {
+                agent_id: "interval"
+                for agent_id in beating_agents(self._turns.config)
+                if self._until_due(agent_id) <= 0
+            }
             for agent_id, reason in {**due, **self._requested}.items():
                 if agent_id not in self._beating:
                     self._requested.pop(agent_id, None)
@@ -211,7 +218,7 @@ class Heartbeats:
 
     def _until_due(self, agent_id: str) -> float:
         """The seconds until the agent's next regular heartbeat."""
-        every, now = self.every_ms(agent_id), self._runtime.clock.now_ms()
+        every, now = heartbeat_ms(self._turns.config, agent_id), self._runtime.clock.now_ms()
         if not every or not self._state.enabled:
             return LONGEST_SLEEP_S
         last = self._state.last_at.get(agent_id, self._started_at)
@@ -221,14 +228,8 @@ class Heartbeats:
 
     # What the configuration says
 
-    def agents(self) -> list[str]:
-        return beating_agents(self._turns.config)
-
     def settings(self, agent_id: str) -> Heartbeat:
         return heartbeat_config(self._turns.config, agent_id)
-
-    def every_ms(self, agent_id: str) -> int:
-        return heartbeat_ms(self._turns.config, agent_id)
 
     def session(self, agent_id: str) -> SessionRef:
         """The session in which the agent's heartbeats run."""
@@ -275,7 +276,9 @@ class Heartbeats:
         """
         own = str(uuid.uuid5(uuid.UUID(run_id), "heartbeat"))
         if await self._runtime.ledger.by_run(own) is not None:
-            return await self._follow(own, agent_id, reason)
+            # An earlier process began it, and ``_resume`` deals with its answer.
+            outcome = await self._turns.ended(own)
+            return Beat("failed", outcome.error) if outcome.status == "error" else Beat("ran")
         deadline = self._runtime.clock.monotonic() + PATIENCE_S
         while True:
             beat = await self.run(agent_id, reason, own)
@@ -285,11 +288,6 @@ class Heartbeats:
                 self.request(agent_id, reason)
                 return Beat("ran")
             await self._runtime.clock.sleep(COALESCE_S)
-
-    async def _follow(self, run_id: str, agent_id: str, reason: str) -> Beat:
-        """Waits for a heartbeat that an earlier process began. Its answer is dealt with by ``_resume``."""
-        outcome = await self._turns.ended(run_id)
-        return Beat("failed", outcome.error) if outcome.status == "error" else Beat("ran")
 
     async def run(self, agent_id: str, reason: str, run_id: str | None = None) -> Beat:
         """Runs a heartbeat now, unless something speaks against it."""
@@ -328,7 +326,11 @@ class Heartbeats:
         """Why there is no heartbeat now, in the order in which the reasons count. Empty: nothing speaks against it."""
         config = self._turns.config
         settings = self.settings(agent_id)
-        if not self._state.enabled or agent_id not in self.agents() or not self.every_ms(agent_id):
+        if (
+            not self._state.enabled
+            or agent_id not in beating_agents(self._turns.config)
+            or not heartbeat_ms(self._turns.config, agent_id)
+        ):
             return "disabled"
         if not within_hours(settings.active_hours, config, self._runtime.clock.now_ms()):
             return "quiet-hours"

@@ -26,6 +26,7 @@ import msgspec
 from openclaw.clock import iso_utc
 from openclaw.config.schema.system import HookMapping, HookMatch, Hooks, HookTransform
 from openclaw.foreign_text import disarmed
+from openclaw.models.catalogue import UnknownModel
 from openclaw.models.thinking import parse_level
 from openclaw.scheduler.heartbeat import Heartbeats
 from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, TurnOutcome, said_nothing
@@ -34,6 +35,12 @@ from openclaw.storage import faults
 from openclaw.storage.disk_errors import until_written
 from openclaw.storage.documents import SharedDocument
 
+log = logging.getLogger("openclaw.hooks")
+
+FILE_NAME = "hook-runs.json"
+MOST_UNDER_WAY = 100
+LOOKS, LOOK_S = 60, 0.5
+"""How often and how far apart it is looked whether another node has accepted a turn."""
 NAMESPACE = uuid.UUID("0d9c1b52-6d0b-4c59-9a62-1f6f8f7f2f4e")
 SAME_MS = 300_000
 """A call without an id of its own that equals one of the last five to ten minutes is the same call."""
@@ -105,6 +112,8 @@ class HookTurn(msgspec.Struct, kw_only=True):
     channel: str = "last"
     to: str | None = None
     model: str | None = None
+    model_of_caller: bool = False
+    """The call names the model, and not the configuration."""
     thinking: str | None = None
     timeout_seconds: int | float | None = None
     trusted: bool = False
@@ -154,6 +163,7 @@ def _agent(payload: Mapping[str, Any], hooks: Hooks) -> HookTurn:
         channel=_channel(payload.get("channel")),
         to=_text(payload, "to") or None,
         model=_text(payload, "model") or None,
+        model_of_caller=True,
         thinking=_text(payload, "thinking") or None,
         timeout_seconds=seconds if counts else None,
     )
@@ -391,14 +401,6 @@ def wrapped(run: HookTurn, run_id: str, received: str, current_time: str) -> str
     )
 
 
-log = logging.getLogger("openclaw.hooks")
-
-FILE_NAME = "hook-runs.json"
-MOST_UNDER_WAY = 100
-LOOKS, LOOK_S = 60, 0.5
-"""How often and how far apart it is looked whether another node has accepted a turn."""
-
-
 class TooManyRuns(Exception):
     """As many turns of webhooks are under way as there may be."""
 
@@ -416,6 +418,8 @@ class HookUnderWay(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=T
 
 
 class HookRuns:
+    """Accepts the turns and notes that webhooks ask for, and tells what came of the turns."""
+
     def __init__(self, turns: ScheduledTurns, heartbeats: Heartbeats) -> None:
         self._turns = turns
         self._heartbeats = heartbeats
@@ -462,8 +466,10 @@ class HookRuns:
     async def run(self, run: HookTurn, run_ids: list[str]) -> str:
         """Accepts a turn and returns its run id, that of the first call when the event has come before.
 
-        Raises ``TooManyRuns``, and ``OSError`` when it cannot be kept.
+        Raises ``HookRefused``, ``TooManyRuns``, and ``OSError`` when it cannot be kept.
         """
+        if run.model and run.model_of_caller:
+            self._check_model(run.model, self._turns.agent(run.agent_id))
         async with self._accepting:
             for known in run_ids:
                 if await self._runtime.ledger.by_run(known) is not None:
@@ -498,6 +504,18 @@ class HookRuns:
         elif self._running or self._runtime.claims.alone:
             self._follow(run_id)
         return run_id
+
+    def _check_model(self, name: str, agent_id: str) -> None:
+        """Refuses a program that only the owner may choose. A caller has the token of webhooks and is not the owner."""
+        catalogue = self._runtime.catalogue()
+        try:
+            model = catalogue.resolve(name)
+        except UnknownModel:
+            return  # The run tells that there is no such model.
+        try:
+            catalogue.check_choice(model, agent_id)
+        except UnknownModel as refused:
+            raise HookRefused(f"model: {refused}") from None
 
     def _session(self, run: HookTurn, run_id: str) -> SessionRef:
         agent_id, session = self._turns.agent(run.agent_id), self._turns.config.session
@@ -564,8 +582,8 @@ class HookRuns:
                 await self._turns.announce(
                     run_id, "announce", session, outcome.session_id, target.route, outcome.text, "hook", outcome.files
                 )
-        main = self._turns.main_session(run.agent_id)
         if outcome.text or error:
+            main = self._turns.main_session(run.agent_id)
             text = f"Hook {run.name} (error): {error}" if error else f"Hook {run.name}: {outcome.summary}"
             notes, now = self._runtime.notes, run.wake_mode == "now"
             new = notes.put(main.key, text, id=str(uuid.uuid5(uuid.UUID(run_id), "told")), wake=now)

@@ -154,7 +154,7 @@ class ScheduledTurns:
     async def ended(self, run_id: str) -> TurnOutcome:
         """Waits for the end of a turn that was accepted."""
         while (row := await self.runtime.ledger.by_run(run_id)) is not None and row.state not in END_STATES:
-            await self.dispatcher.wait(run_id, LONGEST_WAIT_S if self.runtime.claims.alone else LOOK_AGAIN_S)
+            await self.dispatcher.index.wait(run_id, LONGEST_WAIT_S if self.runtime.claims.alone else LOOK_AGAIN_S)
         if row is None:
             return TurnOutcome(status="error", error="the run is not known any more")
         result = row.result or {}

@@ -210,10 +210,10 @@ def subject_of(config_path: str, state: str, environ: Mapping[str, str]) -> Subj
 
 def audit(subject: Subject, now_ms: int) -> AuditReport:
     """Runs every check that needs no running Gateway. Blocking."""
-    from openclaw.security import access_checks, file_checks, gateway_checks, tool_checks
+    from openclaw.security import access_checks, file_checks, gateway_checks
 
     subject = msgspec.structs.replace(subject, shared=asyncio.run(_shared_files(subject)))
-    modules = (gateway_checks, access_checks, tool_checks, file_checks)
+    modules = (gateway_checks, access_checks, file_checks)
     checks = [check for module in modules for check in module.CHECKS]
     found = [one for check in checks for one in check(subject)]
     return AuditReport(ts=now_ms, findings=by_severity(found))

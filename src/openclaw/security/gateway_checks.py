@@ -89,20 +89,16 @@ def secret_checks(subject: Subject) -> Iterator[AuditFinding]:
             detail = f"the {secret.mode} has {length} characters, {len(set(secret.value))} of them different"
             fix = _NEW_TOKEN if secret.mode == "token" else "choose a long random password"
             yield finding(f"gateway.{secret.mode}_too_short", detail, fix)
-    same = [path for path, value in _other_secrets(subject) if secret.value and value == secret.value]
+    # The secrets of the Gateway itself, and of its clients here, are meant to be equal.
+    own = (("gateway", "auth"), ("gateway", "remote"), ("hooks", "token"))
+    secrets = secret_values(subject.snapshot.resolved) if secret.value else ()
+    same = [format_path(path) for path, value in secrets if value == secret.value and path[:2] not in own]
     if same:
         detail = f"{_named(same)} has the same value as gateway.auth.{secret.mode}; who learns one has the other"
         yield finding("gateway.secret_reused", detail, "give each its own secret")
     if secret.mode == "password" and secret.written and not _referenced(subject, "password"):
         fix = 'put it into OPENCLAW_GATEWAY_PASSWORD, or write "${NAME}" in its place'
         yield finding("config.secrets.gateway_password_in_config", "gateway.auth.password is in the file", fix)
-
-
-def _other_secrets(subject: Subject) -> Iterator[tuple[str, str]]:
-    """The secrets of other services. Those of the Gateway itself, and of its clients here, are meant to be equal."""
-    for path, value in secret_values(subject.snapshot.resolved):
-        if path[:2] not in (("gateway", "auth"), ("gateway", "remote"), ("hooks", "token")):
-            yield format_path(path), value
 
 
 def _referenced(subject: Subject, key: str) -> bool:
@@ -250,6 +246,8 @@ def _named(paths: list[str]) -> str:
 
 CHECKS = (secret_checks, network_checks, control_ui_checks, config_checks, hooks_checks)
 
+
+# The probe of a running Gateway
 
 TIMEOUT_S = 5
 MAX_GUESSES = 30

@@ -2,13 +2,19 @@
 
 An entry is a plain mapping, so that fields we do not know survive every rewrite. It holds the last route twice:
 nested in ``deliveryContext`` and flat in ``lastChannel``, ``lastTo``, ``lastAccountId`` and ``lastThreadId``.
+
+``is_blocked`` decides whether messages may be sent to a session: by rules on channel, chat type and key, or by the
+entry's own setting.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Required, TypedDict
+from typing import Any, Literal, Required, TypedDict, get_origin, get_type_hints
+
+from openclaw.config.schema.messages import SendMatch, SendPolicy
+from openclaw.sessions.keys import channel_of, chat_type_of, rest_of
 
 _RENAMED = {"provider": "channel", "lastProvider": "lastChannel", "room": "groupChannel"}
 _FLAT = {"channel": "lastChannel", "to": "lastTo", "accountId": "lastAccountId", "threadId": "lastThreadId"}
@@ -56,6 +62,9 @@ class SessionEntry(TypedDict, total=False):
     groupActivation: Literal["mention", "always"]
     sendPolicy: Literal["allow", "deny"]
     queueMode: str
+    queueDebounceMs: int
+    queueCap: int
+    queueDrop: str
     inputTokens: int
     outputTokens: int
     totalTokens: int
@@ -95,6 +104,14 @@ class SessionEntry(TypedDict, total=False):
     """Sessions that this key had before, newest first; see ``sessions/reset.py``."""
 
 
+_KINDS: dict[str, Any] = {
+    name: int | float if kind is int else kind
+    for name, hint in get_type_hints(SessionEntry).items()
+    if (kind := get_origin(hint) or hint) in (str, int, bool, dict, list)
+}
+"""What the values of known fields are; the route has its own rules."""
+
+
 def normalize_channel(value: Any) -> str | None:
     """The channel id in lower case with its alias resolved, or None if the value is no channel."""
     if not isinstance(value, str):
@@ -130,10 +147,12 @@ def is_plain(changes: Iterable[str]) -> bool:
 def normalize_entry(entry: dict[str, Any], previous: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A copy of the entry with current field names and with both spellings of the route in agreement.
 
+    Known fields that hold something else than they can are left out: people write in the file.
+
     ``previous`` is the normalised entry before a change. If the change touched one spelling only, that spelling is the
     whole route. Otherwise a thread id that was left out would come back from the other spelling.
     """
-    result = dict(entry)
+    result = {name: value for name, value in entry.items() if isinstance(value, _KINDS.get(name, object))}
     for old, new in _RENAMED.items():
         if old in result and isinstance(value := result.pop(old), str) and not isinstance(result.get(new), str):
             result[new] = value
@@ -181,3 +200,40 @@ def group_display_name(
 def _slug(text: str) -> str:
     lowered = "-".join(text.strip().lower().split())
     return _DASHES.sub("-", _DROPPED.sub("-", lowered)).strip("-.")
+
+
+# The send policy
+
+
+def is_blocked(
+    policy: SendPolicy | None,
+    key: str,
+    entry: Mapping[str, Any] | None,
+    *,
+    channel: str | None = None,
+    chat_type: str | None = None,
+) -> bool:
+    """The session's own setting counts first, then a matching deny, then a matching allow, then the default."""
+    override = (entry or {}).get("sendPolicy")
+    if override in ("allow", "deny"):
+        return override == "deny"
+    if policy is None:
+        return False
+    where = (channel or str((entry or {}).get("channel") or "") or channel_of(entry, key)).strip().lower()
+    kind = _chat_type(chat_type or (entry or {}).get("chatType") or chat_type_of(key))
+    actions = [rule.action for rule in policy.rules if _matches(rule.match, key, where, kind)]
+    return "deny" in actions or (not actions and policy.default == "deny")
+
+
+def _matches(match: SendMatch, key: str, channel: str, chat_type: str) -> bool:
+    if match.channel and match.channel.strip().lower() != channel:
+        return False
+    if match.chat_type and _chat_type(match.chat_type) != chat_type:
+        return False
+    prefix = (match.key_prefix or "").strip().lower()
+    return not prefix or key.startswith(prefix) or rest_of(key).startswith(prefix)
+
+
+def _chat_type(value: Any) -> str:
+    text = str(value or "").strip().lower()
+    return {"dm": "direct", "room": "channel"}.get(text, text)

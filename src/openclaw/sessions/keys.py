@@ -198,6 +198,14 @@ def group_of(key: str) -> tuple[str, str] | tuple[None, None]:
     return (segments[0], segments[1]) if len(segments) >= 3 and segments[1] in _GROUP_CHATS else (None, None)
 
 
+def chat_type_of(key: str) -> Literal["direct", "group", "channel"]:
+    """The type of chat that the key names. A room is a channel. The agent's own name says nothing about it."""
+    marked = f":{rest_of(key)}"
+    if ":group:" in marked:
+        return "group"
+    return "channel" if ":channel:" in marked or ":room:" in marked else "direct"
+
+
 def session_file_name(session_id: str, thread_id: str | int | None = None) -> str:
     """``<sessionId>.jsonl`` or ``<sessionId>-topic-<threadId>.jsonl``. Different arguments give different names."""
     # The session "a-topic-5" must not get the same name as thread 5 of the session "a".

@@ -156,9 +156,9 @@ async def ensure_fresh(
     return await _replace(stores, agent_id, key, facts, now_ms, due)
 
 
-async def rotate(stores: Stores, agent_id: str, key: str, reason: Reason, now_ms: int, *, why: str = "") -> Rotation:
+async def rotate(stores: Stores, agent_id: str, key: str, reason: Reason, now_ms: int) -> Rotation:
     """Starts a new session on request. Call it in the session's lane after its runs have stopped."""
-    words = why or _REQUESTED.get(reason, reason)
+    words = _REQUESTED.get(reason, reason)
     _, rotation = await _replace(stores, agent_id, key, MessageFacts(), now_ms, lambda _: (reason, words))
     assert rotation is not None
     return rotation

@@ -19,9 +19,9 @@ import msgspec
 
 from openclaw.sessions.prompt_prefix import is_internal
 from openclaw.sessions.tree import fields_of
-from openclaw.storage.files.compressed import SUFFIX, plain_name, unpacked_size, whole_lines
-from openclaw.storage.files.rebuildable_db import RebuildableDatabase
-from openclaw.storage.transcript_lines import StoredTranscript, TranscriptLines
+from openclaw.storage.files.disk import RebuildableDatabase
+from openclaw.storage.files.transcript_index import SUFFIX, plain_name, unpacked_size, whole_lines
+from openclaw.storage.indexed_transcript import StoredTranscript, TranscriptLines
 
 log = logging.getLogger("openclaw.sessions.search")
 

@@ -50,7 +50,7 @@ class SessionStore(Protocol):
         ...
 
     async def select(self, query: SessionQuery) -> SessionPage:
-        """Returns the rows that fit, newest ``updatedAt`` first, then by key and by agent."""
+        """Returns the rows that fit, by ``updatedAt``, then by key and by agent."""
         ...
 
     async def find_session_id(self, session_id: str) -> SessionRow | None: ...
@@ -153,7 +153,7 @@ class Transcript(Protocol):
         """Adds several entries by their ids, each as the child of the one before. All are written, or none.
 
         They are written when this returns. With ``soon`` they may be written a moment later, which is for a caller who
-        can make them again or waits for a later write.
+        can make them again or waits for a later write. It spares PostgreSQL a round trip; files write at once anyway.
         """
         ...
 
@@ -499,7 +499,7 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """The chain of messages between sessions that this one belongs to."""
 
     def wishes(self) -> MessageBody:
-        """Returns the settings alone. They hold for every run that this message starts."""
+        """Returns the settings alone, and who caused the message. They hold for every run that it starts."""
         return MessageBody(
             thinking=self.thinking,
             verbose=self.verbose,
@@ -510,6 +510,7 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
             elevated=self.elevated,
             elevated_allowed=self.elevated_allowed,
             guest=self.guest,
+            trace=self.trace,
         )
 
 
@@ -627,7 +628,7 @@ def step_id(job_id: str, step: str) -> str:
 
 
 class JobRow(msgspec.Struct, kw_only=True):
-    """Work that goes on beyond one run, such as a sub-agent. ``teamwork/jobs.py`` carries it on after a crash."""
+    """Work that goes on beyond one run, such as a sub-agent. ``teamwork/send.py`` carries it on after a crash."""
 
     id: str
     kind: str
@@ -651,11 +652,8 @@ SessionName: TypeAlias = tuple[str, str]
 """The agent and the session key."""
 
 
-class Ledger(Protocol):
-    """The life of every message: its acceptance, its steps, its tool calls, its end and the delivery of its parts.
-
-    Every call is one transaction, which is on disk when the call returns. Concurrent calls share a commit.
-    """
+class MessageLives(Protocol):
+    """What happens to a message: its acceptance, its steps, its tool calls and its end."""
 
     async def accept(
         self,
@@ -724,6 +722,10 @@ class Ledger(Protocol):
 
     async def tool_finished(self, ledger_id: int, call_id: str, ok: bool) -> None: ...
 
+
+class MessageSearch(Protocol):
+    """What is known of messages, and how long it is kept."""
+
     async def tool_calls(self, ledger_id: int) -> list[ToolCallRow]: ...
 
     async def by_run(self, run_id: str) -> LedgerRow | None: ...
@@ -767,7 +769,9 @@ class Ledger(Protocol):
         """
         ...
 
-    # What channels remember before a message is accepted
+
+class ChannelMemory(Protocol):
+    """What channels remember before a message is accepted."""
 
     async def seen(self, key: str, ttl_ms: int, keep: int, *, remember: bool = True) -> bool:
         """Tells whether a channel message with this key was seen within ``ttl_ms``, also before a restart.
@@ -791,7 +795,9 @@ class Ledger(Protocol):
 
     async def let_go(self, keys: Sequence[str]) -> None: ...
 
-    # Jobs
+
+class JobRows(Protocol):
+    """Work that goes on beyond one run."""
 
     async def job_put(self, job: JobRow) -> None:
         """Stores a job, or replaces what is stored of it."""
@@ -812,7 +818,9 @@ class Ledger(Protocol):
         """Returns the jobs that fit, oldest first."""
         ...
 
-    # The parts of replies that wait for their delivery
+
+class Outbox(Protocol):
+    """The parts of replies that wait for their delivery."""
 
     async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
         """Returns the pending parts whose time has come, in the order in which they are due."""
@@ -854,7 +862,7 @@ class Ledger(Protocol):
     async def outbox_mark(
         self,
         outbox_id: int,
-        state: Literal["pending", "sending", "sent", "dead"],
+        state: PartState,
         *,
         next_at: int = 0,
         error: str = "",
@@ -867,6 +875,13 @@ class Ledger(Protocol):
         A part that was sent or given up meanwhile does not become ``sending``. Then this returns False.
         """
         ...
+
+
+class Ledger(MessageLives, MessageSearch, ChannelMemory, JobRows, Outbox, Protocol):
+    """The life of every message, from its acceptance to the delivery of its parts.
+
+    Every call is one transaction, which is on disk when the call returns. Concurrent calls share a commit.
+    """
 
     async def close(self) -> None: ...
 

@@ -1,4 +1,8 @@
-"""Errors of a disk that cannot be written for now: recognising them, waiting, and the words for a person."""
+"""What a store cannot do for now, and what it had to mend.
+
+A disk that is full or failing, a database that is away: such errors are recognised, waited for and put into words. What
+was found damaged or missing goes to ``Repairs``, so that the log says it and the owner is told.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import errno
 import logging
 import os
 import resource
+import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Literal, TypeVar
@@ -17,6 +22,7 @@ FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
 
 log = logging.getLogger("openclaw.storage")
+repairs_log = logging.getLogger("openclaw.storage.repairs")
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -127,3 +133,27 @@ async def until_written(
         if disk is not None:
             disk.waited_s += wait_s
         wait_s = min(wait_s * 2, LONGEST_PAUSE_S)
+
+
+MOST_KEPT = 50
+
+
+class Repairs:
+    """Collects sentences, from any thread. ``changed`` is called after each one."""
+
+    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
+        self.changed = changed
+        self._untold: list[str] = []
+        self._guard = threading.Lock()
+
+    def note(self, text: str) -> None:
+        repairs_log.error("%s", text)
+        with self._guard:
+            self._untold = [*self._untold, text][-MOST_KEPT:]
+        self.changed()
+
+    def take(self) -> list[str]:
+        """Returns what the owner was not told yet, and forgets it."""
+        with self._guard:
+            untold, self._untold = self._untold, []
+        return untold

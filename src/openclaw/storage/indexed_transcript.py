@@ -1,4 +1,8 @@
-"""What every open transcript does with its index and its active branch, wherever its lines are kept."""
+"""What every open transcript does with its index and its active branch, wherever its lines are kept.
+
+Also here are the rules that both stores of transcripts follow when one is forked, archived or shortened, and
+``TranscriptLines``, by which sums of tokens and the search index read transcripts that are not files.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,28 @@ import abc
 import secrets
 import uuid
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
 
 from openclaw import json_text
 from openclaw.clock import Clock, iso_utc
 from openclaw.messages import AssistantMessage, ToolResultMessage, UserMessage
+from openclaw.sessions.keys import safe_file_name
 from openclaw.sessions.tree import BranchContext, assistant_model, fields_of, is_displayed, select_window
-from openclaw.storage.base import Entry
-from openclaw.storage.files.transcript_index import DAMAGE_TYPE, MAYBE_SHOWN_TYPES, SHOWN_TYPES, TranscriptIndex
+from openclaw.storage.base import Entry, Transcript
+from openclaw.storage.files.transcript_index import (
+    DAMAGE_TYPE,
+    MAYBE_SHOWN_TYPES,
+    SHOWN_TYPES,
+    TranscriptIndex,
+    readable,
+)
 
 FORMAT_VERSION = 3
+LONGEST_TAIL = 1000
+"""The most entries that ``TranscriptStore.tail`` returns."""
 _MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage)
 _INDEX_BYTES = 250
 """The approximate memory that one indexed entry takes."""
@@ -45,8 +61,8 @@ class IndexedTranscript(abc.ABC):
     async def append(self, fields: dict[str, Any], *, entry_id: str | None = None, durable: bool = False) -> str: ...
 
     @abc.abstractmethod
-    async def _entries(self, places: Sequence[int]) -> list[Entry]:
-        """Returns the entries at these places."""
+    async def _read(self, places: Sequence[int]) -> list[bytes]:
+        """Returns the lines at these places."""
         ...
 
     @property
@@ -80,10 +96,7 @@ class IndexedTranscript(abc.ABC):
         return await self.append({"type": "label", "targetId": entry_id, **({"label": name} if name else {})})
 
     def _new_entries(self, entries: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Returns the entries that are not in the transcript yet. Raises ``ValueError`` when one has no usable type."""
-        for fields in entries.values():
-            if not isinstance(kind := fields.get("type"), str) or kind in ("", "session"):
-                raise ValueError(f"a transcript entry needs a type other than 'session', got {kind!r}")
+        """Returns the entries that are not in the transcript yet."""
         return {own: fields for own, fields in entries.items() if own not in self._index.by_id}
 
     def _lines(self, entries: Mapping[str, dict[str, Any]]) -> list[bytes]:
@@ -150,6 +163,13 @@ class IndexedTranscript(abc.ABC):
         place = self._index.by_id.get(entry_id)
         return None if place is None else (await self._entries([place]))[0]
 
+    async def _entries(self, places: Sequence[int]) -> list[Entry]:
+        index = self._index
+        # The index may grow or be replaced while the lines are read.
+        named = [(index.ids[place], index.parent_id(place), index.types[place]) for place in places]
+        raws = await self._read(places) if places else []
+        return [Entry(*names, readable(raw)) for names, raw in zip(named, raws, strict=True)]
+
     async def path_entries(self, *, limit: int | None = None) -> list[Entry]:
         return await self._entries(self._index.path(self._leaf, limit))
 
@@ -178,7 +198,11 @@ class IndexedTranscript(abc.ABC):
         places.reverse()
         entries = zip(places, await self._entries(places), strict=True)
         # A marker stands before the entry at its place.
-        shown = [(place, 1, entry) for place, entry in entries if _is_shown(entry)]
+        shown = [
+            (place, 1, entry)
+            for place, entry in entries
+            if entry.type not in MAYBE_SHOWN_TYPES or is_displayed(entry.raw)
+        ]
         shown += [(place, 0, self._damage_marker(place)) for place in marks]
         return [entry for _, _, entry in sorted(shown, key=lambda one: one[:2])][-limit:]
 
@@ -243,5 +267,77 @@ class IndexedTranscript(abc.ABC):
                 return
 
 
-def _is_shown(entry: Entry) -> bool:
-    return entry.type not in MAYBE_SHOWN_TYPES or is_displayed(entry.raw)
+# What both stores do
+
+
+def check_types(entries: Mapping[str, dict[str, Any]]) -> None:
+    """Raises ``ValueError`` when an entry has no usable type."""
+    for fields in entries.values():
+        if not isinstance(kind := fields.get("type"), str) or kind in ("", "session"):
+            raise ValueError(f"a transcript entry needs a type other than 'session', got {kind!r}")
+
+
+def with_own_id(entry: Entry) -> bytes:
+    """Returns the line with its id and parent. Lines of the first format have neither."""
+    fields = fields_of(entry.raw)
+    if fields.get("id") == entry.id:
+        return entry.raw
+    return json_text.encode({**fields, "id": entry.id, "parentId": entry.parent_id})
+
+
+async def copy_labels(source: Transcript, forked: Transcript) -> None:
+    """Gives a fork the labels that were given to its entries while another branch was active. They are on disk then."""
+    for entry_id, text in source.labels().items():
+        if entry_id in forked and forked.labels().get(entry_id) != text:
+            await forked.label(entry_id, text)
+    await forked.sync()
+
+
+def archive_stamp(reason: str, now_ms: int) -> str:
+    """Returns what the name of an archived transcript gets behind it."""
+    return f"{safe_file_name(reason)}.{iso_utc(now_ms).replace(':', '-')}"
+
+
+def shortened_lines(lines: Sequence[bytes], most: int) -> tuple[list[bytes], int]:
+    """Returns the header with the last lines, whose first becomes the root, and how many lines there were without it.
+
+    An entry whose parent was removed gets the entry before it as its parent.
+    """
+    header = lines[:1] if lines and fields_of(lines[0]).get("type") == "session" else []
+    kept, known, last = [*header], set[str](), None
+    for line in lines[max(len(header), len(lines) - most) :]:
+        entry = fields_of(line)
+        if isinstance(entry.get("id"), str):
+            if entry.get("parentId") not in known:
+                entry["parentId"] = last
+                line = json_text.encode(entry)
+            last = entry["id"]
+            known.add(entry["id"])
+        kept.append(line)
+    return kept, len(lines) - len(header)
+
+
+# Transcripts that are not files
+
+
+class StoredTranscript(msgspec.Struct, frozen=True, kw_only=True):
+    """A transcript that is not a file, as it is now."""
+
+    id: int
+    agent_id: str
+    session_id: str
+    path: str
+    last_line: int
+    """The number of its last line. The first has the number 1."""
+
+
+class TranscriptLines(Protocol):
+    """Transcripts that are not files, for those who read every line once: sums and the search index."""
+
+    async def stored(self, places: Sequence[Path], since_ms: int = 0) -> list[StoredTranscript]:
+        """Returns the transcripts with these names. A folder stands for all that were written since then."""
+        ...
+
+    async def lines_after(self, transcript_id: int, number: int) -> list[tuple[int, bytes]]:
+        """Returns the next lines with their numbers. Empty when there are no more."""
+        ...

@@ -14,7 +14,7 @@ import msgspec
 
 from openclaw.storage.base import StorageRefused
 from openclaw.storage.documents import StoredDocument, Version
-from openclaw.storage.files.documents import FileDocuments
+from openclaw.storage.files.disk import FileDocuments
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config

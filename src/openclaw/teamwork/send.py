@@ -2,13 +2,19 @@
 
 The primary run answers the message. Then requester and target answer each other in turns, until one of them says
 ``REPLY_SKIP`` or the turns are used up. At last the target says in its own channel what came of it, or
-``ANNOUNCE_SKIP``. All of this is one job, so a restart goes on where it was. Sub-agents hand their messages in the same
-way.
+``ANNOUNCE_SKIP``. All of this is one job, so a restart goes on where it was. ``BetweenSessions`` hands the messages in,
+those of sub-agents too.
+
+A job is work that goes on beyond the run that asked for it, and beyond the life of the process. It is a row of the
+ledger. Its kind has one function that carries it from wherever it is to its end. Each step of a job is a message with a
+run id made from the job's id (``step_id``). The ledger takes a run id only once, so a step that is repeated after a
+crash starts nothing new, and what came of it is found under the same id.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
@@ -17,6 +23,8 @@ from typing import Any, Literal
 import msgspec
 
 from openclaw.agent.runtime import Runtime
+from openclaw.clock import Clock
+from openclaw.cluster.claims import Claims
 from openclaw.foreign_text import disarmed
 from openclaw.inbound.incoming import Facts, Incoming, SessionGone
 from openclaw.inbound.pipeline import Accepted, Pipeline
@@ -29,13 +37,20 @@ from openclaw.runs.queue import QueueWish
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry, normalize_route
 from openclaw.sessions.keys import SessionRef, channel_of, rest_of, shown_key
-from openclaw.storage.base import JobRow, LedgerRow, MessageBody, ReasonCode, SessionRow, Trace, step_id
-from openclaw.teamwork.jobs import Jobs
-from openclaw.teamwork.session_tools import SessionViews, answer, refused
-from openclaw.teamwork.visibility import Refusal
-from openclaw.tools.arguments import required_text
-from openclaw.tools.base import ToolContext, ToolResult
+from openclaw.storage import faults
+from openclaw.storage.base import Fenced, JobRow, Ledger, LedgerRow, MessageBody, ReasonCode, SessionRow, Trace, step_id
+from openclaw.storage.disk_errors import until_written
+from openclaw.teamwork.session_tools import Refusal, SessionViews, answer, refused
+from openclaw.tools.base import ToolContext, ToolResult, required_text
 
+log = logging.getLogger("openclaw.teamwork.send")
+
+KIND = "send"
+USUAL_WAIT_S = 30.0
+LONGEST_WAIT_S = 24 * 3600.0
+_PENDING = {"status": "pending", "mode": "announce"}
+Say = Callable[[SessionRef, str, str, dict[str, Any]], Awaitable[None]]
+"""Says a text in a session's chat and on a route. It takes the session, a run id, the text and the route."""
 MAX_HOPS = 8
 """How many sessions in a row one message may lead to."""
 MOST_JOBS = 24
@@ -46,135 +61,15 @@ MOST_TOLD = 200
 _WAIT_S = 3600.0
 _OWN_RUN = QueueWish(mode="followup", debounce_ms=0, cap=10_000)
 """Such a message is neither merged with others nor dropped: somebody waits for what comes of it."""
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended."""
-
-    status: Literal["ok", "error", "timeout", "stopped"]
-    reply: str = ""
-    error: str = ""
-    row: LedgerRow | None = None
-
-    @property
-    def silent(self) -> bool:
-        """Whether the model decided to say nothing."""
-        return self.row is not None and self.row.state == "silent"
-
-
-class BetweenSessions:
-    """Hands messages of agents to sessions through the pipeline, and waits for their runs."""
-
-    def __init__(self, runtime: Runtime, pipeline: Pipeline, dispatcher: Dispatcher) -> None:
-        self._runtime = runtime
-        self._pipeline = pipeline
-        self._dispatcher = dispatcher
-        self.counting = asyncio.Lock()
-        """Held from ``next_trace`` until the job is stored, so that each job counts before the next is begun."""
-        self._told: set[str] = set()
-        """The traces of which the log says that they are used up."""
-
-    async def hand_in(
-        self,
-        session: SessionRef,
-        text: str,
-        run_id: str,
-        body: MessageBody,
-        *,
-        source: str = "agent",
-        route: dict[str, Any] | None = None,
-        new: dict[str, Any] | None = None,
-    ) -> None:
-        """Returns when the message is on disk. The same run id again does nothing.
-
-        ``new`` has the fields of a session that is made for the message. Other sessions must exist: a session that
-        was deleted is not made again. Raises ``SessionGone``, or ``Refusal`` when its policy forbids the message.
-        """
-        # Another agent wrote it, perhaps after it had read a foreign page.
-        prompt = disarmed(text)
-        if prompt != text:
-            body = msgspec.structs.replace(body, written=text)
-        message = Incoming(
-            facts=Facts(session=session),
-            text=prompt,
-            door="program",
-            run_id=run_id,
-            source=source,
-            route=route or {"channel": "internal", "sessionKey": session.key},
-            reads_commands=False,
-            body=body,
-            queue=_OWN_RUN,
-            entry_fields=new or {},
-            existing=new is None,
-        )
-        if not isinstance(await self._pipeline.process(message), Accepted):
-            raise Refusal("send blocked by session policy")
-
-    async def outcome(self, run_id: str, timeout_s: float | None = None) -> Outcome:
-        """Waits for the end of a run. Without a time it waits for ever, also across restarts."""
-        while True:
-            ended = await self._dispatcher.wait(run_id, timeout_s if timeout_s is not None else _WAIT_S)
-            if ended.status != "timeout":
-                break
-            if timeout_s is not None:
-                return Outcome(status="timeout", error=f"no answer within {timeout_s:g} s")
-        row = await self._runtime.ledger.by_run(run_id)
-        text = said_in(row.result) if row else ""
-        if ended.status == "ok":
-            return Outcome(status="ok", reply=text, row=row)
-        code = row.reason.code if row else ReasonCode.NONE
-        error = ended.error or (reason_text(row.reason) if row else "") or "the run failed"
-        if code is ReasonCode.TIME_LIMIT:
-            return Outcome(status="timeout", reply=text, error=error, row=row)
-        stopped = row is not None and row.state == "superseded"
-        return Outcome(status="stopped" if stopped else "error", reply=text, error=error, row=row)
-
-    async def next_trace(self, context: ToolContext, target: str) -> Trace:
-        """The trace of a message that this tool call sends. Raises ``Refusal`` when the way has become too long."""
-        row = await self._runtime.ledger.by_run(context.run_id) if context.run_id else None
-        before = (row.body.trace if row else None) or Trace(context.run_id or str(uuid.uuid4()))
-        way = (*before.visited, context.session_key)
-        if before.hops >= MAX_HOPS:
-            shown = " → ".join(shown_key(key) for key in (*way, target))
-            raise Refusal(f"Stopped: one message has led through {MAX_HOPS} sessions already ({shown}).", "error")
-        if await self.is_spent(before.id):
-            raise Refusal(f"Stopped: one message has led to {self._most_jobs()} others already.", "error")
-        guest = before.guest or (row is not None and row.body.guest)
-        return Trace(before.id, before.hops + 1, way[-MAX_HOPS:], guest)
-
-    async def is_spent(self, trace_id: str) -> bool:
-        """Whether one message has led to as many others as it may. Then the conversations it led to end, too."""
-        most = self._most_jobs()
-        spent = len(await self._runtime.ledger.jobs(trace=trace_id, limit=most)) >= most
-        if spent and trace_id not in self._told:
-            if len(self._told) >= MOST_TOLD:
-                self._told.clear()
-            self._told.add(trace_id)
-            log.warning("the message %s has led to %d others; no more are sent", trace_id, most)
-        return spent
-
-    def _most_jobs(self) -> int:
-        return max(MOST_JOBS, self._runtime.config.current.agents.defaults.subagents.max_children_per_agent or 0)
-
-
-def provenance(source_key: str, channel: str, tool: str) -> dict[str, Any]:
-    """Marks a message that another session wrote, for transcripts and clients."""
-    known = {"sourceChannel": channel} if channel else {}
-    return {"kind": "inter_session", "sourceSessionKey": source_key, **known, "sourceTool": tool}
-
-
-log = logging.getLogger("openclaw.teamwork.send")
-
-KIND = "send"
-USUAL_WAIT_S = 30.0
-LONGEST_WAIT_S = 24 * 3600.0
-_PENDING = {"status": "pending", "mode": "announce"}
-Say = Callable[[SessionRef, str, str, dict[str, Any]], Awaitable[None]]
-"""Says a text in a session's chat and on a route. It takes the session, a run id, the text and the route."""
+CarryOn = Callable[[JobRow], Awaitable[None]]
+PAUSES_S = (1.0, 10.0, 60.0)
+"""The pauses after the first, second … failure of our own. After the last one the job is given up."""
+NEW_MS = 10_000
+"""How old a job must be before another node than its own looks whether somebody carries it on."""
 
 
 class SendState(msgspec.Struct, kw_only=True, rename="camel"):
-    """Where such a job is."""
+    """The state of one ``sessions_send`` job."""
 
     requester_agent: str
     requester: str
@@ -323,7 +218,7 @@ def _wait(value: Any) -> float:
 
 
 class Conversations:
-    """Carries such jobs on."""
+    """Carries the jobs of ``sessions_send`` on, from wherever they are."""
 
     def __init__(self, runtime: Runtime, between: BetweenSessions, jobs: Jobs, say: Say) -> None:
         self._runtime = runtime
@@ -478,3 +373,206 @@ def announce_route(key: str, entry: SessionEntry | None) -> dict[str, Any]:
         to = f"channel:{parts[2]}" if channel in ("discord", "slack") else f"{kind}:{parts[2]}"
         return {"channel": channel, "to": to, **thread, "sessionKey": key}
     return {**stored, "sessionKey": key}
+
+
+# Messages between sessions
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended."""
+
+    status: Literal["ok", "error", "timeout", "stopped"]
+    reply: str = ""
+    error: str = ""
+    row: LedgerRow | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether the model decided to say nothing."""
+        return self.row is not None and self.row.state == "silent"
+
+
+class BetweenSessions:
+    """Hands messages of agents to sessions through the pipeline, and waits for their runs."""
+
+    def __init__(self, runtime: Runtime, pipeline: Pipeline, dispatcher: Dispatcher) -> None:
+        self._runtime = runtime
+        self._pipeline = pipeline
+        self._dispatcher = dispatcher
+        self.counting = asyncio.Lock()
+        """Held from ``next_trace`` until the job is stored, so that each job counts before the next is begun."""
+        self._told: set[str] = set()
+        """The traces of which the log says that they are used up."""
+
+    async def hand_in(
+        self,
+        session: SessionRef,
+        text: str,
+        run_id: str,
+        body: MessageBody,
+        *,
+        source: str = "agent",
+        route: dict[str, Any] | None = None,
+        new: dict[str, Any] | None = None,
+    ) -> None:
+        """Returns when the message is on disk. The same run id again does nothing.
+
+        ``new`` has the fields of a session that is made for the message. Other sessions must exist: a session that
+        was deleted is not made again. Raises ``SessionGone``, or ``Refusal`` when its policy forbids the message.
+        """
+        # Another agent wrote it, perhaps after it had read a foreign page.
+        prompt = disarmed(text)
+        if prompt != text:
+            body = msgspec.structs.replace(body, written=text)
+        message = Incoming(
+            facts=Facts(session=session),
+            text=prompt,
+            door="program",
+            run_id=run_id,
+            source=source,
+            route=route or {"channel": "internal", "sessionKey": session.key},
+            reads_commands=False,
+            body=body,
+            queue=_OWN_RUN,
+            entry_fields=new or {},
+            existing=new is None,
+        )
+        if not isinstance(await self._pipeline.process(message), Accepted):
+            raise Refusal("send blocked by session policy")
+
+    async def outcome(self, run_id: str, timeout_s: float | None = None) -> Outcome:
+        """Waits for the end of a run. Without a time it waits for ever, also across restarts."""
+        while True:
+            ended = await self._dispatcher.index.wait(run_id, timeout_s if timeout_s is not None else _WAIT_S)
+            if ended.status != "timeout":
+                break
+            if timeout_s is not None:
+                return Outcome(status="timeout", error=f"no answer within {timeout_s:g} s")
+        row = await self._runtime.ledger.by_run(run_id)
+        text = said_in(row.result) if row else ""
+        if ended.status == "ok":
+            return Outcome(status="ok", reply=text, row=row)
+        code = row.reason.code if row else ReasonCode.NONE
+        error = ended.error or (reason_text(row.reason) if row else "") or "the run failed"
+        if code is ReasonCode.TIME_LIMIT:
+            return Outcome(status="timeout", reply=text, error=error, row=row)
+        stopped = row is not None and row.state == "superseded"
+        return Outcome(status="stopped" if stopped else "error", reply=text, error=error, row=row)
+
+    async def next_trace(self, context: ToolContext, target: str) -> Trace:
+        """The trace of a message that this tool call sends. Raises ``Refusal`` when the way has become too long."""
+        row = await self._runtime.ledger.by_run(context.run_id) if context.run_id else None
+        before = (row.body.trace if row else None) or Trace(context.run_id or str(uuid.uuid4()))
+        way = (*before.visited, context.session_key)
+        if before.hops >= MAX_HOPS:
+            shown = " → ".join(shown_key(key) for key in (*way, target))
+            raise Refusal(f"Stopped: one message has led through {MAX_HOPS} sessions already ({shown}).", "error")
+        if await self.is_spent(before.id):
+            raise Refusal(f"Stopped: one message has led to {self._most_jobs()} others already.", "error")
+        guest = before.guest or (row is not None and row.body.guest)
+        return Trace(before.id, before.hops + 1, way[-MAX_HOPS:], guest)
+
+    async def is_spent(self, trace_id: str) -> bool:
+        """Whether one message has led to as many others as it may. Then the conversations it led to end, too."""
+        most = self._most_jobs()
+        spent = len(await self._runtime.ledger.jobs(trace=trace_id, limit=most)) >= most
+        if spent and trace_id not in self._told:
+            if len(self._told) >= MOST_TOLD:
+                self._told.clear()
+            self._told.add(trace_id)
+            log.warning("the message %s has led to %d others; no more are sent", trace_id, most)
+        return spent
+
+    def _most_jobs(self) -> int:
+        return max(MOST_JOBS, self._runtime.config.current.agents.defaults.subagents.max_children_per_agent or 0)
+
+
+def provenance(source_key: str, channel: str, tool: str) -> dict[str, Any]:
+    """Marks a message that another session wrote, for transcripts and clients."""
+    known = {"sourceChannel": channel} if channel else {}
+    return {"kind": "inter_session", "sourceSessionKey": source_key, **known, "sourceTool": tool}
+
+
+# Jobs
+
+
+class Jobs:
+    """Carries jobs on, each in a task of its own, and goes on with those that an earlier process left."""
+
+    def __init__(self, ledger: Ledger, clock: Clock, claims: Claims) -> None:
+        self._claims = claims
+        self._ledger = ledger
+        self._clock = clock
+        self._kinds: dict[str, CarryOn] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+
+    def add_kind(self, kind: str, carry_on: CarryOn) -> None:
+        self._kinds[kind] = carry_on
+
+    async def resume(self) -> int:
+        """Goes on with the jobs that an earlier process left. Returns their number."""
+        left = await self._ledger.jobs(ended=False)
+        if not self._claims.alone:
+            # A job that has just been stored is about to be started by the node that stored it.
+            before = self._clock.now_ms() - NEW_MS
+            left = [job for job in left if job.created_at < before]
+        for job in left:
+            self.start(job, left=True)
+        return len(left)
+
+    def start(self, job: JobRow, *, left: bool = False) -> None:
+        """Carries the job on. It must be in the ledger. ``left``: another process may have carried it before."""
+        if self._closed or job.id in self._tasks or job.kind not in self._kinds:
+            return
+        task = asyncio.create_task(self._carry_on(job, left), name=f"job {job.kind}")
+        self._tasks[job.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(job.id, None))
+
+    async def save(self, job: JobRow) -> None:
+        """Stores where the job is. A full disk is waited out."""
+        faults.point(f"job.{job.kind}.before")
+        await until_written(lambda: self._ledger.job_put(job), self._clock.sleep)
+        faults.point(f"job.{job.kind}.after")
+
+    async def end(self, job: JobRow) -> None:
+        job.ended_at = self._clock.now_ms()
+        await self.save(job)
+
+    async def close(self) -> None:
+        """Stops carrying the jobs on. The next start goes on with them."""
+        self._closed = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _carry_on(self, job: JobRow, left: bool) -> None:
+        if self._claims.alone:
+            await self._lead(job)
+            return
+        # Every node looks at the jobs that are left, and one of them carries each on.
+        name = f"job:{job.id}"
+        if (await self._claims.claim(name)).mine:
+            try:
+                now = await self._ledger.job(job.id) if left else job
+                if now is not None and now.ended_at is None:
+                    await self._lead(now)
+            finally:
+                with contextlib.suppress(OSError, Fenced):
+                    await self._claims.release(name)
+
+    async def _lead(self, job: JobRow) -> None:
+        for pause_s in (*PAUSES_S, None):
+            try:
+                await self._kinds[job.kind](job)
+                if job.ended_at is None:
+                    await self.end(job)
+                return
+            except Exception as problem:
+                log.exception("job %s (%s) failed", job.id, job.kind)
+                if pause_s is None:
+                    job.state["problem"] = f"{type(problem).__name__}: {problem}"
+                    await self.end(job)
+                    return
+            await self._clock.sleep(pause_s)

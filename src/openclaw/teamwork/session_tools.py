@@ -1,25 +1,52 @@
-"""The tools that look at sessions: ``sessions_list``, ``sessions_history``, ``session_status`` and ``agents_list``."""
+"""The tools that look at sessions: ``sessions_list``, ``sessions_history``, ``session_status`` and ``agents_list``.
+
+``ALLOWED`` says who may see and use which session. It is one table for every tool and command that names a session of
+its own accord. A session is looked up by key, alias, session id or label first. Only then is it compared with the
+rules, so that no spelling of a name gets around them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from openclaw.agent.runtime import Runtime
-from openclaw.config.agents import agent_config, agent_ids, main_key
+from openclaw.config.agents import (
+    agent_config,
+    agent_ids,
+    default_agent_id,
+    main_key,
+    main_session_key,
+    sandbox_config,
+    wants_sandbox,
+)
 from openclaw.config.schema import Config
 from openclaw.messages import ToolSpec
-from openclaw.models.base import ModelError
+from openclaw.models.base import Model, ModelError
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import SessionRef, channel_of, kind_of
-from openclaw.storage.base import Entry, SessionRow, TranscriptRef
+from openclaw.sessions.keys import (
+    INTERNAL_KINDS,
+    LONGEST_KEY,
+    RESERVED_KEYS,
+    SessionRef,
+    agent_of,
+    canonical_key,
+    channel_of,
+    is_subagent,
+    key_problem,
+    kind_of,
+    rest_of,
+    shown_key,
+)
+from openclaw.sessions.reset import transcript_ref
+from openclaw.storage.base import Entry, SessionRow, SessionStore
 from openclaw.storage.session_query import SessionQuery, in_pages
-from openclaw.teamwork.visibility import Refusal, Requester, Visibility, ref_of
-from openclaw.tools.arguments import required_text
-from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, required_text, text_result
 
 MOST_ROWS = 200
 MOST_MESSAGES_PER_ROW = 20
@@ -65,12 +92,12 @@ class SessionViews(msgspec.Struct, frozen=True):
     status_card: StatusCard
 
     def visibility(self, context: ToolContext) -> Visibility:
-        requester = Requester(context.agent_id, context.session_key)
+        requester = SessionRef(context.agent_id, context.session_key)
         return Visibility(self.runtime.config.current, self.runtime.sessions, requester)
 
     async def messages(self, row: SessionRow, limit: int, *, tools: bool = False) -> list[dict[str, Any]]:
         """The last messages of a session, without results of tools unless they are wanted."""
-        ref = TranscriptRef(agent_id=row.agent_id, session_id=row.entry["sessionId"], file=row.entry.get("sessionFile"))
+        ref = transcript_ref(row.agent_id, row.entry)
         said: list[dict[str, Any]] = []
         # Many calls at once have many results, so the first look may not reach far enough.
         for most in (limit,) if tools else (limit * 4 + 20, FARTHEST):
@@ -171,7 +198,7 @@ class SessionsListTool:
         model, window = _model_of(row, runtime)
         view |= {"model": model, "contextTokens": entry.get("contextTokens") or window}
         view.setdefault("totalTokens", 0)
-        ref = TranscriptRef(agent_id=row.agent_id, session_id=entry["sessionId"], file=entry.get("sessionFile"))
+        ref = transcript_ref(row.agent_id, row.entry)
         view["transcriptPath"] = await runtime.transcripts.locate(ref) or runtime.transcripts.default_path(ref)
         return view
 
@@ -309,7 +336,7 @@ class SessionStatusTool:
         changed = False
         if isinstance(wanted := arguments.get("model"), str):
             changed = await self._set_model(row, wanted.strip())
-        card = await self._views.status_card(ref_of(row))
+        card = await self._views.status_card(SessionRef(row.agent_id, row.key))
         shown = visibility.shown(row.key)
         return text_result(card, {"ok": True, "sessionKey": shown, "changedModel": changed, "statusText": card})
 
@@ -324,17 +351,12 @@ class SessionStatusTool:
 
     async def _set_model(self, row: SessionRow, wanted: str) -> bool:
         runtime = self._views.runtime
-        config = runtime.config.current
         fields: dict[str, Any] = {"modelOverride": None, "providerOverride": None, "authProfileOverride": None}
         if wanted and wanted.lower() != "default":
             try:
-                model = runtime.catalogue().resolve(wanted)
-                runtime.catalogue().check_choice(model, row.agent_id)
-            except ModelError as unknown:
-                raise ToolError(str(unknown)) from None
-            offered = config.agents.defaults.models
-            if offered and model.ref not in {runtime.catalogue().resolve(name).ref for name in offered}:
-                raise ToolError(f"Model {model.ref} is not on the list agents.defaults.models.")
+                model = offered_model(runtime, row.agent_id, wanted)
+            except ModelError as refusal:
+                raise ToolError(str(refusal)) from None
             fields |= {"modelOverride": model.id, "providerOverride": model.provider}
 
         def change(entry: SessionEntry | None) -> SessionEntry | None:
@@ -347,6 +369,20 @@ class SessionStatusTool:
         before = row.entry.get("modelOverride"), row.entry.get("providerOverride")
         after = await runtime.sessions.update(row.agent_id, row.key, change)
         return after is not None and before != (after.get("modelOverride"), after.get("providerOverride"))
+
+
+def offered_model(runtime: Runtime, agent_id: str, wanted: str) -> Model:
+    """The model that an agent means, if it may choose it. Raises ``ModelError``, whose text is for the agent."""
+    catalogue = runtime.catalogue()
+    model = catalogue.resolve(wanted)
+    catalogue.check_choice(model, agent_id)
+    offered: set[str] = set()
+    for name in runtime.config.current.agents.defaults.models:
+        with contextlib.suppress(ModelError):  # The list may name a model that is gone.
+            offered.add(catalogue.resolve(name).ref)
+    if runtime.config.current.agents.defaults.models and model.ref not in offered:
+        raise ModelError(f"Model {model.ref} is not on the list agents.defaults.models.")
+    return model
 
 
 class AgentsListTool:
@@ -378,3 +414,170 @@ def spawnable(config: Config, agent_id: str) -> set[str]:
     agent = agent_config(config, agent_id)
     listed = {entry.strip() for entry in (agent.subagents.allow_agents if agent else [])}
     return {agent_id, *("*" if entry == "*" else normalize_agent_id(entry) for entry in listed if entry)}
+
+
+# Who may see which session
+
+Action: TypeAlias = Literal["list", "history", "send", "status"]
+Relation: TypeAlias = Literal["self", "child", "same agent", "other agent"]
+
+_ANYTHING: frozenset[Relation] = frozenset({"self", "child", "same agent", "other agent"})
+_OWN: frozenset[Relation] = frozenset({"self", "child"})
+_SPAWNED: frozenset[Relation] = frozenset({"child"})
+
+ALLOWED: dict[Literal["open", "sub-agent", "sandboxed"], dict[Action, frozenset[Relation]]] = {
+    # Other agents also need tools.agentToAgent, for all actions.
+    "open": {"list": _ANYTHING, "history": _ANYTHING, "send": _ANYTHING, "status": _ANYTHING},
+    # A worker knows its task. It neither reads its siblings nor gives orders to whoever it works for.
+    "sub-agent": {"list": _OWN, "history": _OWN, "send": _SPAWNED, "status": _OWN},
+    "sandboxed": {"list": _SPAWNED, "history": _SPAWNED, "send": _SPAWNED, "status": _OWN},
+}
+"""What a session may do with others, by its own kind. ``same agent`` includes parents and siblings."""
+
+_REACHES: dict[str, frozenset[Relation]] = {
+    "self": frozenset({"self"}),
+    "tree": _OWN,
+    "agent": frozenset({"self", "child", "same agent"}),
+    "all": _ANYTHING,
+}
+"""How far ``tools.sessions.visibility`` lets a session see."""
+_WORDS: dict[Action, str] = {"list": "listing", "history": "history", "send": "messaging", "status": "status"}
+
+
+class Refusal(Exception):
+    """A session cannot be used. The text is for the model."""
+
+    def __init__(self, text: str, status: Literal["error", "forbidden"] = "forbidden") -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Visibility:
+    """Finds sessions for a requester and checks what it may do with them."""
+
+    def __init__(self, config: Config, sessions: SessionStore, requester: SessionRef) -> None:
+        self._config = config
+        self._sessions = sessions
+        self._requester = requester
+        sandbox = sandbox_config(config, requester.agent_id)
+        hidden = sandbox.session_tools_visibility == "spawned"
+        if hidden and wants_sandbox(config, requester.agent_id, requester.key):
+            self._rules = ALLOWED["sandboxed"]
+        else:
+            self._rules = ALLOWED["sub-agent" if is_subagent(requester.key) else "open"]
+        # In a group everybody could have the agent read the owner's conversations.
+        group = kind_of(requester.key) == "group"
+        self._reach = _REACHES[config.tools.sessions.visibility or ("tree" if group else "all")]
+
+    def allows(self, row: SessionRow, action: Action) -> bool:
+        return self._refusal(row, action) is None
+
+    def check(self, row: SessionRow, action: Action, name: str) -> None:
+        """Raises ``Refusal``. ``name`` is the session as the requester wrote it."""
+        if (problem := self._refusal(row, action)) is not None:
+            raise Refusal(problem.format(name=name))
+
+    def relation(self, row: SessionRow) -> Relation:
+        if row.key == self._requester.key:
+            return "self"
+        if row.entry.get("spawnedBy") == self._requester.key:
+            return "child"
+        return "same agent" if row.agent_id == self._requester.agent_id else "other agent"
+
+    def _refusal(self, row: SessionRow, action: Action) -> str | None:
+        relation = self.relation(row)
+        if relation not in self._reach:
+            return "Session not visible: tools.sessions.visibility keeps {name} out of reach"
+        if relation not in self._rules[action]:
+            kind = "sandboxed agent" if self._rules is ALLOWED["sandboxed"] else "sub-agent"
+            return f"Session not visible from this {kind} session: {{name}}"
+        return _between_agents(self._config, self._requester.agent_id, row.agent_id, action)
+
+    async def find(self, name: str, *, label: str = "", agent_id: str = "") -> SessionRow:
+        """The session that a key, an alias, a session id or a label means. Raises ``Refusal`` if there is none."""
+        if label:
+            return await self._by_label(label, agent_id)
+        text = name.strip()
+        found = await self._by_key(text) or await self._sessions.find_session_id(text)
+        if found is None or found.key == "unknown" or (found.key == "global" and not self._global):
+            raise Refusal(f"No session found: {text}", "error")
+        return found
+
+    def main_of_agent(self, name: str) -> SessionRow | None:
+        """The main session of a configured agent, as a row without an entry. None for every other name.
+
+        An agent that nobody has written to yet has no session, but it can be written to.
+        """
+        if self._global or not name:
+            return None
+        key = canonical_key(name, default_agent=self._requester.agent_id, main_key=main_key(self._config))
+        agent_id = agent_of(key)
+        mains = {main_session_key(self._config, known) for known in agent_ids(self._config)}
+        return SessionRow(agent_id, key, SessionEntry(sessionId="")) if key in mains else None
+
+    @property
+    def _global(self) -> bool:
+        return self._config.session.scope == "global"
+
+    async def _by_key(self, text: str) -> SessionRow | None:
+        if not text or len(text) > LONGEST_KEY or key_problem(text):
+            return None
+        if text.lower() in RESERVED_KEYS and not (self._global and text.lower() == "global"):
+            return None
+        canonical = canonical_key(
+            text,
+            default_agent=self._requester.agent_id,
+            main_key=main_key(self._config),
+            scope=self._config.session.scope,
+        )
+        agent_id = agent_of(canonical, default_agent=default_agent_id(self._config))
+        entry = await self._sessions.get(agent_id, canonical)
+        return None if entry is None else SessionRow(agent_id, canonical, entry)
+
+    async def _by_label(self, label: str, agent_id: str) -> SessionRow:
+        wanted = normalize_agent_id(agent_id) if agent_id else None
+        if wanted is None and self._rules is ALLOWED["open"]:
+            wanted = self._requester.agent_id
+        rows = (await self._sessions.select(SessionQuery(agent_id=wanted, label=label))).rows
+        if wanted is not None and wanted != self._requester.agent_id:
+            problem = _between_agents(self._config, self._requester.agent_id, wanted, "send")
+            if problem is not None:
+                raise Refusal(problem)
+        if not rows:
+            raise Refusal(f"No session found with label: {label}", "error")
+        if len(rows) > 1:
+            keys = ", ".join(shown_key(row.key) for row in rows[:10])
+            raise Refusal(f"Multiple sessions found with label: {label} ({keys})", "error")
+        return rows[0]
+
+    def shown(self, key: str) -> str:
+        """The key as the requester knows it: its own main chat is ``main``, and its own jobs are ``cron:<id>``."""
+        own = self._requester.agent_id
+        if key == main_session_key(self._config, own):
+            return "main"
+        if agent_of(key, default_agent=own) == own and kind_of(key) in INTERNAL_KINDS:
+            return rest_of(key)
+        return shown_key(key)
+
+
+def _between_agents(config: Config, one: str, other: str, action: Action) -> str | None:
+    """Why one agent may not do this with a session of the other. None: it may."""
+    if one == other:
+        return None
+    rules, word = config.tools.agent_to_agent, _WORDS[action]
+    if not rules.enabled:
+        return f"Agent-to-agent {word} is disabled. Set tools.agentToAgent.enabled=true to allow it between agents."
+    if rules.allow and not all(_is_listed(agent, rules.allow) for agent in (one, other)):
+        return f"Agent-to-agent {word} denied by tools.agentToAgent.allow."
+    return None
+
+
+def _is_listed(agent_id: str, patterns: Sequence[str]) -> bool:
+    """Plain entries are compared exactly. In others ``*`` stands for any characters, and case does not count."""
+    for pattern in patterns:
+        if "*" not in pattern:
+            if pattern.strip() == agent_id:
+                return True
+        elif re.fullmatch(".*".join(map(re.escape, pattern.strip().split("*"))), agent_id, re.IGNORECASE | re.DOTALL):
+            return True
+    return False

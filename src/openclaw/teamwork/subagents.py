@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 import msgspec
 
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.report import session_totals
+from openclaw.agent.spend.spend import session_totals
 from openclaw.config.agents import agent_config, main_session_key
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ModelChoice
@@ -24,21 +23,20 @@ from openclaw.inbound.incoming import SessionGone
 from openclaw.messages import ToolSpec
 from openclaw.models.base import ModelError
 from openclaw.models.thinking import parse_level
-from openclaw.outbound.preview import last_messages, preview_role, preview_text
+from openclaw.outbound.reply import money, token_count
 from openclaw.outbound.reply_files import said_in
 from openclaw.outbound.silence import ANNOUNCE_SKIP
-from openclaw.outbound.usage_text import money, token_count
+from openclaw.outbound.visible import last_messages, preview_role, preview_text
 from openclaw.paths import normalize_agent_id
+from openclaw.runs.dispatcher import Dispatcher
+from openclaw.runs.session_change import StillActive, delete_session
 from openclaw.sessions.keys import SessionRef, channel_of, is_subagent, shown_key
 from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.base import AbortReason, JobRow, MessageBody, SessionRow, Trace, step_id
-from openclaw.teamwork.jobs import Jobs
-from openclaw.teamwork.send import BetweenSessions, Outcome, Say, provenance
-from openclaw.teamwork.session_tools import SessionViews, answer, refused, spawnable
-from openclaw.teamwork.visibility import Refusal
+from openclaw.teamwork.send import BetweenSessions, Jobs, Outcome, Say, provenance
+from openclaw.teamwork.session_tools import Refusal, SessionViews, answer, offered_model, refused, spawnable
 from openclaw.text import age, shortened
-from openclaw.tools.arguments import required_text
-from openclaw.tools.base import ToolContext, ToolResult
+from openclaw.tools.base import ToolContext, ToolResult, required_text
 
 log = logging.getLogger("openclaw.teamwork.subagents")
 
@@ -50,12 +48,10 @@ LONGEST_LABEL = 64
 LONGEST_RESULT = 20_000
 _LEVELS = "off, minimal, low, medium, high"
 Status = Literal["running", "success", "error", "timeout", "stopped"]
-Delete = Callable[[SessionRef], Awaitable[Any]]
-Stop = Callable[[str, AbortReason], Awaitable[list[str]]]
 
 
 class SpawnState(msgspec.Struct, kw_only=True, rename="camel"):
-    """Where such a job is."""
+    """The state of one ``sessions_spawn`` job."""
 
     agent_id: str
     child: str
@@ -204,14 +200,9 @@ def _model(runtime: Runtime, agent_id: str, wanted: str) -> tuple[str, dict[str,
     config = runtime.config.current
     if wanted:
         try:
-            model = runtime.catalogue().resolve(wanted)
-            runtime.catalogue().check_choice(model, agent_id)
-        except ModelError as unknown:
-            raise Refusal(str(unknown), "error") from None
-        offered = config.agents.defaults.models
-        if offered and model.ref not in _refs(runtime, list(offered)):
-            raise Refusal(f"Model {model.ref} is not on the list agents.defaults.models.", "error")
-        return model.ref, {"modelApplied": True}
+            return offered_model(runtime, agent_id, wanted).ref, {"modelApplied": True}
+        except ModelError as refusal:
+            raise Refusal(str(refusal), "error") from None
     agent = agent_config(config, agent_id)
     for setting in (agent.subagents.model if agent else None, config.agents.defaults.subagents.model):
         name = setting.primary if isinstance(setting, ModelChoice) else setting
@@ -222,16 +213,6 @@ def _model(runtime: Runtime, agent_id: str, wanted: str) -> tuple[str, dict[str,
         except ModelError as unknown:
             return "", {"warning": f"The configured model of sub-agents is not used: {unknown}"}
     return "", {}
-
-
-def _refs(runtime: Runtime, names: list[str]) -> set[str]:
-    found: set[str] = set()
-    for name in names:
-        try:
-            found.add(runtime.catalogue().resolve(name).ref)
-        except ModelError:
-            continue
-    return found
 
 
 def _thinking(config: Config, agent_id: str, wanted: str) -> str:
@@ -259,17 +240,14 @@ class Subagents:
         runtime: Runtime,
         between: BetweenSessions,
         jobs: Jobs,
-        *,
+        dispatcher: Dispatcher,
         say: Say,
-        delete: Delete,
-        stop: Stop,
     ) -> None:
         self._runtime = runtime
         self._between = between
         self._jobs = jobs
+        self._dispatcher = dispatcher
         self._say = say
-        self._delete = delete
-        self._stop = stop
         self._living: dict[str, dict[str, JobRow]] = {}
         """The sub-agents that have not ended, by the key of the session that asked for them, then by job."""
         jobs.add_kind(KIND, self.carry_on)
@@ -314,9 +292,9 @@ class Subagents:
         return len(living)
 
     async def stop_one(self, job: JobRow) -> bool:
-        return bool(await self._stop(state_of(job).child, AbortReason.STOP))
+        return bool(await self._dispatcher.abort(state_of(job).child, reason=AbortReason.STOP))
 
-    # The way of one
+    # One sub-agent
 
     async def carry_on(self, job: JobRow) -> None:
         self._remember(job)
@@ -343,11 +321,10 @@ class Subagents:
             await self._save(job, state)
         if not state.delivered and not state.silent and state.status != "stopped":
             await self._deliver(job, state)
-        if state.cleanup == "delete":
-            await self._remove(state)
-            state.archived = True
         minutes = self._runtime.config.current.agents.defaults.subagents.archive_after_minutes
         state.archive_at = job.created_at + minutes * 60_000 if minutes > 0 else 0
+        if state.cleanup == "delete":
+            state.archived, state.archive_at = await self._remove(state), job.created_at
         await self._save(job, state)
 
     async def _begin_work(self, job: JobRow, state: SpawnState) -> None:
@@ -375,7 +352,7 @@ class Subagents:
     @staticmethod
     def _note_end(state: SpawnState, outcome: Outcome) -> None:
         """Takes the status from how the run really ended, never from what was said."""
-        state.status = {"ok": "success", "stopped": "stopped", "timeout": "timeout", "error": "error"}[outcome.status]  # type: ignore[assignment]
+        state.status = "success" if outcome.status == "ok" else outcome.status
         state.error = outcome.error
         row = outcome.row
         if row is not None and row.ended_at is not None:
@@ -468,13 +445,17 @@ class Subagents:
         for job in await self._runtime.ledger.jobs(kind=KIND, ended=True):
             state = state_of(job)
             if not state.archived and state.archive_at and state.archive_at <= now:
-                await self._remove(state)
-                state.archived = True
+                state.archived = await self._remove(state)
                 await self._save(job, state)
 
-    async def _remove(self, state: SpawnState) -> None:
+    async def _remove(self, state: SpawnState) -> bool:
+        """Deletes the session. False: one of its runs does not end, and the next sweep tries again."""
         if state.child_ref.key != main_session_key(self._runtime.config.current, state.agent_id):
-            await self._delete(state.child_ref)
+            try:
+                await delete_session(self._runtime, self._dispatcher, state.child_ref)
+            except StillActive:
+                return False
+        return True
 
     def _remember(self, job: JobRow) -> None:
         if state_of(job).status == "running":
@@ -492,6 +473,7 @@ class Subagents:
 
 
 def _runtime_text(ms: int) -> str:
+    """``450ms``, ``41s``, ``75m03s``. Unlike ``short_duration`` it has no hours. An unknown time is ``n/a``."""
     if ms <= 0:
         return "n/a"
     if ms < 1000:
@@ -515,6 +497,8 @@ def _role(state: SpawnState, channel: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
+# The command /subagents
+
 USAGE = "⚙️ Usage: /subagents list | log <which> [n] | info <which> | send <which> <text> | stop <which|all>"
 WAIT_S = 30.0
 SHORTEST_ID = 4
@@ -529,7 +513,7 @@ class SubagentsCommand:
         self._subagents = subagents
         self._between = between
 
-    async def answer(self, session: SessionRef, args: str, message_id: str) -> str:
+    async def answer(self, session: SessionRef, args: str, message_id: str, guest: bool) -> str:
         words = args.split(None, 2)
         verb = words[0].lower() if words else "list"
         jobs = await self._subagents.of(session.key)
@@ -552,7 +536,7 @@ class SubagentsCommand:
                 stopped = await self._subagents.stop_one(job)
                 return f"⚙️ {state.name} was stopped." if stopped else f"{state.name} is not at work."
             case _:
-                return await self._send(session, job, state, rest, message_id)
+                return await self._send(session, job, state, rest, message_id, guest)
 
     def _list(self, jobs: list[JobRow]) -> str:
         if not jobs:
@@ -592,14 +576,18 @@ class SubagentsCommand:
         ]
         return "\n".join([f"🧩 {state.name}", *lines]) if lines else f"{state.name} has said nothing yet."
 
-    async def _send(self, session: SessionRef, job: JobRow, state: SpawnState, text: str, message_id: str) -> str:
+    async def _send(
+        self, session: SessionRef, job: JobRow, state: SpawnState, text: str, message_id: str, guest: bool
+    ) -> str:
         if not text.strip():
             return USAGE
         entry = await self._runtime.sessions.get(session.agent_id, session.key)
         told = provenance(session.key, channel_of(entry, session.key), "subagents")
         run_id = step_id(job.id, f"send {message_id}")
+        # A guest speaks here with a guest's rights, also to a sub-agent of the owner.
+        body = MessageBody(provenance=told, guest=guest, trace=state.trace)
         try:
-            await self._between.hand_in(state.child_ref, text, run_id, MessageBody(provenance=told), source="subagent")
+            await self._between.hand_in(state.child_ref, text, run_id, body, source="subagent")
         except Refusal as refusal:
             return f"⚙️ {refusal}"
         except LookupError:

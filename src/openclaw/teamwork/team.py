@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from openclaw.agent.runtime import Runtime
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pipeline import Pipeline
 from openclaw.runs.dispatcher import Dispatcher
-from openclaw.runs.session_change import StillActive, delete_session
-from openclaw.sessions.keys import SessionRef
-from openclaw.storage.base import AbortReason
-from openclaw.teamwork.jobs import Jobs
-from openclaw.teamwork.send import BetweenSessions, Conversations, SessionsSendTool
+from openclaw.teamwork.send import BetweenSessions, Conversations, Jobs, SessionsSendTool
 from openclaw.teamwork.session_tools import (
     AgentsListTool,
     SessionsHistoryTool,
@@ -31,15 +26,10 @@ class Team:
     def __init__(
         self, runtime: Runtime, dispatcher: Dispatcher, pipeline: Pipeline, notices: Notices, views: SessionViews
     ) -> None:
-        self._runtime = runtime
-        self._dispatcher = dispatcher
-        self._notices = notices
         self.jobs = Jobs(runtime.ledger, runtime.clock, runtime.claims)
         between = BetweenSessions(runtime, pipeline, dispatcher)
-        conversations = Conversations(runtime, between, self.jobs, self._say)
-        self.subagents = Subagents(
-            runtime, between, self.jobs, say=self._say, delete=self._delete, stop=self._stop_session
-        )
+        conversations = Conversations(runtime, between, self.jobs, notices.speak)
+        self.subagents = Subagents(runtime, between, self.jobs, dispatcher, notices.speak)
         self.command = SubagentsCommand(runtime, self.subagents, between)
         self._tools: list[Tool] = [
             SessionsListTool(views),
@@ -64,15 +54,3 @@ class Team:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
         await self.jobs.close()
-
-    async def _say(self, session: SessionRef, run_id: str, text: str, route: dict[str, Any]) -> None:
-        await self._notices.speak(session, run_id, text, route)
-
-    async def _delete(self, session: SessionRef) -> None:
-        try:
-            await delete_session(self._runtime, self._dispatcher, session)
-        except StillActive:
-            pass  # The next sweep tries again.
-
-    async def _stop_session(self, key: str, reason: AbortReason) -> list[str]:
-        return await self._dispatcher.abort(key, reason=reason)

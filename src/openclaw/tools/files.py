@@ -13,12 +13,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from openclaw.file_types import sniff_image
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
 from openclaw.opener import FileMissing, PathOpener
-from openclaw.pictures import MAX_SOURCE_BYTES, ImageProblem, fit_image
-from openclaw.tools.arguments import required_text
-from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
+from openclaw.pictures import MAX_SOURCE_BYTES, ImageProblem, fit_image, sniff_image
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, required_text, text_result
 
 MAX_PAGE_LINES = 2000
 MAX_PAGE_BYTES = 50 * 1024
@@ -102,7 +100,7 @@ class ReadTool:
             if b"\0" in head:
                 raise ToolError(f"{path} is a binary file; look at it with exec, e.g. file or xxd | head")
             page = read_page(file, offset, limit, stop)
-        return _text(page, path, limit)
+        return _text(page, path)
 
 
 def read_page(file: BinaryIO, offset: int, limit: int | None, stop: threading.Event | None = None) -> FilePage:
@@ -155,7 +153,7 @@ def read_page(file: BinaryIO, offset: int, limit: int | None, stop: threading.Ev
     return page
 
 
-def _text(page: FilePage, path: str, limit: int | None) -> ToolResult:
+def _text(page: FilePage, path: str) -> ToolResult:
     text = b"\n".join(page.lines).decode("utf-8", "replace")
     following = page.last + 1
     if page.oversized:

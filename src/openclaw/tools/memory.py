@@ -11,12 +11,10 @@ from typing import Any
 import msgspec
 
 from openclaw.config.schema.agents import MemorySearch
-from openclaw.memory.index import CURATED, Hit, folded, memory_root, shown_name, words
-from openclaw.memory.search import AgentMemory, MemoryResults
+from openclaw.memory.index import CURATED, AgentMemory, Hit, MemoryResults, folded, memory_root, shown_name, words
 from openclaw.messages import ToolSpec
 from openclaw.opener import FileMissing, PathOpener
-from openclaw.tools.arguments import required_text
-from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, text_result
+from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, json_result, required_text
 from openclaw.tools.files import read_page
 
 MOST_RESULTS = 50
@@ -40,11 +38,6 @@ def memory_tools(
     sessions = transcripts if "sessions" in (settings.sources or ()) else None
     search = MemorySearchTool(notes, settings, citations, sessions)
     return [search, MemoryGetTool(workspace, settings.extra_paths)]
-
-
-def is_private(session_key: str) -> bool:
-    """Whether the session may see the curated memory. Groups and sub-agents that read foreign pages may not."""
-    return not any(part in session_key for part in (":group:", ":channel:", ":subagent:"))
 
 
 class MemorySearchTool:
@@ -80,7 +73,7 @@ class MemorySearchTool:
         limit = min(int(arguments.get("maxResults") or self._query.max_results), MOST_RESULTS)
         least = arguments.get("minScore")
         least = self._query.min_score if least is None else float(least)
-        private = is_private(context.session_key)
+        private = context.private
         try:
             # The index holds all notes. A group gets other notes in place of the curated ones.
             found = await self._notes.search(query, limit if private else MOST_RESULTS, least, context.pay)
@@ -89,10 +82,10 @@ class MemorySearchTool:
             if private and self._transcripts is not None and limit > len(hits):
                 said = await self._transcripts(query, limit - len(hits))
         except (OSError, sqlite3.Error) as error:
-            return _answer({"results": [], "disabled": True, "error": str(error)})
+            return json_result({"results": [], "disabled": True, "error": str(error)})
         cite = self._citations == "on" or (self._citations == "auto" and private)
         results = [*(result_of(hit, query, cite) for hit in hits), *(_said_result(found, cite) for found in said)]
-        return _answer({"results": results, **facts_of(found), "citations": self._citations})
+        return json_result({"results": results, **facts_of(found), "citations": self._citations})
 
 
 def facts_of(found: MemoryResults) -> dict[str, Any]:
@@ -125,9 +118,8 @@ class MemoryGetTool:
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         path = required_text(arguments, "path")
         first, count = arguments.get("from") or 1, arguments.get("lines")
-        private = is_private(context.session_key)
-        name, text = await asyncio.to_thread(self._read, path, first, count, private)
-        return _answer({"path": name, "text": text})
+        name, text = await asyncio.to_thread(self._read, path, first, count, context.private)
+        return json_result({"path": name, "text": text})
 
     def _read(self, path: str, first: int, count: int | None, private: bool) -> tuple[str, str]:
         resolved = Path(PathOpener(self._workspace, confine=True).resolve(path))
@@ -172,7 +164,3 @@ def snippet_of(text: str, query: str) -> str:
     places = [place for place in (plain.find(word) for word in words(query) if len(word) > 2) if place >= 0]
     start = max(0, min(min(places, default=0) - SNIPPET_CHARS // 4, len(text) - SNIPPET_CHARS))
     return text[start : start + SNIPPET_CHARS]
-
-
-def _answer(payload: dict[str, Any]) -> ToolResult:
-    return text_result(msgspec.json.format(msgspec.json.encode(payload), indent=2).decode(), payload)

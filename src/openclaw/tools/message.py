@@ -16,8 +16,8 @@ import msgspec
 
 from openclaw.config.schema.tools import MessageTool
 from openclaw.messages import ToolSpec
-from openclaw.opener import PathOpener, PathRefused
-from openclaw.tools.base import ToolContext, ToolResult, text_result
+from openclaw.opener import PathRefused
+from openclaw.tools.base import ToolContext, ToolResult, json_result
 
 Action: TypeAlias = Literal["send", "reply", "react", "edit", "delete", "pin", "unpin"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
@@ -164,8 +164,7 @@ class MessagingTool:
         except (MessageRefused, PathRefused) as refusal:
             status = refusal.status if isinstance(refusal, MessageRefused) else "error"
             told = {"status": status, "error": str(refusal)}
-        details = {**shown, **told}
-        return text_result(msgspec.json.format(msgspec.json.encode(details), indent=2).decode(), details)
+        return json_result({**shown, **told})
 
 
 def read_order(arguments: dict[str, Any]) -> Order:
@@ -222,11 +221,6 @@ def _named(arguments: dict[str, Any]) -> Iterator[str]:
                 yield one.strip()
 
 
-def opener_for(context: ToolContext) -> PathOpener:
-    """Files are opened where the agent's file tools open them, or narrower."""
-    return context.sandbox.opener if context.sandbox else PathOpener(context.workspace, confine=True)
-
-
 def _attachment(arguments: dict[str, Any], context: ToolContext) -> Attachment | None:
     """The file that the call holds, or names by its path."""
     name, mime = arguments.get("filename") or None, str(arguments.get("contentType") or "")
@@ -236,7 +230,7 @@ def _attachment(arguments: dict[str, Any], context: ToolContext) -> Attachment |
         except (binascii.Error, ValueError):
             raise MessageRefused("buffer is not base64") from None
     elif path := arguments.get("path") or arguments.get("filePath"):
-        with opener_for(context).open_read(str(path)) as file:
+        with context.opener.open_read(str(path)) as file:
             data = file.read(MOST_FILE_BYTES + 1)
         name = name or str(path).rstrip("/").rpartition("/")[2]
     else:

@@ -15,12 +15,10 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from openclaw.file_types import sniff_image
-from openclaw.messages import TextBlock, ToolSpec, UserBlock
-from openclaw.opener import PathOpener
-from openclaw.pictures import ImageProblem, fit_image, off_loop
+from openclaw.messages import ToolSpec, UserBlock
+from openclaw.pictures import ImageProblem, fit_image, off_loop, sniff_image
 from openclaw.text import clipped, shortened
-from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, indented, text_result
 
 SYSTEM_RUN = "system.run"
 DENIED = "SYSTEM_RUN_DENIED"
@@ -122,6 +120,7 @@ SENSORS: dict[str, str] = {
     "location_get": "location.get",
 }
 """The actions that are one command of the node. Their parameters go to the node as they are."""
+_ACTIONS = ("status", "describe", "notify", "run", *SENSORS)
 _PASSED = (
     *("facing", "maxWidth", "quality", "delayMs", "deviceId", "durationMs", "fps", "screenIndex", "includeAudio"),
     *("maxAgeMs", "desiredAccuracy"),
@@ -147,7 +146,7 @@ class NodesTool:
             "type": "object",
             "required": ["action"],
             "properties": {
-                "action": {"type": "string", "enum": ["status", "describe", "notify", "run", *SENSORS]},
+                "action": {"type": "string", "enum": [*_ACTIONS]},
                 "node": {"type": "string", "description": "Name or id; may be left out if there is one"},
                 "title": {"type": "string"},
                 "body": {"type": "string"},
@@ -250,7 +249,12 @@ class NodesTool:
         kind = str(payload.get("format") or "bin").lower()
         suffix = kind if kind.isalnum() and len(kind) <= 5 else "bin"
         path = f"nodes/{command.replace('.', '-')}-{uuid.uuid4().hex[:8]}.{suffix}"
-        await asyncio.to_thread(_save, path, data, context)
+
+        def save() -> None:
+            with context.opener.open_write_atomic(path) as file:
+                file.write(data)
+
+        await asyncio.to_thread(save)
         return _told(action, node, {**facts, "path": path, "bytes": len(data)})
 
     async def _ask(self, node: NodeFacts, command: str, params: dict[str, Any], arguments: dict[str, Any]) -> Any:
@@ -266,9 +270,6 @@ class NodesTool:
             raise ToolError(f"node {name}: {clipped(str(failed), 2000)}") from None
 
 
-_ACTIONS = ("status", "describe", "notify", "run", *SENSORS)
-
-
 def _row(node: NodeFacts) -> dict[str, Any]:
     row: dict[str, Any] = {"nodeId": node.node_id, "name": node.name, "connected": node.connected}
     return {**row, "platform": node.platform, "commands": list(node.commands), "caps": list(node.caps)}
@@ -281,8 +282,7 @@ def _line(node: NodeFacts) -> str:
 
 
 def _told(action: str, node: NodeFacts, payload: Any) -> ToolResult:
-    text = clipped(msgspec.json.format(msgspec.json.encode(payload), indent=2).decode(), MOST_CHARS)
-    return ToolResult(content=[TextBlock(text=text)], details={"action": action, "node": node.name})
+    return text_result(clipped(indented(payload), MOST_CHARS), {"action": action, "node": node.name})
 
 
 def _decoded(text: str) -> bytes:
@@ -293,9 +293,3 @@ def _decoded(text: str) -> bytes:
     if len(data) > MOST_MEDIA_BYTES:
         raise ToolError(f"the node sent more than {MOST_MEDIA_BYTES} bytes")
     return data
-
-
-def _save(path: str, data: bytes, context: ToolContext) -> None:
-    opener = context.sandbox.opener if context.sandbox else PathOpener(context.workspace, confine=True)
-    with opener.open_write_atomic(path) as file:
-        file.write(data)

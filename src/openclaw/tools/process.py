@@ -71,6 +71,16 @@ class ProcessSession:
         except ValueError:
             return f"signal {-code}"
 
+    def facts(self) -> dict[str, Any]:
+        """What clients are told of the command."""
+        return {
+            "status": self.status,
+            "sessionId": self.id,
+            "pid": self.pid,
+            "startedAt": self.started_at,
+            "cwd": self.command.cwd,
+        }
+
     def how_it_ended(self) -> str:
         if self.exit_signal:
             return f"signal {self.exit_signal}"
@@ -399,14 +409,7 @@ def failed(text: str) -> ToolResult:
 
 
 def _facts(session: ProcessSession) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "status": session.status,
-        "sessionId": session.id,
-        "pid": session.pid,
-        "startedAt": session.started_at,
-        "cwd": session.command.cwd,
-        "name": _name(session),
-    }
+    facts = {**session.facts(), "name": _name(session)}
     if session.ended.is_set():
         facts["endedAt"] = session.ended_at
         if session.exit_signal is None:

@@ -201,64 +201,51 @@ def spawn(command: ShellCommand) -> Spawned:
     shell = os.environ.get("SHELL", "")
     if not shell or Path(shell).name in ("fish", "nologin", "false") or not os.access(shell, os.X_OK):
         shell = shutil.which("bash") or "/bin/sh"
-    start = _spawn_on_terminal if command.use_pty else _spawn_on_pipes
     if command.inside:
-        return start(Launch(argv=[*command.inside], cwd="/"), command.env)
+        return _start(Launch(argv=[*command.inside], cwd="/"), command)
     by_shell = [shell, "-c", command.text]
     if command.binding is None:
-        return start(Launch(argv=by_shell, cwd=command.cwd), command.env)
+        return _start(Launch(argv=by_shell, cwd=command.cwd), command)
     with held(command.binding, command.cwd, terminal=command.use_pty) as launch:
-        return start(launch if launch.argv else msgspec.structs.replace(launch, argv=by_shell), command.env)
+        return _start(launch if launch.argv else msgspec.structs.replace(launch, argv=by_shell), command)
 
 
-def _spawn_on_pipes(launch: Launch, env: Mapping[str, str]) -> Spawned:
+def _start(launch: Launch, command: ShellCommand) -> Spawned:
+    argv, env = launch.argv, command.env
     with contextlib.ExitStack() as on_error, contextlib.ExitStack() as ours:
-        output_read, output_write = os.pipe()
-        on_error.callback(os.close, output_read)
-        ours.callback(os.close, output_write)
-        input_read, input_write = os.pipe()
-        on_error.callback(os.close, input_write)
-        ours.callback(os.close, input_read)
+        if command.use_pty:
+            output_fd, terminal = pty.openpty()
+            on_error.callback(os.close, output_fd)
+            ours.callback(os.close, terminal)
+            input_fd = os.dup(output_fd)
+            on_error.callback(os.close, input_fd)
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", PTY_ROWS, PTY_COLUMNS, 0, 0))
+            # A session leader that opens a terminal gets it as its controlling terminal. A small sh opens it, because
+            # running Python between fork and exec is not safe in a process with threads.
+            argv = ["/bin/sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(terminal), *argv]
+            env = {"TERM": "xterm-256color", **env}
+            stdin, stdout = terminal, terminal
+        else:
+            output_fd, stdout = os.pipe()
+            on_error.callback(os.close, output_fd)
+            ours.callback(os.close, stdout)
+            stdin, input_fd = os.pipe()
+            on_error.callback(os.close, input_fd)
+            ours.callback(os.close, stdin)
         child = subprocess.Popen(
-            launch.argv,
-            executable=launch.executable,
+            argv,
+            executable=None if command.use_pty else launch.executable,
             pass_fds=launch.keep,
             cwd=launch.cwd,
             env=env,
-            stdin=input_read,
-            stdout=output_write,
-            stderr=output_write,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stdout,
             start_new_session=True,
             umask=command_umask,
         )
         on_error.pop_all()
-        return Spawned(child, output_read, input_write, is_pty=False)
-
-
-def _spawn_on_terminal(launch: Launch, env: Mapping[str, str]) -> Spawned:
-    with contextlib.ExitStack() as on_error, contextlib.ExitStack() as ours:
-        master, terminal = pty.openpty()
-        on_error.callback(os.close, master)
-        ours.callback(os.close, terminal)
-        input_fd = os.dup(master)
-        on_error.callback(os.close, input_fd)
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", PTY_ROWS, PTY_COLUMNS, 0, 0))
-        # A session leader that opens a terminal gets it as its controlling terminal. A small sh opens it, because
-        # running Python between fork and exec is not safe in a process with threads.
-        opener = ["/bin/sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(terminal)]
-        child = subprocess.Popen(
-            [*opener, *launch.argv],
-            pass_fds=launch.keep,
-            cwd=launch.cwd,
-            env={"TERM": "xterm-256color", **env},
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
-            start_new_session=True,
-            umask=command_umask,
-        )
-        on_error.pop_all()
-        return Spawned(child, master, input_fd, is_pty=True)
+        return Spawned(child, output_fd, input_fd, is_pty=command.use_pty)
 
 
 def watch_exit(loop: asyncio.AbstractEventLoop, child: subprocess.Popen[bytes], exited: Callable[[int], None]) -> None:

@@ -17,18 +17,22 @@ from openclaw.agent.compaction.compaction import (
     BUSY,
     CANCELLED,
     TOO_SMALL,
+    BeforeCompact,
+    Cancel,
+    Compacted,
     CompactionJob,
+    CompactionResult,
     CompactionSettings,
     Cut,
+    Leaving,
     NothingToDo,
     compact,
     compaction_settings,
     find_cut,
     make_plan,
 )
-from openclaw.agent.compaction.pins import PinRefused, add_pin, pins_of, remove_pin
 from openclaw.agent.compaction.summary import NO_HISTORY, SPLIT_SEPARATOR, WITHOUT_MODEL, part_share
-from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, CompactionResult, Leaving
+from openclaw.agent.window.window import PinRefused, add_pin, pins_of, remove_pin
 from openclaw.config.load import build
 from openclaw.events import CompactionEnded, CompactionStarted
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolResultMessage, UserMessage, user_text

@@ -17,7 +17,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import ToolContext
 from openclaw.tools.files import WriteTool
 from openclaw.tools.sandbox.boundary import Boundary
-from openclaw.tools.sandbox.plan import make_plan
+from openclaw.tools.sandbox.launch import make_plan
 
 NOON_UTC = 1_794_830_400_000
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.agent.compaction.summary_check import (
+from openclaw.agent.compaction.summary import (
     CARRIED_HEADING,
     Need,
     fault_of,

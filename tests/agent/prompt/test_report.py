@@ -121,7 +121,8 @@ def test_an_unknown_count_is_said_to_be_unknown() -> None:
 
 
 async def test_reports_that_say_the_same_are_kept_once_and_found_again(tmp_path: Path) -> None:
-    blobs, reports = FileBlobStore(str(tmp_path)), ReportStore()
+    blobs = FileBlobStore(str(tmp_path))
+    reports = ReportStore(blobs)
     first, second = report(), {**report(), "sessionKey": "agent:main:other", "generatedAt": 6}
     own = ("source", "generatedAt", "sessionId", "sessionKey")
     kept = [
@@ -129,8 +130,7 @@ async def test_reports_that_say_the_same_are_kept_once_and_found_again(tmp_path:
             PromptReport(
                 {name: value for name, value in each.items() if name in own},
                 {name: value for name, value in each.items() if name not in own},
-            ),
-            blobs,
+            )
         )
         for each in (first, second)
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from openclaw.agent.prompt.workspace_snapshot import (
     LOOK_AGAIN_S,
-    SHARED_S,
     Audience,
     WorkspaceSnapshot,
     WorkspaceSnapshots,
@@ -36,8 +34,8 @@ class SkillFolder:
         given = {"skipBootstrap": True, "workspace": str(self.workspace), **defaults}
         self.config = msgspec.convert({"agents": {"defaults": given}}, Config)
 
-    async def look(self, audience: Audience = PRIVATE, arrived_at: float | None = None) -> WorkspaceSnapshot:
-        return await self.snapshots.of("main", self.config, self.workspace, audience, arrived_at)
+    async def look(self, audience: Audience = PRIVATE) -> WorkspaceSnapshot:
+        return await self.snapshots.of("main", self.config, self.workspace, audience)
 
     def write(self, name: str, text: str) -> None:
         path = self.workspace / name
@@ -104,30 +102,6 @@ async def test_a_change_is_seen_by_the_next_turn(
     assert not seen(before, place)
     change(place)
     assert seen(await place.look(), place)
-
-
-async def test_questions_that_came_before_a_look_share_it_and_later_ones_look_again(
-    place: SkillFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop = asyncio.get_running_loop()
-    place.write("SOUL.md", "lively")
-    now = loop.time()
-    monkeypatch.setattr(loop, "time", lambda: now)  # A look is shared for a moment only, which must not pass here.
-    looked = await place.look(arrived_at=now - SHARED_S)
-    place.write("SOUL.md", "calm")
-    assert await place.look(arrived_at=now - SHARED_S) is looked
-    assert files(await place.look(arrived_at=now))["SOUL.md"] == "calm"
-
-
-async def test_a_look_is_not_shared_for_long(place: SkillFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = asyncio.get_running_loop()
-    place.write("SOUL.md", "lively")
-    arrived_at = loop.time()
-    await place.look(arrived_at=arrived_at)
-    place.write("SOUL.md", "calm")
-    later = loop.time() + SHARED_S
-    monkeypatch.setattr(loop, "time", lambda: later)
-    assert files(await place.look(arrived_at=arrived_at))["SOUL.md"] == "calm"
 
 
 async def test_a_program_that_a_skill_needs_is_noticed_when_it_is_installed(

@@ -159,7 +159,7 @@ def test_the_output_limit_of_a_capped_request_holds_on_every_wire(api: str, thin
 
 
 def test_without_limits_nothing_is_looked_at() -> None:
-    assert not is_limited(Budget())
+    assert not is_limited(build({}), "main")
     assert limits(Budget(), SPENT) == []
 
 

@@ -9,20 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.agent.abort import AbortSignal
-from openclaw.agent.loop import LoopOptions, run_loop
+from openclaw.agent.loop import AbortSignal, LoopOptions, run_loop
 from openclaw.agent.window.history_cleaner import (
     PLAIN_FOR_MS,
+    CleanedMessages,
     HistoryCleaner,
     Hygiene,
+    ImageCache,
     attributed,
     capped,
-    clean_history,
     dm_history_limit,
     limit_turns,
     max_result_chars,
 )
-from openclaw.agent.window.images import ImageCache
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import Channels, DmHistory, SignalAccount, SignalConfig
 from openclaw.events import RunEnded
@@ -105,7 +104,7 @@ def test_nobody_can_write_that_mark_by_hand(provenance: Any) -> None:
 
 def test_an_ordinary_message_stays_the_same_object() -> None:
     history = turn(1)
-    cleaned = clean_history(history, MODEL, ImageCache())
+    cleaned = CleanedMessages().clean(history, MODEL, ImageCache())
     assert all(new is old for new, old in zip(cleaned, history, strict=True))
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from openclaw.agent.window import images
-from openclaw.agent.window.history_cleaner import HistoryCleaner, Hygiene
-from openclaw.agent.window.images import (
+from openclaw.agent.window import history_cleaner
+from openclaw.agent.window.history_cleaner import (
     IMAGES_STEP,
     MOST_IMAGES,
     MOST_PICTURES,
     OLDER_IMAGE,
+    HistoryCleaner,
+    Hygiene,
     ImageCache,
     named_pictures,
     newest_images,
@@ -82,13 +83,13 @@ def test_a_picture_that_cannot_be_sent_is_a_sentence(data: str, why: str) -> Non
 
 async def test_each_picture_is_worked_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    real = images.fitted_image
+    real = history_cleaner.fitted_image
 
     def counted(block: ImageBlock, max_side: int) -> object:
         seen.append(block.data)
         return real(block, max_side)
 
-    monkeypatch.setattr(images, "fitted_image", counted)
+    monkeypatch.setattr(history_cleaner, "fitted_image", counted)
     shelf = ImageCache()
     message = ToolResultMessage(tool_call_id="c", tool_name="t", content=[ImageBlock(data=GOOD, mime_type="image/png")])
     await shelf.prepare([message, message])
@@ -120,8 +121,8 @@ def test_of_many_pictures_the_newest_are_sent_and_the_rest_changes_in_steps() ->
 
 
 def test_pictures_of_one_request_stay_within_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "MOST_IMAGE_BYTES", 3 * len(GOOD))
-    monkeypatch.setattr(images, "BYTES_STEP", 1)
+    monkeypatch.setattr(history_cleaner, "MOST_IMAGE_BYTES", 3 * len(GOOD))
+    monkeypatch.setattr(history_cleaner, "BYTES_STEP", 1)
     block = ImageBlock(data=GOOD, mime_type="image/png")
     shown = newest_images([UserMessage(content=[block] * 5)])[0].content
     assert [isinstance(part, ImageBlock) for part in shown] == [False, False, True, True, True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from openclaw.agent.compaction.compaction import should_compact
+from openclaw.agent.compaction.compaction import CompactionSettings
 from openclaw.agent.window.tokens import (
     GrowingSum,
     PromptBudget,
@@ -66,7 +66,7 @@ def test_lengths_are_counted_in_utf16_units() -> None:
 
 @pytest.mark.parametrize(("tokens", "due"), [(180_001, True), (180_000, False)])
 def test_compaction_is_due_only_beyond_the_window_less_the_reserve(tokens: int, due: bool) -> None:
-    assert should_compact(tokens, 200_000, 20_000) is due
+    assert (tokens > CompactionSettings(window=200_000, reserve=20_000, keep=1).limit) is due
 
 
 def test_the_fullness_of_the_window_is_prompt_and_answer() -> None:

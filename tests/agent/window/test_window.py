@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.agent.continuation import CONTINUE
+from openclaw.agent.loop import CONTINUE
 from openclaw.agent.window.tokens import PromptBudget, prompt_tokens
 from openclaw.agent.window.window import FORGOTTEN, DoesNotFit, check_room, fit, open_turn
 from openclaw.messages import (

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from openclaw.channels.bluebubbles.kind import BlueBubblesKind, chat_guid
+from openclaw.channels.bluebubbles import BlueBubblesKind, chat_guid
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from tests.support.bluebubbles_server import ANN, BOB, DIRECT, GROUP, PASSWORD, BlueBubblesServer
@@ -105,10 +105,10 @@ async def test_changes_unsent_messages_and_tapbacks_are_told(tmp_path: Path) -> 
     assert [(edit.message_id, edit.text, edit.revision) for edit in setup.edits] == [(first["guid"], "hello", "17")]
     assert [gone.message_id for gone in setup.deletions] == [first["guid"]]
     assert setup.notices == [
-        f"BlueBubbles: {ANN} reacted with ❤️ to the message {sent}",
-        f"BlueBubbles: {ANN} reacted with 👍 to the message {sent}",
-        f"BlueBubbles: {ANN} took back the reaction ❤️ to the message {sent}",
-        f"BlueBubbles: {ANN} took back the reaction 👍 to the message {sent}",
+        f"BlueBubbles: {ANN} reacted with ❤️ to your message (id {sent})",
+        f"BlueBubbles: {ANN} reacted with 👍 to your message (id {sent})",
+        f"BlueBubbles: {ANN} took back the reaction ❤️ to your message (id {sent})",
+        f"BlueBubbles: {ANN} took back the reaction 👍 to your message (id {sent})",
     ]
     assert [inbound.text for inbound in setup.messages] == ["helo"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.channels.discord.kind import DiscordKind
+from openclaw.channels.discord import DiscordKind
 from openclaw.inbound.message import Inbound, Peer
 from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed
 from tests.support.channel_account import ChannelUnderTest, Receiver, running_channel, until
@@ -203,7 +203,7 @@ async def test_replies_files_buttons_and_mentions(tmp_path: Path, discord: Disco
         await account.manager.typing("discord", {"channel": "discord", "to": THERE}, True)
         await account.send("to a person", TO_ANN)
     (sent,) = discord.of(POST)
-    assert sent["files"] == [("a_b.png", PNG)]
+    assert sent["files"] == [("a b.png", PNG)]
     assert sent["message_reference"] == {"message_id": "77", "fail_if_not_exists": False}
     assert sent["allowed_mentions"] == {"parse": ["users"], "replied_user": False}
     assert sent["components"][0]["components"][0]["custom_id"] == "/approve 1"
@@ -302,7 +302,7 @@ async def test_files_come_in_within_the_limit_and_only_from_discord(tmp_path: Pa
 
 def test_a_channel_that_is_off_imports_no_library() -> None:
     code = (
-        "import sys; from openclaw.channels.kind import ChannelKinds; from openclaw.config.load import parse_config;"
+        "import sys; from openclaw.channels.base import ChannelKinds; from openclaw.config.load import parse_config;"
         "config = parse_config('c', '{channels: {discord: {enabled: false, token: \"1:a\"}}}', {}).config;"
         "kinds = ChannelKinds({}).configured(config); assert kinds[0].accounts(config);"
         "assert not {'discord', 'openclaw.channels.discord.channel'} & set(sys.modules)"

@@ -8,16 +8,14 @@ import msgspec
 import pytest
 
 from openclaw.channels.discord.incoming import (
-    ChangedEvent,
     CommandEvent,
     DiscordEvent,
     OwnUser,
-    ReactedEvent,
     Room,
     Rooms,
-    SaidEvent,
     interpret,
 )
+from openclaw.channels.incoming import Edited, Posted, Reacted
 from openclaw.inbound.message import Inbound
 from tests.support.discord_server import ANN, BOB, BOT, CHANNEL, DM, GUILD, THREAD, DiscordServer
 
@@ -38,7 +36,7 @@ def event(name: str, data: Any, **more: Any) -> DiscordEvent | None:
 
 def inbound(content: str, **more: Any) -> Inbound:
     found = event("MESSAGE_CREATE", DiscordServer().message(content, **more))
-    assert isinstance(found, SaidEvent)
+    assert isinstance(found, Posted)
     return found.inbound
 
 
@@ -103,7 +101,7 @@ def test_what_concerns_nobody_is_passed_over(name: str, data: Any) -> None:
 
 def test_other_bots_are_heard_where_that_is_wanted() -> None:
     data = {**DiscordServer().message("beep"), "author": {"id": "5", "username": "b", "bot": True}}
-    assert isinstance(event("MESSAGE_CREATE", data, bots=True), SaidEvent)
+    assert isinstance(event("MESSAGE_CREATE", data, bots=True), Posted)
 
 
 def test_an_event_of_a_wrong_form_is_refused() -> None:
@@ -114,11 +112,11 @@ def test_an_event_of_a_wrong_form_is_refused() -> None:
 def test_edits_reactions_commands_and_presses() -> None:
     server = DiscordServer()
     edit = event("MESSAGE_UPDATE", {**server.message("new"), "edited_timestamp": "2026-11-17T09:01:00+00:00"})
-    assert isinstance(edit, ChangedEvent) and edit.inbound.text == "new"
+    assert isinstance(edit, Edited) and edit.inbound.text == "new"
     change = {"user_id": ANN, "channel_id": CHANNEL, "guild_id": GUILD, "message_id": "7", "message_author_id": BOT}
     whole = {**change, "member": {"user": server.user(ANN)}, "emoji": {"id": None, "name": "👍"}}
     reacted = event("MESSAGE_REACTION_ADD", whole)
-    assert isinstance(reacted, ReactedEvent) and reacted.to_us
+    assert isinstance(reacted, Reacted) and reacted.to_us
     assert reacted.inbound.text == "Discord: Ann reacted with 👍 to your message (id 7)"
     base = {"id": "5", "token": "t", "channel_id": CHANNEL, "guild_id": GUILD, "member": {"user": server.user()}}
     options = [{"name": "input", "type": 3, "value": "high"}]

@@ -312,7 +312,7 @@ def test_a_gateway_without_irc_imports_nothing_of_it() -> None:
     import subprocess
 
     code = (
-        "import sys, openclaw.gateway.assemble, openclaw.channels.kind;"
+        "import sys, openclaw.gateway.assemble, openclaw.channels.base;"
         "print([name for name in sys.modules if name.startswith('openclaw.channels.irc')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

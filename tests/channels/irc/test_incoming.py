@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from openclaw.channels.irc.connection import Self
-from openclaw.channels.irc.incoming import fallback_id, interpret
-from openclaw.channels.irc.protocol import parse_line
+from openclaw.channels.irc.channel import fallback_id, interpret
+from openclaw.channels.irc.connection import Self, parse_line
 from openclaw.inbound.message import Inbound
 
 ME = Self(nick="Claw", user="~claw", host="h", status_signs="@+")

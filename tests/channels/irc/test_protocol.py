@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.channels.irc.kind import parse_address
-from openclaw.channels.irc.protocol import (
+from openclaw.channels.irc import parse_address
+from openclaw.channels.irc.connection import (
     LONGEST_LINE,
     BadLine,
     Line,

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from openclaw.channels.matrix import MatrixKind
 from openclaw.channels.matrix.client import MatrixClient
-from openclaw.channels.matrix.kind import MatrixKind
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from tests.support.channel_account import ChannelUnderTest, Receiver, running_channel, until
@@ -508,7 +508,7 @@ async def test_messages_that_cannot_be_decrypted_are_told_in_the_log(
 
 def test_a_gateway_without_matrix_imports_nothing_of_it() -> None:
     code = (
-        "import sys, openclaw.gateway.assemble, openclaw.channels.kind;"
+        "import sys, openclaw.gateway.assemble, openclaw.channels.base;"
         "print([name for name in sys.modules if name.startswith(('openclaw.channels.matrix', 'nio'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openclaw.channels.incoming import Deleted, Edited
+from openclaw.channels.matrix import MatrixKind, parse_address
 from openclaw.channels.matrix.channel import relates_to, transaction
 from openclaw.channels.matrix.incoming import (
-    IncomingEdit,
-    IncomingRedaction,
     OwnAccount,
     RoomFacts,
     RoomMessage,
@@ -23,7 +23,6 @@ from openclaw.channels.matrix.incoming import (
     read_event,
     without_quote,
 )
-from openclaw.channels.matrix.kind import MatrixKind, parse_address
 from openclaw.outbound.reply import SendFailed
 
 ME = OwnAccount("@claw:test", "Claw Bot")
@@ -133,12 +132,12 @@ def test_threads_follow_their_setting(
 def test_other_events_are_told_apart() -> None:
     relation = {"rel_type": "m.replace", "event_id": "$old"}
     edit = meaning(event(text("* new", **{"m.new_content": text("new"), "m.relates_to": relation})))
-    assert isinstance(edit, IncomingEdit) and (edit.inbound.message_id, edit.inbound.text) == ("$old", "new")
+    assert isinstance(edit, Edited) and (edit.inbound.message_id, edit.inbound.text) == ("$old", "new")
     reaction = meaning(event({"m.relates_to": {"event_id": "$x", "key": "👍"}}, "m.reaction"))
     assert isinstance(reaction, RoomReaction) and (reaction.target_id, reaction.emoji) == ("$x", "👍")
     for redaction in (event({}, "m.room.redaction", redacts="$x"), event({"redacts": "$x"}, "m.room.redaction")):
         gone = meaning(redaction)
-        assert isinstance(gone, IncomingRedaction) and gone.inbound.message_id == "$x"
+        assert isinstance(gone, Deleted) and gone.inbound.message_id == "$x"
     assert meaning(event({"ciphertext": "x"}, "m.room.encrypted")) == UnreadableEvent()
     emote = meaning(event({"msgtype": "m.emote", "body": "waves"}))
     assert isinstance(emote, RoomMessage) and emote.inbound.text == "* Ann waves"
@@ -154,7 +153,8 @@ def test_other_events_are_told_apart() -> None:
 )
 def test_a_file_has_its_name_and_its_words(content: Any, words: str, name: str) -> None:
     message = meaning(event(content))
-    assert (message.inbound.text, message.file.name, message.file.url) == (words, name, "mxc://t/1")
+    (file,) = message.files
+    assert (message.inbound.text, file.name, file.url) == (words, name, "mxc://t/1")
 
 
 @pytest.mark.parametrize(

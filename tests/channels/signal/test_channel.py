@@ -15,17 +15,16 @@ from typing import Any
 
 import pytest
 
-from openclaw.channels.base import OFFERS
-from openclaw.channels.kind import ChannelKinds
+from openclaw.channels.base import ChannelKinds
+from openclaw.channels.incoming import OFFERS
 from openclaw.channels.manager import ChannelManager
+from openclaw.channels.signal import SignalKind
 from openclaw.channels.signal.channel import SignalChannel
-from openclaw.channels.signal.kind import SignalKind
 from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
-from openclaw.storage.files.disk import FileBlobStore
-from openclaw.storage.files.documents import FileDocuments
+from openclaw.storage.files.disk import FileBlobStore, FileDocuments
 from tests.support.loopback_channel import everybody
 from tests.support.signal_daemon import SignalDaemon
 
@@ -273,6 +272,21 @@ async def test_reactions_are_heard_as_configured(tmp_path: Path, settings: Any, 
         assert len(setup.receiver.notices) == heard
 
 
+async def test_a_reaction_that_nobody_can_take_in_does_not_keep_back_what_follows(tmp_path: Path) -> None:
+    class Odd(Receiver):
+        async def notice(self, inbound: Inbound) -> None:
+            self.notices.append(inbound.text)
+            raise ValueError("a defect")
+
+    async with running(tmp_path, receiver=Odd()) as setup:
+        reaction = {"emoji": "👍", "targetAuthorNumber": ME, "targetSentTimestamp": 5, "isRemove": False}
+        await setup.daemon.deliver(setup.daemon.message(None, reaction=reaction))
+        await setup.daemon.say("after")
+        assert await setup.receiver.got(1) == ["after"]
+        assert len(setup.receiver.notices) == OFFERS
+        assert setup.channels.accounts()[0].status.restarts == 0
+
+
 @pytest.mark.parametrize(("answer", "receipts"), [(None, 1), (True, 1), (False, 0)])
 async def test_reading_is_confirmed_only_to_those_who_may_write(
     tmp_path: Path, answer: bool | None, receipts: int
@@ -454,7 +468,8 @@ async def test_the_daemon_is_started_and_ended_with_the_channel(tmp_path: Path, 
     }
     wanted = config(settings)
     up = asyncio.Event()
-    channels = manager(tmp_path, wanted, Receiver(), SystemClock(), on_connected=up.set)
+    channels = manager(tmp_path, wanted, Receiver(), SystemClock())
+    channels.on_connected = up.set
     await channels.start()
     async with asyncio.timeout(60):
         await up.wait()

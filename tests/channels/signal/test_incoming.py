@@ -9,19 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.channels.signal.incoming import (
-    IncomingMessage,
-    IncomingReaction,
+from openclaw.channels.incoming import Deleted, Edited, Posted, Reacted
+from openclaw.channels.signal import normalize_number, recipient_params
+from openclaw.channels.signal.channel import (
     Mention,
     OwnIdentity,
-    SignalDeletion,
-    SignalEdit,
     decode_event,
     interpret,
     with_learned_uuid,
     with_mentions,
 )
-from openclaw.channels.signal.kind import normalize_number, recipient_params
 from openclaw.inbound.access import Allow, ChannelSettings, decide_access
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import SendFailed
@@ -38,7 +35,7 @@ def event(envelope: Any) -> Any:
 
 def arrived(envelope: Any, own: OwnIdentity = ME) -> Inbound:
     what = interpret(event(envelope), own, "default")
-    assert isinstance(what, IncomingMessage)
+    assert isinstance(what, Posted)
     return what.inbound
 
 
@@ -90,10 +87,10 @@ def test_a_changed_message_keeps_its_id_and_a_deleted_one_is_named_by_it(group: 
     changed = interpret(
         event({**envelope, "editMessage": {"targetSentTimestamp": 5, "dataMessage": data}}), ME, "default"
     )
-    assert isinstance(changed, SignalEdit)
+    assert isinstance(changed, Edited)
     assert (changed.inbound.text, changed.inbound.message_id, changed.inbound.revision) == ("second", message_id, "77")
     taken_back = interpret(event(DAEMON.message(None, groupInfo=group, remoteDelete={"timestamp": 5})), ME, "default")
-    assert isinstance(taken_back, SignalDeletion) and taken_back.inbound.message_id == message_id
+    assert isinstance(taken_back, Deleted) and taken_back.inbound.message_id == message_id
 
 
 def test_a_person_is_known_by_the_number_and_the_uuid() -> None:
@@ -170,7 +167,7 @@ def test_a_reaction_is_told_in_words(target: str, removed: bool, to_us: bool, wo
     reaction = {"emoji": "👍", "targetAuthor": target, "targetAuthorNumber": target, "targetSentTimestamp": 5}
     reaction["isRemove"] = removed
     what = interpret(event(DAEMON.message(None, reaction=reaction)), ME, "default")
-    assert isinstance(what, IncomingReaction)
+    assert isinstance(what, Reacted)
     assert (what.to_us, what.inbound.text) == (to_us, f"Signal: Tester {words}")
 
 

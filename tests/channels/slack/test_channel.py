@@ -165,7 +165,7 @@ async def test_a_probe_names_the_bot(tmp_path: Path) -> None:
 
 def test_what_is_not_configured_imports_no_library() -> None:
     code = (
-        "import sys, openclaw.gateway.assemble, openclaw.channels.slack.kind\n"
+        "import sys, openclaw.gateway.assemble, openclaw.channels.slack\n"
         "print([name for name in sys.modules if name.startswith('slack_sdk')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -8,20 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from openclaw.channels.incoming import Deleted, Edited, Posted, Reacted
+from openclaw.channels.slack import SlackKind, SlackTarget, target_of
 from openclaw.channels.slack.channel import emoji_name
 from openclaw.channels.slack.incoming import (
     Bot,
-    SlackDeletion,
-    SlackEdit,
     SlackEvent,
-    SlackPost,
-    SlackReaction,
     Surroundings,
     interpret,
     is_for_us,
     readable,
 )
-from openclaw.channels.slack.kind import SlackKind, SlackTarget, target_of
 from openclaw.config.load import parse_config
 from openclaw.outbound.reply import SendFailed
 
@@ -97,7 +94,7 @@ def test_what_does_not_concern_the_agent_is_passed_over(fields: dict[str, Any]) 
 )
 def test_a_conversation_is_known_by_its_kind(fields: dict[str, Any], kind: str, peer: str, to: str) -> None:
     post = heard(event(text="hi", **fields))
-    assert isinstance(post, SlackPost)
+    assert isinstance(post, Posted)
     assert (post.inbound.peer.kind, post.inbound.peer.id, post.inbound.to) == (kind, peer, to)
     assert (post.inbound.message_id, post.inbound.timestamp_ms) == ("1700000000.000100", 1_700_000_000_000)
 
@@ -130,17 +127,17 @@ def test_a_shared_message_is_quoted() -> None:
 def test_changes_and_deletions_name_the_old_message() -> None:
     inner = {"user": "U0ANN", "ts": "1.1", "text": "new", "edited": {"ts": "2.2"}}
     edit = heard(event(subtype="message_changed", message=inner, previous_message={"text": "old"}))
-    assert isinstance(edit, SlackEdit)
+    assert isinstance(edit, Edited)
     assert (edit.inbound.message_id, edit.inbound.text, edit.inbound.revision) == ("1.1", "new", "2.2")
     gone = heard(event(subtype="message_deleted", deleted_ts="1.1", previous_message=inner))
-    assert isinstance(gone, SlackDeletion)
+    assert isinstance(gone, Deleted)
     assert gone.inbound.message_id == "1.1"
 
 
 def test_a_reaction_says_who_did_what() -> None:
     item = {"type": "message", "channel": "C1", "ts": "1.1"}
     added = heard(event(type="reaction_added", reaction="eyes", item=item, item_user="U0BOT"))
-    assert isinstance(added, SlackReaction)
+    assert isinstance(added, Reacted)
     assert (added.to_us, added.inbound.text) == (True, "Slack: Ann reacted with :eyes: to your message (id 1.1)")
     removed = heard(event(type="reaction_removed", reaction="eyes", item=item, item_user="U0BOB"))
     assert removed.inbound.text == "Slack: Ann took back the reaction :eyes: to the message of Bob (id 1.1)"

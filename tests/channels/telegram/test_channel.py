@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from openclaw.channels.base import WebhookRequest
-from openclaw.channels.telegram.kind import TelegramKind, parse_target
+from openclaw.channels.telegram import TelegramKind, parse_target
 from openclaw.inbound.message import Inbound, MovedChat, Peer
 from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed
 from tests.support.channel_account import ChannelUnderTest, Receiver, running_channel
@@ -216,7 +216,7 @@ async def test_files_go_out_by_their_kind_and_a_long_text_follows_them(
         sound = MediaRef(blob=blob, mime_type="audio/ogg")
         await account.send(OutgoingMessage(media=(sound,)), TO_ANN, key="run:3")
     first, second = telegram.of("sendPhoto")
-    assert (first["photo"]["name"], first["photo"]["file"], first["caption"]) == ("a_b.png", PNG, "<i>look</i>")
+    assert (first["photo"]["name"], first["photo"]["file"], first["caption"]) == ("a b.png", PNG, "<i>look</i>")
     assert "caption" not in second and second["reply_parameters"]["message_id"] == 7
     assert [one["text"] for one in telegram.of("sendMessage")] == ["w" * 1025]
     (album,) = telegram.of("sendMediaGroup")
@@ -393,7 +393,7 @@ async def test_the_server_comes_back(tmp_path: Path, telegram: TelegramServer) -
 
 def test_a_channel_that_is_off_imports_no_library() -> None:
     code = (
-        "import sys; from openclaw.channels.kind import ChannelKinds; from openclaw.config.load import parse_config;"
+        "import sys; from openclaw.channels.base import ChannelKinds; from openclaw.config.load import parse_config;"
         "config = parse_config('c', '{channels: {telegram: {enabled: false, botToken: \"1:a\"}}}', {}).config;"
         "kinds = ChannelKinds({}).configured(config); assert kinds[0].accounts(config);"
         "assert not {'telegram', 'httpx', 'openclaw.channels.telegram.channel'} & set(sys.modules)"

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from openclaw.channels.incoming import Edited
 from openclaw.channels.telegram.incoming import (
-    EditEvent,
     MessageEvent,
     MovedEvent,
     OwnBot,
     PressEvent,
     ReactionEvent,
     TelegramEvent,
-    decode_update,
+    Update,
     interpret,
     joined,
     may_continue,
@@ -27,7 +27,7 @@ OWN = OwnBot(id=110201543, username="claw_bot")
 
 
 def event(update: dict[str, Any]) -> TelegramEvent | None:
-    return interpret(decode_update({"update_id": 1, **update}), OWN, "default", {"status"})
+    return interpret(msgspec.convert({"update_id": 1, **update}, Update), OWN, "default", {"status"})
 
 
 def heard(text: str | None = None, **more: Any) -> MessageEvent:
@@ -130,7 +130,7 @@ def test_bots_service_messages_and_unknown_updates_are_passed_over(update: dict[
 
 def test_an_update_of_a_wrong_form_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError):
-        decode_update({"update_id": 1, "message": {"message_id": "x", "chat": 5}})
+        msgspec.convert({"update_id": 1, "message": {"message_id": "x", "chat": 5}}, Update)
 
 
 def test_files() -> None:
@@ -141,7 +141,7 @@ def test_files() -> None:
     assert voice.mime_type == "audio/ogg"
     document = {"file_id": "d", "mime_type": "application/pdf", "file_name": "a.pdf"}
     (file,) = heard(document=document).files
-    assert (file.file_name, file.mime_type) == ("a.pdf", "application/pdf")
+    assert (file.name, file.mime_type) == ("a.pdf", "application/pdf")
     (gif,) = heard(animation={"file_id": "a", "mime_type": "video/mp4"}, document=document).files
     assert gif.file_id == "a"
     sticker = heard(sticker={"file_id": "x", "is_animated": True, "emoji": "🎉"})
@@ -161,7 +161,7 @@ def test_a_command_of_the_menu_is_a_native_one() -> None:
 def test_edits_presses_reactions_and_moves() -> None:
     server = TelegramServer()
     edit = event({"edited_message": {**server.message("new words"), "message_id": 7, "edit_date": 5}})
-    assert isinstance(edit, EditEvent) and (edit.inbound.message_id, edit.inbound.text) == ("7", "new words")
+    assert isinstance(edit, Edited) and (edit.inbound.message_id, edit.inbound.text) == ("7", "new words")
     user = {"id": BOB, "is_bot": False, "first_name": "Bob"}
     shown = server.message("Choose", chat=GROUP)
     press = event({"callback_query": {"id": "q1", "from": user, "message": shown, "data": "yes", "chat_instance": "1"}})
@@ -169,7 +169,7 @@ def test_edits_presses_reactions_and_moves() -> None:
     assert (press.inbound.text, press.inbound.mentioned, press.inbound.sender.id) == ("yes", True, str(BOB))
     reaction = {"chat": server.chats[GROUP], "message_id": 5, "user": user, "date": 9, "old_reaction": []}
     change = event({"message_reaction": {**reaction, "new_reaction": [{"type": "emoji", "emoji": "👍"}]}})
-    assert isinstance(change, ReactionEvent) and change.inbound.text == "Telegram: Bob reacted with 👍"
+    assert isinstance(change, ReactionEvent) and (change.emoji, change.removed) == ("👍", False)
     moved = event({"message": {"message_id": 1, "chat": {"id": -5, "type": "group"}, "migrate_to_chat_id": GROUP}})
     assert moved == MovedEvent(chat=-5, new_chat=GROUP)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from openclaw.channels.whatsapp.kind import recipient
+from openclaw.channels.whatsapp import recipient
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from tests.support.channel_setup import ChannelSetup, running_channel
 from tests.support.whatsapp_server import ANN, NUMBER_ID, OUR_NUMBER, TOKEN, VERIFY, WhatsAppServer

@@ -9,11 +9,9 @@ import pytest
 
 from openclaw.gateway.assemble import METHOD_FAMILIES
 from openclaw.gateway.auth.authorise import METHOD_RIGHTS, PARAM_RIGHTS, beyond, param_refusal, refusal, right_of
-from openclaw.gateway.methods.agent import AgentParams
-from openclaw.gateway.methods.chat import ChatSend
-from openclaw.gateway.methods.send import SendParams
-from openclaw.gateway.server.params import Params
-from openclaw.gateway.server.registry import ADVERTISED, MethodError, MethodTable
+from openclaw.gateway.methods.chat import AgentParams, ChatSend
+from openclaw.gateway.methods.messages import SendParams
+from openclaw.gateway.server.registry import ADVERTISED, MethodError, MethodTable, Params
 from openclaw.rights import ADMIN, rights_of_client
 from tests.gateway.support import Running
 

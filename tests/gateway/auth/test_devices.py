@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from openclaw import device_keys
 from openclaw.clock import SystemClock
+from openclaw.gateway.auth.authorise import SharedSecret
 from openclaw.gateway.auth.devices import Devices
-from openclaw.gateway.auth.shared_auth import SharedSecret
-from openclaw.storage.files.documents import FileDocuments
+from openclaw.storage.files.disk import FileDocuments
 from tests.gateway.support import TOKEN, Running, Socket, connect_params, running_gateway
 from tests.support.clock import HeldClock
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from openclaw.config.schema.gateway import RateLimit
-from openclaw.gateway.auth.shared_auth import (
+from openclaw.gateway.auth.authorise import (
     MAX_CALLERS,
     FailedAuthLimiter,
     SecretCheck,

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from openclaw.channels.base import WebhookAnswer, WebhookRequest
-from openclaw.channels.webhook import is_same
-from openclaw.gateway.server import sockets
+from openclaw.channels.incoming import is_same
+from openclaw.gateway.server import server
 from tests.support.clock import MovableClock
 from tests.support.gateway import model_config
 from tests.support.gateway_in_process import InProcessGateway
@@ -116,7 +116,7 @@ async def test_long_bodies_of_strangers_have_little_room_together(
             writer.write(bytes(MB - 1))
             await writer.drain()
         async with asyncio.timeout(60):
-            while bodies.free > room - 2 * (MB - 1 - sockets.FREE_BYTES):
+            while bodies.free > room - 2 * (MB - 1 - server.FREE_BYTES):
                 await asyncio.sleep(0.01)
         assert await post(gateway, bytes(MB)) == 503
         assert await post(gateway, bytes(1000)) == 200, "what platforms usually send is short"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import os
 import re
+import socket
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +16,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
+from openclaw.gateway.http import control_ui
 from openclaw.gateway.http.control_ui import BUNDLED
 from tests.support.gateway import TOKEN, model_config
 from tests.support.gateway_in_process import InProcessGateway
@@ -150,3 +155,74 @@ async def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_the_page_is_part_of_the_package() -> None:
     assert (BUNDLED / "index.html").is_file() and (BUNDLED / "assets" / "app.js").is_file()
+
+
+async def test_the_picture_of_an_agent_is_served_from_its_workspace_and_from_nowhere_else(tmp_path: Path) -> None:
+    workspace = tmp_path / "state" / "workspace"
+    workspace.mkdir(parents=True)
+    picture = b"\x89PNG\r\n\x1a\n picture"
+    (workspace / "me.png").write_bytes(picture)
+    (workspace / "notes.png").write_text("a text of the workspace under the name of a picture")
+    (tmp_path / "state" / "secret.png").write_bytes(picture)
+    async with page_of(tmp_path, basePath="/lab") as (http, url):
+
+        async def meta() -> Any:
+            async with http.get(f"{url}/lab/avatar/main?meta=1") as response:
+                assert response.status == 200
+                return (await response.json())["avatarUrl"]
+
+        for written, where in (
+            ("", None),
+            ("🦊", None),
+            ("me.png", "/lab/avatar/main"),
+            ("missing.png", None),
+            ("../secret.png", None),
+            ("AGENTS.md", None),
+            ("notes.png", None),
+            ("https://pictures.example/me.png", "https://pictures.example/me.png"),
+        ):
+            (workspace / "IDENTITY.md").write_text(f"- Avatar: {written}\n")
+            assert await meta() == where, written
+            async with http.get(f"{url}/lab/avatar/main") as response:
+                assert response.status == (200 if written == "me.png" else 404), written
+                if written == "me.png":
+                    assert await response.read() == picture
+                    assert response.headers["Content-Type"] == "image/png"
+            # A hostile page can make its own name resolve to this machine, and then asks without an Origin.
+            async with http.get(f"{url}/lab/avatar/main", headers={"Host": "evil.example"}) as response:
+                assert response.status == 403, written
+
+
+async def test_many_slow_readers_of_a_large_picture_share_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks needs no secret. So the memory that an answer takes must not grow with those who do not read it."""
+    workspace = tmp_path / "state" / "workspace"
+    workspace.mkdir(parents=True)
+    (workspace / "me.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(12_000_000))
+    (workspace / "IDENTITY.md").write_text("- Avatar: me.png\n")
+    async with page_of(tmp_path) as (http, url):
+        async with http.get(f"{url}/avatar/main") as response:
+            assert response.status == 404, "so large a picture is not shown"
+        monkeypatch.setattr(control_ui, "MAX_PICTURE_BYTES", 16_000_000)  # The kernel takes a smaller one at once.
+        async with http.get(f"{url}/avatar/main") as response:
+            assert await response.read() == (workspace / "me.png").read_bytes()
+            assert response.content_length == (workspace / "me.png").stat().st_size
+        async with http.head(f"{url}/avatar/main") as response:
+            assert response.status == 200 and response.content_length == (workspace / "me.png").stat().st_size
+        port, slow = URL(url).port, list[socket.socket]()
+        tracemalloc.start()
+        try:
+            for _ in range(20):
+                slow.append(socket.socket())
+                slow[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                slow[-1].connect(("127.0.0.1", port or 0))
+                slow[-1].sendall(f"GET /avatar/main HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            for one in slow:  # Each answer has begun.
+                one.setblocking(False)
+                assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(one, 15), 30) == b"HTTP/1.1 200 OK"
+            assert tracemalloc.get_traced_memory()[0] < 30_000_000
+        finally:
+            tracemalloc.stop()
+            for one in slow:
+                one.close()

@@ -62,7 +62,7 @@ async def call(
 
 
 async def ended(gateway: InProcessGateway, run_id: str) -> None:
-    await gateway.gateway.dispatcher.wait(run_id, 10)
+    await gateway.gateway.dispatcher.index.wait(run_id, 10)
 
 
 @pytest.mark.parametrize(
@@ -204,3 +204,26 @@ async def test_a_wake_that_comes_again_is_heard_once(gateway: InProcessGateway) 
         await call(gateway, "/hooks/wake", {"text": "smoke", "mode": "next-heartbeat"})
     waiting = gateway.gateway.runtime.notes.peek("agent:main:main")
     assert waiting == ["Webhook (untrusted): fire", "smoke"]
+
+
+async def test_a_call_cannot_choose_a_program_that_no_rule_for_tools_binds(tmp_path: Path, models: ModelServer) -> None:
+    program = tmp_path / "agent-program"
+    program.write_text(f'#!/bin/sh\ntouch {tmp_path}/ran\necho \'{{"result": "done"}}\'\n')
+    program.chmod(0o700)
+    mappings = [{"match": {"path": "mapped"}, "messageTemplate": "x", "model": "my-cli/large", "deliver": False}]
+    hooks = {"enabled": True, "token": SECRET, "mappings": mappings}
+    config = model_config(models.base_url, models.api_key, hooks=hooks)
+    config["agents"]["defaults"] |= {
+        "cliBackends": {"my-cli": {"command": str(program)}},
+        "models": {"mock/mock-1": {}, "my-cli/large": {}},
+    }
+    async with InProcessGateway(tmp_path / "state", config) as running:
+        for name in ("my-cli/large", " MY-CLI/large "):
+            status, answer = await call(running, "/hooks/agent", {"message": "x", "model": name, "deliver": False})
+            assert status == 400 and "Only the owner may choose it" in answer["error"]
+        assert not (tmp_path / "ran").exists()
+        # What the owner wrote into the configuration is the owner's choice.
+        status, answer = await call(running, "/hooks/mapped", {})
+        assert status == 202
+        await ended(running, answer["runId"])
+        assert (tmp_path / "ran").exists()

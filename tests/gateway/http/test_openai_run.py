@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from openclaw.agent.run import RunResult
 from openclaw.events import AssistantEnded, AssistantStarted, Event, Spoken, TextDelta
 from openclaw.gateway.http.openai_run import (
-    Ask,
     Following,
     NoMessage,
     Said,
@@ -31,6 +30,7 @@ from openclaw.runs.dispatcher import Submission
 from openclaw.runs.queue import RunRecord
 from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
 from tests.gateway.http.served import Served, served
+from tests.support.gateway_in_process import InProcessGateway
 
 package = pytest.mark.asyncio(loop_scope="package")
 
@@ -58,8 +58,7 @@ def record() -> RunRecord:
 
 
 def follow(run: RunRecord) -> Following:
-    ask = Ask(source="openai", run_id=run.run_id, agent_id="main", said=[], no_message="")
-    following = Following(cast(Any, SimpleNamespace(leaving=asyncio.Event(), cluster=None)), ask)
+    following = Following(cast(Any, SimpleNamespace(leaving=asyncio.Event(), cluster=None)), run.run_id, ())
     following.begin(Submission(run.row, True, False, run))
     return following
 
@@ -137,6 +136,22 @@ async def test_a_session_that_may_not_be_sent_to_is_refused(gateway: Served) -> 
     status, answer = await gateway.post("/v1/chat/completions", body)
     assert status == 403
     assert answer["error"]["message"] == "send blocked by session policy"
+
+
+async def test_a_refused_request_leaves_nothing_that_listens_to_other_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"messages": [{"role": "user", "content": "hi [[reply:ok]]"}], "user": "muted"}
+    followed: dict[str, Any] = {}
+    relay = SimpleNamespace(follow=followed.__setitem__, unfollow=lambda run_id: followed.pop(run_id, None))
+    async with served(tmp_path) as gateway:
+        await gateway.post("/v1/chat/completions", body)
+        await gateway.rpc("sessions.patch", {"key": "agent:main:openai-user:muted", "sendPolicy": "deny"})
+        assert isinstance(gateway.gateway, InProcessGateway)
+        with monkeypatch.context() as patched:
+            patched.setattr(gateway.gateway.gateway, "cluster", SimpleNamespace(relay=relay))
+            status, _ = await gateway.post("/v1/chat/completions", body)
+    assert (status, followed) == (403, {})
 
 
 async def test_endpoints_are_off_unless_switched_on(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from openclaw.gateway.http.sign_in import LIFETIME_MS, MOST_OPEN, SignInTickets
+from openclaw.gateway.http.control_ui import LIFETIME_MS, MOST_OPEN, SignInTickets
 from tests.support.clock import HeldClock
 
 

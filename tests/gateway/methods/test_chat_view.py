@@ -81,6 +81,28 @@ async def test_a_waiting_message_gets_other_words_and_keeps_its_place(tmp_path: 
         await gateway.stop()
 
 
+async def test_nobody_puts_other_words_under_the_rules_that_the_owner_gave_a_message(tmp_path: Path) -> None:
+    model = ScriptedModel()
+    model.held("never heard")
+    gateway = await started(tmp_path, model, tools={"elevated": {"allowFrom": {"webchat": ["*"]}}})
+    try:
+        async with gateway.client() as owner, gateway.client(scopes=["operator.write"]) as writer:
+            await ask(owner, "chat.send", sessionKey="main", message="begin", idempotencyKey="one")
+            await model.asked(1)
+            loose = {"two": "/exec security=full ask=off tidy up", "three": "/elevated full tidy up", "four": "tidy up"}
+            for run, text in loose.items():
+                await ask(owner, "chat.send", sessionKey="main", message=text, idempotencyKey=run)
+            await ask(writer, "chat.send", sessionKey="main", message="mine", idempotencyKey="five")
+            other = {"sessionKey": "main", "message": "delete everything"}
+            for run in loose:
+                with pytest.raises(RequestFailed, match=r"missing scope: operator\.admin"):
+                    await ask(writer, "chat.reword", runId=run, **other)
+            assert (await ask(writer, "chat.reword", runId="five", **other))["reworded"]
+            assert (await ask(owner, "chat.reword", runId="two", **other))["reworded"]
+    finally:
+        await gateway.stop()
+
+
 async def test_what_runs_and_what_waits_is_in_the_view_and_can_be_dropped(tmp_path: Path) -> None:
     model = ScriptedModel()
     hold = model.held("half of it is said, half is not")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from openclaw.config.json5text import parse_source
-from openclaw.gateway.restart import Restart
+from openclaw.config.load import parse_source
+from openclaw.gateway.gateway import Restart
 from tests.gateway.support import TOKEN, Running, running_gateway
 from tests.support.clock import HeldClock
 

@@ -106,6 +106,7 @@ async def test_channels_and_quotas_have_their_empty_shapes(running: Running) -> 
     channels = await payload(running, "channels.status")
     assert channels["channels"] == {} and channels["channelOrder"] == []
     assert (await payload(running, "usage.status"))["providers"] == []
+    assert await payload(running, "channels.status", {"probe": True, "timeoutMs": 10})
 
 
 def log_file(folder: Path, text: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openclaw.gateway.auth.authorise import NODE_PARAM_RIGHTS, invoke_refusal
-from openclaw.gateway.nodes.connected import USUAL, Platform, declared, permitted, platform_of, refusal
+from openclaw.gateway.nodes import USUAL, Platform, declared, permitted, platform_of, refusal
 from openclaw.rights import rights_of_client
 from tests.gateway.auth.test_authorise import SCOPE_SETS
 

@@ -9,9 +9,8 @@ import pytest
 
 from openclaw.clock import SystemClock
 from openclaw.config.schema.gateway import GatewayNodes
-from openclaw.gateway.nodes import connected
-from openclaw.gateway.nodes.connected import MAX_NODES, MAX_PENDING, ConnectedNodes, NodeConnection, answer_of
-from openclaw.gateway.nodes.nodes import matching
+from openclaw.gateway import nodes as nodes_module
+from openclaw.gateway.nodes import MAX_NODES, MAX_PENDING, ConnectedNodes, NodeConnection, answer_of, matching
 from openclaw.tools.nodes import NodeFacts, NodeFailed
 
 
@@ -90,7 +89,7 @@ async def test_a_node_is_not_given_more_calls_than_it_may_have(nodes: ConnectedN
 
 
 async def test_answers_that_are_kept_are_bounded(nodes: ConnectedNodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connected, "MAX_KNOWN_BYTES", 1000)
+    monkeypatch.setattr(nodes_module, "MAX_KNOWN_BYTES", 1000)
     wire = Wire(nodes)
     for number in range(20):
         call = start(nodes, f"k{number}")

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from openclaw.gateway.server.connection import TICK_INTERVAL_MS
 from openclaw.gateway.server.events import Broadcaster, Client, ClientInfo, field_of
-from openclaw.gateway.server.handshake import TICK_INTERVAL_MS
 from tests.gateway.support import Running, running_gateway
 from tests.support.clock import HeldClock
 
@@ -31,7 +31,7 @@ class Recorder:
     def write_now(self, packed: bytes) -> None:
         self.written.append(packed)
 
-    async def read(self) -> None:
+    async def until_read(self) -> None:
         pass
 
     async def room(self) -> None:

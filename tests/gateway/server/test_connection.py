@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from openclaw.gateway.server import connection
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
-from openclaw.gateway.server.params import Params
-from openclaw.gateway.server.registry import MethodCall, MethodError
+from openclaw.gateway.server.registry import MethodCall, MethodError, Params
 from tests.gateway.support import Running, allow_test_methods
 
 
@@ -41,13 +40,13 @@ def extra_methods(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
         raise MethodError("no luck", code="UNAVAILABLE", details={"why": 1}, payload={"runId": "x"}, retryable=True)
 
     @methods.add("test.wait", Wait)
-    async def wait(call: MethodCall) -> Any:
-        await gates.setdefault(call.params.name, asyncio.Event()).wait()
-        return call.params.name
+    async def wait(_call: MethodCall, params: Wait) -> Any:
+        await gates.setdefault(params.name, asyncio.Event()).wait()
+        return params.name
 
     @methods.add("test.open", Wait)
-    async def open_gate(call: MethodCall) -> Any:
-        gates.setdefault(call.params.name, asyncio.Event()).set()
+    async def open_gate(_call: MethodCall, params: Wait) -> Any:
+        gates.setdefault(params.name, asyncio.Event()).set()
         return None
 
     @methods.add("test.large")

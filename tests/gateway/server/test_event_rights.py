@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from openclaw.gateway.auth.authorise import EVENT_RIGHTS
-from openclaw.gateway.server.events import Broadcaster, Client
+from openclaw.gateway.server.events import Broadcaster, Client, catch_up
 from openclaw.gateway.server.registry import EVENTS
-from openclaw.gateway.server.replay import catch_up
 from tests.gateway.server.test_broadcast import Recorder, client
 from tests.gateway.support import Running
 

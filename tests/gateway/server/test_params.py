@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.gateway.server.params import (
+from openclaw.gateway.server.registry import (
     BadFrame,
     InvalidParams,
     NonEmpty,

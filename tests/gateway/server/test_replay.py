@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from openclaw.clock import SystemClock
 from openclaw.events import AssistantStarted, TextDelta
-from openclaw.gateway.server.events import Broadcaster, Client, RunStream
-from openclaw.gateway.server.replay import CHUNK_BYTES, Backlog, KeptEvent, catch_up
+from openclaw.gateway.server.events import CHUNK_BYTES, Backlog, Broadcaster, Client, KeptEvent, RunStream, catch_up
 from openclaw.runs.queue import RunRecord
 from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
 from tests.gateway.server.test_broadcast import INFO, Recorder
@@ -32,7 +31,7 @@ class SlowRecorder(Recorder):
         super().write_now(packed)
         self.buffered += len(packed)
 
-    async def read(self) -> None:
+    async def until_read(self) -> None:
         pass
 
     async def room(self) -> None:

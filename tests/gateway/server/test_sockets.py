@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from openclaw.gateway.server import sockets
+from openclaw.gateway.server import server
 from openclaw.gateway.server.connection import MAX_FIRST_BYTES
-from openclaw.gateway.server.sockets import MAX_STRANGERS, MAX_STRANGERS_OF_ADDRESS, Sockets
+from openclaw.gateway.server.server import MAX_STRANGERS, MAX_STRANGERS_OF_ADDRESS, Sockets
 from tests.gateway.support import Running, connect_params, running_gateway
 
 FLOOD = 1050
@@ -64,13 +64,13 @@ async def test_a_thousand_sockets_of_strangers_do_not_lock_the_owner_out(tmp_pat
 async def test_a_head_that_does_not_arrive_in_time_ends_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(sockets, "HEAD_S", 0.05)
+    monkeypatch.setattr(server, "HEAD_S", 0.05)
     async with running_gateway(tmp_path) as running, flood(running, BEGINNINGS[kind], 1) as opened:
         assert await ended(opened[0][0])
 
 
 async def test_dripping_a_head_byte_by_byte_gains_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "HEAD_S", 0.1)
+    monkeypatch.setattr(server, "HEAD_S", 0.1)
     async with running_gateway(tmp_path) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
         reading = asyncio.create_task(ended(reader))
@@ -84,7 +84,7 @@ async def test_dripping_a_head_byte_by_byte_gains_no_time(tmp_path: Path, monkey
 async def test_the_next_head_on_a_kept_connection_has_a_limit_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "IDLE_S", 0.05)
+    monkeypatch.setattr(server, "IDLE_S", 0.05)
     async with running_gateway(tmp_path) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /healthz HTT")
@@ -96,14 +96,14 @@ async def test_the_next_head_on_a_kept_connection_has_a_limit_too(
 async def test_a_stranger_who_does_not_take_its_answer_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "ANSWER_S", 0.05)
+    monkeypatch.setattr(server, "ANSWER_S", 0.05)
     async with running_gateway(tmp_path, handshake_timeout_s=60) as running, flood(running, UPGRADE, 1) as opened:
         assert await ended(opened[0][0])
 
 
 async def test_who_is_known_may_be_silent_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEAD_S", "ANSWER_S", "IDLE_S"):
-        monkeypatch.setattr(sockets, name, 0.2)
+        monkeypatch.setattr(server, name, 0.2)
     async with running_gateway(tmp_path) as running, running.client() as client:
         async with flood(running, b"", 1) as opened:
             assert await ended(opened[0][0])  # Meanwhile the client's time would have been up, too.

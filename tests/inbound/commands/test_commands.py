@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from openclaw.agent.spend.report import cost_text
-from openclaw.agent.spend.spend import Totals
+from openclaw.agent.spend.spend import Totals, cost_text
 from openclaw.inbound.commands.handle import HANDLERS
-from openclaw.inbound.commands.management import read_value
 from openclaw.inbound.commands.registry import COMMANDS, listed, near_miss
-from openclaw.inbound.directives import Listening
+from openclaw.inbound.commands.session import read_value
 from openclaw.inbound.incoming import Continue, Handled
-from openclaw.outbound.usage_text import money, percent, token_count
+from openclaw.outbound.reply import money, percent, token_count
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import MessageBody
 from openclaw.text import age
@@ -194,11 +192,11 @@ async def test_a_mistyped_queue_option_is_named_but_a_sentence_is_text(desk: Des
 # The session
 
 
-@pytest.mark.parametrize("text", ["/stop", "stop", " STOP", "[Dec 5 10:00] stop", "/stop@claw"])
+@pytest.mark.parametrize("text", ["/stop", "stop", " STOP", "[Dec 5 10:00] stop"])
 async def test_stop_stops_everything_and_says_so(desk: Desk, text: str) -> None:
     await desk.occupy("a")
     await desk.queue("b")
-    outcome = await desk.say(text, listening=Listening(bot_username="claw"))
+    outcome = await desk.say(text)
     assert outcome == Handled(reply="⚙️ Agent was aborted.", stopped=["r0", "r1"])
     assert (await desk.stored())["abortedLastRun"] is True
 

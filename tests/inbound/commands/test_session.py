@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from openclaw.config.load import build
-from openclaw.inbound.commands.models import leading_model
 from openclaw.inbound.commands.session import find_reset
+from openclaw.inbound.commands.settings import leading_model
 from openclaw.inbound.directives import DIRECT_CHAT, Listening
 from openclaw.inbound.incoming import Continue, Handled
 from openclaw.models.catalogue import Catalogue
 from tests.inbound.commands.desk import CONFIG, Desk, MakeDesk
 
 STARTED = "✅ New session started · model: acme/swift-1"
-GROUP = Listening(group=True, channel="discord", mentions=(re.compile("@clawd", re.IGNORECASE),), bot_username="clawd")
+GROUP = Listening(group=True, channel="discord", mentions=(re.compile("@clawd", re.IGNORECASE),))
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.models.local import downloads
-from openclaw.models.local.downloads import (
+from openclaw.models.local import install
+from openclaw.models.local.install import (
     DOWNLOADS,
     HUB_VARIABLE,
     Download,
+    InstallError,
     find_download,
     fitting,
     install_download,
     installed_models,
     remove_download,
 )
-from openclaw.models.local.install import InstallError
 
 CONTENT = random.Random(7).randbytes(300_000)
 WANTED = Download(
@@ -109,7 +109,7 @@ def hub(*plan: str) -> Iterator[Hub]:
 
 @pytest.fixture(autouse=True)
 def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(downloads, "ensure_runtime", lambda tell: None)
+    monkeypatch.setattr(install, "ensure_runtime", lambda tell: None)
 
 
 def fetch(server: Hub, state: Path, steps: list[tuple[str, int | None]] | None = None) -> str:
@@ -170,7 +170,7 @@ def test_a_server_that_never_sends_a_byte_is_given_up_and_the_part_is_kept(tmp_p
     with hub("cut", *["503"] * 20) as server:
         with pytest.raises(InstallError, match="run the command again to go on"):
             fetch(server, tmp_path)
-        assert len(server.asked) == 1 + downloads.TRIES
+        assert len(server.asked) == 1 + install.TRIES
     assert (tmp_path / "models" / "tiny.gguf.part").stat().st_size == 100_000
 
 
@@ -206,7 +206,7 @@ def test_a_mirror_without_encryption_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_noticed_before_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(downloads, "RESERVE_BYTES", 1 << 60)
+    monkeypatch.setattr(install, "RESERVE_BYTES", 1 << 60)
     with hub() as server:
         with pytest.raises(InstallError, match="MB free; Tiny needs"):
             fetch(server, tmp_path)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from openclaw.models.local import install
-from openclaw.models.local.downloads import context_length
 from openclaw.models.local.install import (
     InstallError,
+    context_length,
     explain_failure,
     install_local,
     is_installed,

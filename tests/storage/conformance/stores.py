@@ -7,8 +7,7 @@ from pathlib import Path
 
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
 from openclaw.storage.documents import DocumentStore
-from openclaw.storage.files.disk import FileBlobStore
-from openclaw.storage.files.documents import FileDocuments
+from openclaw.storage.files.disk import FileBlobStore, FileDocuments
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore

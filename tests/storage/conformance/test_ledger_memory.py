@@ -50,6 +50,15 @@ async def test_the_oldest_gives_way_when_there_are_too_many(ledger):
     assert answers == [False, False, False, True, True, False]
 
 
+async def test_keys_of_accepted_messages_give_way_though_they_are_only_asked_for(ledger, clock):
+    for number in range(300):
+        await ledger.accept(message(number, dedupe_keys=(f"signal|ann|{number}",)))
+    for number in range(300):
+        await ledger.seen(f"signal|bob|{number}", 60_000, 10, remember=False)
+    known = [await ledger.seen(f"signal|ann|{number}", 60_000, 10, remember=False) for number in range(300)]
+    assert known == [False] * 290 + [True] * 10
+
+
 async def test_an_empty_key_is_never_seen(ledger):
     assert [await ledger.seen("", 1000, 10) for _ in range(2)] == [False, False]
 

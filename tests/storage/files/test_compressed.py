@@ -11,7 +11,7 @@ import pytest
 
 from openclaw.messages import TextBlock, UserMessage
 from openclaw.storage.base import TranscriptRef
-from openclaw.storage.files import compressed
+from openclaw.storage.files import transcript_index
 from openclaw.storage.files.transcript import FileTranscriptStore
 from tests.storage.still_clock import StillClock
 
@@ -46,7 +46,7 @@ async def test_an_old_transcript_is_compressed_and_its_end_is_still_read(tmp_pat
     store = store_at(tmp_path)
     before = await store.tail(REF, 3)
     done = await store.compress(["main"], SOON)
-    packed = compressed.packed_name(path)
+    packed = transcript_index.packed_name(path)
     assert (done.files, done.problems) == (1, []) and done.bytes_after * 5 < done.bytes_before
     assert not path.exists() and packed.stat().st_mode & 0o777 == 0o600
     assert await store.tail(REF, 3) == before and len(before) == 3
@@ -72,7 +72,7 @@ async def test_a_compressed_transcript_goes_on_where_it_ended(tmp_path: Path) ->
     await store.compress(["main"], SOON)
     opened = await asyncio.gather(*(store.open(REF, create=False) for _ in range(5)))
     assert opened[0] is not None and all(one is opened[0] for one in opened)
-    assert path.read_bytes() == content and not compressed.packed_name(path).exists()
+    assert path.read_bytes() == content and not transcript_index.packed_name(path).exists()
     assert len(opened[0].context().messages) == 50
     await say(store, "and on")
     assert path.read_bytes().startswith(content) and len(opened[0].context().messages) == 51
@@ -104,37 +104,37 @@ async def test_opening_while_it_is_being_compressed_waits_and_finds_everything(t
 
 async def test_where_a_crash_left_both_forms_the_plain_one_counts(tmp_path: Path) -> None:
     path, content = await old_transcript(tmp_path)
-    compressed.pack(path)
-    packed = compressed.packed_name(path)
+    transcript_index.pack(path)
+    packed = transcript_index.packed_name(path)
     path.write_bytes(content + content.splitlines()[-1].replace(b'"id":"', b'"id":"x') + b"\n")
     os.utime(path, (LONG_AGO, LONG_AGO))
     longer = path.read_bytes()
     store = store_at(tmp_path)
     assert (await store.compress(["main"], SOON)).files == 1
-    assert compressed.unpack(packed).read_bytes() == longer
+    assert transcript_index.unpack(packed).read_bytes() == longer
     await store.close()
 
 
 async def test_a_file_written_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, content = await old_transcript(tmp_path)
-    unpacked_blocks = compressed.unpacked_blocks
+    unpacked_blocks = transcript_index.unpacked_blocks
 
     def written_meanwhile(packed: Path) -> Iterator[bytes]:
         with path.open("ab") as file:
             file.write(b"{}\n")
         return unpacked_blocks(packed)
 
-    monkeypatch.setattr(compressed, "unpacked_blocks", written_meanwhile)
-    with pytest.raises(compressed.ChangedMeanwhile):
-        compressed.pack(path)
+    monkeypatch.setattr(transcript_index, "unpacked_blocks", written_meanwhile)
+    with pytest.raises(transcript_index.ChangedMeanwhile):
+        transcript_index.pack(path)
     assert path.read_bytes().startswith(content)
     assert [name for name in os.listdir(path.parent) if "zst" in name or "tmp" in name] == []
 
 
 async def test_a_damaged_compressed_file_says_so_and_is_kept(tmp_path: Path) -> None:
     path, _ = await old_transcript(tmp_path)
-    compressed.pack(path)
-    packed = compressed.packed_name(path)
+    transcript_index.pack(path)
+    packed = transcript_index.packed_name(path)
     packed.write_bytes(packed.read_bytes()[:-20])
     kept = packed.read_bytes()
     store = store_at(tmp_path)
@@ -146,7 +146,7 @@ async def test_a_damaged_compressed_file_says_so_and_is_kept(tmp_path: Path) -> 
 
 async def test_deleting_a_compressed_session_sets_its_file_aside(tmp_path: Path) -> None:
     path, _ = await old_transcript(tmp_path)
-    compressed.pack(path)
+    transcript_index.pack(path)
     store = store_at(tmp_path)
     (archived,) = await store.archive(REF, "deleted")
     assert ".jsonl.deleted." in archived and archived.endswith(".zst")
@@ -161,4 +161,4 @@ def test_only_transcripts_and_what_was_set_aside_of_them_are_compressed(tmp_path
         (tmp_path / name).write_text("x")
         os.utime(tmp_path / name, (LONG_AGO, LONG_AGO))
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "sessions.json")
-    assert sorted(path.name for path in compressed.old_files(tmp_path, SOON)) == names[:2]
+    assert sorted(path.name for path in transcript_index.old_files(tmp_path, SOON)) == names[:2]

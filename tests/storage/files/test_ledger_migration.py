@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from openclaw.runs.dispatcher import crashes_of
 from openclaw.runs.queue import RunRecord
-from openclaw.runs.recovery import crashes_of
-from openclaw.runs.why_text import delivery_text, reason_text, tell
+from openclaw.runs.why_text import Life, delivery_text, reason_text, tell
 from openclaw.storage.base import DeliveryCode, MessageBody, Reason, ReasonCode
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.ledger_db import SCHEMA_VERSION
@@ -144,7 +144,7 @@ class OldLedger:
 async def told(ledger: FileLedger, number: int) -> list[str]:
     row = await ledger.get(number)
     assert row is not None
-    return tell(row, await ledger.story(number), [], [], START + 30_000)
+    return tell(Life(row, await ledger.story(number), [], []), START + 30_000)
 
 
 @pytest.mark.parametrize(("state", "sentence", "result", "reason", "story"), ENDS)

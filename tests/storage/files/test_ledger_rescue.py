@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from openclaw.storage.base import Accept, MessageBody, OutboxPart
+from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.files import ledger_db
 from openclaw.storage.files.ledger import FileLedger
-from openclaw.storage.repairs import Repairs
 from tests.storage.still_clock import StillClock
 
 PAGE = 4096

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from openclaw.storage.base import TranscriptRef
-from openclaw.storage.files import migrate
-from openclaw.storage.files.migrate import legacy_store_key, migrate_sessions
+from openclaw.storage.files import import_sessions
+from openclaw.storage.files.import_sessions import legacy_store_key, migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
 from tests.storage.still_clock import StillClock
@@ -120,7 +120,7 @@ async def test_a_listed_main_session_stays_main_beside_a_newer_file_nobody_liste
 async def test_interrupted_migration_is_taken_up_again(tmp_path, monkeypatch):
     for number in range(4):
         put(tmp_path / "sessions" / "main" / f"s{number}.jsonl", LINES + str(number))
-    real = migrate.write_beside
+    real = import_sessions.write_beside
     calls = []
 
     def dies(path, data):
@@ -129,9 +129,9 @@ async def test_interrupted_migration_is_taken_up_again(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(path, data)
 
-    monkeypatch.setattr(migrate, "write_beside", dies)
+    monkeypatch.setattr(import_sessions, "write_beside", dies)
     with pytest.raises(KeyboardInterrupt):
-        migrate._migrate(tmp_path, tmp_path / "sessions", "main", {}, StillClock())
+        import_sessions._migrate(tmp_path, tmp_path / "sessions", "main", {}, StillClock())
     monkeypatch.undo()
     assert (tmp_path / "sessions" / "main" / "s3.jsonl").exists()
     report = await migrate_sessions(str(tmp_path), clock=StillClock())

@@ -12,7 +12,7 @@ import pytest
 from openclaw.messages import TextBlock, UserMessage
 from openclaw.storage.base import StorageRefused, TranscriptRef
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
-from openclaw.storage.postgres import migrations
+from openclaw.storage.postgres import database
 from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, StorageUnreachable
 from openclaw.storage.postgres.session_store import PostgresSessionStore
 from openclaw.storage.postgres.transcript import PostgresTranscriptStore
@@ -40,9 +40,9 @@ async def stores(tmp_path: Path) -> AsyncIterator[PostgresStores]:
 async def test_gateways_that_start_together_make_the_tables_once() -> None:
     url, schema = postgres_server().url, new_schema()
     opened = await asyncio.gather(*(PostgresDatabase.open(url, schema=schema, pool_size=2) for _ in range(4)))
-    assert await opened[0].value("SELECT steps FROM schema_version") == len(migrations.STEPS)
-    for database in opened:
-        await database.close()
+    assert await opened[0].value("SELECT steps FROM schema_version") == len(database.STEPS)
+    for one in opened:
+        await one.close()
 
 
 async def test_tables_of_a_newer_version_are_refused_and_left_alone() -> None:

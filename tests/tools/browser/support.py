@@ -18,8 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.schema.system import Browser, BrowserSsrfPolicy
 from openclaw.messages import ImageBlock, TextBlock
-from openclaw.tools.arguments import validate_arguments
-from openclaw.tools.base import ToolContext, ToolResult
+from openclaw.tools.base import ToolContext, ToolResult, validate_arguments
 from openclaw.tools.browser.browsers import PROGRAMS, Browsers
 from openclaw.tools.browser.guard import checked_resolver
 from openclaw.tools.browser.tool import BrowserTool

@@ -18,7 +18,7 @@ from openclaw.tools.exec.allowlist import (
     parse,
     rule_for,
 )
-from openclaw.tools.exec.programs import resolve_program, runs_arguments, runs_others
+from openclaw.tools.exec.binding import resolve_program, runs_arguments, runs_others
 
 GREP = os.path.realpath(shutil.which("grep") or "/usr/bin/grep")
 PATH = "/usr/local/bin:/usr/bin:/bin"

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from openclaw.clock import SystemClock
-from openclaw.storage.files.documents import FileDocuments
+from openclaw.storage.files.disk import FileDocuments
 from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.exec.approvals import (
     ApprovalJournal,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from openclaw.tools.base import ToolError
-from openclaw.tools.exec.environment import command_environment, wanted_variables, working_directory
-from openclaw.tools.exec.programs import names
+from openclaw.tools.exec.binding import names
+from openclaw.tools.exec.settings import command_environment, wanted_variables, working_directory
 
 DANGEROUS = names("""
     PATH HOME ZDOTDIR BASH_ENV ENV IFS PS4 PROMPT_COMMAND SHELLOPTS BASHOPTS CDPATH SHELL EDITOR VISUAL PAGER

@@ -19,8 +19,7 @@ from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.policy import ToolSettings, built_in_tools
 from openclaw.tools.process import ProcessRegistry
 from openclaw.tools.sandbox.boundary import Boundary
-from openclaw.tools.sandbox.launch import missing
-from openclaw.tools.sandbox.plan import make_plan
+from openclaw.tools.sandbox.launch import make_plan, missing
 
 KEY = "agent:main:main"
 MADE: list[str] = []

@@ -9,8 +9,15 @@ import pytest
 from openclaw.clock import SystemClock
 from openclaw.config.schema.agents import SandboxPrune
 from openclaw.tools.sandbox.boundary import Boundary, copy_skills, list_sandboxes, prune, remove_sandbox, use_folder
-from openclaw.tools.sandbox.launch import BadLimit, bind_mounts, control_group, engine_argv, limits_of
-from openclaw.tools.sandbox.plan import SandboxPlan, make_plan
+from openclaw.tools.sandbox.launch import (
+    BadLimit,
+    SandboxPlan,
+    bind_mounts,
+    control_group,
+    engine_argv,
+    limits_of,
+    make_plan,
+)
 
 from .support import KEY, config_with
 

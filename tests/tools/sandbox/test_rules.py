@@ -10,7 +10,7 @@ import pytest
 
 from openclaw.config.load import parse_config
 from openclaw.tools.policy import ToolFilter
-from openclaw.tools.sandbox.plan import DEFAULT_ALLOW, PLACES, SandboxPlan, blocked_text, make_plan, tools_inside
+from openclaw.tools.sandbox.launch import DEFAULT_ALLOW, PLACES, SandboxPlan, blocked_text, make_plan, tools_inside
 
 from .support import KEY, config_with
 

@@ -1,21 +1,32 @@
 """Compaction: the older part of a conversation is replaced in the prompt by a summary.
 
-The summary is appended to the transcript as an entry; the messages stay in the file. A compaction makes the prompt
-smaller or appends nothing. It makes at most three model calls. If they fail and the prompt must shrink, the summary is
-made without a model. A session has one compaction at a time.
+``compact`` makes one, as its ``CompactionJob`` says. The summary is appended to the transcript as an entry. The
+messages stay in the file. A compaction makes the prompt smaller or appends nothing. It makes at most three model calls.
+If they fail and the prompt must shrink, the summary is made without a model. A session has one compaction at a time.
+
+Extensions add hooks with ``api.on(name, function)``, see ``extensions/api.py``. A function may be plain or async. These
+are the names:
+
+``session_before_compact``  It may return ``Cancel()`` or its own ``CompactionResult``. The first answer counts.
+``session_compact``         It is called after an entry was appended.
+``before_compaction``       It is called before a summary is made. Its result is ignored.
+``after_compaction``        It is called after every compaction, also after one that failed.
+``before_content_leaves``   It is awaited before messages leave the prompt, so that it can save what must last.
+
+``session_before_compact`` may also return ``{"cancel": True, "reason": ...}`` or ``{"compaction": {"summary": ...}}``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from openclaw.agent.compaction.pins import Pin, forgotten, pinned_block, pins_of, unpinned
 from openclaw.agent.compaction.summary import (
     CALL_TIMEOUT_S,
     MOST_CALLS,
@@ -23,28 +34,29 @@ from openclaw.agent.compaction.summary import (
     Summariser,
     SummaryFailed,
     SummaryTask,
+    needs_of,
     tool_failures,
     without_file_lists,
     without_model,
 )
-from openclaw.agent.compaction.summary_check import needs_of
-from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, CompactionReason, CompactionResult, Leaving
 from openclaw.agent.prepare import Prepared
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.billed_calls import NO_BILL, BilledCalls, RunBill
+from openclaw.agent.spend.billed_calls import BilledCalls
+from openclaw.agent.spend.budget import RunBill
 from openclaw.agent.window.tokens import PromptBudget, context_estimate, message_tokens, prompt_tokens, text_tokens
-from openclaw.agent.window.window import DoesNotFit, open_turn
+from openclaw.agent.window.window import DoesNotFit, Pin, check_room, open_turn, pinned_block, pins_of, unpinned
 from openclaw.config.schema import Config
 from openclaw.events import CompactionEnded, CompactionStarted, Event
-from openclaw.messages import AssistantMessage, Message, ToolResultMessage, UserMessage
+from openclaw.messages import Message, ToolResultMessage, UserMessage
 from openclaw.models.base import Model, ModelError
-from openclaw.models.errors import is_overflow, is_silent_overflow, named_counts
+from openclaw.models.errors import named_counts
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.tree import fields_of
 from openclaw.storage.base import Context, Transcript
 
 log = logging.getLogger("openclaw.agents.compaction")
 
+CompactionReason: TypeAlias = Literal["threshold", "overflow", "manual"]
 SMALLEST_KEPT = 64
 SMALLEST_SUMMARY = 256
 KEPT_SLACK = 1.2
@@ -74,7 +86,7 @@ class CompactionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     window: int
     reserve: int
-    """The part of the window that stays free. A prompt above ``window - reserve`` is condensed."""
+    """The part of the window that stays free."""
     keep: int
     """The size of the recent messages that are kept word for word."""
     enabled: bool = True
@@ -89,6 +101,7 @@ class CompactionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limit(self) -> int:
+        """A prompt above this size is condensed."""
         return self.window - self.reserve
 
 
@@ -127,10 +140,6 @@ def compaction_settings(config: Config, window: int, overhead: int = 0) -> Compa
         safeguard=safeguard,
         most_kept=int(window * agent.max_history_share * KEPT_SLACK) if safeguard else None,
     )
-
-
-def should_compact(context_tokens: int, window: int, reserve: int) -> bool:
-    return context_tokens > window - reserve
 
 
 # Where to cut
@@ -204,7 +213,8 @@ class CompactionJob(msgspec.Struct, kw_only=True):
     most_calls: int = MOST_CALLS
     """The most model calls for the summary. With none the summary is made without a model."""
     timeout_s: float = CALL_TIMEOUT_S
-    bill: RunBill = NO_BILL
+    bill: RunBill | None = None
+    """That of the run that waits for this compaction."""
 
     def summariser(self, purpose: str = "compaction") -> Summariser:
         calls = BilledCalls(
@@ -267,10 +277,6 @@ class NothingToDo(Exception):
     """There is nothing to condense. The text says why."""
 
 
-class CommitRefused(Exception):
-    """The summary cannot be appended, because the branch has changed or the prompt would not be smaller."""
-
-
 # Planning
 
 
@@ -295,7 +301,7 @@ async def make_plan(job: CompactionJob) -> CompactionPlan:
     files.take(leaving)
     pins = await pins_of(transcript)
     kept_tokens = round(prompt_tokens(context.messages[cut.index :]) * density)
-    taken = kept_tokens + text_tokens(pinned_block(pins))
+    taken = kept_tokens + text_tokens(pinned_block([pin.text for pin in pins]))
     said = str(previous.get("summary") or "")
     return CompactionPlan(
         first_kept_id=context.entry_ids[cut.index],
@@ -510,7 +516,7 @@ async def _commit_text(
     """Commits a summary with the lists of files and failures and the pinned texts."""
     read, modified = plan.files.lists()
     result = CompactionResult(
-        summary=text.strip() + plan.failures + plan.files.block() + pinned_block(plan.pins),
+        summary=text.strip() + plan.failures + plan.files.block() + pinned_block([pin.text for pin in plan.pins]),
         first_kept_entry_id=plan.first_kept_id,
         tokens_before=plan.tokens_before,
         details={"readFiles": read, "modifiedFiles": modified, "method": method, "modelCalls": calls},
@@ -523,32 +529,29 @@ async def _commit(
 ) -> CompactionOutcome:
     """Appends the entry under the session's lock and completes the outcome. If it is refused, the outcome is failed."""
     outcome.tokens_before = plan.tokens_before
-    try:
-        await job.exclusively(lambda: _append(job, plan, result, outcome))
-    except CommitRefused as problem:
-        return CompactionOutcome(status="failed", reason=str(problem), calls=outcome.calls)
-    return outcome
+    problem = await job.exclusively(lambda: _append(job, plan, result, outcome))
+    return outcome if problem is None else CompactionOutcome(status="failed", reason=problem, calls=outcome.calls)
 
 
 async def _append(
     job: CompactionJob, plan: CompactionPlan, result: CompactionResult, outcome: CompactionOutcome
-) -> None:
+) -> str | None:
+    """Returns why the summary is not appended: the branch has changed, or the prompt would not be smaller."""
     transcript = job.transcript
     entry = await job.runtime.sessions.get(job.agent_id, job.session_key)
     if entry is None or entry["sessionId"] != transcript.session_id:
-        raise CommitRefused("the session was replaced meanwhile")
+        return "the session was replaced meanwhile"
     context = transcript.context()
     kept_id = result.first_kept_entry_id
     if context.compaction_id != plan.compaction_id or kept_id not in context.entry_ids:
-        raise CommitRefused("the conversation took another course meanwhile")
+        return "the conversation took another course meanwhile"
     summary = result.summary
-    if lost_pins := forgotten(plan.pins, summary):
-        summary += pinned_block(lost_pins)
+    summary += pinned_block([pin.text for pin in plan.pins if pin.text not in summary])
     kept = context.messages[context.entry_ids.index(kept_id) :]
     leaving = prompt_tokens(context.messages) - prompt_tokens(kept)
     before, after = _true_size(leaving, plan.density), text_tokens(summary)
     if after >= before:
-        raise CommitRefused(f"condensing would not make it smaller ({before} tokens, then {after})")
+        return f"condensing would not make it smaller ({before} tokens, then {after})"
     fields: dict[str, Any] = {
         "type": "compaction",
         "summary": summary,
@@ -561,6 +564,7 @@ async def _append(
     outcome.entry_id = await transcript.append(fields, durable=True)
     outcome.tokens_after = job.budget.size(transcript.context().messages)
     outcome.count = await count_compaction(job.runtime, job.agent_id, job.session_key, transcript, outcome.tokens_after)
+    return None
 
 
 async def count_compaction(
@@ -589,7 +593,21 @@ def settings_for(prepared: Prepared, runtime: Runtime) -> CompactionSettings:
     return compaction_settings(runtime.config.current, budget.window, budget.overhead)
 
 
-def summary_model(runtime: Runtime, otherwise: Model) -> Model:
+def job_for(runtime: Runtime, prepared: Prepared, transcript: Transcript, reason: CompactionReason) -> CompactionJob:
+    """The compaction of a prepared session. The caller sets what is not as usual."""
+    return CompactionJob(
+        runtime=runtime,
+        agent_id=prepared.agent_id,
+        session_key=prepared.session_key,
+        transcript=transcript,
+        model=_summary_model(runtime, prepared.model),
+        budget=prepared.window.budget,
+        settings=settings_for(prepared, runtime),
+        reason=reason,
+    )
+
+
+def _summary_model(runtime: Runtime, otherwise: Model) -> Model:
     """The model that writes summaries: the configured one, or ``otherwise`` if none is configured or it is unknown."""
     name = runtime.config.current.agents.defaults.compaction.model
     if not name:
@@ -599,16 +617,6 @@ def summary_model(runtime: Runtime, otherwise: Model) -> Model:
     except ModelError as unknown:
         log.warning("agents.defaults.compaction.model: %s", unknown)
         return otherwise
-
-
-def overflowed(error: str | None, failure: ModelError | None) -> bool:
-    """Whether a run failed because its prompt was too large for the model."""
-    return error is not None and ((failure is not None and failure.kind == "overflow") or is_overflow(error))
-
-
-def silently_overflowed(final: AssistantMessage | None, prepared: Prepared) -> bool:
-    """Whether the provider answered a prompt that was larger than the window, after cutting it without an error."""
-    return final is not None and is_silent_overflow(final, prepared.model.context_window)
 
 
 class OverflowRecovery:
@@ -647,7 +655,7 @@ class OverflowRecovery:
         said = self._window.was_too_large(error)
         self._count = said.prompt if said.prompt is not None and said.prompt < self._window.budget.window else None
         try:
-            self._window.check_room()
+            check_room(self._window.budget)
         except DoesNotFit as problem:
             return str(problem)
         return None
@@ -663,8 +671,142 @@ class OverflowRecovery:
         return outcome
 
 
-async def without_answer(transcript: Transcript, answer_id: str) -> None:
-    """Takes an answer off the branch, because the provider had cut the prompt. The entry stays in the file."""
-    entry = await transcript.entry(answer_id)
-    if entry is not None:
-        await transcript.branch(entry.parent_id)
+# Hooks
+
+LONGEST_HOOK_S = 60.0
+LONGEST_FLUSH_S = 600.0
+"""A ``before_content_leaves`` hook may call a model and therefore gets more time."""
+
+
+class BeforeCompact(msgspec.Struct, frozen=True, kw_only=True):
+    agent_id: str
+    session_key: str
+    session_id: str
+    reason: CompactionReason
+    first_kept_entry_id: str
+    tokens_before: int
+    messages: list[Message]
+    """The messages that the summary replaces, oldest first. A hook must not change them."""
+    previous_summary: str = ""
+    instructions: str = ""
+
+
+class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary and where the kept messages begin. The Gateway or a hook makes it."""
+
+    summary: str
+    first_kept_entry_id: str
+    tokens_before: int = 0
+    details: dict[str, Any] = {}
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    why: str = ""
+
+
+class Compacted(msgspec.Struct, frozen=True, kw_only=True):
+    agent_id: str
+    session_key: str
+    session_id: str
+    reason: CompactionReason
+    entry_id: str | None
+    """The appended entry; None if nothing was appended."""
+    from_hook: bool = False
+    error: str = ""
+
+
+class Leaving(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages are about to leave the prompt of this session.
+
+    The session is locked while the hook runs. A hook that needs the model calls it directly; a queued turn would wait
+    for the hook.
+    """
+
+    agent_id: str
+    session_key: str
+    session_id: str
+    reason: CompactionReason
+    in_run: bool
+    """True if a run waits for this compaction because its prompt does not fit."""
+
+
+HookAnswer: TypeAlias = Cancel | CompactionResult | None
+NAMES = frozenset(
+    {"session_before_compact", "session_compact", "before_compaction", "after_compaction", "before_content_leaves"}
+)
+"""The names that ``CompactionHooks.on`` accepts. Each is an attribute of ``CompactionHooks``."""
+BeforeHook: TypeAlias = Callable[[BeforeCompact], Awaitable[HookAnswer]]
+TellHook: TypeAlias = Callable[[BeforeCompact], Awaitable[None]]
+AfterHook: TypeAlias = Callable[[Compacted], Awaitable[None]]
+LeavingHook: TypeAlias = Callable[[Leaving], Awaitable[Any]]
+
+
+class CompactionHooks:
+    """The registered hooks, by name. A hook that fails or takes too long is logged and skipped."""
+
+    def __init__(self) -> None:
+        self.session_before_compact: list[BeforeHook] = []
+        self.before_compaction: list[TellHook] = []
+        self.session_compact: list[AfterHook] = []
+        self.after_compaction: list[AfterHook] = []
+        self.before_content_leaves: list[LeavingHook] = []
+        self._leaving: set[str] = set()
+
+    def on(self, name: str, function: Callable[[Any], Any]) -> None:
+        if name not in NAMES:
+            raise ValueError(f"there is no hook {name!r}; there are {', '.join(sorted(NAMES))}")
+        getattr(self, name).append(function)
+
+    async def ask_before(self, about: BeforeCompact) -> HookAnswer:
+        for tell in self.before_compaction:
+            await _guarded(tell, about, LONGEST_HOOK_S)
+        for hook in self.session_before_compact:
+            answer = await _guarded(lambda about, hook=hook: _answer(hook, about), about, LONGEST_HOOK_S)
+            if answer is not None:
+                return answer
+        return None
+
+    async def tell_after(self, what: Compacted) -> None:
+        for hook in (*(self.session_compact if what.entry_id else ()), *self.after_compaction):
+            await _guarded(hook, what, LONGEST_HOOK_S)
+
+    async def content_leaves(self, leaving: Leaving) -> None:
+        """Calls the hooks. Does nothing for a compaction that one of these hooks itself causes in the same session."""
+        if leaving.session_key in self._leaving:
+            return
+        self._leaving.add(leaving.session_key)
+        try:
+            for hook in self.before_content_leaves:
+                await _guarded(hook, leaving, LONGEST_FLUSH_S)
+        finally:
+            self._leaving.discard(leaving.session_key)
+
+
+async def _answer(hook: BeforeHook, about: BeforeCompact) -> HookAnswer:
+    """Calls the hook and converts a returned dict. Raises ``TypeError`` for a return value of another form."""
+    said: Any = hook(about)
+    said = await said if inspect.isawaitable(said) else said
+    if said is None or isinstance(said, Cancel | CompactionResult):
+        return said
+    if isinstance(said, dict) and said.get("cancel"):
+        return Cancel(str(said.get("reason") or ""))
+    made = said.get("compaction") if isinstance(said, dict) else None
+    if not isinstance(made, dict) or not str(made.get("summary") or "").strip():
+        raise TypeError(f"session_before_compact returned neither a cancellation nor a summary: {said!r:.200}")
+    return CompactionResult(
+        summary=str(made["summary"]),
+        first_kept_entry_id=str(made.get("firstKeptEntryId") or about.first_kept_entry_id),
+        tokens_before=about.tokens_before,
+        details=made["details"] if isinstance(made.get("details"), dict) else {},
+    )
+
+
+async def _guarded(hook: Callable[[Any], Awaitable[Any]], about: Any, longest_s: float) -> Any:
+    """Calls the hook with a time limit. Logs an error and returns None if it fails."""
+    try:
+        async with asyncio.timeout(longest_s):
+            said: Any = hook(about)
+            return await said if inspect.isawaitable(said) else said
+    except Exception:
+        log.exception("a hook failed for session %s", about.session_key)
+        return None

@@ -17,23 +17,24 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.abort import AbortSignal
-from openclaw.agent.hooks import LONGEST_FLUSH_S, Leaving
-from openclaw.agent.loop import LoopOptions, run_loop
+from openclaw.agent.compaction.compaction import LONGEST_FLUSH_S, Leaving
+from openclaw.agent.loop import AbortSignal, LoopOptions, run_loop
 from openclaw.agent.prepare import Prepared, prepare
 from openclaw.agent.recorder import stored_result
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.billed_calls import NO_BILL, BilledCalls, RunBill
+from openclaw.agent.spend.billed_calls import BilledCalls
+from openclaw.agent.spend.budget import RunBill
 from openclaw.clock import named_zone
 from openclaw.config.schema.agents import MemoryFlush
 from openclaw.events import AssistantEnded, Event, ToolEnded
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.base import ModelError
+from openclaw.models.calls import NextStep, TryAgain
 from openclaw.models.errors import next_retry_ms
-from openclaw.models.fallback import NextStep, TryAgain
 from openclaw.outbound.silence import NO_REPLY
 from openclaw.sessions.entry import SessionEntry
-from openclaw.storage.base import Transcript, TranscriptRef
+from openclaw.sessions.reset import transcript_ref
+from openclaw.storage.base import Transcript
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 from openclaw.tools.files import WriteTool
 from openclaw.tools.sandbox.boundary import Boundary
@@ -115,7 +116,7 @@ async def flush(
     transcript: Transcript,
     prepared: Prepared,
     abort: AbortSignal,
-    bill: RunBill = NO_BILL,
+    bill: RunBill,
 ) -> bool:
     """Makes a flush within a run. Returns whether the agent was asked and the turn is stored.
 
@@ -133,32 +134,22 @@ def watch_compactions(runtime: Runtime) -> None:
     """Registers the hook that makes a flush before every compaction, unless one was made in this cycle."""
 
     async def hook(leaving: Leaving) -> bool:
-        return await _flush_before_compaction(runtime, leaving)
+        entry = await runtime.sessions.get(leaving.agent_id, leaving.session_key)
+        if entry is None or entry["sessionId"] != leaving.session_id or flushed_this_cycle(entry):
+            return False
+        transcript = await runtime.transcripts.open(transcript_ref(leaving.agent_id, entry), create=False)
+        if transcript is None or not runtime.config.current.agents.defaults.compaction.memory_flush.enabled:
+            return False
+        prepared = await prepare(runtime, leaving.agent_id, leaving.session_key, leaving.session_id)
+        return await _flush(runtime, transcript, prepared)
 
     runtime.hooks.before_content_leaves.append(hook)
-
-
-async def _flush_before_compaction(runtime: Runtime, leaving: Leaving) -> bool:
-    entry = await runtime.sessions.get(leaving.agent_id, leaving.session_key)
-    if entry is None or entry["sessionId"] != leaving.session_id or flushed_this_cycle(entry):
-        return False
-    ref = TranscriptRef(agent_id=leaving.agent_id, session_id=leaving.session_id, file=entry.get("sessionFile"))
-    transcript = await runtime.transcripts.open(ref, create=False)
-    if transcript is None or not runtime.config.current.agents.defaults.compaction.memory_flush.enabled:
-        return False
-    prepared = await prepare(runtime, leaving.agent_id, leaving.session_key, leaving.session_id)
-    return await _flush(runtime, transcript, prepared)
 
 
 # The turn itself
 
 
-async def _flush(
-    runtime: Runtime,
-    transcript: Transcript,
-    prepared: Prepared,
-    bill: RunBill = NO_BILL,
-) -> bool:
+async def _flush(runtime: Runtime, transcript: Transcript, prepared: Prepared, bill: RunBill | None = None) -> bool:
     settings = runtime.config.current.agents.defaults.compaction.memory_flush
     tools = usable_tools(prepared.prompt.tools)
     if not settings.enabled or "write" not in tools:
@@ -234,7 +225,7 @@ def _options(runtime: Runtime, prepared: Prepared, tools: dict[str, Tool], calls
     prepared = msgspec.structs.replace(prepared, tool_choice=None, max_tokens=None)
 
     async def after_failure(error: ModelError, attempt: int) -> NextStep:
-        delay = next_retry_ms(error, attempt, prepared.retry)
+        delay = next_retry_ms(error, attempt, runtime.config.current.retry)
         return None if delay is None else TryAgain(delay)
 
     abort, answers, run_id = AbortSignal(), 0, f"flush:{uuid.uuid4()}"

@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from openclaw.messages import ToolSpec
-from openclaw.models.base import Model, ModelRequest
+from openclaw.models.base import Model
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import BlobStore
-from openclaw.url_text import redact_urls
+from openclaw.text import redact_urls
 
 if TYPE_CHECKING:
     from openclaw.agent.prompt.system_prompt import PromptFacts, SystemPrompt
+
+
+log = logging.getLogger("openclaw.agents.context")
+
+_OF_THE_RUN = ("source", "generatedAt", "sessionId", "sessionKey", "turnFacts")
+"""The fields of ``PromptReport.own``."""
+NAMES_SHOWN = 30
+TOP_SHOWN = 30
 
 
 class PromptReport(msgspec.Struct, frozen=True):
@@ -82,26 +89,6 @@ def shared_report(facts: PromptFacts, prompt: SystemPrompt) -> dict[str, Any]:
     }
 
 
-log = logging.getLogger("openclaw.agents.context")
-
-_OF_THE_RUN = ("source", "generatedAt", "sessionId", "sessionKey", "turnFacts")
-"""The fields of ``PromptReport.own``."""
-
-
-class PromptDigests(msgspec.Struct, frozen=True):
-    """The blobs of one prompt, its tools and its model. A digest is empty if the disk refused the blob.
-
-    The objects themselves are kept too. They are compared by identity, so they must not be freed.
-    """
-
-    system: str
-    tools: list[ToolSpec]
-    model: Model
-    system_digest: str
-    tools_digest: str
-    model_digest: str
-
-
 def model_facts(model: Model) -> bytes:
     """The model as it is stored. Its headers and its address may hold keys, so these are left out."""
     shown = redact_urls(model.base_url)
@@ -114,63 +101,43 @@ class ReportStore:
     """Stores prompts, tools and reports as blobs, each content once. It remembers what is already stored."""
 
     MOST_KNOWN = 4096
-    MOST_AT_HAND = 64
+    MOST_AT_HAND = 256
 
-    def __init__(self) -> None:
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
         self._known: OrderedDict[str, None] = OrderedDict()
         """The digests of blobs that are stored."""
         self._at_hand: OrderedDict[int, tuple[object, str]] = OrderedDict()
-        self._prompts: OrderedDict[int, PromptDigests] = OrderedDict()
+        """By their addresses: objects that many runs share, and their digests. Holding them keeps the address."""
 
-    async def keep(self, report: PromptReport, blobs: BlobStore) -> dict[str, Any]:
+    async def keep(self, report: PromptReport) -> dict[str, Any]:
         """Stores the report and returns its small form for the session's entry, with the digest of the blob.
 
         The digest is left out if the disk refuses the blob. The run goes on without it.
         """
-        digest = await self.same(report.shared, lambda: msgspec.json.encode(report.shared, order="sorted"), blobs)
+        digest = await self.same(report.shared, lambda: msgspec.json.encode(report.shared, order="sorted"))
         return {**report.own, "blob": digest} if digest else report.own
 
-    async def prompt_of(self, request: ModelRequest, blobs: BlobStore) -> PromptDigests:
-        """Stores the request's prompt, tools and model. Runs share these objects, so most calls only look them up."""
-        system, tools, model = request.system, request.tools, request.model
-        known = self._prompts.get(id(system))
-        if known is not None and known.system is system and known.tools is tools and known.model is model:
-            return known
-        found = PromptDigests(
-            system,
-            tools,
-            model,
-            await self.once(system.encode(), blobs) or "",
-            await self.once(msgspec.json.encode(tools), blobs) or "",
-            await self.once(model_facts(model), blobs) or "",
-        )
-        if found.system_digest and found.tools_digest and found.model_digest:
-            self._prompts[id(system)] = found
-            if len(self._prompts) > self.MOST_AT_HAND:
-                self._prompts.popitem(last=False)
-        return found
-
-    async def same(self, thing: object, encode: Callable[[], bytes], blobs: BlobStore) -> str | None:
+    async def same(self, thing: object, encode: Callable[[], bytes]) -> str:
         """Like ``once``, for an object that many runs share. It is encoded only the first time."""
         known = self._at_hand.get(id(thing))
         if known is not None and known[0] is thing:
             return known[1]
-        digest = await self.once(encode(), blobs)
-        if digest is not None:
+        if digest := await self.once(encode()):
             self._at_hand[id(thing)] = (thing, digest)
             if len(self._at_hand) > self.MOST_AT_HAND:
                 self._at_hand.popitem(last=False)
         return digest
 
-    async def once(self, data: bytes, blobs: BlobStore) -> str | None:
-        """Stores the data unless it is stored already. Returns its digest, or None if the disk refuses it."""
+    async def once(self, data: bytes) -> str:
+        """Stores the data unless it is stored already. Returns its digest, or nothing if the disk refuses it."""
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._known:
             try:
-                await blobs.put(data)
+                await self._blobs.put(data)
             except OSError as error:
                 log.warning("what a run was given could not be kept: %s", error)
-                return None
+                return ""
             self._known[digest] = None
             if len(self._known) > self.MOST_KNOWN:
                 self._known.popitem(last=False)
@@ -189,11 +156,6 @@ async def stored_report(entry: SessionEntry | None, blobs: BlobStore) -> dict[st
         return None
     own = {name: kept[name] for name in _OF_THE_RUN if name in kept}
     return {**own, **msgspec.json.decode(data, type=dict[str, Any])}
-
-
-NAMES_SHOWN = 30
-TOP_SHOWN = 30
-_COUNTS = ("totalTokens", "inputTokens", "outputTokens", "contextTokens")
 
 
 # What /context shows
@@ -232,7 +194,7 @@ def context_detail(report: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
 
 
 def context_json(report: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
-    session = {name: entry.get(name) for name in _COUNTS}
+    session = {name: entry.get(name) for name in ("totalTokens", "inputTokens", "outputTokens", "contextTokens")}
     text = msgspec.json.encode({"report": report, "session": session})
     return msgspec.json.format(text, indent=2).decode()
 

@@ -14,9 +14,8 @@ import socket
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 from xml.sax.saxutils import escape, unescape
 
 import msgspec
@@ -32,30 +31,27 @@ from openclaw.agent.prompt.workspace_snapshot import (
 from openclaw.agent.skills import SkillsPrompt, only
 from openclaw.agent.window.tokens import overhead_tokens
 from openclaw.clock import named_zone
-from openclaw.config.agents import agent_config, heartbeat_config, model_aliases, primary_model
+from openclaw.config.agents import agent_config, heartbeat_config, model_aliases, primary_model, sandbox_config
 from openclaw.config.channels import account_settings, is_configured
 from openclaw.config.schema import Config
 from openclaw.messages import ToolSpec
 from openclaw.models.base import Model
-from openclaw.models.compat import reasons_in_tags
-from openclaw.outbound.reasoning import Framing
+from openclaw.models.thinking import reasons_in_tags
+from openclaw.outbound.visible import Framing
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionKind, channel_of, is_subagent
 from openclaw.storage.files.workspace import FIRST_RUN_FILE
 from openclaw.tools.base import Tool
 
 if TYPE_CHECKING:
-    from openclaw.agent.prepare import RunSettings
     from openclaw.storage.base import MessageBody
     from openclaw.tools.sandbox.boundary import Boundary
 
 DEFAULT_AGENT_NAME = "OpenClaw"
 _LOCATION = re.compile(r"(<location>)([^<]*)")
 _NO_CHANNEL = ("unknown", "internal")
-
-
-PromptMode: TypeAlias = Literal["full", "minimal", "none"]
-"""``minimal`` is for sub-agents: it has no persona, people or channels. ``none`` is one sentence."""
+FACTS_BEGIN, FACTS_END = "<openclaw-facts>", "</openclaw-facts>"
+MOST_KEPT = 64
 
 
 class PromptFacts(msgspec.Struct, kw_only=True):
@@ -67,7 +63,8 @@ class PromptFacts(msgspec.Struct, kw_only=True):
     model: Model
     tools: list[Tool]
     files: list[BootstrapFile]
-    mode: PromptMode = "full"
+    mode: Literal["full", "minimal"] = "full"
+    """``minimal`` is for sub-agents: it has no persona, people or channels."""
     extra: str = ""
     skills: SkillsPrompt = SkillsPrompt()
     aliases: Mapping[str, str] = {}
@@ -94,19 +91,21 @@ def gather_facts(
     session_key: str,
     body: MessageBody,
     config: Config,
-    settings: RunSettings,
+    model: Model,
     tools: list[Tool],
+    workspace: Path,
+    sandbox: Boundary | None,
     snapshot: WorkspaceSnapshot,
     kind: SessionKind,
 ) -> PromptFacts:
     """The facts for one run. ``kind`` is the session's kind, as ``kind_of`` names it."""
-    defaults, model, key = config.agents.defaults, settings.model, session_key
+    defaults, key = config.agents.defaults, session_key
     agent = agent_config(config, agent_id)
     identity = agent.identity if agent else None
     facts = PromptFacts(
         agent_id=agent_id,
         agent_name=(identity.name if identity else None) or (agent.name if agent else None) or DEFAULT_AGENT_NAME,
-        workspace=str(settings.agent.workspace),
+        workspace=str(workspace),
         model=model,
         tools=tools,
         files=[],
@@ -114,7 +113,7 @@ def gather_facts(
         extra=body.extra_system_prompt,
         user_timezone=defaults.user_timezone,
         max_file_chars=effective_max_chars(defaults.bootstrap_max_chars, model.context_window),
-        sandbox_mode=settings.agent.sandbox_mode,
+        sandbox_mode=sandbox_config(config, agent_id).mode,
     )
     if not model.tools:
         return facts  # The prompt of such a model has only a few sentences.
@@ -129,19 +128,16 @@ def gather_facts(
     facts.repo_root = snapshot.repo_root
     facts.default_model = primary_model(config, agent_id)
     facts.tagged_reasoning = reasons_in_tags(model) is not False
-    if settings.sandbox is not None:
-        _as_seen_inside(facts, settings.sandbox)
-    return facts
-
-
-def _as_seen_inside(facts: PromptFacts, sandbox: Boundary) -> None:
-    """Names every path as the session's tools see it in the sandbox."""
+    if sandbox is None:
+        return facts
+    # Every path is named as the session's tools see it in the sandbox.
     plan = sandbox.plan
     facts.sandbox = SandboxFacts(sandbox.workdir, plan.access, plan.docker.network != "none")
     facts.sandbox_mode, facts.workspace, facts.repo_root = plan.mode, sandbox.workdir, None
     facts.files = [msgspec.structs.replace(file, path=sandbox.shown(file.path)) for file in facts.files]
     text = _LOCATION.sub(lambda found: f"{found[1]}{escape(sandbox.shown(unescape(found[2])))}", facts.skills.text)
     facts.skills = msgspec.structs.replace(facts.skills, text=text)
+    return facts
 
 
 def is_private(kind: SessionKind, session_key: str) -> bool:
@@ -157,9 +153,6 @@ def _capabilities(config: Config, channel: str) -> list[str]:
     named = account.capabilities
     names = [name for name, value in named.items() if value not in (False, "off")] if isinstance(named, dict) else named
     return [stripped for name in names if (stripped := name.strip())]
-
-
-FACTS_BEGIN, FACTS_END = "<openclaw-facts>", "</openclaw-facts>"
 
 
 def turn_facts(
@@ -200,7 +193,6 @@ def turn_facts(
     return "\n".join(lines)
 
 
-@lru_cache(16)
 def _time(zone_name: str | None, style: str, minutes: int) -> list[str]:
     moment = datetime.fromtimestamp(minutes * 60, UTC)
     lines = [f"UTC: {moment:%A %Y-%m-%d %H:%M}"]
@@ -210,9 +202,6 @@ def _time(zone_name: str | None, style: str, minutes: int) -> list[str]:
         clock = f"{local:%I:%M %p}".lstrip("0") if style == "12" else f"{local:%H:%M}"
         lines.append(f"Local time: {local:%A %Y-%m-%d} {clock} ({zone_name})")
     return lines
-
-
-MOST_KEPT = 64
 
 
 class SystemPrompt(msgspec.Struct, kw_only=True):
@@ -251,17 +240,14 @@ def build_system_prompt(facts: PromptFacts, client_tools: Sequence[ToolSpec] = (
             f"You are {facts.agent_name}, a friendly assistant. "
             "Answer in one or two short sentences, in the language of the question."
         )
-    elif facts.mode == "none":
-        text = _identity(facts)
     else:
         names = frozenset(tool.spec.name for tool in facts.tools)
         listed, project = sections.tool_list(facts.tools), sections.project_context(facts.files)
         skills = facts.skills.text if facts.mode == "full" and "read" in names else ""
-        full = facts.mode == "full"
-        parts = _full(facts, names, listed, skills, project) if full else _minimal(facts, names, listed, project)
-        text = "\n".join(part for part in parts if part)
-        # Each group has another one, so it stands behind what all sessions share.
-        suffix = sections.extra_context(facts.extra.strip(), subagent=False) if full else ""
+        text = "\n".join(part for part in _sections(facts, names, listed, skills, project) if part)
+        if facts.mode == "full":
+            # Each group has another one, so it stands behind what all sessions share.
+            suffix = sections.extra_context(facts.extra.strip(), subagent=False)
     specs = [*(tool.spec for tool in facts.tools), *client_tools]
     prompt = SystemPrompt(
         text=text,
@@ -298,52 +284,36 @@ class PromptCache:
         return prompt
 
 
-def _full(facts: PromptFacts, names: frozenset[str], listed: str, skills: str, project: str) -> list[str]:
-    first_run = any(file.name == FIRST_RUN_FILE and not file.missing for file in facts.files)
-    return [
-        _identity(facts),
-        sections.tooling(listed, names),
-        sections.tool_call_style(),
-        sections.safety(),
-        sections.cli_reference(),
+def _sections(facts: PromptFacts, names: frozenset[str], listed: str, skills: str, project: str) -> list[str]:
+    """The sections in their order. Those that do not apply are empty."""
+    full = facts.mode == "full"
+    first_run = full and any(file.name == FIRST_RUN_FILE and not file.missing for file in facts.files)
+    about_agent = [
         sections.skills(skills),
         sections.memory_recall(names, facts.citations),
         sections.self_update(names),
         sections.model_aliases(facts.aliases),
-        _clock_hint(facts, names),
-        sections.workspace(facts.workspace, first_run=first_run),
-        sections.documentation("" if facts.sandbox else _docs_dir()),
-        sections.sandbox(facts.sandbox),
-        sections.user_identity(facts.owners),
-        sections.date_and_time(facts.user_timezone, FACTS_BEGIN),
-        sections.workspace_files() if project else "",
-        sections.reply_tags(),
-        sections.messaging(names),
-        *facts.sections,
-        sections.reasoning_format(facts.tagged_reasoning),
-        project,
-        sections.silent_replies(),
-        sections.heartbeats(facts.heartbeat_prompt),
-        _runtime(facts),
     ]
-
-
-def _minimal(facts: PromptFacts, names: frozenset[str], listed: str, project: str) -> list[str]:
+    about_chat = [sections.REPLY_TAGS, sections.messaging(names)]
     return [
         _identity(facts),
         sections.tooling(listed, names),
-        sections.tool_call_style(),
-        sections.safety(),
-        sections.cli_reference(),
+        sections.TOOL_CALL_STYLE,
+        sections.SAFETY,
+        sections.CLI_REFERENCE,
+        *(about_agent if full else ()),
         _clock_hint(facts, names),
-        sections.workspace(facts.workspace, first_run=False),
+        sections.workspace(facts.workspace, first_run=first_run),
+        sections.documentation(_docs_dir()) if full and not facts.sandbox else "",
         sections.sandbox(facts.sandbox),
+        sections.user_identity(facts.owners) if full else "",
         sections.date_and_time(facts.user_timezone, FACTS_BEGIN),
-        sections.workspace_files() if project else "",
-        sections.extra_context(facts.extra.strip(), subagent=True),
+        sections.WORKSPACE_FILES if project else "",
+        *(about_chat if full else [sections.extra_context(facts.extra.strip(), subagent=True)]),
         *facts.sections,
         sections.reasoning_format(facts.tagged_reasoning),
         project,
+        *([sections.SILENT_REPLIES, sections.heartbeats(facts.heartbeat_prompt)] if full else ()),
         _runtime(facts),
     ]
 
@@ -362,35 +332,19 @@ _RUNTIME = "## Runtime\nRuntime: "
 
 
 def _runtime(facts: PromptFacts) -> str:
-    host, system, machine, python = _host_facts()
+    shell = Path(os.environ.get("SHELL", "")).name
     parts = [
         f"agent={facts.agent_id}",
-        f"host={host}",
+        f"host={socket.gethostname()}",
         f"repo={facts.repo_root}" if facts.repo_root else "",
-        f"os={system} ({machine})",
-        f"python={python}",
+        f"os={platform.system()} {platform.release()} ({platform.machine()})",
+        f"python={platform.python_version()}",
         f"default_model={facts.default_model}" if facts.default_model else "",
-        f"shell={_shell()}" if _shell() else "",
+        f"shell={shell}" if shell else "",
     ]
     return f"{_RUNTIME}{' | '.join(part for part in parts if part)}"
 
 
-@cache
-def _host_facts() -> tuple[str, str, str, str]:
-    return (
-        socket.gethostname(),
-        f"{platform.system()} {platform.release()}",
-        platform.machine(),
-        platform.python_version(),
-    )
-
-
-@cache
-def _shell() -> str:
-    return Path(os.environ.get("SHELL", "")).name
-
-
-@cache
 def _docs_dir() -> str:
     """The folder of the documents. Empty if OpenClaw does not run from a checkout that has them."""
     docs = Path(__file__).parents[4] / "docs"

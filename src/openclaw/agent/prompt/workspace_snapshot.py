@@ -42,6 +42,13 @@ MIN_CHARS = 1000
 MAX_READ_BYTES = 4_000_000
 """Of a larger file only this much of the beginning and of the end is read."""
 _CHARS_PER_TOKEN = 4
+MOST_KEPT = 64
+MOST_WARNINGS = 256
+LOOK_AGAIN_S = 5.0
+"""How often the paths in ``_Cached.rarely`` are checked."""
+_FILES = (*BOOTSTRAP_FILES, *MEMORY_FILES)
+_FileState: TypeAlias = tuple[int, int, int] | None
+"""The time, size and inode of a file or folder. None: it does not exist."""
 
 log = logging.getLogger("openclaw.agents.workspace")
 
@@ -159,17 +166,6 @@ def _warning(text: str, name: str, max_chars: int) -> str:
     )
 
 
-MOST_KEPT = 64
-MOST_WARNINGS = 256
-LOOK_AGAIN_S = 5.0
-"""How often the paths in ``_Cached.rarely`` are checked."""
-SHARED_S = 0.1
-"""For how long turns share one check."""
-_FILES = (*BOOTSTRAP_FILES, *MEMORY_FILES)
-_FileState: TypeAlias = tuple[int, int, int] | None
-"""The time, size and inode of a file or folder. None: it does not exist."""
-
-
 class Audience(msgspec.Struct, frozen=True):
     """Who reads the prompt. This decides how much of the workspace is shown."""
 
@@ -194,31 +190,22 @@ class _Cached(msgspec.Struct):
     snapshot: WorkspaceSnapshot
     config: Config
     often: list[str]
-    """Paths that are checked in every turn, unless a check is shared."""
+    """Paths that are checked in every turn."""
     often_states: list[_FileState]
     rarely: list[str]
     """Paths that are checked every ``LOOK_AGAIN_S`` seconds."""
     rarely_states: list[_FileState]
     rarely_checked_at: float
     """On the Gateway's monotonic clock."""
-    checked_at: float
-    """The time of the last check of ``often``, on the event loop's clock."""
 
-    def is_current(self, config: Config, now: float, arrived_at: float | None) -> bool:
-        """Whether the snapshot can be used for a message that arrived at that time."""
-        if config is not self.config:
+    def is_current(self, config: Config, now: float) -> bool:
+        """Whether nothing has changed since the snapshot was made."""
+        if config is not self.config or _states(self.often) != self.often_states:
             return False
-        loop_now = asyncio.get_running_loop().time()
-        if arrived_at is not None and arrived_at < self.checked_at > loop_now - SHARED_S:
+        if now - self.rarely_checked_at < LOOK_AGAIN_S:
             return True
-        if _states(self.often) != self.often_states:
-            return False
-        if now - self.rarely_checked_at >= LOOK_AGAIN_S:
-            self.rarely_checked_at = now
-            if _states(self.rarely) != self.rarely_states:
-                return False
-        self.checked_at = loop_now
-        return True
+        self.rarely_checked_at = now
+        return _states(self.rarely) == self.rarely_states
 
 
 class WorkspaceSnapshots:
@@ -232,23 +219,18 @@ class WorkspaceSnapshots:
         """Workspaces that were made ready. They do not get their first files again, even if all are deleted."""
         self._warned: set[tuple[str, int, int]] = set()
 
-    async def of(
-        self, agent_id: str, config: Config, workspace: Path, audience: Audience, arrived_at: float | None = None
-    ) -> WorkspaceSnapshot:
-        """A current snapshot. A check after ``arrived_at`` (on the event loop's clock) is recent enough. None: now."""
+    async def of(self, agent_id: str, config: Config, workspace: Path, audience: Audience) -> WorkspaceSnapshot:
+        """A current snapshot."""
         known, now = self._known.get((agent_id, audience)), self._clock.monotonic()
-        if known is not None and known.is_current(config, now, arrived_at):
+        if known is not None and known.is_current(config, now):
             return known.snapshot
-        loop_now = asyncio.get_running_loop().time()
-        made = await asyncio.to_thread(self._make, agent_id, config, workspace, audience, now, loop_now)
+        made = await asyncio.to_thread(self._make, agent_id, config, workspace, audience, now)
         self._known[agent_id, audience] = made
         while len(self._known) > MOST_KEPT:
             self._known.popitem(last=False)
         return made.snapshot
 
-    def _make(
-        self, agent_id: str, config: Config, workspace: Path, audience: Audience, now: float, loop_now: float
-    ) -> _Cached:
+    def _make(self, agent_id: str, config: Config, workspace: Path, audience: Audience, now: float) -> _Cached:
         defaults = config.agents.defaults
         if workspace not in self._ready or not workspace.is_dir():
             ready_workspace(workspace, seed=not defaults.skip_bootstrap)
@@ -271,7 +253,7 @@ class WorkspaceSnapshots:
             skill_env=skill_environment(verdicts, config, os.environ) if config.skills.entries else {},
             repo_root=repo_root(workspace, defaults.repo_root),
         )
-        return _Cached(snapshot, config, often_paths, often_states, rarely_paths, rarely_states, now, loop_now)
+        return _Cached(snapshot, config, often_paths, often_states, rarely_paths, rarely_states, now)
 
     def new_warnings(self, files: list[BootstrapFile]) -> list[str]:
         """Warnings about cut files that were not given before. Each version of a file is warned about once."""

@@ -19,32 +19,28 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.prepare import agent_settings
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.budget import Payer, reserve
-from openclaw.agent.spend.report import agent_bill, prices
-from openclaw.agent.spend.spend import BILL, CallEstimate, Reservation
+from openclaw.agent.spend.budget import Payer, RunBill, is_limited, reserve
+from openclaw.agent.spend.spend import BILL, CallEstimate, Reservation, agent_bill, prices
 from openclaw.memory.embedders import EMBEDDING_PRICES, Embedder, EmbeddingRefused, embedding_tokens
 from openclaw.messages import AssistantMessage, Usage
-from openclaw.models.base import Counted, ModelError, ModelRequest, OnEvent, Price, StreamEvent
-from openclaw.models.cost import SpokenText, highest_cost, priced_usage, speech_usage
-from openclaw.models.fallback import Candidates, for_model
+from openclaw.models.base import (
+    Counted,
+    ModelError,
+    ModelRequest,
+    OnEvent,
+    Price,
+    SpokenText,
+    StreamEvent,
+    highest_cost,
+    priced_usage,
+    speech_usage,
+)
+from openclaw.models.calls import Candidates, for_model
 from openclaw.paths import make_private_dir, sessions_dir
 from openclaw.storage.base import Transcript
 
 log = logging.getLogger("openclaw.agents.spend")
-
-
-class RunBill(msgspec.Struct, frozen=True):
-    """How a call is charged to the run that waits for it. The defaults are for calls that no run waits for."""
-
-    spend: Callable[[Usage], None] = lambda usage: None
-    """Adds a usage to what the run has spent."""
-    spent: Callable[[], Usage | None] = lambda: None
-    """Returns what the run has spent so far."""
-
-
-NO_BILL = RunBill()
 
 
 class PaidCalls:
@@ -67,7 +63,7 @@ class PaidCalls:
         If the budget leaves only a part of the output limit, the request is sent with that, and ``limited`` is told.
         """
         runtime, payer = self._runtime, self._payer
-        if not agent_settings(payer.agent_id, runtime).limited:
+        if not is_limited(runtime.config.current, payer.agent_id):
             return await runtime.call_model(request, payer.agent_id, on_event)
         book = runtime.spending.reservations
         wanted = book.estimate(request, payer.session_key)
@@ -117,17 +113,20 @@ class BilledCalls:
         purpose: str,
         *,
         keep: bool = True,
-        bill: RunBill = NO_BILL,
+        bill: RunBill | None = None,
         most_calls: int | None = None,
     ) -> None:
-        """``most_calls`` bounds the calls together, also those of other models after a failure."""
+        """``bill`` is that of the run that waits for the calls; None: no run waits.
+
+        ``most_calls`` bounds the calls together, also those of other models after a failure.
+        """
         self._runtime = runtime
         self._agent_id = agent_id
         self._session_key = session_key
         self._transcript = transcript
         self._purpose = purpose
         self._keep = keep
-        self._bill = bill
+        self._bill = bill or RunBill()
         self._most_calls = most_calls
         self.made = 0
         """The number of calls so far."""
@@ -135,7 +134,7 @@ class BilledCalls:
         self._unseen: list[AssistantMessage] = []
         """Answers of calls that failed and were made again with another model. The caller knows nothing of them."""
         path = Path(transcript.path)
-        payer = Payer(agent_id=agent_id, session_key=session_key, transcript=path, spent=bill.spent)
+        payer = Payer(agent_id=agent_id, session_key=session_key, transcript=path, bill=self._bill)
         self._paid = PaidCalls(runtime, payer)
         self._candidates: dict[str, Candidates] = {}
         """By the model that is asked for: who answers. One piece of work stays with the model that went on."""
@@ -191,16 +190,13 @@ class BilledCalls:
             raise
         finally:
             # Also when the caller has stopped waiting: what was counted until then is paid for.
-            await self._charge(answer)
+            usage = answer.usage
+            if usage.total_tokens or usage.input or usage.output:
+                self._bill.add(usage)
+                self._unwritten.append(answer)
+            if self._keep:
+                await self.write_down()
         return message
-
-    async def _charge(self, message: AssistantMessage) -> None:
-        usage = message.usage
-        if usage.total_tokens or usage.input or usage.output:
-            self._bill.spend(usage)
-            self._unwritten.append(message)
-        if self._keep:
-            await self.write_down()
 
     async def write_down(self) -> None:
         """Writes the usage of the answers that are not in the transcript."""
@@ -228,12 +224,10 @@ class BilledEmbeddings:
         runtime: Runtime,
         payer: Payer,
         write: Callable[[dict[str, Any]], Awaitable[object]],
-        bill: RunBill = NO_BILL,
     ) -> None:
         self._runtime = runtime
         self._payer = payer
         self._write = write
-        self._bill = bill
 
     async def __call__(
         self, embedder: Embedder, texts: Sequence[str], call: Callable[[], Awaitable[list[list[float]]]]
@@ -242,8 +236,11 @@ class BilledEmbeddings:
         runtime, reservation = self._runtime, None
         if embedder.provider == "local":
             return await call()
-        price = self._price(embedder)
-        if agent_settings(self._payer.agent_id, runtime).limited:
+        price = prices(runtime.catalogue())(embedder.provider, embedder.model)
+        dollars = EMBEDDING_PRICES.get(embedder.model.removeprefix("models/"))
+        if price is None and dollars is not None:
+            price = Price(input=dollars)
+        if is_limited(runtime.config.current, self._payer.agent_id):
             try:
                 estimate = CallEstimate(prompt=embedding_tokens(texts), output=0, price=price)
                 reservation, _ = await reserve(runtime, self._payer, estimate)
@@ -255,7 +252,7 @@ class BilledEmbeddings:
         finally:
             if tokens := embedder.tokens_used - before:
                 usage = priced_usage(price, input=tokens)
-                self._bill.spend(usage)
+                self._payer.bill.add(usage)
                 now = runtime.clock.now_ms()
                 entry = bill_entry("embedding", embedder.provider, embedder.model, usage, now)
                 try:
@@ -264,13 +261,6 @@ class BilledEmbeddings:
                     log.warning("what embeddings of %s used is not counted: %s", self._payer.session_key, error)
             if reservation is not None:
                 runtime.spending.reservations.release(reservation)
-
-    def _price(self, embedder: Embedder) -> Price | None:
-        known = prices(self._runtime.catalogue())(embedder.provider, embedder.model)
-        if known is not None:
-            return known
-        dollars = EMBEDDING_PRICES.get(embedder.model.removeprefix("models/"))
-        return None if dollars is None else Price(input=dollars)
 
 
 class BilledSpeech:
@@ -284,7 +274,7 @@ class BilledSpeech:
     ) -> SpokenText:
         """``size`` is that of the recording. Raises ``ModelError`` if the call could exceed a limit."""
         runtime, reservation = self._runtime, None
-        if agent_settings(agent_id, runtime).limited:
+        if is_limited(runtime.config.current, agent_id):
             # Reservations are in tokens. A thousand stand for the recording, at a price that makes its highest cost.
             price = Price(input=highest_cost(model, size) * 1000)
             estimate = CallEstimate(prompt=1000, output=0, price=price)

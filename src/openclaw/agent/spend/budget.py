@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
@@ -11,23 +11,27 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.report import DAY_MS, agent_bill, last_days, prices, transcript_path
 from openclaw.agent.spend.spend import (
+    DAY_MS,
     EXPECTED_OUTPUT,
     LEAST_OUTPUT,
     CallEstimate,
     FileSpend,
     Reservation,
     Totals,
+    agent_bill,
+    last_days,
+    prices,
     sum_of,
     total_of,
+    transcript_path,
 )
 from openclaw.config.agents import agent_config, user_zone
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import Budget
 from openclaw.messages import Usage
-from openclaw.models.base import ModelError
-from openclaw.outbound.usage_text import money, token_count
+from openclaw.models.base import ModelError, added
+from openclaw.outbound.reply import money, token_count
 from openclaw.paths import sessions_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
@@ -105,7 +109,9 @@ def budget_of(config: Config, agent_id: str) -> Budget:
     return agent.budget if agent and agent.budget else config.agents.defaults.budget
 
 
-def is_limited(budget: Budget) -> bool:
+def is_limited(config: Config, agent_id: str) -> bool:
+    """Whether the agent has any limit."""
+    budget = budget_of(config, agent_id)
     return any(getattr(budget, name) is not None for name in budget.__struct_fields__)
 
 
@@ -198,14 +204,14 @@ async def spent_so_far(
 
 async def limits_of(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> list[Limit]:
     """The limits of the session's agent and how far they are used up. Empty: none are set."""
-    budget = budget_of(runtime.config.current, session.agent_id)
-    if not is_limited(budget):
+    if not is_limited(runtime.config.current, session.agent_id):
         return []
     # The folder of the transcript tells which agent's day is added up, also when there is no transcript yet.
     nothing = Path(sessions_dir(str(runtime.state_dir), session.agent_id), "none.jsonl")
     transcript = await transcript_path(runtime, session, entry) or nothing
     head, family = await family_of(runtime, session.key)
     reserved = _reserved(runtime.spending.reservations.held(), session.agent_id, head)
+    budget = budget_of(runtime.config.current, session.agent_id)
     return limits(budget, await spent_so_far(runtime, transcript, family), reserved)
 
 
@@ -215,14 +221,24 @@ def overridden(entry: SessionEntry | None, now_ms: int) -> bool:
     return isinstance(until, int) and now_ms < until
 
 
+class RunBill:
+    """What the model calls of one run used together, also those for summaries, notes and embeddings."""
+
+    def __init__(self) -> None:
+        self.spent: Usage | None = None
+
+    def add(self, usage: Usage) -> None:
+        self.spent = added(self.spent, usage)
+
+
 class Payer(msgspec.Struct, frozen=True, kw_only=True):
     """Who pays for a call."""
 
     agent_id: str
     session_key: str
     transcript: Path
-    spent: Callable[[], Usage | None] = lambda: None
-    """What the run has spent so far. None: the call belongs to no run."""
+    bill: RunBill = msgspec.field(default_factory=RunBill)
+    """That of the run. It stays empty for calls that belong to no run."""
 
 
 async def reserve(runtime: Runtime, payer: Payer, call: CallEstimate) -> tuple[Reservation, CallEstimate]:
@@ -238,7 +254,7 @@ async def reserve(runtime: Runtime, payer: Payer, call: CallEstimate) -> tuple[R
     while True:
         looks += 1
         before, released = book.held(), book.released
-        spent = await spent_so_far(runtime, payer.transcript, family, payer.spent())
+        spent = await spent_so_far(runtime, payer.transcript, family, payer.bill.spent)
         # What was released during the look may be missing in both sums, so it still counts.
         held = list(dict.fromkeys([*before, *book.held()]))
         output, limit = affordable_output(limits(budget, spent, _reserved(held, payer.agent_id, head)), call)
@@ -247,7 +263,7 @@ async def reserve(runtime: Runtime, payer: Payer, call: CallEstimate) -> tuple[R
         if limit is not None and (book.released == released or looks == MOST_LOOKS):
             problem = refusal(limit, call, reset_text(limit.key, now, user_zone(config)))
             raise ModelError(problem, kind="budget")
-    call = call.within(output)
+    call = msgspec.structs.replace(call, output=output)
     usd = call.prompt_usd + output * call.output_usd
     reservation = Reservation(agent_id=payer.agent_id, family=head, tokens=call.prompt + output, usd=usd)
     book.hold(reservation)

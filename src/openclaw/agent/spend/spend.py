@@ -13,150 +13,31 @@ import logging
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime, tzinfo
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from openclaw.agent.runtime import Runtime
 from openclaw.agent.window.tokens import CHARS_PER_TOKEN, reported_prompt
+from openclaw.config.agents import user_zone
 from openclaw.messages import ImageBlock, TextBlock, ThinkingBlock, ToolCall, Usage
-from openclaw.models.base import Model, ModelRequest, Price
-from openclaw.models.cost import added, cost_of
+from openclaw.models.base import Model, ModelRequest, Price, added, cost_of
+from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.thinking import budget_and_limit, output_limit
-from openclaw.storage.files.compressed import SUFFIX, unpacked_blocks
-from openclaw.storage.transcript_lines import TranscriptLines
-
-EXPECTED_OUTPUT = 4096
-"""A call may reserve this many output tokens if they are left, or a quarter of what is left if that is more."""
-LEAST_OUTPUT = 256
-"""A call that could not afford this many output tokens is not made."""
-_MOST_RATIO = 8.0
-_FRAME = 64
-"""The bytes around a block, a message or a tool."""
-_PICTURE = 6400
-_REMEMBERED = 500
-
-
-class Reservation(msgspec.Struct, kw_only=True, eq=False):
-    """The cost of one call. First it is an estimate, then the real usage."""
-
-    agent_id: str
-    family: str
-    """The key of the session that a person talks to. Its sub-agents share its limits."""
-    tokens: int
-    usd: float
-
-
-class CallEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call may use."""
-
-    prompt: int
-    """The tokens of the prompt, as the provider will probably count them."""
-    counted: int = 0
-    """The tokens of the prompt before what the provider reported of earlier calls was taken into account."""
-    output: int
-    """The most tokens of the answer, with its reasoning."""
-    price: Price | None
-
-    @property
-    def prompt_usd(self) -> float:
-        # A prompt that is new to the provider's cache may cost more than one without a cache.
-        return 0.0 if self.price is None else self.prompt * max(self.price.input, self.price.cache_write) / 1e6
-
-    @property
-    def output_usd(self) -> float:
-        """The price of one token of the answer."""
-        return 0.0 if self.price is None else self.price.output / 1e6
-
-    def within(self, output: int) -> CallEstimate:
-        return msgspec.structs.replace(self, output=output)
-
-
-class Reservations:
-    """The reservations of all sessions, and how far estimates were off."""
-
-    def __init__(self) -> None:
-        self._held: dict[int, Reservation] = {}
-        self.released = 0
-        """The number of reservations that were released so far."""
-        self._ratios: OrderedDict[str, float] = OrderedDict()
-        """Reported through estimated prompt tokens, by model and session, and by model alone for new sessions."""
-
-    def hold(self, reservation: Reservation) -> None:
-        self._held[id(reservation)] = reservation
-
-    def release(self, reservation: Reservation) -> None:
-        if self._held.pop(id(reservation), None) is not None:
-            self.released += 1
-
-    def held(self) -> list[Reservation]:
-        return list(self._held.values())
-
-    def estimate(self, request: ModelRequest, session_key: str) -> CallEstimate:
-        model = request.model
-        counted = most_prompt(request)
-        ratio = self._ratios.get(f"{model.ref} {session_key}") or self._ratios.get(model.ref, 1.0)
-        return CallEstimate(
-            prompt=math.ceil(counted * ratio), counted=counted, output=most_output(request), price=model.cost
-        )
-
-    def learn(self, model: Model, session_key: str, call: CallEstimate, usage: Usage) -> None:
-        """Compares an estimate with what the provider counted. Only estimates that were too low are corrected."""
-        reported = reported_prompt(usage)
-        if reported <= 0 or call.counted <= 0:
-            return
-        for key in (f"{model.ref} {session_key}", model.ref):
-            now = self._ratios.pop(key, 1.0)
-            seen = min(max(reported / call.counted, 1.0), _MOST_RATIO)
-            # A larger ratio counts at once, a smaller one only slowly.
-            self._ratios[key] = seen if seen > now else now + (seen - now) / 8
-            if len(self._ratios) > _REMEMBERED:
-                self._ratios.popitem(last=False)
-
-
-def most_prompt(request: ModelRequest) -> int:
-    """The tokens of the prompt, estimated a little too high: from the bytes on the wire, four for a token."""
-    size = 4 * _FRAME + sum(map(_bytes, (request.system, request.system_suffix, request.turn_facts)))
-    size += sum(len(msgspec.json.encode(tool)) + _FRAME for tool in request.tools)
-    for message in request.messages:
-        size += _FRAME
-        for block in [TextBlock(text=message.content)] if isinstance(message.content, str) else message.content:
-            match block:
-                case TextBlock():
-                    size += _FRAME + _bytes(block.text)
-                case ThinkingBlock():
-                    size += _FRAME + _bytes(block.thinking)
-                case ToolCall():
-                    size += 2 * _FRAME + len(msgspec.json.encode(block.arguments))
-                case ImageBlock():
-                    size += _PICTURE
-    return -(-size * 21 // (CHARS_PER_TOKEN * 20))
-
-
-def _bytes(text: str) -> int:
-    """The size of a text in a JSON request."""
-    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-    return size + text.count("\n") + text.count('"') + text.count("\\")
-
-
-def most_output(request: ModelRequest) -> int:
-    """The output limit that the request is sent with."""
-    model = request.model
-    if model.api == "anthropic-messages" and request.thinking != "off":
-        return budget_and_limit(request.thinking, model, request.max_tokens, request.output_room)[1]
-    return output_limit(model, request.max_tokens, request.output_room)
-
-
-def sum_of(reservations: Iterable[Reservation]) -> tuple[int, float, int]:
-    """Tokens, dollars and number."""
-    found = list(reservations)
-    return sum(one.tokens for one in found), sum(one.usd for one in found), len(found)
-
+from openclaw.outbound.reply import money
+from openclaw.paths import sessions_dir
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.reset import transcript_ref
+from openclaw.storage.files.transcript_index import SUFFIX, unpacked_blocks
+from openclaw.storage.indexed_transcript import TranscriptLines
 
 log = logging.getLogger("openclaw.agents.spend")
 
+DAY_MS = 86_400_000
 QUARTER_MS = 15 * 60_000
 """Sums are kept per quarter of an hour, because the days of every time zone consist of whole quarters."""
 LONGEST_LINE = 64 * 1024 * 1024
@@ -301,16 +182,11 @@ class Totals(msgspec.Struct, rename="camel"):
             if usage is None:
                 continue
             cost = cost_of(usage, price) if usage is calls.unpriced else usage.cost
-            self.input += usage.input
-            self.output += usage.output
-            self.cache_read += usage.cache_read
-            self.cache_write += usage.cache_write
             self.total_tokens += usage.total_tokens
             self.total_cost += cost.total
-            self.input_cost += cost.input
-            self.output_cost += cost.output
-            self.cache_read_cost += cost.cache_read
-            self.cache_write_cost += cost.cache_write
+            for name in ("input", "output", "cache_read", "cache_write"):
+                setattr(self, name, getattr(self, name) + getattr(usage, name))
+                setattr(self, f"{name}_cost", getattr(self, f"{name}_cost") + getattr(cost, name))
         if price is None:
             self.missing_cost_entries += calls.unpriced_count
 
@@ -399,21 +275,12 @@ def _read_packed(path: Path, before: FileSpend | None) -> FileSpend:
     if before is not None and (before.inode, before.offset) == (found.st_ino, found.st_size):
         return before
     spend = FileSpend(inode=found.st_ino, offset=found.st_size)
-    for line in _lines(path):
-        _take(line, spend)
-    return spend
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a transcript, which may be compressed."""
-    if path.suffix != SUFFIX:
-        with path.open("rb") as file:
-            yield from file
-        return
     rest = b""
     for block in unpacked_blocks(path):
         *lines, rest = (rest + block).split(b"\n")
-        yield from lines
+        for line in lines:
+            _take(line, spend)
+    return spend
 
 
 def _take(line: bytes, spend: FileSpend) -> None:
@@ -629,15 +496,214 @@ def points_of(lines: Iterable[bytes], price_of: PriceOf, most: int) -> list[Poin
 
 
 def _joined(points: list[Point]) -> Point:
-    last = points[-1]
-    return Point(
-        last.timestamp,
-        sum(point.input for point in points),
-        sum(point.output for point in points),
-        sum(point.cache_read for point in points),
-        sum(point.cache_write for point in points),
-        sum(point.total_tokens for point in points),
-        sum(point.cost for point in points),
-        last.cumulative_tokens,
-        last.cumulative_cost,
-    )
+    names = ("input", "output", "cache_read", "cache_write", "total_tokens", "cost")
+    sums = {name: sum(getattr(point, name) for point in points) for name in names}
+    return msgspec.structs.replace(points[-1], **sums)
+
+
+# What sessions and agents have spent
+
+
+def prices(catalogue: Catalogue) -> PriceOf:
+    """A function that looks up each model once. The price is None if the catalogue does not know the model."""
+    known: dict[tuple[str, str], Price | None] = {}
+
+    def price_of(provider: str, model: str) -> Price | None:
+        if (provider, model) not in known:
+            try:
+                known[provider, model] = catalogue.resolve(f"{provider}/{model}").cost
+            except UnknownModel:
+                known[provider, model] = None
+        return known[provider, model]
+
+    return price_of
+
+
+def last_days(now_ms: int, count: int, zone: tzinfo | None) -> Days:
+    """The last ``count`` days, including today."""
+    today = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone).date()
+    return Days((today - timedelta(days=count - 1)).isoformat(), today.isoformat(), zone)
+
+
+def begins_ms(days: Days) -> int:
+    """A time before the first of these days in every zone. Older transcripts need not be read."""
+    first = datetime.combine(date.fromisoformat(days.first), datetime.min.time(), UTC)
+    return int(first.timestamp() * 1000) - DAY_MS
+
+
+def folders(runtime: Runtime, agents: Sequence[str]) -> list[Path]:
+    """The folders that may hold transcripts of these agents, each once."""
+    found = [Path(sessions_dir(str(runtime.state_dir), agent)) for agent in agents]
+    bills = [agent_bill(folder) for folder in found]
+    return list(dict.fromkeys([*found, *(Path(runtime.transcripts.folder(agent)) for agent in agents), *bills]))
+
+
+def agent_bill(folder: Path) -> Path:
+    """The file that says what an agent used outside its sessions. It lies beside the folder of its transcripts."""
+    return folder.parent / AGENT_BILL
+
+
+async def transcript_path(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Path | None:
+    """Where the session's transcript is. None: it has none yet."""
+    found = await runtime.transcripts.locate(transcript_ref(session.agent_id, entry)) if entry else None
+    return Path(found) if found else None
+
+
+async def session_totals(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Totals:
+    """What the session has spent so far."""
+    path, price_of = await transcript_path(runtime, session, entry), prices(runtime.catalogue())
+    if path is None:
+        return Totals()
+    return await runtime.spending.compute(lambda found: total_of(found.values(), price_of), [path])
+
+
+async def spent_by_session_and_agent(
+    runtime: Runtime, session: SessionRef, entry: SessionEntry | None
+) -> dict[str, Totals]:
+    """What the session has spent, and what its agent has spent in days of the user's zone. The keys are labels."""
+    price_of, now, zone = prices(runtime.catalogue()), runtime.clock.now_ms(), user_zone(runtime.config.current)
+    today, month = last_days(now, 1, zone), last_days(now, 30, zone)
+    path = await transcript_path(runtime, session, entry)
+
+    def add_up(found: dict[Path, FileSpend]) -> dict[str, Totals]:
+        everything = found.values()
+        return {
+            "Session": total_of([found[path]] if path in found else [], price_of),
+            "Today": total_of(everything, price_of, today),
+            "Last 30d": total_of(everything, price_of, month),
+        }
+
+    places = [*([path] if path else []), *folders(runtime, [session.agent_id])]
+    return await runtime.spending.compute(add_up, places, begins_ms(month))
+
+
+def cost_text(totals: Totals) -> str:
+    if not totals.known:
+        return "n/a"
+    return money(totals.total_cost) + (" (partial)" if totals.missing_cost_entries > 0 else "")
+
+
+# Reservations
+
+EXPECTED_OUTPUT = 4096
+"""A call may reserve this many output tokens if they are left, or a quarter of what is left if that is more."""
+LEAST_OUTPUT = 256
+"""A call that could not afford this many output tokens is not made."""
+_MOST_RATIO = 8.0
+_FRAME = 64
+"""The bytes around a block, a message or a tool."""
+_PICTURE = 6400
+_REMEMBERED = 500
+
+
+class Reservation(msgspec.Struct, kw_only=True, eq=False):
+    """The cost of one call. First it is an estimate, then the real usage."""
+
+    agent_id: str
+    family: str
+    """The key of the session that a person talks to. Its sub-agents share its limits."""
+    tokens: int
+    usd: float
+
+
+class CallEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call may use."""
+
+    prompt: int
+    """The tokens of the prompt, as the provider will probably count them."""
+    counted: int = 0
+    """The tokens of the prompt before what the provider reported of earlier calls was taken into account."""
+    output: int
+    """The most tokens of the answer, with its reasoning."""
+    price: Price | None
+
+    @property
+    def prompt_usd(self) -> float:
+        # A prompt that is new to the provider's cache may cost more than one without a cache.
+        return 0.0 if self.price is None else self.prompt * max(self.price.input, self.price.cache_write) / 1e6
+
+    @property
+    def output_usd(self) -> float:
+        """The price of one token of the answer."""
+        return 0.0 if self.price is None else self.price.output / 1e6
+
+
+class Reservations:
+    """The reservations of all sessions, and how far estimates were off."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Reservation] = {}
+        self.released = 0
+        """The number of reservations that were released so far."""
+        self._ratios: OrderedDict[str, float] = OrderedDict()
+        """Reported through estimated prompt tokens, by model and session, and by model alone for new sessions."""
+
+    def hold(self, reservation: Reservation) -> None:
+        self._held[id(reservation)] = reservation
+
+    def release(self, reservation: Reservation) -> None:
+        if self._held.pop(id(reservation), None) is not None:
+            self.released += 1
+
+    def held(self) -> list[Reservation]:
+        return list(self._held.values())
+
+    def estimate(self, request: ModelRequest, session_key: str) -> CallEstimate:
+        model = request.model
+        counted = most_prompt(request)
+        ratio = self._ratios.get(f"{model.ref} {session_key}") or self._ratios.get(model.ref, 1.0)
+        return CallEstimate(
+            prompt=math.ceil(counted * ratio), counted=counted, output=most_output(request), price=model.cost
+        )
+
+    def learn(self, model: Model, session_key: str, call: CallEstimate, usage: Usage) -> None:
+        """Compares an estimate with what the provider counted. Only estimates that were too low are corrected."""
+        reported = reported_prompt(usage)
+        if reported <= 0 or call.counted <= 0:
+            return
+        for key in (f"{model.ref} {session_key}", model.ref):
+            now = self._ratios.pop(key, 1.0)
+            seen = min(max(reported / call.counted, 1.0), _MOST_RATIO)
+            # A larger ratio counts at once, a smaller one only slowly.
+            self._ratios[key] = seen if seen > now else now + (seen - now) / 8
+            if len(self._ratios) > _REMEMBERED:
+                self._ratios.popitem(last=False)
+
+
+def most_prompt(request: ModelRequest) -> int:
+    """The tokens of the prompt, estimated a little too high: from the bytes on the wire, four for a token."""
+    size = 4 * _FRAME + sum(map(_bytes, (request.system, request.system_suffix, request.turn_facts)))
+    size += sum(len(msgspec.json.encode(tool)) + _FRAME for tool in request.tools)
+    for message in request.messages:
+        size += _FRAME
+        for block in [TextBlock(text=message.content)] if isinstance(message.content, str) else message.content:
+            match block:
+                case TextBlock():
+                    size += _FRAME + _bytes(block.text)
+                case ThinkingBlock():
+                    size += _FRAME + _bytes(block.thinking)
+                case ToolCall():
+                    size += 2 * _FRAME + len(msgspec.json.encode(block.arguments))
+                case ImageBlock():
+                    size += _PICTURE
+    return -(-size * 21 // (CHARS_PER_TOKEN * 20))
+
+
+def _bytes(text: str) -> int:
+    """The size of a text in a JSON request."""
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    return size + text.count("\n") + text.count('"') + text.count("\\")
+
+
+def most_output(request: ModelRequest) -> int:
+    """The output limit that the request is sent with."""
+    model = request.model
+    if model.api == "anthropic-messages" and request.thinking != "off":
+        return budget_and_limit(request.thinking, model, request.max_tokens, request.output_room)[1]
+    return output_limit(model, request.max_tokens, request.output_room)
+
+
+def sum_of(reservations: Iterable[Reservation]) -> tuple[int, float, int]:
+    """The tokens and dollars of the reservations together, and their number."""
+    found = list(reservations)
+    return sum(one.tokens for one in found), sum(one.usd for one in found), len(found)

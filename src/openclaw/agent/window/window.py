@@ -1,11 +1,15 @@
 """Fits the conversation to the model's window: what does not fit is pruned, shortened or left out.
 
-Old tool results are pruned, first trimmed and then removed, when the provider's prompt cache has expired anyway. All
-of this happens in memory, for one run. The transcript is never changed.
+``PromptWindow`` does it for the requests of one run. Old tool results are pruned, first trimmed and then removed, when
+the provider's prompt cache has expired anyway. All of this happens in memory. The transcript is never changed.
+
+Pins are texts that a person wants to keep word for word: they are never shortened, and a compaction copies them into
+its own entry. A pin is an entry of the transcript that the model sees. Another entry removes it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -13,8 +17,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.compaction.pins import take_pins
-from openclaw.agent.continuation import FAILED, is_request
+from openclaw.agent.loop import FAILED, is_request
 from openclaw.agent.window.tokens import (
     CHARS_PER_TOKEN,
     GrowingSum,
@@ -42,200 +45,8 @@ from openclaw.messages import (
 )
 from openclaw.models.base import Model
 from openclaw.models.errors import NamedCounts, named_counts
-
-DEFAULT_TTL_MS = 300_000
-IMAGE_CHARS = 8000
-CLEARED = "[Old tool result content cleared]"
-
-
-def is_pruned(settings: ContextPruning, model: Model) -> bool:
-    """Whether old tool results are pruned. Without a setting they are, if the model's cache expires by time."""
-    return settings.mode != "off" if settings.mode is not None else has_cache(model)
-
-
-def effective(settings: ContextPruning, model: Model) -> ContextPruning:
-    """The settings with mode and age filled in. If nobody asked for pruning, the age is an hour."""
-    if settings.mode is not None:
-        return settings if settings.ttl is not None else msgspec.structs.replace(settings, ttl="5m")
-    mode = "cache-ttl" if is_pruned(settings, model) else "off"
-    return msgspec.structs.replace(settings, mode=mode, ttl="1h" if settings.ttl is None else settings.ttl)
-
-
-def ttl_ms(value: str | int) -> int:
-    """The age in milliseconds. A number without a unit is minutes. An unreadable value counts as five minutes."""
-    try:
-        return duration_ms(value, "m")
-    except ValueError:
-        return DEFAULT_TTL_MS
-
-
-def has_cache(model: Model) -> bool:
-    """Whether the model's prompt cache expires by time."""
-    return model.provider == "anthropic" or (model.provider == "openrouter" and model.id.startswith("anthropic/"))
-
-
-def cache_filled_at(messages: Sequence[Message], model: Model) -> int | None:
-    """The time of the model's last answer, which filled its prompt cache. None: another model answered last."""
-    for message in reversed(messages):
-        if isinstance(message, AssistantMessage) and is_measured(message):
-            return message.timestamp if (message.provider, message.model) == (model.provider, model.id) else None
-    return None
-
-
-class Pruner:
-    """Prunes old tool results from the prompts of one run.
-
-    It decides once whether the cache has expired, and then removes the same results from every prompt. If a result
-    came back in the second prompt, the cache would be missed twice. For the same reason ``replaced`` has what earlier
-    runs of the branch pruned: each result by its call id, before and after.
-    """
-
-    def __init__(
-        self,
-        settings: ContextPruning,
-        model: Model,
-        filled_at: int | None,
-        replaced: dict[str, tuple[Message, ToolResultMessage]] | None = None,
-    ) -> None:
-        self._settings = settings
-        self._window = model.context_window
-        self._due_from = _due_from(settings, model, filled_at)
-        self._replaced = {} if replaced is None else replaced
-        self._decided = False
-
-    @property
-    def count(self) -> int:
-        """The number of results that were removed or shortened."""
-        return len(self._replaced)
-
-    def apply(self, messages: list[Message], now_ms: int) -> list[Message]:
-        due = self._due_from is not None and now_ms >= self._due_from
-        if due and (self._settings.mode == "always" or not self._decided):
-            pruned = prune(messages, self._settings, self._window)
-            for before, after in zip(messages, pruned, strict=True):
-                if after is not before and isinstance(after, ToolResultMessage):
-                    self._replaced[after.tool_call_id] = (before, after)
-        self._decided = True
-        if not self._replaced:
-            return messages
-        return [self._shown(message) if isinstance(message, ToolResultMessage) else message for message in messages]
-
-    def _shown(self, message: ToolResultMessage) -> ToolResultMessage:
-        # Some models number their calls anew in every answer, so the id alone does not tell.
-        before, after = self._replaced.get(message.tool_call_id, (None, message))
-        return after if before == message else message
-
-
-def _due_from(settings: ContextPruning, model: Model, filled_at: int | None) -> int | None:
-    """The time from which pruning is due. None: never in this run."""
-    if settings.mode == "always":
-        return 0
-    ttl = ttl_ms(settings.ttl if settings.ttl is not None else DEFAULT_TTL_MS // 60_000)
-    if settings.mode == "off" or filled_at is None or ttl <= 0 or not has_cache(model):
-        return None
-    return filled_at + ttl
-
-
-def prune(messages: list[Message], settings: ContextPruning, window: int) -> list[Message]:
-    """Trims old results, and then clears them, as far as the window is too full.
-
-    Returns the same list if nothing is pruned.
-    """
-    char_window = window * CHARS_PER_TOKEN
-    cutoff = _cutoff(messages, settings.keep_last_assistants)
-    start = next((place for place, message in enumerate(messages) if isinstance(message, UserMessage)), None)
-    if cutoff is None or start is None or char_window <= 0:
-        return messages
-    total = sum(_chars(message) for message in messages)
-    if total / char_window < settings.soft_trim_ratio:
-        return messages
-    result = list(messages)
-    prunable: list[int] = []
-    for place in range(start, cutoff):
-        message = messages[place]
-        if not isinstance(message, ToolResultMessage) or not may_prune(message, settings.tools):
-            continue
-        prunable.append(place)
-        trimmed = soft_trim(message, settings)
-        if trimmed is not message:
-            total += _chars(trimmed) - _chars(message)
-            result[place] = trimmed
-    if settings.hard_clear.enabled and total / char_window >= settings.hard_clear_ratio:
-        _clear(result, prunable, total, char_window, settings)
-    return result if any(new is not old for new, old in zip(result, messages, strict=True)) else messages
-
-
-def _clear(result: list[Message], places: list[int], total: int, char_window: int, settings: ContextPruning) -> None:
-    if sum(_chars(result[place]) for place in places) < settings.min_prunable_tool_chars:
-        return
-    placeholder = settings.hard_clear.placeholder.strip() or CLEARED
-    for place in places:
-        if total / char_window < settings.hard_clear_ratio:
-            return
-        message = result[place]
-        assert isinstance(message, ToolResultMessage)
-        cleared = msgspec.structs.replace(message, content=[TextBlock(text=placeholder)])
-        total += _chars(cleared) - _chars(message)
-        result[place] = cleared
-
-
-def _cutoff(messages: Sequence[Message], keep_last: int) -> int | None:
-    """The place from which results are kept. None: there are too few answers to prune anything."""
-    if keep_last <= 0:
-        return len(messages)
-    for place in range(len(messages) - 1, -1, -1):
-        if isinstance(messages[place], AssistantMessage):
-            keep_last -= 1
-            if keep_last == 0:
-                return place
-    return None
-
-
-def soft_trim(message: ToolResultMessage, settings: ContextPruning) -> ToolResultMessage:
-    """Keeps the beginning and the end of a long result."""
-    head, tail = settings.soft_trim.head_chars, settings.soft_trim.tail_chars
-    text = message.text
-    length = u16len(text)
-    if length <= settings.soft_trim.max_chars or head + tail >= length:
-        return message
-    note = f"[Tool result trimmed: kept first {head} chars and last {tail} chars of {length} chars.]"
-    trimmed = f"{text[:head]}\n...\n{text[len(text) - tail :]}\n\n{note}"
-    return msgspec.structs.replace(message, content=[TextBlock(text=trimmed)])
-
-
-def may_prune(message: ToolResultMessage, tools: PruningTools) -> bool:
-    if any(isinstance(block, ImageBlock) for block in message.content):
-        return False
-    name = message.tool_name.lower()
-    if any(_matches(name, pattern) for pattern in tools.deny):
-        return False
-    return not tools.allow or any(_matches(name, pattern) for pattern in tools.allow)
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern.strip().lower().replace("[", "[[]").replace("?", "[?]"))
-
-
-def _chars(message: Message) -> int:
-    match message:
-        case UserMessage(content=str() as text):
-            return u16len(text)
-        case AssistantMessage():
-            return sum(_assistant_chars(block) for block in message.content)
-        case _:
-            blocks = [block for block in message.content if not isinstance(block, str)]
-            return sum(u16len(block.text) if isinstance(block, TextBlock) else IMAGE_CHARS for block in blocks)
-
-
-def _assistant_chars(block: object) -> int:
-    match block:
-        case TextBlock(text=text):
-            return u16len(text)
-        case ToolCall():
-            return u16len(msgspec.json.encode(block.arguments).decode())
-        case _:
-            return u16len(getattr(block, "thinking", ""))
-
+from openclaw.sessions.tree import fields_of
+from openclaw.storage.base import Transcript
 
 SMALLEST_ROOM = 128
 """With less room than this (in estimated tokens) no sensible conversation is possible."""
@@ -263,26 +74,6 @@ def check_room(budget: PromptBudget) -> None:
         f"of the model's window of {budget.window}. Shorten the workspace files, allow fewer tools (tools.allow), or "
         "choose a model with a larger window (/model)."
     )
-
-
-def open_turn(messages: Sequence[Message], start: int = 0) -> int:
-    """The place at which the turn begins that has no answer yet; the number of messages if there is none.
-
-    A turn ends with an answer that calls no tool. A failed answer ends it if a message of the user follows: otherwise
-    it was one of several attempts. Messages before ``start`` are ignored.
-    """
-    for place in range(len(messages) - 1, start - 1, -1):
-        message = messages[place]
-        if not isinstance(message, AssistantMessage) or message.tool_calls:
-            continue
-        after = messages[place + 1] if place + 1 < len(messages) else None
-        if message.stop_reason in FAILED:
-            ends = isinstance(after, UserMessage)
-        else:
-            ends = message.stop_reason != "length" or after is None or not is_request(after)
-        if ends:
-            return place + 1
-    return start
 
 
 class PromptWindow:
@@ -319,10 +110,6 @@ class PromptWindow:
     @property
     def budget(self) -> PromptBudget:
         return prompt_budget(self._model, self._overhead, self._measure, self._wanted_output)
-
-    def check_room(self) -> None:
-        """Raises ``DoesNotFit`` if no conversation of any length could be sent."""
-        check_room(self.budget)
 
     def use_cache(self, branch_cache: dict[Any, Any]) -> None:
         """Goes on with the sums of an earlier run of the same branch."""
@@ -413,7 +200,7 @@ def fit(messages: list[Message], budget: PromptBudget, estimated: int | None = N
 
 def _fit(result: list[Message], room: int) -> list[Message]:
     if prompt_tokens(result) > room * MOST_SHORTENED:
-        result = _newest_turns(result, room * MOST_SHORTENED) or result[_question(result) :]
+        result = _newest_turns(result, room * MOST_SHORTENED) or result[next(iter(_asked(result)), len(result)) :]
     for shorten in _steps(result):
         if prompt_tokens(result) <= room:
             break
@@ -467,24 +254,17 @@ def _shorten_to_room(result: list[Message], place: int, room: int) -> None:
     result[place] = shortened(result[place], max(200, share * CHARS_PER_TOKEN - 200), drop_images=True)
 
 
-def _question(messages: Sequence[Message]) -> int:
-    return next(iter(_asked(messages)), len(messages))
-
-
-def _note() -> UserMessage:
-    return UserMessage(content=[TextBlock(text=FORGOTTEN)])
-
-
 def _newest_turns(result: list[Message], room: int) -> list[Message]:
     """Leaves out whole turns from the beginning. A summary at the very beginning stays if it fits.
 
     Returns nothing if the last turn alone is too large.
     """
     starts = [place for place, message in enumerate(result) if isinstance(message, UserMessage)]
-    first = result[:1] if starts[:1] == [0] else []
-    question = _question(result)
+    first: list[Message] = result[:1] if starts[:1] == [0] else []
+    note = UserMessage(content=[TextBlock(text=FORGOTTEN)])
+    question = next(iter(_asked(result)), len(result))
     from_here = list(accumulate((prompt_tokens([message]) for message in reversed(result)), initial=0))[::-1]
-    for head in ([*first, _note()], [_note()]):
+    for head in ([*first, note], [note]):
         left = room - prompt_tokens(head)
         start = next((place for place in starts[1:] if place <= question and from_here[place] <= left), None)
         if start is not None:
@@ -494,7 +274,7 @@ def _newest_turns(result: list[Message], room: int) -> list[Message]:
 
 def _newest_steps(result: list[Message], room: int) -> list[Message]:
     """Cuts a single turn that is too long to what people said in it and as many of its last steps as fit."""
-    asked, note = _asked(result), _note()
+    asked, note = _asked(result), UserMessage(content=[TextBlock(text=FORGOTTEN)])
     chars = max(200, room * CHARS_PER_TOKEN // (4 * max(1, len(asked))))
     said = {place: shortened(result[place], chars, drop_images=True) for place in asked}
     while len(said) > 1 and prompt_tokens(said.values()) > room // 2:
@@ -551,3 +331,341 @@ def cut_text(text: str, chars: int) -> str:
     head = chars * 2 // 3
     tail = chars - head
     return f"{text[:head]}\n{LEFT_OUT.format(count=len(text) - chars)}\n{text[-tail:]}"
+
+
+def open_turn(messages: Sequence[Message], start: int = 0) -> int:
+    """The place at which the turn begins that has no answer yet; the number of messages if there is none.
+
+    A turn ends with an answer that calls no tool. A failed answer ends it if a message of the user follows: otherwise
+    it was one of several attempts. Messages before ``start`` are ignored.
+    """
+    for place in range(len(messages) - 1, start - 1, -1):
+        message = messages[place]
+        if not isinstance(message, AssistantMessage) or message.tool_calls:
+            continue
+        after = messages[place + 1] if place + 1 < len(messages) else None
+        if message.stop_reason in FAILED:
+            ends = isinstance(after, UserMessage)
+        else:
+            ends = message.stop_reason != "length" or after is None or not is_request(after)
+        if ends:
+            return place + 1
+    return start
+
+
+# Pruning
+
+DEFAULT_TTL = "5m"
+IMAGE_CHARS = 8000
+CLEARED = "[Old tool result content cleared]"
+
+
+def is_pruned(settings: ContextPruning, model: Model) -> bool:
+    """Whether old tool results are pruned. Without a setting they are, if the model's cache expires by time."""
+    return settings.mode != "off" if settings.mode is not None else has_cache(model)
+
+
+def effective(settings: ContextPruning, model: Model) -> ContextPruning:
+    """The settings with mode and age filled in. If nobody asked for pruning, the age is an hour."""
+    if settings.mode is not None:
+        return settings if settings.ttl is not None else msgspec.structs.replace(settings, ttl=DEFAULT_TTL)
+    mode = "cache-ttl" if is_pruned(settings, model) else "off"
+    return msgspec.structs.replace(settings, mode=mode, ttl="1h" if settings.ttl is None else settings.ttl)
+
+
+def ttl_ms(value: str | int) -> int:
+    """The age in milliseconds. A number without a unit is minutes. An unreadable value counts as ``DEFAULT_TTL``."""
+    try:
+        return duration_ms(value, "m")
+    except ValueError:
+        return duration_ms(DEFAULT_TTL, "m")
+
+
+def has_cache(model: Model) -> bool:
+    """Whether the model's prompt cache expires by time."""
+    return model.provider == "anthropic" or (model.provider == "openrouter" and model.id.startswith("anthropic/"))
+
+
+def cache_filled_at(messages: Sequence[Message], model: Model) -> int | None:
+    """The time of the model's last answer, which filled its prompt cache. None: another model answered last."""
+    for message in reversed(messages):
+        if isinstance(message, AssistantMessage) and is_measured(message):
+            return message.timestamp if (message.provider, message.model) == (model.provider, model.id) else None
+    return None
+
+
+class Pruner:
+    """Prunes old tool results from the prompts of one run.
+
+    It decides once whether the cache has expired, and then removes the same results from every prompt. If a result
+    came back in the second prompt, the cache would be missed twice. For the same reason ``replaced`` has what earlier
+    runs of the branch pruned: each result by its call id, before and after.
+    """
+
+    def __init__(
+        self,
+        settings: ContextPruning,
+        model: Model,
+        filled_at: int | None,
+        replaced: dict[str, tuple[Message, ToolResultMessage]] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._window = model.context_window
+        self._due_from = _due_from(settings, model, filled_at)
+        self._replaced = {} if replaced is None else replaced
+        self._decided = False
+
+    @property
+    def count(self) -> int:
+        """The number of results that were removed or shortened."""
+        return len(self._replaced)
+
+    def apply(self, messages: list[Message], now_ms: int) -> list[Message]:
+        due = self._due_from is not None and now_ms >= self._due_from
+        if due and (self._settings.mode == "always" or not self._decided):
+            pruned = prune(messages, self._settings, self._window)
+            for before, after in zip(messages, pruned, strict=True):
+                if after is not before and isinstance(after, ToolResultMessage):
+                    self._replaced[after.tool_call_id] = (before, after)
+        self._decided = True
+        if not self._replaced:
+            return messages
+        return [self._shown(message) if isinstance(message, ToolResultMessage) else message for message in messages]
+
+    def _shown(self, message: ToolResultMessage) -> ToolResultMessage:
+        # Some models number their calls anew in every answer, so the id alone does not tell.
+        before, after = self._replaced.get(message.tool_call_id, (None, message))
+        return after if before == message else message
+
+
+def _due_from(settings: ContextPruning, model: Model, filled_at: int | None) -> int | None:
+    """The time from which pruning is due. None: never in this run."""
+    if settings.mode == "always":
+        return 0
+    ttl = ttl_ms(settings.ttl if settings.ttl is not None else DEFAULT_TTL)
+    if settings.mode == "off" or filled_at is None or ttl <= 0 or not has_cache(model):
+        return None
+    return filled_at + ttl
+
+
+def prune(messages: list[Message], settings: ContextPruning, window: int) -> list[Message]:
+    """Trims old results, and then clears them, as far as the window is too full.
+
+    Returns the same list if nothing is pruned.
+    """
+    char_window = window * CHARS_PER_TOKEN
+    # Results after the last few answers are kept.
+    answers = [place for place, message in enumerate(messages) if isinstance(message, AssistantMessage)]
+    keep = settings.keep_last_assistants
+    if keep > len(answers):
+        return messages
+    cutoff = answers[-keep] if keep > 0 else len(messages)
+    start = next((place for place, message in enumerate(messages) if isinstance(message, UserMessage)), None)
+    if start is None or char_window <= 0:
+        return messages
+    total = sum(_chars(message) for message in messages)
+    if total / char_window < settings.soft_trim_ratio:
+        return messages
+    result = list(messages)
+    prunable: list[int] = []
+    for place in range(start, cutoff):
+        message = messages[place]
+        if not isinstance(message, ToolResultMessage) or not may_prune(message, settings.tools):
+            continue
+        prunable.append(place)
+        trimmed = soft_trim(message, settings)
+        if trimmed is not message:
+            total += _chars(trimmed) - _chars(message)
+            result[place] = trimmed
+    if settings.hard_clear.enabled and total / char_window >= settings.hard_clear_ratio:
+        _clear(result, prunable, total, char_window, settings)
+    return result if any(new is not old for new, old in zip(result, messages, strict=True)) else messages
+
+
+def _clear(result: list[Message], places: list[int], total: int, char_window: int, settings: ContextPruning) -> None:
+    if sum(_chars(result[place]) for place in places) < settings.min_prunable_tool_chars:
+        return
+    placeholder = settings.hard_clear.placeholder.strip() or CLEARED
+    for place in places:
+        if total / char_window < settings.hard_clear_ratio:
+            return
+        message = result[place]
+        assert isinstance(message, ToolResultMessage)
+        cleared = msgspec.structs.replace(message, content=[TextBlock(text=placeholder)])
+        total += _chars(cleared) - _chars(message)
+        result[place] = cleared
+
+
+def soft_trim(message: ToolResultMessage, settings: ContextPruning) -> ToolResultMessage:
+    """Keeps the beginning and the end of a long result."""
+    head, tail = settings.soft_trim.head_chars, settings.soft_trim.tail_chars
+    text = message.text
+    length = u16len(text)
+    if length <= settings.soft_trim.max_chars or head + tail >= length:
+        return message
+    note = f"[Tool result trimmed: kept first {head} chars and last {tail} chars of {length} chars.]"
+    trimmed = f"{text[:head]}\n...\n{text[len(text) - tail :]}\n\n{note}"
+    return msgspec.structs.replace(message, content=[TextBlock(text=trimmed)])
+
+
+def may_prune(message: ToolResultMessage, tools: PruningTools) -> bool:
+    if any(isinstance(block, ImageBlock) for block in message.content):
+        return False
+    name = message.tool_name.lower()
+    if any(_matches(name, pattern) for pattern in tools.deny):
+        return False
+    return not tools.allow or any(_matches(name, pattern) for pattern in tools.allow)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern.strip().lower().replace("[", "[[]").replace("?", "[?]"))
+
+
+def _chars(message: Message) -> int:
+    match message:
+        case UserMessage(content=str() as text):
+            return u16len(text)
+        case AssistantMessage():
+            texts = (block for block in message.content if not isinstance(block, ToolCall))
+            calls = (msgspec.json.encode(call.arguments).decode() for call in message.tool_calls)
+            said = (block.text if isinstance(block, TextBlock) else block.thinking for block in texts)
+            return sum(map(u16len, (*said, *calls)))
+        case _:
+            blocks = [block for block in message.content if not isinstance(block, str)]
+            return sum(u16len(block.text) if isinstance(block, TextBlock) else IMAGE_CHARS for block in blocks)
+
+
+# Pins
+
+PIN = "openclaw.pin"
+UNPIN = "openclaw.unpin"
+_PINNED = "[Pinned by the user, keep in mind]"
+_UNPINNED = "[No longer pinned]"
+_OPEN, _CLOSE = "\n\n<pinned>\n", "\n</pinned>"
+MOST_PINS = 50
+PINNED_SHARE = 4
+"""Pinned texts take at most this part (a fourth) of the room that the window has for messages."""
+
+
+class PinRefused(Exception):
+    """A pin cannot be added or removed. The text is for the person who asked."""
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """A pinned text. ``id`` is the id of its entry."""
+
+    id: str
+    text: str
+
+
+async def pins_of(transcript: Transcript) -> list[Pin]:
+    """The pins of the active branch, oldest first: those of the last compaction's entry, then those added since."""
+    context = transcript.context()
+    last = await transcript.entry(context.compaction_id) if context.compaction_id is not None else None
+    details = fields_of(last.raw).get("details") if last is not None else None
+    pins: dict[str, Pin] = {}
+    with contextlib.suppress(msgspec.ValidationError):
+        carried = details.get("pins") if isinstance(details, dict) else None
+        pins = {pin.id: pin for pin in msgspec.convert(carried or [], list[Pin])}
+    for message, own in zip(context.messages, context.entry_ids, strict=True):
+        if not isinstance(message, UserMessage) or not user_text(message).startswith((_PINNED, _UNPINNED)):
+            continue
+        entry = await transcript.entry(own)
+        fields = fields_of(entry.raw) if entry is not None else {}
+        details = fields.get("details")
+        noted: dict[str, Any] = details if isinstance(details, dict) else {}
+        if fields.get("customType") == PIN and isinstance(noted.get("text"), str):
+            pins[own] = Pin(own, noted["text"])
+        elif fields.get("customType") == UNPIN:
+            pins.pop(str(noted.get("pin")), None)
+    return list(pins.values())
+
+
+def pin_room(budget: PromptBudget) -> int:
+    """The tokens that the pinned texts of a session may take together, so that none of them is ever cut."""
+    return max(0, budget.window - budget.output - budget.overhead) // PINNED_SHARE
+
+
+async def add_pin(transcript: Transcript, text: str, room: int) -> Pin:
+    """Pins a text, unless it is pinned already. Raises ``PinRefused``. The caller must hold the session's lock.
+
+    ``room`` is the result of ``pin_room`` for the session's model.
+    """
+    wanted = text.strip()
+    if not wanted:
+        raise PinRefused("Nothing to pin: write the text after /pin.")
+    pins = await pins_of(transcript)
+    if (known := next((pin for pin in pins if pin.text == wanted), None)) is not None:
+        return known
+    if len(pins) >= MOST_PINS:
+        raise PinRefused(f"{len(pins)} texts are pinned already, which is the most; take one off with /unpin N.")
+    taken, size = sum(careful_tokens(pin.text) for pin in pins), careful_tokens(wanted)
+    if taken + size > room:
+        left = max(0, room - taken)
+        others = f" and {len(pins)} pinned texts take {taken} of it; take one off with /unpin N" if pins else ""
+        raise PinRefused(
+            f"That is too long to pin: it has about {size} tokens ({len(wanted)} characters). The model's window has "
+            f"room for about {left} more (some {left * 3} characters), because pinned texts are sent whole with every "
+            f"message: {room} tokens in all{others}."
+        )
+    fields = {
+        "type": "custom_message",
+        "customType": PIN,
+        "content": f"{_PINNED} {wanted}",
+        "display": True,
+        "details": {"text": wanted},
+    }
+    return Pin(await transcript.append(fields, durable=True), wanted)
+
+
+async def remove_pin(transcript: Transcript, number: int) -> Pin:
+    """Removes a pin by its place in the list, counted from 1. Raises ``PinRefused``."""
+    pins = await pins_of(transcript)
+    if not 1 <= number <= len(pins):
+        fault = "Nothing is pinned." if not pins else f"There are {len(pins)} pinned texts; /pins lists them."
+        raise PinRefused(fault)
+    pin = pins[number - 1]
+    fields = {
+        "type": "custom_message",
+        "customType": UNPIN,
+        "content": f"{_UNPINNED} {pin.text}",
+        "display": True,
+        "details": {"pin": pin.id},
+    }
+    await transcript.append(fields, durable=True)
+    return pin
+
+
+def pinned_block(texts: Sequence[str]) -> str:
+    """The block that a compaction appends to its summary; empty without pinned texts."""
+    return _OPEN + "\n".join(texts) + _CLOSE if texts else ""
+
+
+def unpinned(summary: str) -> str:
+    """The summary without the block of ``pinned_block``. Each compaction makes it again."""
+    before, opening, rest = summary.partition(_OPEN)
+    if not opening:
+        return summary
+    _, closing, after = rest.partition(_CLOSE)
+    return before + after if closing else summary
+
+
+def take_pins(messages: Sequence[Message]) -> tuple[UserMessage | None, list[Message]]:
+    """The pinned texts of a conversation as one message, and the conversation without them. None: nothing is pinned."""
+    pins: list[str] = []
+    rest: list[Message] = []
+    for place, message in enumerate(messages):
+        text = user_text(message) if isinstance(message, UserMessage) else ""
+        if place == 0 and (bare := unpinned(text)) != text:
+            pins.append(text[text.index(_OPEN) + len(_OPEN) : text.index(_CLOSE)])
+            rest.append(msgspec.structs.replace(message, content=[TextBlock(text=bare)]))
+        elif text.startswith(_PINNED):
+            pins.append(text[len(_PINNED) :].strip())
+        else:
+            rest.append(message)
+            if text.startswith(_UNPINNED):
+                gone = text[len(_UNPINNED) :].strip()
+                pins = [kept for pin in pins if (kept := pin.replace(gone, "").strip())]
+    if not pins:
+        return None, list(messages)
+    return UserMessage(content=[TextBlock(text=pinned_block(pins).strip())]), rest

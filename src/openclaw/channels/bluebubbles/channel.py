@@ -6,59 +6,67 @@ start and from time to time; dedupe drops what was heard already.
 
 from __future__ import annotations
 
-import asyncio
-import random
+from collections.abc import Callable
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest, offer, secret_of
-from openclaw.channels.bluebubbles.incoming import (
-    EMOJI,
-    BbAttachment,
-    BbMessage,
-    BubbleEdit,
-    BubblePost,
-    BubbleUnsend,
-    Tapback,
-    decode_event,
-    decode_message,
-    interpret,
+from openclaw.channels.base import (
+    ChannelContext,
+    NotConfigured,
+    Reconnect,
+    WebhookAnswer,
+    WebhookRequest,
+    is_number,
+    running,
+    secret_of,
 )
-from openclaw.channels.bluebubbles.kind import chat_guid
+from openclaw.channels.bluebubbles import chat_guid, normalize_handle
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.media import (
-    MB,
-    NotFetched,
-    fetch_files,
-    files_to_send,
-    kept_file,
-    of_admitted,
-    read_within,
-    safe_file_name,
+from openclaw.channels.http import call, download, mapping, new_session
+from openclaw.channels.incoming import (
+    MAX_TEXT,
+    ChannelEvent,
+    ConversationOrder,
+    Deleted,
+    Edited,
+    Posted,
+    Reacted,
+    ReadReceipts,
+    answered,
+    is_same,
+    reaction_text,
+    take_in,
 )
-from openclaw.channels.webhook import ConversationOrder, ReadReceipts, answered, is_same
-from openclaw.config.channels import DEFAULT_ACCOUNT
+from openclaw.channels.media import files_to_send, kept_file, safe_file_name
+from openclaw.clock import Backoff
 from openclaw.config.schema.channels import BlueBubblesAccount
-from openclaw.http_body import read_bounded
-from openclaw.inbound.message import Media, Route
-from openclaw.outbound.backoff import Backoff
+from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Route, Sender
 from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import REPEAT_MARK, MediaRef, OutgoingMessage, SendFailed, SendReceipt
 
+PLACEHOLDER = "\ufffc"
+"""Stands in the text for a file."""
+TAPBACKS = {
+    2000: "love",
+    2001: "like",
+    2002: "dislike",
+    2003: "laugh",
+    2004: "emphasize",
+    2005: "question",
+}
+EMOJI = {"love": "❤️", "like": "👍", "dislike": "👎", "laugh": "😂", "emphasize": "‼️", "question": "❓"}
+_GROUP_STYLE = 43
 RECONNECT = Backoff(initial_s=1.0, max_s=30.0)
 CHECK_S = 60.0
 TIMEOUT_S = 30.0
 SEND_TIMEOUT_S = 90.0
 """The Mac answers when Messages has sent the text, which can take long."""
-FETCH_S = 45.0
 NOT_OFFERED = (404, 405, 501)
 """The server does not know the call."""
-MAX_ANSWER = 16 * 1024 * 1024
 PAGE = 100
 MAX_PAGES = 50
 OVERLAP_MS = 60_000
@@ -66,18 +74,10 @@ OVERLAP_MS = 60_000
 _TAPBACK_OF = {sign.rstrip("\ufe0f"): name for name, sign in EMOJI.items()}
 
 
-class ServerRefused(SendFailed):
-    """The server answered with an error. ``status`` is its HTTP status."""
-
-    status: int = 0
-
-
 class BlueBubblesChannel:
     def __init__(self, context: ChannelContext) -> None:
         self._context = context
         self._settings: BlueBubblesAccount = context.account.settings
-        account, base = context.account.id, f"channels.{context.channel}"
-        self._where = base if account == DEFAULT_ACCOUNT else f"{base}.accounts.{account}"
         url = (self._settings.server_url or "").strip().rstrip("/")
         self._root = url if "://" in url else f"http://{url}"
         self._password = ""
@@ -86,12 +86,12 @@ class BlueBubblesChannel:
         self._bookmark = context.bookmark("last-message")
         self._turns = ConversationOrder()
         self._receipts = ReadReceipts(self._mark_read, context.clock)
-        self._taken: Remembered[bool] = Remembered()
+        self._taken: Remembered[str, bool] = Remembered()
         """Messages that are on disk."""
-        self._arrived: Remembered[str] = Remembered()
+        self._arrived: Remembered[str, str] = Remembered()
         """Keys of our messages → their ids."""
-        self._ours: Remembered[bool] = Remembered()
-        self._tried_at: Remembered[int] = Remembered()
+        self._ours: Remembered[str, bool] = Remembered()
+        self._tried_at: Remembered[str, int] = Remembered()
         """Keys of our messages → when they were first sent."""
         self._ahead_ms = 0
         """How far the clock of the server is ahead of ours."""
@@ -99,42 +99,34 @@ class BlueBubblesChannel:
     # Receiving
 
     async def run(self) -> None:
-        self._password = await secret_of(self._context, self._settings.password, f"{self._where}.password")
+        self._password = await secret_of(self._context, self._settings.password, "password")
         await self._bookmark.load()
-        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
+        async with new_session() as http:
             self._http = http
             end = self._context.serve(self._settings.webhook_path, self._answer)
             try:
-                await self._watch()
+                await Reconnect(self._context, RECONNECT).while_checked(self._check, CHECK_S)
             finally:
                 end()
                 await self._receipts.close()
                 self._http = None
                 await self._bookmark.close()
 
-    async def _watch(self) -> None:
-        """Asks from time to time whether the server is there, and for what its webhook did not bring."""
-        attempt = 0
-        while True:
-            try:
-                about = await self._about()
-                self._private_api = bool(about.get("private_api")) and about.get("helper_connected") is not False
-                await self._catch_up()
-            except SendFailed as failure:
-                if isinstance(failure, ServerRefused) and failure.status in (401, 403):
-                    raise NotConfigured(f"{self._where}.password: {failure}") from None
-                attempt += 1
-                self._context.disconnected(str(failure))
-                await self._context.clock.sleep(RECONNECT.delay_s(attempt, random.random))
-                continue
-            attempt = 0
-            self._context.connected()
-            await self._context.clock.sleep(CHECK_S)
+    async def _check(self) -> None:
+        """Asks whether the server is there, and for what its webhook did not bring."""
+        try:
+            about = await self._about()
+            self._private_api = bool(about.get("private_api")) and about.get("helper_connected") is not False
+            await self._catch_up()
+        except ServerRefused as refusal:
+            if refusal.status in (401, 403):
+                raise NotConfigured(f"{self._context.key('password')}: {refusal}") from None
+            raise
 
     async def _about(self) -> dict[str, Any]:
         """What the server says about itself. One that cannot say it is there if it answers a ping."""
         try:
-            return _mapping((await self._call("GET", "server/info")).get("data"))
+            return mapping((await self._call("GET", "server/info")).get("data"))
         except ServerRefused as refusal:
             if refusal.status not in NOT_OFFERED:
                 raise
@@ -142,28 +134,27 @@ class BlueBubblesChannel:
             return {}
 
     async def _catch_up(self) -> None:
-        """Asks for what the webhook did not bring, if the server can be asked."""
+        """Takes in what the webhook did not bring since the bookmark, if the server can be asked.
+
+        At the very first start nothing is taken in: old messages stay unanswered.
+        """
         try:
-            await self._take_missed()
+            if not is_number(self._bookmark.last_id):
+                newest = await self._query({"limit": 1, "sort": "DESC"})
+                self._bookmark.move_to(str(newest[0].date_created or 1) if newest else "1")
+                return
+            after = int(self._bookmark.last_id) - OVERLAP_MS
+            for page in range(MAX_PAGES):
+                found = await self._query({"after": after, "sort": "ASC", "limit": PAGE, "offset": page * PAGE})
+                for message in found:
+                    if not self._taken.get(message.guid):
+                        await self._hear("new-message", message)
+                if len(found) < PAGE:
+                    return
         except ServerRefused as refusal:
             if refusal.status not in NOT_OFFERED:
                 raise
             self._context.log.info("what came while the Gateway was away cannot be asked for: %s", refusal)
-
-    async def _take_missed(self) -> None:
-        """Takes in what came since the bookmark. At the very first start nothing is: old messages stay unanswered."""
-        if not self._bookmark.last_id.isdigit():
-            newest = await self._query({"limit": 1, "sort": "DESC"})
-            self._bookmark.move_to(str(newest[0].date_created or 1) if newest else "1")
-            return
-        after = int(self._bookmark.last_id) - OVERLAP_MS
-        for page in range(MAX_PAGES):
-            found = await self._query({"after": after, "sort": "ASC", "limit": PAGE, "offset": page * PAGE})
-            for message in found:
-                if not self._taken.get(message.guid):
-                    await self._hear("new-message", message)
-            if len(found) < PAGE:
-                return
 
     async def _query(self, wanted: dict[str, Any]) -> list[BbMessage]:
         body = {"with": ["chat", "chats", "attachment", "handle"], **wanted}
@@ -178,11 +169,12 @@ class BlueBubblesChannel:
 
     async def _answer(self, request: WebhookRequest) -> WebhookAnswer:
         if not self._knows_password(request):
-            self._context.log.warning("a request without the password (%s.password) was refused", self._where)
+            key = self._context.key("password")
+            self._context.log.warning("a request without the password (%s) was refused", key)
             return WebhookAnswer(status=401, text="the password is wrong")
         if request.method != "POST":
             return WebhookAnswer(status=405)
-        return await answered(partial(self._take, request.body), self._context.log)
+        return await answered(self._take(request.body), self._context.log)
 
     def _knows_password(self, request: WebhookRequest) -> bool:
         """The address of the webhook names the password, as every address of the server's own API does."""
@@ -204,39 +196,29 @@ class BlueBubblesChannel:
 
     async def _hear(self, kind: str, message: BbMessage) -> None:
         if message.is_from_me:
-            self._ours.put(message.guid, True)
+            self._ours[message.guid] = True
             if message.temp_guid:
-                self._arrived.put(message.temp_guid, message.guid)
-        match interpret(kind, message, self._context.channel, self._context.account.id):
-            case BubblePost() as post:
-                async with self._turns.of(post.inbound.to):
-                    await self._hear_post(post)
-            case BubbleEdit(inbound=inbound):
-                await self._context.edited(inbound)
-            case BubbleUnsend(inbound=inbound):
-                await self._context.deleted(inbound)
-            case Tapback() as tapback if kind == "new-message" and self._wants(tapback):
-                await self._context.notice(tapback.inbound)
-            case _:
-                pass
+                self._arrived[message.temp_guid] = message.guid
+        event = interpret(kind, message, self._context.channel, self._context.account.id, self._is_ours)
+        if isinstance(event, Posted):
+            async with self._turns.of(event.inbound.to):
+                await self._hear_post(event)
+        elif event is not None:
+            await take_in(self._context, event)
         if kind == "new-message":
-            self._taken.put(message.guid, True)
+            self._taken[message.guid] = True
             if (message.date_created or 0) > int(self._bookmark.last_id or 0):
                 self._bookmark.move_to(str(message.date_created))
 
-    async def _hear_post(self, post: BubblePost) -> None:
+    def _is_ours(self, message_id: str) -> bool:
+        return self._ours.get(message_id) is not None
+
+    async def _hear_post(self, post: Posted) -> None:
         inbound = post.inbound
         if self._taken.get(inbound.message_id):
             return
-        if post.files:
-            media, notes = await of_admitted(
-                self._context,
-                inbound,
-                lambda: fetch_files(post.files, lambda file: file.transfer_name or file.mime_type, self._fetch),
-            )
-            inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
-        taken = await offer(self._context, inbound)
-        self._taken.put(inbound.message_id, True)
+        taken = await take_in(self._context, post, self._fetch)
+        self._taken[inbound.message_id] = True
         if taken and self._settings.send_read_receipts and self._private_api:
             self._receipts.add(inbound.to, inbound.message_id)
 
@@ -246,37 +228,12 @@ class BlueBubblesChannel:
         except SendFailed as failure:
             self._context.log.info("message %s was not marked as read: %s", message_id, failure)
 
-    def _wants(self, tapback: Tapback) -> bool:
-        match self._settings.reaction_notifications:
-            case "off":
-                return False
-            case "own":
-                # Ids of ours are known since the start. In a direct chat people react to us or to themselves.
-                return self._ours.get(tapback.target) is not None or tapback.inbound.peer.kind == "direct"
-            case "all":
-                return True
-            case "allowlist":
-                allowed = {str(entry).strip().lower() for entry in self._settings.reaction_allowlist}
-                return "*" in allowed or tapback.inbound.sender.id.lower() in allowed
-
     async def _fetch(self, file: BbAttachment) -> Media:
-        limit, where = int(self._settings.media_max_mb * MB), f"{self._where}.mediaMaxMb"
-        if (file.total_bytes or 0) > limit:
-            raise NotFetched(f"it is larger than {limit / MB:g} MB ({where})")
         address = f"{self._root}/api/v1/attachment/{quote(file.guid, safe='')}/download"
-        try:
-            async with (
-                asyncio.timeout(FETCH_S),
-                self._session().get(address, params={"password": self._password}, allow_redirects=False) as answer,
-            ):
-                if answer.status != 200:
-                    raise NotFetched(f"the server answered {answer.status}")
-                data = await read_within(answer, limit, where)
-        except TimeoutError:
-            raise NotFetched(f"it took longer than {FETCH_S:g} s") from None
-        except aiohttp.ClientError as error:
-            raise NotFetched(f"the connection to the server broke ({type(error).__name__})") from None
-        return await kept_file(self._context.blobs, data, file.mime_type, file.transfer_name)
+        http = running(self._http, "BlueBubbles")
+        return await kept_file(
+            self._context, await download(self._context, http, address, query={"password": self._password}), file
+        )
 
     # Sending
 
@@ -285,12 +242,10 @@ class BlueBubblesChannel:
         if message.act != "send":
             return await self._change(chat, message)
         text = render(message.text, "plain", tables=self._settings.markdown.tables).text
-        files = await files_to_send(self._context, message, self._settings.media_max_mb)
-        if not text.strip() and not files:
-            raise SendFailed("there is nothing to send", permanent=True)
+        files = await files_to_send(self._context, message)
         first_try = self._tried_at.get(key)
         if first_try is None:
-            self._tried_at.put(key, self._context.clock.now_ms())
+            self._tried_at[key] = self._context.clock.now_ms()
         receipt = SendReceipt()
         if text.strip():
             bare = text.removeprefix(f"{REPEAT_MARK} ") if message.possibly_duplicate else text
@@ -302,7 +257,7 @@ class BlueBubblesChannel:
             part = f"{key}/{number}"
             if (arrived := self._arrived.get(part)) is None:
                 arrived = await self._send_file(chat, media, data, part)
-                self._arrived.put(part, arrived)
+                self._arrived[part] = arrived
             receipt = SendReceipt(message_id=arrived)
         return receipt
 
@@ -323,9 +278,9 @@ class BlueBubblesChannel:
         return self._sent(key, await self._call("POST", "message/attachment", form=form, timeout_s=SEND_TIMEOUT_S))
 
     def _sent(self, key: str, answer: dict[str, Any]) -> str:
-        guid = str(_mapping(answer.get("data")).get("guid") or "")
-        self._arrived.put(key, guid)
-        self._ours.put(guid, True)
+        guid = str(mapping(answer.get("data")).get("guid") or "")
+        self._arrived[key] = guid
+        self._ours[guid] = True
         return guid
 
     async def _find(self, chat: str, key: str, text: str, first_try: int | None) -> str | None:
@@ -373,7 +328,7 @@ class BlueBubblesChannel:
                 }
                 await self._call("POST", "message/react", json=body)
             case _:
-                raise SendFailed(f"{self._where}.actions does not allow it", permanent=True)
+                raise SendFailed(f"{self._context.key('actions')} does not allow it", permanent=True)
         return SendReceipt(message_id=message.target_id)
 
     async def typing(self, route: Route, on: bool) -> None:
@@ -382,10 +337,7 @@ class BlueBubblesChannel:
             await self._call("POST" if on else "DELETE", f"chat/{chat}/typing", timeout_s=5.0)
 
     async def probe(self) -> dict[str, Any]:
-        try:
-            about = await self._about()
-        except SendFailed as failure:
-            return {"ok": False, "error": str(failure)}
+        about = await self._about()
         return {"ok": True, "version": about.get("server_version"), "privateApi": bool(about.get("private_api"))}
 
     def _method(self) -> str:
@@ -401,38 +353,25 @@ class BlueBubblesChannel:
         timeout_s: float = TIMEOUT_S,
     ) -> dict[str, Any]:
         """Calls the server. Raises ``SendFailed``. The password is in the address, so no error shows the address."""
-        data = form if form is not None else msgspec.json.encode(json) if json is not None else None
-        headers = {"Content-Type": "application/json"} if json is not None else {}
-        address, query = f"{self._root}/api/v1/{path}", {"password": self._password}
-        try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._session().request(
-                    method, address, params=query, data=data, headers=headers, allow_redirects=False
-                ) as answer,
-            ):
-                body = await read_bounded(answer, MAX_ANSWER)
-                self._ahead_ms = _ahead_ms(answer.headers.get("Date", ""), self._context.clock.now_ms())
-        except TimeoutError:
-            raise SendFailed(f"the server gave no answer within {timeout_s:g} s", maybe_sent=True) from None
-        except aiohttp.ClientConnectorError as error:
-            raise SendFailed(f"the server cannot be reached: {error.os_error}", reached=False) from None
-        except (aiohttp.ClientError, ValueError) as error:
-            problem = f"the connection to the server broke ({type(error).__name__})"
-            raise SendFailed(problem, reached=False, maybe_sent=True) from None
-        given = _decoded(body)
+        http, address = running(self._http, "BlueBubbles"), f"{self._root}/api/v1/{path}"
+        query = {"password": self._password}
+        answer, given = await call(
+            http, "the server", method, address, json=json, form=form, query=query, timeout_s=timeout_s
+        )
+        self._ahead_ms = _ahead_ms(answer.headers.get("Date", ""), self._context.clock.now_ms())
         if not 200 <= answer.status < 300:
             raise failure_of(answer.status, given)
         return given
 
-    def _session(self) -> aiohttp.ClientSession:
-        if self._http is None:
-            raise SendFailed("the channel is not running", reached=False)
-        return self._http
+
+class ServerRefused(SendFailed):
+    """The server answered with an error. ``status`` is its HTTP status."""
+
+    status: int = 0
 
 
 def failure_of(status: int, answer: dict[str, Any]) -> ServerRefused:
-    told = _mapping(answer.get("error"))
+    told = mapping(answer.get("error"))
     words = str(told.get("message") or answer.get("message") or f"HTTP {status}")[:300]
     queued = "already queued" in words.lower()
     refused = status in (401, 403)
@@ -455,12 +394,116 @@ def _ahead_ms(date: str, now_ms: int) -> int:
     return ahead if abs(ahead) > 5000 else 0
 
 
-def _decoded(body: bytes) -> dict[str, Any]:
-    try:
-        return _mapping(msgspec.json.decode(body))
-    except (msgspec.DecodeError, RecursionError):
-        return {}
+# What an event means
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+class BbHandle(msgspec.Struct, frozen=True, kw_only=True):
+    address: str = ""
+
+
+class BbChat(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    guid: str = ""
+    display_name: str | None = None
+    style: int | None = None
+
+
+class BbAttachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    guid: str = ""
+    mime_type: str | None = None
+    name: str | None = msgspec.field(default=None, name="transferName")
+    size: int | None = msgspec.field(default=None, name="totalBytes")
+    hide_attachment: bool | None = None
+
+
+class BbMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    guid: str = ""
+    temp_guid: str | None = None
+    text: str | None = None
+    handle: BbHandle | None = None
+    chats: tuple[BbChat, ...] | None = None
+    chat_guid: str | None = None
+    attachments: tuple[BbAttachment, ...] | None = None
+    is_from_me: bool | None = None
+    date_created: int | None = None
+    date_edited: int | None = None
+    date_retracted: int | None = None
+    item_type: int | None = None
+    """Other than 0: somebody joined, left, or named the group."""
+    associated_message_guid: str | None = None
+    associated_message_type: str | int | None = None
+    associated_message_emoji: str | None = None
+    thread_originator_guid: str | None = None
+
+
+class BbEvent(msgspec.Struct, frozen=True, kw_only=True):
+    type: str = ""
+    data: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+decode_event = msgspec.json.Decoder(BbEvent).decode
+decode_message = msgspec.json.Decoder(BbMessage).decode
+
+
+def interpret(
+    kind: str, message: BbMessage, channel: str, account_id: str, is_ours: Callable[[str], bool]
+) -> ChannelEvent | None:
+    """What an event says. None for our own messages, receipts, and what happens to a group.
+
+    ``is_ours`` says whether a message id is one that we sent.
+    """
+    sender = normalize_handle(message.handle.address) if message.handle else ""
+    if message.is_from_me or not message.guid or not sender or message.item_type:
+        return None
+    # Not every server names the chat of a direct message.
+    chat = message.chats[0] if message.chats else BbChat(guid=message.chat_guid or f"iMessage;-;{sender}")
+    if not chat.guid:
+        return None
+    group = ";+;" in chat.guid or chat.style == _GROUP_STYLE
+    inbound = Inbound(
+        channel=channel,
+        account_id=account_id,
+        message_id=message.guid,
+        peer=Peer(kind="group", id=chat.guid) if group else Peer(kind="direct", id=sender),
+        sender=Sender(id=sender, e164=sender if sender.startswith("+") else None),
+        to=f"chat_guid:{chat.guid}",
+        text=(message.text or "").replace(PLACEHOLDER, "").strip("\n")[:MAX_TEXT],
+        timestamp_ms=message.date_created or 0,
+        can_detect_mention=False,
+        group_subject=(chat.display_name or "").strip() or None if group else None,
+    )
+    if message.associated_message_guid and message.associated_message_type:
+        return _tapback(inbound, message, is_ours) if kind == "new-message" else None
+    if kind == "updated-message":
+        if message.date_retracted:
+            return Deleted(inbound=inbound)
+        if message.date_edited:
+            inbound.revision = str(message.date_edited)
+            return Edited(inbound=inbound)
+        return None
+    if message.thread_originator_guid:
+        inbound.quoted = Quoted(id=message.thread_originator_guid)
+    files = tuple(file for file in message.attachments or () if file.guid and not file.hide_attachment)
+    return Posted(inbound=inbound, files=files) if inbound.text.strip() or files else None
+
+
+def _tapback(inbound: Inbound, message: BbMessage, is_ours: Callable[[str], bool]) -> Reacted | None:
+    name, removed = _tapback_name(message.associated_message_type)
+    sign = EMOJI.get(name) or (message.associated_message_emoji or "")[:16]
+    if not sign:
+        return None  # A sticker or a game that is put on a message.
+    # The id is "p:<part>/<guid>" or "bp:<guid>".
+    target = (message.associated_message_guid or "").rpartition("/")[2].rpartition(":")[2]
+    # Ids of ours are known since the start. In a direct chat people react to us or to themselves.
+    to_us = is_ours(target) or inbound.peer.kind == "direct"
+    inbound.text = reaction_text(inbound, sign, "your message" if to_us else "a message", target, removed=removed)
+    return Reacted(inbound=inbound, to_us=to_us)
+
+
+def _tapback_name(given: Any) -> tuple[str, bool]:
+    """The name of a tapback, and whether it was taken back. Older servers tell a number, newer ones a word."""
+    if isinstance(given, str) and given.lstrip("-").isdigit():
+        given = int(given)
+    if isinstance(given, int):
+        return TAPBACKS.get(given if given < 3000 else given - 1000, ""), given >= 3000
+    word = str(given or "")
+    return word.removeprefix("-"), word.startswith("-")

@@ -10,17 +10,26 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import random
 import re
-from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
 from openclaw import redact
-from openclaw.channels.base import ChannelContext, NotConfigured, offer, secret_of
+from openclaw.channels.base import (
+    ChannelContext,
+    NotConfigured,
+    Reconnect,
+    is_number,
+    need_action,
+    running,
+    secret_of,
+)
+from openclaw.channels.bookmark import Remembered
+from openclaw.channels.discord import parse_address
 from openclaw.channels.discord.connection import (
     DiscordConnection,
     DiscordFailed,
@@ -33,32 +42,29 @@ from openclaw.channels.discord.incoming import (
     ROOM_EVENTS,
     TEXT_ROOMS,
     THREADS,
-    ChangedEvent,
     CommandEvent,
     DeletedMessage,
     DiscordAttachment,
     DiscordEvent,
     OwnUser,
-    ReactedEvent,
     Room,
     Rooms,
-    SaidEvent,
     interpret,
     said_in,
 )
-from openclaw.channels.discord.kind import DiscordKind, parse_address
-from openclaw.channels.media import kept_file, of_admitted, opus_seconds
+from openclaw.channels.http import download, is_on, new_session
+from openclaw.channels.incoming import ConversationTasks, Posted, Reacted, offer, take_in, wants_reaction
+from openclaw.channels.media import NotFetched, files_to_send, kept_file, opus_seconds, safe_file_name
+from openclaw.clock import Backoff
 from openclaw.config.schema.channels import DiscordAccount
 from openclaw.inbound.message import Inbound, Media, Route
-from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
-from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed, SendReceipt
+from openclaw.outbound.reply import Button, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.text import shortened
 
 RECONNECT = Backoff(initial_s=1.0, max_s=30.0)
 MOST_PENDING = 500
 """Events that are being taken in at the same time. Beyond it nothing is read from the gateway."""
-REMEMBERED = 2000
 MOST_CHANNELS = 200
 """Channels whose last message is remembered."""
 MOST_FILES = 10
@@ -66,7 +72,6 @@ ANSWER_INTERACTION_S = 2.0
 """A command must be answered within three seconds, even while the disk is slow."""
 INTERACTION_S = 14 * 60.0
 """So long a command can be answered."""
-FETCH_S = 60.0
 CATCH_UP = 100
 BOOKMARK_CHARS = 16_384
 VOICE_MESSAGE = 1 << 13
@@ -77,7 +82,7 @@ THREAD_EXISTS = 160004
 """Discord's number for "a thread has already been created for this message"."""
 _WAVE = base64.b64encode(bytes([96] * 64)).decode()
 """What is drawn for a voice message. The recording is not decoded, so it has the same height everywhere."""
-_FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
+_FILE_HOSTS = (".cdn.discordapp.com", ".media.discordapp.net")
 _MENTION = re.compile(r"<[@#][!&]?\d{1,20}>")
 _COMMAND = re.compile(r"[-_a-z0-9]{1,32}")
 
@@ -100,29 +105,29 @@ class DiscordChannel:
         self._own = OwnUser("")
         self._application = ""
         self._rooms = Rooms()
-        self._channels: OrderedDict[str, str] = OrderedDict()
-        self._pending: dict[int, str] = {}
-        """Number of an event that is being taken in → its channel."""
-        self._last: dict[str, asyncio.Task[None]] = {}
-        """Channel → its newest task. The tasks of a channel run one after the other."""
-        self._authors: OrderedDict[str, Inbound] = OrderedDict()
+        self._channels: Remembered[str, str] = Remembered(MOST_CHANNELS)
+        """Channel → its last message that was taken in."""
+        self._pending: set[int] = set()
+        """The numbers of the events that are being taken in."""
+        self._tasks = ConversationTasks(context.log, MOST_PENDING)
+        self._authors: Remembered[str, Inbound] = Remembered()
         """Message → how it came in, because a deletion names nobody."""
-        self._direct: OrderedDict[str, str] = OrderedDict()
+        self._direct: Remembered[str, str] = Remembered()
         """Person → their direct channel."""
-        self._titles: OrderedDict[str, str] = OrderedDict()
+        self._titles: Remembered[str, str] = Remembered()
         """Message → how a thread is called that begins with it."""
-        self._threads: OrderedDict[str, str] = OrderedDict()
+        self._threads: Remembered[str, str] = Remembered()
         """Thread → where its messages go: into itself, or into its channel if there is no such thread."""
-        self._starters: OrderedDict[str, str | None] = OrderedDict()
+        self._starters: Remembered[str, str | None] = Remembered()
         """Thread → the text of the message that it began with."""
-        self._interactions: OrderedDict[str, tuple[str, float, bool]] = OrderedDict()
+        self._interactions: Remembered[str, tuple[str, float, bool]] = Remembered()
         """Command → its token, when it came, and whether it has its first answer."""
-        self._ready = False
+        self._reconnect = Reconnect(context, RECONNECT)
 
     async def run(self) -> None:
         token = await self._token()
         connection = await asyncio.to_thread(open_connection, token, self._settings, self._on_event)
-        self._files = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+        self._files = new_session()
         try:
             self._connection = connection
             await self._bookmark.load()
@@ -131,17 +136,13 @@ class DiscordChannel:
             self._connection = None
             # What is still being taken in comes again after the restart.
             self._move_bookmark(connection.place())
-            tasks = list(self._last.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._tasks.close()
             await self._bookmark.close()
             await self._files.close()
             await connection.close()
 
     async def _token(self) -> str:
-        token = DiscordKind.credentials[0]
-        given = await secret_of(self._context, self._settings.token, f"channels.discord.{token.key}", token.variable)
+        given = await secret_of(self._context, self._settings.token, "token", "DISCORD_BOT_TOKEN")
         bare = given.removeprefix("Bot ").strip()
         redact.know([bare])
         return bare
@@ -157,38 +158,27 @@ class DiscordChannel:
     # The gateway
 
     async def _listen(self, connection: DiscordConnection, place: SessionPlace | None) -> None:
-        attempt, own = 0, False
+        reconnect, own = self._reconnect, False
         while True:
             try:
                 if not own:
                     found = await connection.login()
                     self._own, own = OwnUser(str(found.get("id")), str(found.get("username") or "")), True
                 gateway = await connection.gateway_address()
-                await connection.listen(gateway, place, self._pause)
+                await connection.listen(gateway, place, self._tasks.room)
             except DiscordFailed as failure:
                 if failure.kind == "token":
                     raise NotConfigured(str(failure)) from None
-                reason, wait_s = str(failure), failure.retry_after_s or 0.0
+                await reconnect.failed(str(failure), failure.retry_after_s or 0.0)
             except GatewayLost as lost:
                 if lost.hopeless:
                     raise NotConfigured(str(lost)) from None
-                reason, wait_s = str(lost), 0.0
                 place = connection.place() if lost.resume else None
-            attempt = 1 if self._ready else attempt + 1
-            self._ready = False
-            self._context.disconnected(reason)
-            delay_s = max(RECONNECT.delay_s(attempt, random.random), wait_s)
-            self._context.log.warning("Discord is not connected: %s; again in %.1f s", reason, delay_s)
-            await self._context.clock.sleep(delay_s)
-
-    async def _pause(self) -> None:
-        while len(self._pending) >= MOST_PENDING and self._last:
-            await asyncio.wait(list(self._last.values()), return_when=asyncio.FIRST_COMPLETED)
+                await reconnect.failed(str(lost))
 
     def _on_event(self, event: str, number: int, data: Any) -> None:
         """Takes an event from the gateway. It may not wait, so the work is done in tasks."""
         if event in ("READY", "RESUMED"):
-            self._ready = True
             if event == "READY":
                 match data:
                     case {"application": {"id": str(application)}}:
@@ -197,7 +187,7 @@ class DiscordChannel:
                         self._application = self._own.id
             # A new session begins now. What was written before it has to be fetched.
             missed = dict(self._channels) if event == "READY" else None
-            self._start("", number, self._connected(missed))
+            self._start("", number, partial(self._connected, missed))
         elif event in ROOM_EVENTS:
             try:
                 self._rooms.learn(event, data)
@@ -205,41 +195,31 @@ class DiscordChannel:
                 self._context.log.warning("an event of Discord was not understood: %s", error)
         elif event.startswith(("MESSAGE_", "INTERACTION_")):
             channel = str(data.get("channel_id")) if isinstance(data, dict) else ""
-            self._start(channel, number, self._handle(event, data))
+            self._start(channel, number, partial(self._handle, event, data))
 
-    def _start(self, channel: str, number: int, work: Any) -> None:
-        before = self._last.get(channel)
-        self._pending[number] = channel
+    def _start(self, channel: str, number: int, work: Callable[[], Awaitable[None]]) -> None:
+        self._pending.add(number)
 
-        async def in_turn() -> None:
+        async def noted() -> None:
             try:
-                if before is not None:
-                    await asyncio.wait([before])
-                await work
-            except Exception:
-                self._context.log.exception("an event of Discord could not be handled")
+                await work()
             finally:
-                work.close()
-                self._pending.pop(number, None)
-                if self._last.get(channel) is asyncio.current_task():
-                    del self._last[channel]
+                self._pending.discard(number)
             if self._connection is not None:
                 self._move_bookmark(self._connection.place())
 
-        self._last[channel] = asyncio.create_task(in_turn())
+        self._tasks.start(channel, noted)
 
     def _move_bookmark(self, place: SessionPlace | None) -> None:
         """Remembers how far everything is on disk."""
         if place is not None and self._pending:
             place = msgspec.structs.replace(place, sequence=min(min(self._pending) - 1, place.sequence))
-        while len(self._channels) > MOST_CHANNELS:
-            self._channels.popitem(last=False)
         kept = KeptState(place=place, channels=dict(self._channels))
         self._bookmark.move_to(msgspec.json.encode(kept).decode())
 
     async def _connected(self, missed: dict[str, str] | None) -> None:
         """``missed``: the last messages that were taken in before a new session. None: the old one goes on."""
-        self._context.connected()
+        self._reconnect.connected()
         connection = self._connection
         if missed is None or connection is None:
             return
@@ -321,33 +301,27 @@ class DiscordChannel:
         if not message_id.isdigit() or int(self._channels.get(channel, "0")) >= int(message_id):
             return
         self._channels[channel] = message_id
-        self._channels.move_to_end(channel)
 
     async def _take(self, event: DiscordEvent, data: Any) -> None:
-        match event:
-            case SaidEvent(inbound=inbound, attachments=attachments):
-                if inbound.peer.kind == "direct":
-                    _remember(self._direct, inbound.peer.id, str(data["channel_id"]))
-                if attachments:
-                    media, notes = await of_admitted(self._context, inbound, lambda: self._fetch(attachments))
-                    inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
-                if inbound.can_start_thread:
-                    _remember(self._titles, inbound.message_id, thread_name(inbound.text, inbound.message_id))
-                if inbound.thread_id is not None and inbound.thread_starter is None and not inbound.own_thread:
-                    inbound.thread_starter = await self._starter(inbound)
-                without_text = msgspec.structs.replace(inbound, text="", media=(), quoted=None, untrusted=())
-                _remember(self._authors, inbound.message_id, without_text)
-                await offer(self._context, inbound)
-            case ChangedEvent(inbound=inbound):
-                await offer(self._context, inbound, self._context.edited)
-            case ReactedEvent() if self._wants(event):
-                await offer(self._context, event.inbound, self._context.notice)
-            case CommandEvent():
-                if event.inbound.peer.kind == "direct":
-                    _remember(self._direct, event.inbound.peer.id, str(data["channel_id"]))
-                await self._take_command(event)
-            case _:
-                pass
+        inbound = event.inbound
+        if isinstance(event, Posted | CommandEvent) and inbound.peer.kind == "direct":
+            self._direct[inbound.peer.id] = str(data["channel_id"])
+        if isinstance(event, CommandEvent):
+            await self._take_command(event)
+            return
+        if isinstance(event, Posted):
+            if inbound.can_start_thread:
+                self._titles[inbound.message_id] = thread_name(inbound.text, inbound.message_id)
+            if inbound.thread_id is not None and inbound.thread_starter is None and not inbound.own_thread:
+                inbound.thread_starter = await self._starter(inbound)
+            without_text = msgspec.structs.replace(inbound, text="", media=(), quoted=None, untrusted=())
+            self._authors[inbound.message_id] = without_text
+        guild = self._settings.guilds.get(inbound.guild_id or "")
+        if isinstance(event, Reacted) and guild is not None and guild.reaction_notifications is not None:
+            if wants_reaction(self._settings, event, guild.reaction_notifications):
+                await offer(self._context, inbound, self._context.notice)
+            return
+        await take_in(self._context, event, self._fetch)
 
     async def _starter(self, inbound: Inbound) -> str | None:
         """The text of the message that a thread began with. It has the thread's id."""
@@ -362,7 +336,7 @@ class DiscordChannel:
             starter = said_in(found, self._own, self._rooms)
         except (DiscordFailed, msgspec.ValidationError):
             starter = None
-        _remember(self._starters, thread, starter)
+        self._starters[thread] = starter
         return starter
 
     async def _deleted(self, data: Any) -> None:
@@ -372,23 +346,9 @@ class DiscordChannel:
             if (inbound := self._authors.pop(gone.id, None)) is not None:
                 await offer(self._context, inbound, self._context.deleted)
 
-    def _wants(self, event: ReactedEvent) -> bool:
-        guild = self._settings.guilds.get(event.inbound.guild_id or "")
-        wish = guild.reaction_notifications if guild else None
-        match wish or self._settings.reaction_notifications:
-            case "off":
-                return False
-            case "own":
-                return event.to_us
-            case "all":
-                return True
-            case "allowlist":
-                allowed = {str(entry).strip().lower() for entry in self._settings.reaction_allowlist}
-                return "*" in allowed or event.inbound.sender.id in allowed
-
     async def _take_command(self, event: CommandEvent) -> None:
         """Hands a command in and tells the platform that the answer follows, in time."""
-        _remember(self._interactions, f"interaction:{event.id}", (event.token, self._context.clock.monotonic(), False))
+        self._interactions[f"interaction:{event.id}"] = (event.token, self._context.clock.monotonic(), False)
         taking = asyncio.create_task(offer(self._context, event.inbound))
         try:
             await asyncio.wait([taking], timeout=ANSWER_INTERACTION_S)
@@ -414,64 +374,32 @@ class DiscordChannel:
             self._interactions.pop(f"interaction:{event.id}", None)
             self._context.log.warning("a command could not be acknowledged: %s", failure)
 
-    async def _fetch(self, attachments: tuple[DiscordAttachment, ...]) -> tuple[tuple[Media, ...], tuple[str, ...]]:
-        """Puts the files into the blob store. Returns them, and for the agent a line for each that was not fetched."""
-        media: list[Media] = []
-        notes: list[str] = []
-        for file in attachments[:MOST_FILES]:
-            try:
-                data = await self._download(file)
-            except ValueError as reason:
-                notes.append(f"Attachment {file.filename or 'a file'} was not fetched: {reason}")
-                continue
-            media.append(await kept_file(self._context.blobs, data, file.content_type, file.filename or None))
-        return tuple(media), tuple(notes)
-
-    async def _download(self, file: DiscordAttachment) -> bytes:
-        """The content of a file. Raises ``ValueError`` with the reason."""
-        limit = int(self._settings.media_max_mb * 1024 * 1024)
-        too_large = f"it is larger than {limit / 1024 / 1024:g} MB (channels.discord.mediaMaxMb)"
-        host, own = urlsplit(file.url).netloc, urlsplit(self._settings.api_root).netloc
-        if file.size is not None and file.size > limit:
-            raise ValueError(too_large)
-        if (host not in _FILE_HOSTS and host != own) or self._files is None:
-            raise ValueError("it is not on a server of Discord")
-        parts: list[bytes] = []
-        total = 0
-        try:
-            async with asyncio.timeout(FETCH_S), self._files.get(file.url, allow_redirects=False) as answer:
-                if answer.status != 200:
-                    raise ValueError(f"the server answered {answer.status}")
-                async for chunk in answer.content.iter_chunked(256 * 1024):
-                    total += len(chunk)
-                    if total > limit:
-                        raise ValueError(too_large)
-                    parts.append(chunk)
-        except (aiohttp.ClientError, OSError) as error:
-            raise ValueError(f"the connection broke ({type(error).__name__})") from None
-        return b"".join(parts)
+    async def _fetch(self, file: DiscordAttachment) -> Media:
+        if not is_on(file.url, self._settings.api_root, _FILE_HOSTS):
+            raise NotFetched("it is not on a server of Discord")
+        return await kept_file(
+            self._context, await download(self._context, running(self._files, "Discord"), file.url), file
+        )
 
     # Sending
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
         connection = self._started()
-        try:
-            if message.act != "send":
-                return await self._change(connection, await self._channel_of(connection, route, message), message)
-            files = [await self._upload(media) for media in message.media]
-            if not files and not message.text.strip():
-                raise SendFailed("there is nothing to send", permanent=True)
-            first, sent = self._body(route, message), ""
-            if len(files) == 1 and files[0].seconds is not None and not message.text.strip():
-                first |= voice_body(files[0])
-            for number in range(0, max(len(files), 1), MOST_FILES):
-                body = first if number == 0 else {}
-                group = tuple(files[number : number + MOST_FILES])
-                found = await self._post(connection, route, {**body, "nonce": nonce(key, number)}, group)
-                sent = sent or found
-            return SendReceipt(message_id=sent)
-        except DiscordFailed as failure:
-            raise failure.as_send_failure() from None
+        if message.act != "send":
+            return await self._change(connection, await self._channel_of(connection, route, message), message)
+        files = [
+            Upload(safe_file_name(media), data, media.mime_type, opus_seconds(data) if media.voice else None)
+            for media, data in await files_to_send(self._context, message)
+        ]
+        first, sent = self._body(route, message), ""
+        if len(files) == 1 and files[0].seconds is not None and not message.text.strip():
+            first |= voice_body(files[0])
+        for number in range(0, max(len(files), 1), MOST_FILES):
+            body = first if number == 0 else {}
+            group = tuple(files[number : number + MOST_FILES])
+            found = await self._post(connection, route, {**body, "nonce": nonce(key, number)}, group)
+            sent = sent or found
+        return SendReceipt(message_id=sent)
 
     def _body(self, route: Route, message: OutgoingMessage) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -483,7 +411,7 @@ class DiscordChannel:
         quoted = message.reply_to_id or ""
         if quoted == str(route.thread_id):
             quoted = ""  # The thread begins with it. It is in another channel, where no message of this one can quote.
-        if quoted.isascii() and quoted.isdigit():
+        if is_number(quoted):
             body["message_reference"] = {"message_id": quoted, "fail_if_not_exists": False}
         if message.buttons:
             body["components"] = [{"type": 1, "components": [_button(one) for one in row]} for row in message.buttons]
@@ -501,7 +429,7 @@ class DiscordChannel:
             place: dict[str, str] = {"application_id": self._application, "token": token}
             method = "POST" if answered else "PATCH"
             found = await connection.request(method, path, place, body=plain, files=files)
-            _remember(self._interactions, asked, (token, at, True))
+            self._interactions[asked] = (token, at, True)
         else:
             channel = await self._channel_of(connection, route)
             path = "/channels/{channel_id}/messages"
@@ -526,7 +454,7 @@ class DiscordChannel:
             return known
         found = await connection.request("POST", "/users/@me/channels", body={"recipient_id": peer.id})
         channel = str(found.get("id")) if isinstance(found, dict) else ""
-        _remember(self._direct, peer.id, channel)
+        self._direct[peer.id] = channel
         return channel
 
     async def _thread(self, connection: DiscordConnection, channel: str, thread: str) -> str:
@@ -548,29 +476,17 @@ class DiscordChannel:
             if failure.code != THREAD_EXISTS:
                 self._context.log.warning("no thread was begun, the answer is in the channel: %s", failure)
                 where = channel
-        _remember(self._threads, thread, where)
+        self._threads[thread] = where
         return where
-
-    async def _upload(self, media: MediaRef) -> Upload:
-        name = re.sub(r"[^\w.+-]+", "_", media.file_name or "").strip("._")[-80:] or "file"
-        data = await self._context.blobs.get(media.blob)
-        if data is None:
-            raise SendFailed(f"the file {name} is gone", permanent=True)
-        limit = self._settings.media_max_mb
-        if len(data) > limit * 1024 * 1024:
-            too_large = f"the file {name} is larger than {limit:g} MB (channels.discord.mediaMaxMb)"
-            raise SendFailed(too_large, permanent=True)
-        return Upload(name, data, media.mime_type, opus_seconds(data) if media.voice else None)
 
     async def _change(self, connection: DiscordConnection, channel: str, message: OutgoingMessage) -> SendReceipt:
         target = message.target_id
-        if not (target.isascii() and target.isdigit()):
+        if not is_number(target):
             raise SendFailed(f"{target!r} is no id of a message on Discord", permanent=True)
         allowed = self._settings.actions
         switches = {"react": ("reactions", allowed.reactions), "pin": ("pins", allowed.pins)}
         key, on = switches.get(message.act, ("messages", allowed.messages))
-        if not on:
-            raise SendFailed(f"channels.discord.actions.{key} is off", permanent=True)
+        need_action(self._context, key, on)
         path = "/channels/{channel_id}/messages/{message_id}"
         where = {"channel_id": channel, "message_id": target}
         match message.act:
@@ -596,17 +512,11 @@ class DiscordChannel:
         if not on:  # The sign ends by itself.
             return
         connection = self._started()
-        try:
-            channel = await self._channel_of(connection, route)
-            await connection.request("POST", "/channels/{channel_id}/typing", {"channel_id": channel})
-        except DiscordFailed as failure:
-            raise failure.as_send_failure() from None
+        channel = await self._channel_of(connection, route)
+        await connection.request("POST", "/channels/{channel_id}/typing", {"channel_id": channel})
 
     async def probe(self) -> dict[str, Any]:
-        try:
-            found = await self._started().request("GET", "/users/@me")
-        except (DiscordFailed, SendFailed) as failure:
-            return {"ok": False, "error": str(failure)}
+        found = await self._started().request("GET", "/users/@me")
         bot = {name: found.get(name) for name in ("id", "username")} if isinstance(found, dict) else {}
         return {"ok": True, "bot": bot}
 
@@ -638,10 +548,3 @@ def _button(button: Button) -> dict[str, Any]:
     if len(data) > 100:
         raise SendFailed(f"the button {button.text!r} carries more than 100 characters", permanent=True)
     return {"type": 2, "style": 2, "label": button.text[:80], "custom_id": data}
-
-
-def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:
-    memory[key] = value
-    memory.move_to_end(key)
-    while len(memory) > REMEMBERED:
-        memory.popitem(last=False)

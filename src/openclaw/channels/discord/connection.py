@@ -31,24 +31,20 @@ OnEvent: TypeAlias = Callable[[str, int, Any], None]
 """Gets the name of an event, its number, and what it says."""
 
 
-class DiscordFailed(Exception):
+class DiscordFailed(SendFailed):
     """A request did not succeed. ``gone`` means that the thing it speaks of is not there."""
 
     def __init__(self, kind: FailureKind, message: str, *, retry_after_s: float | None = None, code: int = 0) -> None:
-        super().__init__(message)
+        super().__init__(
+            message,
+            permanent=kind in ("refused", "gone"),
+            reached=kind not in ("unreachable", "token"),
+            maybe_sent=kind in ("server", "unanswered"),
+            retry_after_s=retry_after_s,
+        )
         self.kind: FailureKind = kind
-        self.retry_after_s = retry_after_s
         self.code = code
         """Discord's own number for its reason."""
-
-    def as_send_failure(self) -> SendFailed:
-        return SendFailed(
-            str(self),
-            permanent=self.kind in ("refused", "gone"),
-            reached=self.kind not in ("unreachable", "token"),
-            maybe_sent=self.kind in ("server", "unanswered"),
-            retry_after_s=self.retry_after_s,
-        )
 
 
 class GatewayLost(Exception):

@@ -1,24 +1,21 @@
-"""Turns events of Discord's gateway into messages, edits, deletions, reactions and commands for the Gateway."""
+"""What the events of Discord's gateway mean for the agent. It asks Discord nothing."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import Any, TypeAlias
 
 import msgspec
 
-from openclaw.foreign_text import disarmed_name
+from openclaw.channels.base import is_number
+from openclaw.channels.incoming import MAX_TEXT, ChannelEvent, Edited, Posted, Reacted, reaction_text
+from openclaw.clock import iso_ms
 from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
-from openclaw.inbound.prompt_text import display_name
 
-MAX_TEXT = 256 * 1024
-LONGEST_EMOJI = 64
 DISCORD_EPOCH_MS = 1_420_070_400_000
 THREADS = frozenset({10, 11, 12})
 TEXT_ROOMS = frozenset({0, 5})
 """Channels in which a thread can begin at a message: plain ones and those for announcements."""
-DIRECT, GROUP_DIRECT = 1, 3
 _ORDINARY = frozenset({0, 19, 20, 21})
 """Types of messages that people write: plain ones, replies, commands, the first message of a thread."""
 _USER = re.compile(r"<@!?(\d{1,20})>")
@@ -44,17 +41,10 @@ class GuildMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiscordAttachment(msgspec.Struct, frozen=True, kw_only=True):
-    id: str = ""
-    filename: str = ""
+    name: str | None = msgspec.field(default=None, name="filename")
     url: str = ""
     size: int | None = None
-    content_type: str | None = None
-
-
-class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    type: int = 0
-    """1: the message is a forwarded one."""
-    message_id: str | None = None
+    mime_type: str | None = msgspec.field(default=None, name="content_type")
 
 
 class SnapshotMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +71,10 @@ class DiscordMessage(msgspec.Struct, frozen=True, kw_only=True):
     content: str = ""
     timestamp: str | None = None
     edited_timestamp: str | None = None
-    webhook_id: str | None = None
-    mention_everyone: bool = False
     mentions: tuple[DiscordUser, ...] = ()
     mention_roles: tuple[str, ...] = ()
     attachments: tuple[DiscordAttachment, ...] = ()
     sticker_items: tuple[StickerItem, ...] = ()
-    message_reference: Reference | None = None
     message_snapshots: tuple[ForwardedMessage, ...] = ()
     referenced_message: DiscordMessage | None = None
 
@@ -190,20 +177,6 @@ class OwnUser(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class SaidEvent(msgspec.Struct, frozen=True, kw_only=True):
-    inbound: Inbound
-    attachments: tuple[DiscordAttachment, ...] = ()
-
-
-class ChangedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    inbound: Inbound
-
-
-class ReactedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    inbound: Inbound
-    to_us: bool
-
-
 class CommandEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A slash command or the press of a button. It must be answered within three seconds."""
 
@@ -213,7 +186,7 @@ class CommandEvent(msgspec.Struct, frozen=True, kw_only=True):
     press: bool
 
 
-DiscordEvent: TypeAlias = SaidEvent | ChangedEvent | ReactedEvent | CommandEvent
+DiscordEvent: TypeAlias = ChannelEvent | CommandEvent
 
 
 def interpret(
@@ -232,12 +205,12 @@ def interpret(
             inbound = _said(message, author, own, account_id, rooms)
             if event == "MESSAGE_UPDATE":
                 # The platform also changes messages by itself, when it adds the preview of a link.
-                return ChangedEvent(inbound=inbound) if message.edited_timestamp and inbound.text.strip() else None
+                return Edited(inbound=inbound) if message.edited_timestamp and inbound.text.strip() else None
             files = (
                 *message.attachments,
                 *(file for one in message.message_snapshots for file in one.message.attachments),
             )
-            return SaidEvent(inbound=inbound, attachments=files) if inbound.text.strip() or files else None
+            return Posted(inbound=inbound, files=files) if inbound.text.strip() or files else None
         case "MESSAGE_REACTION_ADD" | "MESSAGE_REACTION_REMOVE":
             return _reacted(msgspec.convert(data, DiscordReaction), event.endswith("ADD"), own, account_id, rooms)
         case "INTERACTION_CREATE":
@@ -288,13 +261,13 @@ def _said(message: DiscordMessage, author: DiscordUser, own: OwnUser, account_id
         revision=message.edited_timestamp or "",
         sender=_sender(author, message.member),
         text=readable_text(text[:MAX_TEXT], own, names, rooms),
-        timestamp_ms=_time(message.timestamp) or snowflake_ms(message.id),
+        timestamp_ms=iso_ms(message.timestamp) or snowflake_ms(message.id),
         mentioned=mentioned,
         mentions_others=any(user != own.id for user in names) or bool(message.mention_roles),
         can_detect_mention=True,
         quoted=_quoted(replied, own) if replied and message.type != 21 else None,
         forwarded_from="another channel" if forwarded else None,
-        forwarded_at_ms=_time(forwarded.timestamp) if forwarded else None,
+        forwarded_at_ms=iso_ms(forwarded.timestamp) if forwarded else None,
         thread_starter=replied.content if replied and message.type == 21 else None,
         can_start_thread=message.guild_id is not None and rooms.type_of(message.channel_id) in TEXT_ROOMS,
         **_place(message.channel_id, message.guild_id, author.id, own, rooms),
@@ -343,24 +316,21 @@ def _quoted(replied: DiscordMessage, own: OwnUser) -> Quoted:
     )
 
 
-def _reacted(change: DiscordReaction, added: bool, own: OwnUser, account_id: str, rooms: Rooms) -> ReactedEvent | None:
+def _reacted(change: DiscordReaction, added: bool, own: OwnUser, account_id: str, rooms: Rooms) -> Reacted | None:
     user = change.member.user if change.member and change.member.user else DiscordUser(id=change.user_id)
     if change.user_id == own.id or user.bot:
         return None
     to_us = change.message_author_id == own.id
-    sender = _sender(user, change.member)
-    emoji = disarmed_name(change.emoji.name or "")[:LONGEST_EMOJI] or "an emoji"
-    did = "reacted with" if added else "took back the reaction"
-    whose = "your message" if to_us else "a message"
     inbound = Inbound(
         channel="discord",
         account_id=account_id,
         message_id=f"reaction:{change.message_id}:{change.user_id}",
-        sender=sender,
-        text=f"Discord: {display_name(sender.name) or sender.id} {did} {emoji} to {whose} (id {change.message_id})",
+        sender=_sender(user, change.member),
         **_place(change.channel_id, change.guild_id, change.user_id, own, rooms),
     )
-    return ReactedEvent(inbound=inbound, to_us=to_us)
+    emoji, whose = change.emoji.name or "an emoji", "your message" if to_us else "a message"
+    inbound.text = reaction_text(inbound, emoji, whose, change.message_id, removed=not added)
+    return Reacted(inbound=inbound, to_us=to_us)
 
 
 def _command(asked: Interaction, own: OwnUser, account_id: str, rooms: Rooms) -> CommandEvent | None:
@@ -385,13 +355,6 @@ def _command(asked: Interaction, own: OwnUser, account_id: str, rooms: Rooms) ->
     return CommandEvent(inbound=inbound, id=asked.id, token=asked.token, press=press)
 
 
-def _time(stamp: str | None) -> int | None:
-    try:
-        return int(datetime.fromisoformat(stamp).timestamp() * 1000) if stamp else None
-    except ValueError:
-        return None
-
-
 def snowflake_ms(snowflake: str) -> int:
     """When the thing with this id was made."""
-    return (int(snowflake) >> 22) + DISCORD_EPOCH_MS if snowflake.isascii() and snowflake.isdigit() else 0
+    return (int(snowflake) >> 22) + DISCORD_EPOCH_MS if is_number(snowflake) else 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import random
 import secrets
 import ssl
@@ -18,23 +19,34 @@ from typing import Any
 
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured, offer
-from openclaw.channels.irc.connection import ConnectionLost, IrcConnection, Login
-from openclaw.channels.irc.incoming import fallback_id, interpret
-from openclaw.channels.irc.kind import IrcAddress, parse_address
-from openclaw.channels.irc.protocol import BadLine, Line, is_nick, lines_of, text_room
-from openclaw.clock import wait_within
-from openclaw.config.channels import DEFAULT_ACCOUNT
+from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, running, secret_of
+from openclaw.channels.bookmark import Remembered
+from openclaw.channels.incoming import offer
+from openclaw.channels.irc import IrcAddress, parse_address
+from openclaw.channels.irc.connection import (
+    BadLine,
+    ConnectionLost,
+    IrcConnection,
+    Line,
+    Login,
+    Self,
+    is_channel,
+    is_nick,
+    lines_of,
+    text_room,
+    without_formats,
+)
+from openclaw.clock import Backoff, iso_ms, wait_within
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels import IrcAccount
-from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.inbound.message import Inbound, Route
-from openclaw.outbound.backoff import Backoff
+from openclaw.inbound.message import Inbound, Peer, Quoted, Route, Sender
 from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
-from openclaw.redact import know
 from openclaw.text import shortened
 
+MAX_TEXT = 16 * 1024
+_NAME_SIGNS = "_-[]\\`^{|}"
+"""What stands in nicknames besides letters and digits. Our nickname inside a longer one is no mention."""
 RECONNECT = Backoff(initial_s=2.0, max_s=300.0)
 JOIN_AGAIN = Backoff(initial_s=5.0, max_s=300.0)
 STABLE_S = 60.0
@@ -43,7 +55,6 @@ MOST_WAITING = 1000
 """Messages that wait for the Gateway. Beyond them nothing is read, and the server keeps the rest or disconnects us."""
 SETTLE_S = 3.0
 SERVICE_ANSWERS_S = 5.0
-MOST_OWN_IDS = 500
 FAREWELL = "Goodbye"
 _NO_SUCH_NICK = "401"
 _NOT_IN_CHANNEL = frozenset({"403", "404", "442"})
@@ -67,8 +78,6 @@ class IrcChannel:
     def __init__(self, context: ChannelContext) -> None:
         self._context = context
         self._settings: IrcAccount = context.account.settings
-        account = context.account.id
-        self._where = "channels.irc" if account == DEFAULT_ACCOUNT else f"channels.irc.accounts.{account}"
         self._channels = {name.strip().lower(): name.strip() for name in self._settings.channels}
         self._connection: IrcConnection | None = None
         self._service_password = ""
@@ -82,13 +91,13 @@ class IrcChannel:
         self._tasks: set[asyncio.Task[None]] = set()
         self._one_at_a_time = asyncio.Lock()
         self._sending: Sending | None = None
-        self._own_ids: dict[str, None] = {}
+        self._own_ids: Remembered[str, None] = Remembered()
         self._last_id, self._repeats, self._counted = "", 0, 0
 
     # The connection
 
     async def run(self) -> None:
-        login = await asyncio.to_thread(self._make_login)
+        login = await self._make_login()
         taking = asyncio.create_task(self._take_in())
         try:
             await self._stay_connected(login)
@@ -103,25 +112,20 @@ class IrcChannel:
                 self._context.log.error("%d lines of IRC could not be written down and are lost", self._unkept)
 
     async def _stay_connected(self, login: Login) -> None:
-        attempt, clock = 0, self._context.clock
+        reconnect = Reconnect(self._context, RECONNECT, STABLE_S)
         while True:
-            began = clock.monotonic()
             try:
-                await self._session(login)
+                await self._session(login, reconnect)
             except ConnectionLost as lost:
-                attempt = 1 if clock.monotonic() - began >= STABLE_S else attempt + 1
-                delay_s = RECONNECT.delay_s(attempt, random.random)
-                self._context.disconnected(str(lost))
-                self._context.log.warning("the connection to IRC was lost (%s); again in %.1f s", lost, delay_s)
-                await clock.sleep(delay_s)
+                await reconnect.failed(str(lost))
 
-    async def _session(self, login: Login) -> None:
+    async def _session(self, login: Login, reconnect: Reconnect) -> None:
         """One connection from beginning to end. Raises ``ConnectionLost`` at its end."""
         connection = await IrcConnection.open(login, self._context.clock)
         try:
             await connection.login()
             self._connection, self._last_id, self._repeats = connection, "", 0
-            self._context.connected()
+            reconnect.connected()
             listening = asyncio.create_task(self._listen(connection))
             alive = asyncio.create_task(connection.stay_alive())
             self._tasks |= {listening, alive}
@@ -277,11 +281,9 @@ class IrcChannel:
             for one in message.media
         ]
         text = "\n".join(part for part in (rendered, *files) if part)
-        if not text:
-            raise SendFailed("there is nothing to send", permanent=True)
         # One message at a time, so that the lines of two messages do not mix, and a refusal belongs to one of them.
         async with self._one_at_a_time:
-            connection = self._connected()
+            connection = running(self._connection, "IRC")
             sending = self._sending = Sending(address.target)
             try:
                 if address.mask:
@@ -343,8 +345,6 @@ class IrcChannel:
         if label is None or label in sending.labels:
             sending.message_id = message_id
             self._own_ids[message_id] = None
-            while len(self._own_ids) > MOST_OWN_IDS:
-                del self._own_ids[next(iter(self._own_ids))]
 
     def _note_refusal(self, connection: IrcConnection, line: Line) -> None:
         sending = self._sending
@@ -359,7 +359,7 @@ class IrcChannel:
         return SendFailed(f"{sending.target}: {sending.words}", permanent=not (soon or known))
 
     async def typing(self, route: Route, on: bool) -> None:
-        connection = self._connected()
+        connection = running(self._connection, "IRC")
         if "message-tags" not in connection.capabilities:
             return
         try:
@@ -370,11 +370,11 @@ class IrcChannel:
             raise SendFailed(str(error), reached=False) from None
 
     async def probe(self) -> dict[str, Any]:
+        connection = running(self._connection, "IRC")
         try:
-            connection = self._connected()
             await connection.processed()
-        except (SendFailed, ConnectionLost) as error:
-            return {"ok": False, "error": str(error)}
+        except ConnectionLost as lost:
+            raise SendFailed(str(lost), reached=False) from None
         return {
             "ok": True,
             "nick": connection.me.nick,
@@ -382,47 +382,34 @@ class IrcChannel:
             "channels": sorted(self._joined),
         }
 
-    def _connected(self) -> IrcConnection:
-        if self._connection is None:
-            raise SendFailed("IRC is not connected", reached=False)
-        return self._connection
-
     # Settings
 
-    def _make_login(self) -> Login:
-        """Fetches the secrets and certificates. It reads files and runs commands, so it is called in a thread."""
+    async def _make_login(self) -> Login:
+        """Fetches the secrets and certificates."""
         settings, sasl, service = self._settings, self._settings.sasl, self._settings.nickserv
         nick = (settings.nick or "").strip()
-        password = self._secret("password", settings.password, settings.password_file, "IRC_PASSWORD")
+        password = await self._secret("password", settings.password, settings.password_file, "IRC_PASSWORD")
         if service and service.enabled:
-            self._service_password = self._secret(
+            self._service_password = await self._secret(
                 "nickserv.password", service.password, service.password_file, "IRC_NICKSERV_PASSWORD"
             )
-        sasl_password = self._secret("sasl.password", sasl.password, None, "") if sasl else ""
-        know(secret for secret in (password, self._service_password, sasl_password) if secret)
         return Login(
             host=(settings.host or "").strip(),
             port=settings.port or (6697 if settings.tls else 6667),
-            tls=self._tls_context() if settings.tls else None,
+            tls=await asyncio.to_thread(self._tls_context) if settings.tls else None,
             nick=nick,
             username=(settings.username or nick).replace(" ", "_"),
             realname=settings.realname or nick,
             password=password,
             sasl=sasl.mechanism if sasl else "",
             sasl_name=(sasl.username if sasl else None) or nick,
-            sasl_password=sasl_password,
-            where=self._where,
+            sasl_password=await self._secret("sasl.password", sasl.password, None, "") if sasl else "",
+            key=self._context.key,
         )
 
-    def _secret(self, key: str, given: str | SecretRef | None, file: str | None, variable: str) -> str:
-        try:
-            secret = given or (SecretRef(file=file) if file else None)
-            found = resolve_secret(secret, self._context.environ, f"{self._where}.{key}")
-        except SecretUnavailable as error:
-            raise NotConfigured(str(error)) from None
-        if not found and variable and self._context.account.id == DEFAULT_ACCOUNT:
-            found = self._context.environ.get(variable)
-        return found or ""
+    async def _secret(self, key: str, given: str | SecretRef | None, file: str | None, variable: str) -> str:
+        secret = given or (SecretRef(file=file) if file else None)
+        return await secret_of(self._context, secret, key, variable, needed=False)
 
     def _tls_context(self) -> ssl.SSLContext:
         context, key = ssl.create_default_context(), "tlsCa"
@@ -433,5 +420,96 @@ class IrcChannel:
             if self._settings.tls_cert:
                 context.load_cert_chain(self._settings.tls_cert)
         except (OSError, ssl.SSLError) as error:
-            raise NotConfigured(f"{self._where}.{key} cannot be used: {error.strerror or error}") from None
+            raise NotConfigured(f"{self._context.key(key)} cannot be used: {error.strerror or error}") from None
         return context
+
+
+# What a line means
+
+
+def interpret(line: Line, me: Self, account_id: str, *, now_ms: int, nicks_count: bool = False) -> Inbound | None:
+    """The message in a line, without a ``message_id`` if the server gives none.
+
+    None for everything else: our own words, notices (which bots use among themselves), what servers and marked bots
+    say, and requests of clients other than ACTION. ``nicks_count``: a bare nickname stands for its user.
+    """
+    if line.command != "PRIVMSG" or "!" not in line.prefix or me.is_me(line.nick) or "bot" in line.tags:
+        return None
+    target = line.param(0)
+    channel = target.lstrip(me.status_signs) if me.status_signs else target
+    group = is_channel(channel, me.channel_signs)
+    if not group and not me.is_me(target):
+        return None
+    text = _text_of(line)
+    if text is None:
+        return None
+    mentioned, text = _addressed(text, me.nick)
+    identity = line.prefix.lower()
+    account = line.tags.get("account", "")
+    others = [f"account:{account.lower()}"] if account else []
+    if nicks_count:
+        others.append(line.nick.lower())
+    name = channel.lower()
+    return Inbound(
+        channel="irc",
+        account_id=account_id,
+        message_id=line.tags.get("msgid", ""),
+        peer=Peer(kind="group", id=name) if group else Peer(kind="direct", id=identity),
+        sender=Sender(id=identity, name=line.nick, username=line.nick, other_ids=tuple(others)),
+        to=f"irc:{name}" if group else f"irc:{line.prefix}",
+        text=text[:MAX_TEXT],
+        timestamp_ms=iso_ms(line.tags.get("time")) or now_ms,
+        mentioned=mentioned,
+        quoted=_quoted(line),
+        group_subject=channel if group else None,
+    )
+
+
+def fallback_id(line: Line) -> str:
+    """An id for a message that the server gave none: the same whenever the same message is sent again.
+
+    Empty if the server does not tell the time of the message, since then nothing tells repeats from new messages.
+    """
+    time = line.tags.get("time", "")
+    if not time:
+        return ""
+    text = "\n".join((time, line.prefix, *line.params))
+    return f"{time}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:12]}"
+
+
+def _text_of(line: Line) -> str | None:
+    text = line.param(1)
+    if text.startswith("\x01"):
+        kind, _, rest = text.strip("\x01").partition(" ")
+        if kind.upper() != "ACTION" or not rest.strip():
+            return None
+        return f"* {line.nick} {without_formats(rest).strip()}"
+    text = without_formats(text)
+    return text if text.strip() else None
+
+
+def _addressed(text: str, nick: str) -> tuple[bool, str]:
+    """Whether the text names us, and the text without our name at its beginning (``nick: …`` or ``nick, …``)."""
+    if not nick:
+        return False, text
+    wanted, head = nick.lower(), text.lstrip().removeprefix("@")
+    if head[: len(nick)].lower() == wanted:
+        rest = head[len(nick) :].lstrip()
+        if rest.startswith((":", ",")):
+            return True, rest[1:].lstrip() or text.strip()
+    lowered, place = text.lower(), -1
+    while (place := lowered.find(wanted, place + 1)) >= 0:
+        end = place + len(wanted)
+        before, after = lowered[max(place - 1, 0) : place], lowered[end : end + 1]
+        if not _is_in_names(before) and not _is_in_names(after):
+            return True, text
+    return False, text
+
+
+def _is_in_names(sign: str) -> bool:
+    return sign.isalnum() or (sign != "" and sign in _NAME_SIGNS)
+
+
+def _quoted(line: Line) -> Quoted | None:
+    quoted = line.tags.get("+reply") or line.tags.get("+draft/reply")
+    return Quoted(id=quoted) if quoted else None

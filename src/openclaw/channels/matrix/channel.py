@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured, offer
+from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, need_action, running, secret_of
+from openclaw.channels.bookmark import Remembered
+from openclaw.channels.incoming import Deleted, Edited, Reacted, ReadReceipts, reaction_text, take_in
+from openclaw.channels.matrix import MatrixKind, parse_address
 from openclaw.channels.matrix.client import (
     UNKNOWN_TOKEN,
     LoggedIn,
@@ -24,8 +27,6 @@ from openclaw.channels.matrix.client import (
     SyncAnswer,
 )
 from openclaw.channels.matrix.incoming import (
-    IncomingEdit,
-    IncomingRedaction,
     MatrixFile,
     OwnAccount,
     RoomEvent,
@@ -36,28 +37,21 @@ from openclaw.channels.matrix.incoming import (
     interpret,
     is_direct,
     quoted_of,
-    reaction_text,
     read_event,
 )
-from openclaw.channels.matrix.kind import homeserver_of, parse_address, user_of
-from openclaw.channels.media import MB, NotFetched, fetch_files, files_to_send, kept_file, of_admitted, safe_file_name
-from openclaw.channels.webhook import ReadReceipts
-from openclaw.config.channels import DEFAULT_ACCOUNT
-from openclaw.config.schema.base import SecretRef
+from openclaw.channels.media import NotFetched, files_to_send, kept_file, safe_file_name
+from openclaw.clock import Backoff
 from openclaw.config.schema.channels import MatrixAccount
-from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.inbound.message import Inbound, Media, Quoted, Route
-from openclaw.outbound.backoff import Backoff
+from openclaw.foreign_text import disarmed_name
+from openclaw.inbound.message import Media, Quoted, Route
 from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.redact import know
 from openclaw.storage.documents import DocumentStore
-from openclaw.storage.files.documents import FileDocuments
+from openclaw.storage.files.disk import FileDocuments
 
 RECONNECT = Backoff(initial_s=1.0, max_s=60.0)
 JOIN_TRIES = 3
-MOST_KNOWN = 2000
-"""Authors and rooms that are remembered. What is forgotten is asked for again."""
 _MESSAGES = ("m.room.message", "m.sticker", "m.room.encrypted")
 _HTML = "org.matrix.custom.html"
 
@@ -66,9 +60,9 @@ class MatrixChannel:
     def __init__(self, context: ChannelContext) -> None:
         self._context = context
         self._settings: MatrixAccount = context.account.settings
-        account = context.account.id
-        self._where = "channels.matrix" if account == DEFAULT_ACCOUNT else f"channels.matrix.accounts.{account}"
-        self._homeserver = homeserver_of(account, self._settings, context.environ)
+        self._kind = MatrixKind(context.environ)
+        self._homeserver = self._kind.address(context.account.id, self._settings)
+        self._reconnect = Reconnect(context, RECONNECT)
         self._bookmark = context.bookmark("sync-token")
         # The keys of an encrypted account are files of this machine, and so its log-in stays here, too.
         here = self._settings.encryption and context.documents.shared
@@ -82,8 +76,9 @@ class MatrixChannel:
         self._direct: dict[str, list[str]] = {}
         self._aliases: dict[str, str] = {}
         """Room → the alias under which the configuration lists it."""
-        self._rooms: dict[str, RoomFacts] = {}
-        self._authors: dict[str, str] = {}
+        self._rooms: Remembered[str, RoomFacts] = Remembered()
+        self._authors: Remembered[str, str] = Remembered()
+        """Message → who wrote it. What is forgotten is asked for again."""
         self._unreadable: set[str] = set()
         self._receipts = ReadReceipts(self._mark_read, context.clock)
 
@@ -91,11 +86,10 @@ class MatrixChannel:
 
     async def run(self) -> None:
         if self._settings.encryption and not MatrixClient.can_encrypt():
-            raise NotConfigured(
-                f"{self._where}.encryption needs its library: pip install 'matrix-nio[e2e]'; or set it to false"
-            )
+            key = self._context.key("encryption")
+            raise NotConfigured(f"{key} needs its library: pip install 'matrix-nio[e2e]'; or set it to false")
         await self._bookmark.load()
-        user = user_of(self._context.account.id, self._settings, self._context.environ)
+        user = self._kind.user_id(self._context.account.id, self._settings)
         store = self._context.state_dir
         if self._settings.encryption:
             await asyncio.to_thread(store.mkdir, 0o700, parents=True, exist_ok=True)
@@ -110,43 +104,37 @@ class MatrixChannel:
 
     async def _follow(self, client: MatrixClient) -> None:
         """Reads what is new until cancelled, and tries again when the server fails."""
-        attempt = 0
         while True:
             try:
                 if self._client is None:
                     await self._begin(client)
                     self._client = client
                 batch = await client.sync(self._bookmark.last_id, wait=self._is_connected)
-                if attempt or not self._is_connected:
-                    self._is_connected, self._token_refused, attempt = True, False, 0
-                    self._context.connected()
+                if not self._is_connected:
+                    self._is_connected, self._token_refused = True, False
+                    self._reconnect.connected()
                 await self._take(client, batch)
                 self._bookmark.move_to(batch.next)
             except (MatrixFailed, TimeoutError) as failure:
-                attempt += 1
-                await self._failed(failure, attempt)
+                self._is_connected = False
+                if isinstance(failure, MatrixFailed):
+                    await self._check(failure)
+                wait_s = failure.retry_after_s if isinstance(failure, MatrixFailed) else None
+                await self._reconnect.failed(str(failure) or "the server took too long", wait_s or 0.0)
 
-    async def _failed(self, failure: Exception, attempt: int) -> None:
-        wait_s = RECONNECT.delay_s(attempt, random.random)
-        if isinstance(failure, MatrixFailed):
-            if failure.code in UNKNOWN_TOKEN:
-                # The stored log-in is of no use any more. With a password there is another way.
-                self._client, again, self._token_refused = None, self._token_refused, True
-                if again or not await self._can_log_in():
-                    raise NotConfigured(
-                        f"{self._homeserver} does not accept the access token: set {self._where}.accessToken"
-                    )
-            elif failure.code in ("M_USER_DEACTIVATED", "M_USER_LOCKED", "M_USER_SUSPENDED"):
-                raise NotConfigured(f"{self._homeserver} does not let the account in: {failure}")
-            elif failure.status == 400 and self._client is not None and self._bookmark.last_id:
-                self._context.log.error("the server does not know where we were (%s); going on from now", failure)
-                self._bookmark.last_id = ""
-            wait_s = max(wait_s, failure.wait_s or 0.0)
-        reason = str(failure) or "the server took too long"
-        self._is_connected = False
-        self._context.disconnected(reason)
-        self._context.log.warning("Matrix failed (%s); again in %.1f s", reason, wait_s)
-        await self._context.clock.sleep(wait_s)
+    async def _check(self, failure: MatrixFailed) -> None:
+        """Raises ``NotConfigured`` if the server will not let us in, whatever is tried."""
+        if failure.code in UNKNOWN_TOKEN:
+            # The stored log-in is of no use any more. With a password there is another way.
+            self._client, again, self._token_refused = None, self._token_refused, True
+            if again or not await self._can_log_in():
+                key = self._context.key("accessToken")
+                raise NotConfigured(f"{self._homeserver} does not accept the access token: set {key}")
+        elif failure.code in ("M_USER_DEACTIVATED", "M_USER_LOCKED", "M_USER_SUSPENDED"):
+            raise NotConfigured(f"{self._homeserver} does not let the account in: {failure}")
+        elif failure.status == 400 and self._client is not None and self._bookmark.last_id:
+            self._context.log.error("the server does not know where we were (%s); going on from now", failure)
+            self._bookmark.last_id = ""
 
     async def _begin(self, client: MatrixClient) -> None:
         await self._log_in(client)
@@ -156,14 +144,13 @@ class MatrixChannel:
             try:
                 self._aliases[await client.resolve(alias)] = alias
             except MatrixFailed as failure:
-                self._context.log.warning("%s.groups: %s cannot be found: %s", self._where, alias, failure)
+                self._context.log.warning("%s of groups cannot be found: %s", alias, failure)
 
     # Log-in
 
     async def _log_in(self, client: MatrixClient) -> None:
         settings = self._settings
-        token = await self._secret("accessToken", settings.access_token, "MATRIX_ACCESS_TOKEN")
-        if token:
+        if token := await self._access_token():
             await client.use(token, client.user_id, settings.device_id or "")
             return
         stored = await self._stored_login()
@@ -175,14 +162,14 @@ class MatrixChannel:
             except MatrixFailed as failure:
                 if failure.code not in UNKNOWN_TOKEN:
                     raise
-        password = await self._secret("password", settings.password, "MATRIX_PASSWORD")
+        password = await self._password()
         device = settings.device_id or (stored.device_id if stored else "")
         try:
             identity = await client.log_in(password, device, settings.device_name)
         except MatrixFailed as failure:
             if failure.status == 403:
                 raise NotConfigured(
-                    f"{self._homeserver} refused the log-in of {client.user_id}: check {self._where}.password"
+                    f"{self._homeserver} refused the log-in of {client.user_id}: check {self._context.key('password')}"
                 ) from None
             raise
         know([identity.access_token])
@@ -198,20 +185,14 @@ class MatrixChannel:
             return None
 
     async def _can_log_in(self) -> bool:
-        settings = self._settings
-        if await self._secret("accessToken", settings.access_token, "MATRIX_ACCESS_TOKEN"):
-            return False
-        return bool(await self._secret("password", settings.password, "MATRIX_PASSWORD"))
+        return not await self._access_token() and bool(await self._password())
 
-    async def _secret(self, key: str, given: str | SecretRef | None, variable: str) -> str:
-        try:
-            found = await asyncio.to_thread(resolve_secret, given, self._context.environ, f"{self._where}.{key}")
-        except SecretUnavailable as error:
-            raise NotConfigured(str(error)) from None
-        if not found and self._context.account.id == DEFAULT_ACCOUNT:
-            found = self._context.environ.get(variable)
-        know([found] if found else [])
-        return found or ""
+    async def _access_token(self) -> str:
+        given = self._settings.access_token
+        return await secret_of(self._context, given, "accessToken", "MATRIX_ACCESS_TOKEN", needed=False)
+
+    async def _password(self) -> str:
+        return await secret_of(self._context, self._settings.password, "password", "MATRIX_PASSWORD", needed=False)
 
     # Receiving
 
@@ -239,7 +220,7 @@ class MatrixChannel:
             try:
                 return _read(await client.missed(update.room_id, update.before, self._bookmark.last_id)) + events
             except MatrixFailed as failure:
-                if not failure.refused:
+                if not failure.permanent:
                     raise
         return events
 
@@ -251,7 +232,7 @@ class MatrixChannel:
         if event.state_key is not None:
             return
         if event.type in _MESSAGES:
-            self._remember(event.event_id, event.sender)
+            self._authors[event.event_id] = event.sender
         if event.sender == self._me.id:
             return
         room = await self._facts(client, room_id)
@@ -259,99 +240,59 @@ class MatrixChannel:
         match interpret(event, room, me, self._context.account.id, self._settings.thread_replies):
             case RoomMessage() as message:
                 await self._hear(client, room, message)
-            case IncomingEdit(inbound=inbound):
-                if await self._author(client, room_id, inbound.message_id) == event.sender:
-                    await self._report(self._context.edited, inbound)
-            case IncomingRedaction(inbound=inbound):
-                if await self._author(client, room_id, inbound.message_id) == event.sender:
-                    await self._report(self._context.deleted, inbound)
-            case RoomReaction() as reaction:
-                author = await self._author(client, room_id, reaction.target_id)
-                if self._wants(reaction, author):
-                    reaction.inbound.text = reaction_text(reaction, author, self._me)
-                    await self._report(self._context.notice, reaction.inbound)
+            case Edited() | Deleted() as change:
+                if await self._author(client, room_id, change.inbound.message_id) == event.sender:
+                    await take_in(self._context, change)
+            case RoomReaction(inbound=inbound, target_id=target_id, emoji=emoji):
+                author = await self._author(client, room_id, target_id)
+                to_us = author == self._me.id
+                whose = "your message" if to_us else f"the message of {disarmed_name(author or 'somebody')}"
+                inbound.text = reaction_text(inbound, emoji, whose, target_id)
+                await take_in(self._context, Reacted(inbound=inbound, to_us=to_us))
             case UnreadableEvent() if room_id not in self._unreadable:
                 self._unreadable.add(room_id)
-                self._context.log.warning("messages in %s are encrypted and cannot be read (%s)", room_id, self._hint())
+                hint = (
+                    "their keys are missing" if self._settings.encryption else f"see {self._context.key('encryption')}"
+                )
+                self._context.log.warning("messages in %s are encrypted and cannot be read (%s)", room_id, hint)
             case _:
                 pass
-
-    async def _report(self, report: Callable[[Inbound], Awaitable[None]], inbound: Inbound) -> None:
-        """Reports an event that is no message. One that nobody can handle does not keep back the later ones."""
-        try:
-            await report(inbound)
-        except OSError:
-            raise  # The disk fails. The server sends the event again.
-        except Exception:
-            self._context.log.exception("event %s cannot be taken in and is given up", inbound.message_id)
-
-    def _hint(self) -> str:
-        return "their keys are missing" if self._settings.encryption else f"see {self._where}.encryption"
 
     async def _hear(self, client: MatrixClient, room: RoomFacts, message: RoomMessage) -> None:
         inbound = message.inbound
         if message.quoted_id:
             inbound.quoted = await self._quoted(client, room.id, message.quoted_id)
-        files = (message.file,) if message.file is not None else ()
-        if files:
-            media, notes = await of_admitted(
-                self._context,
-                inbound,
-                lambda: fetch_files(files, lambda file: file.name, lambda file: self._fetch(client, file)),
-            )
-            inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
-        if await offer(self._context, inbound) and self._settings.send_read_receipts:
+        taken = await take_in(self._context, message, partial(self._fetch, client))
+        if taken and self._settings.send_read_receipts:
             self._receipts.add(room.id, inbound.message_id)
 
     async def _quoted(self, client: MatrixClient, room_id: str, event_id: str) -> Quoted:
-        try:
-            event = read_event(await client.event(room_id, event_id))
-        except MatrixFailed as failure:
-            if not failure.refused:
-                raise
-            event = None
+        event = await self._event(client, room_id, event_id)
         return quoted_of(event, self._me) if event else Quoted(id=event_id)
 
     async def _fetch(self, client: MatrixClient, file: MatrixFile) -> Media:
-        limit, where = int(self._settings.media_max_mb * MB), f"{self._where}.mediaMaxMb"
-        if file.size is not None and file.size > limit:
-            raise NotFetched(f"it is larger than {limit / MB:g} MB ({where})")
-        data = await client.download(file.url, limit, where)
+        data = await client.download(file.url, self._context)
         if file.secret is not None:
             data = await asyncio.to_thread(_decrypted, data, file.secret)
-        return await kept_file(self._context.blobs, data, file.mime_type, file.name)
-
-    def _wants(self, reaction: RoomReaction, author: str | None) -> bool:
-        match self._settings.reaction_notifications:
-            case "off":
-                return False
-            case "own":
-                return author == self._me.id
-            case "all":
-                return True
-            case "allowlist":
-                allowed = {str(entry).strip().lower() for entry in self._settings.reaction_allowlist}
-                return "*" in allowed or reaction.inbound.sender.id.lower() in allowed
+        return await kept_file(self._context, data, file)
 
     async def _author(self, client: MatrixClient, room_id: str, event_id: str) -> str | None:
         """Who wrote a message. None if it is no message, or if nobody knows."""
-        if event_id in self._authors:
-            return self._authors[event_id]
-        try:
-            event = read_event(await client.event(room_id, event_id))
-        except MatrixFailed as failure:
-            if not failure.refused:
-                raise
-            return None
+        if (known := self._authors.get(event_id)) is not None:
+            return known
+        event = await self._event(client, room_id, event_id)
         if event is None or event.type not in _MESSAGES:
             return None
-        self._remember(event_id, event.sender)
+        self._authors[event_id] = event.sender
         return event.sender
 
-    def _remember(self, event_id: str, author: str) -> None:
-        self._authors[event_id] = author
-        while len(self._authors) > MOST_KNOWN:
-            del self._authors[next(iter(self._authors))]
+    async def _event(self, client: MatrixClient, room_id: str, event_id: str) -> RoomEvent | None:
+        try:
+            return read_event(await client.event(room_id, event_id))
+        except MatrixFailed as failure:
+            if not failure.permanent:
+                raise
+            return None
 
     async def _mark_read(self, room_id: str, event_id: str) -> None:
         try:
@@ -363,25 +304,25 @@ class MatrixChannel:
     # Rooms
 
     async def _facts(self, client: MatrixClient, room_id: str) -> RoomFacts:
-        if room_id not in self._rooms:
-            try:
-                members = await client.members(room_id)
-            except MatrixFailed as failure:
-                if not failure.refused:
-                    raise
-                members = {}  # We have left the room meanwhile.
-            alias = self._aliases.get(room_id)
-            name = (await client.state(room_id, "m.room.name")).get("name")
-            while len(self._rooms) >= MOST_KNOWN:
-                del self._rooms[next(iter(self._rooms))]
-            self._rooms[room_id] = RoomFacts(
-                id=room_id,
-                direct=self._is_direct(room_id, members) and alias is None and room_id not in self._settings.groups,
-                name=name if isinstance(name, str) else None,
-                alias=alias,
-                members=members,
-            )
-        return self._rooms[room_id]
+        if (known := self._rooms.get(room_id)) is not None:
+            return known
+        try:
+            members = await client.members(room_id)
+        except MatrixFailed as failure:
+            if not failure.permanent:
+                raise
+            members = {}  # We have left the room meanwhile.
+        alias = self._aliases.get(room_id)
+        name = (await client.state(room_id, "m.room.name")).get("name")
+        room = RoomFacts(
+            id=room_id,
+            direct=self._is_direct(room_id, members) and alias is None and room_id not in self._settings.groups,
+            name=name if isinstance(name, str) else None,
+            alias=alias,
+            members=members,
+        )
+        self._rooms[room_id] = room
+        return room
 
     def _is_direct(self, room_id: str, members: dict[str, str]) -> bool:
         return is_direct(any(room_id in rooms for rooms in self._direct.values()), len(members))
@@ -397,9 +338,9 @@ class MatrixChannel:
                 await client.join(room_id)
             except MatrixFailed as failure:
                 self._context.log.warning("cannot join %s (try %d): %s", room_id, attempt, failure)
-                if failure.refused:
+                if failure.permanent:
                     return
-                await self._context.clock.sleep(failure.wait_s or RECONNECT.delay_s(attempt, random.random))
+                await self._context.clock.sleep(failure.retry_after_s or RECONNECT.delay_s(attempt, random.random))
             else:
                 content = invitation.get("content")
                 if isinstance(content, dict) and content.get("is_direct") is True:
@@ -435,26 +376,21 @@ class MatrixChannel:
     # Sending
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
-        client = self._connected()
-        try:
-            room_id = await self._room_of(client, route.to or "")
-            if message.act != "send":
-                return SendReceipt(message_id=await self._change(client, room_id, message, key))
-            relation = relates_to(message.reply_to_id, route.thread_id)
-            files = await files_to_send(self._context, message, self._settings.media_max_mb)
-            sent: list[str] = []
-            if message.text:
-                content = {**self._words(message.text), **relation}
-                sent.append(await client.send(room_id, "m.room.message", content, transaction(key, "text")))
-            for number, (media, data) in enumerate(files):
-                content = {**await self._file_content(client, room_id, media, data), **relation}
-                sent.append(await client.send(room_id, "m.room.message", content, transaction(key, f"file-{number}")))
-        except MatrixFailed as failure:
-            raise _send_failed(failure) from None
-        if not sent:
-            raise SendFailed("there is nothing to send", permanent=True)
+        client = running(self._client, "Matrix")
+        room_id = await self._room_of(client, route.to or "")
+        if message.act != "send":
+            return SendReceipt(message_id=await self._change(client, room_id, message, key))
+        relation = relates_to(message.reply_to_id, route.thread_id)
+        files = await files_to_send(self._context, message)
+        sent: list[str] = []
+        if message.text:
+            content = {**self._words(message.text), **relation}
+            sent.append(await client.send(room_id, "m.room.message", content, transaction(key, "text")))
+        for number, (media, data) in enumerate(files):
+            content = {**await self._file_content(client, room_id, media, data), **relation}
+            sent.append(await client.send(room_id, "m.room.message", content, transaction(key, f"file-{number}")))
         for event_id in sent:
-            self._remember(event_id, self._me.id)
+            self._authors[event_id] = self._me.id
         return SendReceipt(message_id=sent[0])
 
     async def _change(self, client: MatrixClient, room_id: str, message: OutgoingMessage, key: str) -> str:
@@ -470,16 +406,14 @@ class MatrixChannel:
                 await client.send(room_id, "m.room.message", content, name)
             case "delete":
                 await client.redact(room_id, target, name)
-            case "pin" if not self._settings.actions.pins:
-                raise SendFailed(f"{self._where}.actions.pins is off", permanent=True)
             case "pin":
+                need_action(self._context, "pins", self._settings.actions.pins)
                 await client.pin(room_id, target, pinned=not message.remove)
             case _ if message.remove:
                 if reaction := await client.own_reaction(room_id, target, message.emoji):
                     await client.redact(room_id, reaction, name)
             case _:
-                if not self._settings.actions.reactions:
-                    raise SendFailed(f"{self._where}.actions.reactions is off", permanent=True)
+                need_action(self._context, "reactions", self._settings.actions.reactions)
                 relation = {"rel_type": "m.annotation", "event_id": target, "key": message.emoji}
                 try:
                     await client.send(room_id, "m.reaction", {"m.relates_to": relation}, name)
@@ -530,23 +464,12 @@ class MatrixChannel:
                 return room_id
 
     async def typing(self, route: Route, on: bool) -> None:
-        client = self._connected()
-        try:
-            await client.typing(await self._room_of(client, route.to or ""), on)
-        except MatrixFailed as failure:
-            raise _send_failed(failure) from None
+        client = running(self._client, "Matrix")
+        await client.typing(await self._room_of(client, route.to or ""), on)
 
     async def probe(self) -> dict[str, Any]:
-        try:
-            client = self._connected()
-            return {"ok": True, "userId": await client.whoami(), "deviceId": client.device_id}
-        except (SendFailed, MatrixFailed) as error:
-            return {"ok": False, "error": str(error)}
-
-    def _connected(self) -> MatrixClient:
-        if self._client is None:
-            raise SendFailed("Matrix is not connected", reached=False)
-        return self._client
+        client = running(self._client, "Matrix")
+        return {"ok": True, "userId": await client.whoami(), "deviceId": client.device_id}
 
 
 def transaction(key: str, part: str) -> str:
@@ -561,16 +484,6 @@ def relates_to(reply_to: str | None, thread: str | int | None) -> dict[str, Any]
         fallback = {"m.in_reply_to": {"event_id": answered or str(thread)}, "is_falling_back": not answered}
         return {"m.relates_to": {"rel_type": "m.thread", "event_id": str(thread), **fallback}}
     return {"m.relates_to": {"m.in_reply_to": {"event_id": answered}}} if answered else {}
-
-
-def _send_failed(failure: MatrixFailed) -> SendFailed:
-    return SendFailed(
-        str(failure),
-        permanent=failure.refused,
-        reached=failure.status != 0,
-        maybe_sent=failure.sent and (failure.status == 0 or failure.status >= 500),
-        retry_after_s=failure.wait_s,
-    )
 
 
 def _read(sources: list[dict[str, Any]]) -> list[RoomEvent]:

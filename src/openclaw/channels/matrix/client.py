@@ -16,7 +16,10 @@ import nio
 from nio.api import RelationshipType
 from nio.crypto import ENCRYPTION_ENABLED
 
-from openclaw.channels.media import NotFetched, read_within
+from openclaw.channels.base import ChannelContext
+from openclaw.channels.http import read_file
+from openclaw.channels.media import NotFetched
+from openclaw.outbound.reply import SendFailed
 
 POLL_MS = 30_000
 REQUEST_S = 60.0
@@ -28,24 +31,23 @@ MOST_MISSED_PAGES = 50
 UNKNOWN_TOKEN = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN"})
 
 
-class MatrixFailed(Exception):
+class MatrixFailed(SendFailed):
     """A call failed. The message says why and never holds a secret."""
 
     def __init__(
         self, message: str, *, status: int = 0, code: str = "", wait_s: float | None = None, sent: bool = True
-    ):
-        super().__init__(message)
+    ) -> None:
+        """``sent``: the request may have reached the server."""
+        super().__init__(
+            message,
+            permanent=400 <= status < 500 and status not in (408, 429) and code not in UNKNOWN_TOKEN,
+            reached=status != 0,
+            maybe_sent=sent and (status == 0 or status >= 500),
+            retry_after_s=wait_s,
+        )
         self.status = status
         """The status of the answer. 0: there was none."""
         self.code = code
-        self.wait_s = wait_s
-        self.sent = sent
-        """Whether the request may have reached the server."""
-
-    @property
-    def refused(self) -> bool:
-        """Whether the same call would be refused again."""
-        return 400 <= self.status < 500 and self.status not in (408, 429) and self.code not in UNKNOWN_TOKEN
 
 
 class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,8 +236,8 @@ class MatrixClient:
             raise
         return _rooms_by_person(answer.rooms)
 
-    async def download(self, mxc: str, limit: int, where: str) -> bytes:
-        """Raises ``NotFetched`` as soon as more than ``limit`` bytes have come, and when there is no such file."""
+    async def download(self, mxc: str, context: ChannelContext) -> bytes:
+        """The content of a file. Raises ``NotFetched``."""
         server, _, media = mxc.removeprefix("mxc://").partition("/")
         if server.startswith(".") or media.startswith("."):
             raise NotFetched("its address is none")  # It would lead to another path of the server.
@@ -249,7 +251,7 @@ class MatrixClient:
                             continue  # An old server, or the file is gone.
                         if response.status != 200:
                             raise NotFetched(f"the server answered {response.status}")
-                        return await read_within(response, limit, where)
+                        return await read_file(context, response)
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise NotFetched(_reason(error)) from None
         raise NotFetched("the server does not have it")

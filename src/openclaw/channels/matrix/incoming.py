@@ -10,12 +10,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from openclaw.foreign_text import disarmed_name
+from openclaw.channels.incoming import MAX_TEXT, Deleted, Edited, Posted
 from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
-from openclaw.inbound.prompt_text import display_name
 
-MAX_TEXT = 256 * 1024
-LONGEST_EMOJI = 32
 _FILES = frozenset({"m.image", "m.file", "m.audio", "m.video"})
 
 ThreadReplies: TypeAlias = Literal["off", "inbound", "always"]
@@ -51,36 +48,25 @@ class MatrixFile(msgspec.Struct, frozen=True, kw_only=True):
     """How the file is decrypted, if it is encrypted."""
 
 
-class RoomMessage(msgspec.Struct, frozen=True, kw_only=True):
-    inbound: Inbound
-    file: MatrixFile | None = None
+class RoomMessage(Posted, frozen=True, kw_only=True):
     quoted_id: str | None = None
     """The message that this one answers. Its author and text must still be asked for."""
 
 
-class IncomingEdit(msgspec.Struct, frozen=True, kw_only=True):
-    """``inbound.message_id`` is that of the old message. It counts only if both have the same author."""
-
-    inbound: Inbound
-
-
 class RoomReaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A reaction. Whose message it is on must still be asked for."""
+
     inbound: Inbound
     target_id: str
     emoji: str
-
-
-class IncomingRedaction(msgspec.Struct, frozen=True, kw_only=True):
-    """``inbound.message_id`` is that of the event that was taken back. It may be no message."""
-
-    inbound: Inbound
 
 
 class UnreadableEvent(msgspec.Struct, frozen=True):
     """An encrypted event that cannot be decrypted."""
 
 
-Incoming: TypeAlias = RoomMessage | IncomingEdit | RoomReaction | IncomingRedaction | UnreadableEvent
+MatrixEvent: TypeAlias = RoomMessage | Edited | RoomReaction | Deleted | UnreadableEvent
+"""An edit or a deletion counts only if the message, which may be none, has the same author."""
 
 
 class RoomEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +98,7 @@ def read_event(source: Any) -> RoomEvent | None:
 
 def interpret(
     event: RoomEvent, room: RoomFacts, me: OwnAccount, account_id: str, threads: ThreadReplies = "inbound"
-) -> Incoming | None:
+) -> MatrixEvent | None:
     """None for state, for what we sent ourselves, and for notices, which bots use so that bots do not answer them."""
     if event.sender == me.id or event.state_key is not None:
         return None
@@ -130,7 +116,7 @@ def interpret(
             target = event.redacts or _text(event.content, "redacts")
             inbound = _inbound(event, room, me, account_id, "")
             inbound.message_id = target
-            return IncomingRedaction(inbound=inbound) if target else None
+            return Deleted(inbound=inbound) if target else None
         case "m.room.message" | "m.sticker":
             return _message(event, room, me, account_id, threads)
         case _:
@@ -139,7 +125,7 @@ def interpret(
 
 def _message(
     event: RoomEvent, room: RoomFacts, me: OwnAccount, account_id: str, threads: ThreadReplies
-) -> RoomMessage | IncomingEdit | None:
+) -> RoomMessage | Edited | None:
     content, relation = event.content, _map(event.content, "m.relates_to")
     kind = "m.image" if event.type == "m.sticker" else _text(content, "msgtype")
     if kind == "m.notice" or not kind:
@@ -151,7 +137,7 @@ def _message(
             return None
         inbound = _inbound(event, room, me, account_id, text, mentions=new)
         inbound.message_id, inbound.revision = target, event.event_id
-        return IncomingEdit(inbound=inbound)
+        return Edited(inbound=inbound)
     file = _file(content) if kind in _FILES else None
     answered = _text(_map(relation, "m.in_reply_to"), "event_id")
     in_thread = _text(relation, "rel_type") == "m.thread"
@@ -169,7 +155,7 @@ def _message(
         inbound.thread_id, inbound.thread_has_session = root, True
     # In a thread, an answer that the client only fell back on is no answer to somebody.
     quoted = answered if not (in_thread and relation.get("is_falling_back") is True) else ""
-    return RoomMessage(inbound=inbound, file=file, quoted_id=quoted or None)
+    return RoomMessage(inbound=inbound, files=(file,) if file else (), quoted_id=quoted or None)
 
 
 def _inbound(
@@ -244,14 +230,6 @@ def without_quote(text: str) -> str:
 def quoted_of(event: RoomEvent, me: OwnAccount) -> Quoted:
     text = without_quote(_text(event.content, "body"))
     return Quoted(id=event.event_id, sender=event.sender, text=text[:MAX_TEXT], from_us=event.sender == me.id)
-
-
-def reaction_text(reaction: RoomReaction, author: str | None, me: OwnAccount) -> str:
-    sender = reaction.inbound.sender
-    who = display_name(sender.name) or sender.id
-    whose = "your message" if author == me.id else f"the message of {disarmed_name(author or 'somebody')}"
-    emoji = disarmed_name(reaction.emoji)[:LONGEST_EMOJI]
-    return f"Matrix: {who} reacted with {emoji} to {whose} (id {disarmed_name(reaction.target_id)})"
 
 
 def _file(content: Mapping[str, Any]) -> MatrixFile | None:

@@ -7,37 +7,38 @@ A received event goes ``run`` → ``_listen`` → ``_take`` → ``_handle``, whi
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 import unicodedata
 from functools import partial
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext, WebhookAnswer, WebhookRequest, offer, secret_of
-from openclaw.channels.bookmark import Remembered
-from openclaw.channels.media import (
-    MB,
-    NotFetched,
-    fetch_files,
-    files_to_send,
-    kept_file,
-    of_admitted,
-    read_within,
-    safe_file_name,
+from openclaw.channels.base import (
+    ChannelContext,
+    Reconnect,
+    WebhookAnswer,
+    WebhookRequest,
+    need_action,
+    running,
+    secret_of,
 )
+from openclaw.channels.bookmark import Remembered
+from openclaw.channels.http import FETCH_S, is_on, new_session, read_file
+from openclaw.channels.incoming import ConversationOrder, ConversationTasks, Posted, answered, cancelled, offer, take_in
+from openclaw.channels.media import NotFetched, files_to_send, kept_file, safe_file_name
+from openclaw.channels.slack import SlackTarget, target_of
 from openclaw.channels.slack.connection import (
     Challenge,
     Directory,
-    Lanes,
     SlackApi,
     SlackRefused,
     SlackSocket,
     SocketFrame,
     SocketLost,
+    decode_payload,
     is_signed,
     raise_if_refused,
     read_request,
@@ -45,25 +46,442 @@ from openclaw.channels.slack.connection import (
 from openclaw.channels.slack.incoming import (
     STAMP,
     Bot,
-    SlackDeletion,
-    SlackEdit,
     SlackEvent,
     SlackFile,
-    SlackPost,
-    SlackReaction,
     SlashCommand,
     interpret,
     interpret_command,
     is_for_us,
 )
-from openclaw.channels.slack.kind import SlackTarget, target_of
-from openclaw.channels.webhook import ConversationOrder, answered
-from openclaw.config.channels import DEFAULT_ACCOUNT
+from openclaw.clock import Backoff
 from openclaw.config.schema.channels import SlackAccount
 from openclaw.inbound.message import Media, Route
-from openclaw.outbound.backoff import Backoff
 from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
+
+RECONNECT = Backoff(initial_s=1.0, max_s=30.0)
+CHECK_S = 300.0
+MAX_BUSY = 64
+"""Envelopes that are handled at the same time. When there are more, the socket is not read on."""
+MAX_REDIRECTS = 3
+SEARCHED = 100
+"""Messages of a conversation that are searched for one that may have arrived."""
+METADATA = "openclaw_part"
+"""The type of the metadata that every message of ours has. Its payload is the key of the part."""
+FILE_HOSTS = (".slack.com", ".slack-edge.com", ".slack-files.com")
+
+
+_command_of = msgspec.json.Decoder(SlashCommand).decode
+
+
+class SlackChannel:
+    def __init__(self, context: ChannelContext) -> None:
+        self._context = context
+        self._settings: SlackAccount = context.account.settings
+        self._http: aiohttp.ClientSession | None = None
+        self._token = ""
+        self._api: SlackApi | None = None
+        self._directory: Directory | None = None
+        self._bot = Bot(user="")
+        self._taken: Remembered[str, bool] = Remembered()
+        """Messages that are on disk. Slack tells of the same post as ``message`` and as ``app_mention``."""
+        self._direct: Remembered[str, str] = Remembered()
+        """User → the direct conversation with them."""
+        self._turns = ConversationOrder()
+        self._shows_status = True
+
+    # Receiving
+
+    async def run(self) -> None:
+        context, settings = self._context, self._settings
+        self._token = await secret_of(context, settings.bot_token, "botToken", "SLACK_BOT_TOKEN")
+        if settings.mode == "socket":
+            secret = await secret_of(context, settings.app_token, "appToken", "SLACK_APP_TOKEN")
+        else:
+            secret = await secret_of(context, settings.signing_secret, "signingSecret", "SLACK_SIGNING_SECRET")
+        tasks = ConversationTasks(context.log, MAX_BUSY)
+        async with new_session() as http:
+            self._http = http
+            self._api = SlackApi(http, self._token, f"{settings.api_root.strip().rstrip('/')}/")
+            self._directory = Directory(self._api, context.log)
+            try:
+                if settings.mode == "socket":
+                    await self._listen(http, self._api, secret, tasks)
+                else:
+                    await self._serve(self._api, secret)
+            finally:
+                await tasks.close()
+                self._api = self._http = None
+
+    async def _listen(
+        self, http: aiohttp.ClientSession, api: SlackApi, app_token: str, tasks: ConversationTasks
+    ) -> None:
+        """Keeps a connection until cancelled. While Slack replaces one, the old one is read to its end."""
+        reading: set[asyncio.Task[None]] = set()
+        reconnect = Reconnect(self._context, RECONNECT)
+        try:
+            while True:
+                try:
+                    if not self._bot.user:
+                        self._bot = await self._who_am_i(api)
+                    socket = await SlackSocket.open(http, api, app_token, self._context.key("appToken"))
+                    reconnect.connected()
+                    task = asyncio.create_task(socket.envelopes(partial(self._take, tasks)))
+                    task.add_done_callback(_forget_end)
+                    reading = {other for other in reading if not other.done()} | {task}
+                    replaced = asyncio.create_task(socket.replace.wait())
+                    await asyncio.wait({task, replaced}, return_when=asyncio.FIRST_COMPLETED)
+                    replaced.cancel()
+                    if task.done() and not socket.replace.is_set():
+                        task.result()
+                except (SocketLost, SendFailed) as lost:
+                    await reconnect.failed(str(lost))
+        finally:
+            await cancelled(reading)
+
+    async def _serve(self, api: SlackApi, secret: str) -> None:
+        """Takes Slack's requests, and tries the token from time to time."""
+        end = None
+
+        async def check() -> None:
+            nonlocal end
+            self._bot = await self._who_am_i(api)
+            # Before we know who we are, our own messages could not be told from those of others.
+            end = end or self._context.serve(self._settings.webhook_path, lambda request: self._answer(request, secret))
+
+        try:
+            await Reconnect(self._context, RECONNECT).while_checked(check, CHECK_S)
+        finally:
+            if end is not None:
+                end()
+
+    async def _answer(self, request: WebhookRequest, secret: str) -> WebhookAnswer:
+        if request.method != "POST":
+            return WebhookAnswer(status=405)
+        if not is_signed(request, secret, self._context.clock.now_ms() / 1000):
+            self._context.log.warning("a request without the signature of signingSecret was refused")
+            return WebhookAnswer(status=401, text="the signature is wrong")
+        try:
+            told = read_request(request)
+        except ValueError as error:
+            self._context.log.warning("a request of Slack was not understood and is passed over: %s", error)
+            return WebhookAnswer()
+        if told is None or isinstance(told, Challenge):
+            return WebhookAnswer(text="" if told is None else told.challenge[:200])
+        answer = await answered(self._told(told), self._context.log)
+        # Slack shows the person who gave a command what the answer says.
+        return WebhookAnswer(status=answer.status) if answer.status == 200 else answer
+
+    async def _told(self, what: SlackEvent | SlashCommand) -> None:
+        async with self._turns.of(what.channel_id if isinstance(what, SlashCommand) else what.room):
+            await self._take_in(what)
+
+    async def _who_am_i(self, api: SlackApi) -> Bot:
+        try:
+            answer = await api.ask(api.client.auth_test())
+        except SendFailed as failure:
+            raise_if_refused(failure, self._context.key("botToken"))
+            raise
+        return Bot(
+            user=str(answer.get("user_id") or ""),
+            bot_id=str(answer.get("bot_id") or ""),
+            team=str(answer.get("team_id") or ""),
+            account_id=self._context.account.id,
+            allow_bots=self._hears_bots,
+        )
+
+    def _hears_bots(self, room: str) -> bool:
+        rooms = self._settings.channels
+        entry = rooms.get(room) or rooms.get("*")
+        own = entry.allow_bots if entry is not None else None
+        return self._settings.allow_bots if own is None else own
+
+    async def _take(self, tasks: ConversationTasks, socket: SlackSocket, envelope: SocketFrame) -> None:
+        """Gives an envelope its place behind the earlier ones of its conversation. What fails is delivered again."""
+        await tasks.room()
+        try:
+            match envelope.type:
+                case "events_api":
+                    event = decode_payload(envelope.payload).event
+                    tasks.start(event.room, partial(self._handle, socket, envelope, event))
+                case "slash_commands":
+                    command = _command_of(envelope.payload)
+                    tasks.start(command.channel_id, partial(self._handle, socket, envelope, command))
+                case _:
+                    await socket.acknowledge(envelope)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            self._context.log.warning("an event of Slack was not understood and is passed over: %s", error)
+            await socket.acknowledge(envelope)
+
+    async def _handle(self, socket: SlackSocket, envelope: SocketFrame, what: SlackEvent | SlashCommand) -> None:
+        await self._take_in(what)
+        await socket.acknowledge(envelope)
+
+    async def _take_in(self, what: SlackEvent | SlashCommand) -> None:
+        if isinstance(what, SlashCommand):
+            await self._hear_command(what)
+        elif is_for_us(what, self._bot):
+            await self._hear(what)
+
+    async def _hear(self, event: SlackEvent) -> None:
+        key = f"{event.room} {event.ts}"
+        posted = event.subtype not in ("message_changed", "message_deleted") and event.item is None
+        if posted and self._taken.get(key):
+            return
+        assert self._directory is not None
+        found = interpret(event, self._bot, await self._directory.around(event))
+        if isinstance(found, Posted):
+            inbound = found.inbound
+            inbound.inherits_parent = inbound.thread_has_session and self._settings.thread.inherit_parent
+            if inbound.peer.kind == "direct":
+                self._direct[inbound.sender.id] = event.room
+        if found is not None:
+            await take_in(self._context, found, self._fetch)
+        if isinstance(found, Posted):
+            self._taken[key] = True
+
+    async def _hear_command(self, command: SlashCommand) -> None:
+        slash = self._settings.slash_command
+        if not slash.enabled or command.command.strip("/").lower() != slash.name.strip("/").lower():
+            self._context.log.info("the slash command %s is not ours", command.command[:80])
+            return
+        assert self._directory is not None
+        around = await self._directory.look_up([command.user_id], command.channel_id, None)
+        inbound = interpret_command(command, self._bot, around, ephemeral=slash.ephemeral)
+        inbound.text = self._as_command(inbound.text)
+        inbound.timestamp_ms = self._context.clock.now_ms()
+        await offer(self._context, inbound)
+
+    def _as_command(self, text: str) -> str:
+        """``/openclaw status`` is our ``/status``. Other words are for the agent."""
+        word = text.strip().partition(" ")[0].lower()
+        names = {command.name for command in self._context.commands()}
+        return f"/{text.strip()}" if word in names else text or "/help"
+
+    async def _fetch(self, file: SlackFile) -> Media:
+        """Reads a file. Only Slack's own hosts are asked, and only the first request has the token."""
+        address = file.url_private_download or file.url_private or ""
+        if file.mode in ("tombstone", "hidden_by_limit", "external") or not address:
+            raise NotFetched("Slack does not have it" if file.mode != "external" else "it is kept elsewhere")
+        try:
+            async with asyncio.timeout(FETCH_S):
+                data = await self._download(address, file.mime_type or "")
+        except TimeoutError:
+            raise NotFetched(f"it took longer than {FETCH_S:g} s") from None
+        except aiohttp.ClientError as error:
+            raise NotFetched(f"the connection to Slack broke ({type(error).__name__})") from None
+        return await kept_file(self._context, data, file)
+
+    async def _download(self, address: str, mime: str) -> bytes:
+        headers = {"Authorization": f"Bearer {self._token}"}
+        for _ in range(MAX_REDIRECTS + 1):
+            if not is_on(address, self._settings.api_root, FILE_HOSTS):
+                raise NotFetched("its address is not one of Slack's")
+            http = running(self._http, "Slack")
+            async with http.get(address, headers=headers, allow_redirects=False) as answer:
+                if answer.status in (301, 302, 303, 307, 308):
+                    address, headers = urljoin(address, answer.headers.get("Location", "")), {}
+                    continue
+                if answer.status != 200:
+                    raise NotFetched(f"Slack answered {answer.status}")
+                if answer.content_type == "text/html" and not mime.startswith("text/"):
+                    raise NotFetched("Slack shows its login page; the app needs the scope files:read")
+                return await read_file(self._context, answer)
+        raise NotFetched("Slack redirects too often")
+
+    # Sending
+
+    async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
+        target, thread = target_of(route.to or ""), _thread_of(route, message)
+        if message.act != "send":
+            return await self._change(await self._room(target), message)
+        if target.kind == "ephemeral" and not message.media:
+            return await self._whisper(target, message, thread)
+        room = await self._room(target)
+        if message.media:
+            return await self._send_files(room, message, thread)
+        if message.possibly_duplicate:
+            found = await self._find(room, thread, key)
+            if found:
+                return SendReceipt(message_id=found)
+            if found is not None:
+                message = msgspec.structs.replace(message, text=message.text.removeprefix(f"{REPEAT_MARK} "))
+        client = self._running_api().client
+        answer = await self._running_api().ask(
+            client.chat_postMessage(
+                channel=room,
+                text=self._rendered(message),
+                thread_ts=thread,
+                metadata={"event_type": METADATA, "event_payload": {"key": key}},
+            )
+        )
+        return SendReceipt(message_id=str(answer.get("ts") or ""))
+
+    async def _find(self, room: str, thread: str | None, key: str) -> str | None:
+        """Whether a message with this key has arrived: its id, ``""`` if not, None if Slack does not tell."""
+        client = self._running_api().client
+        try:
+            if thread:
+                call = client.conversations_replies(channel=room, ts=thread, limit=SEARCHED, include_all_metadata=True)
+            else:
+                call = client.conversations_history(channel=room, limit=SEARCHED, include_all_metadata=True)
+            answer = await self._running_api().ask(call)
+        except SendFailed as failure:
+            self._context.log.info("whether a message has arrived cannot be looked up: %s", failure)
+            return None
+        for posted in answer.get("messages") or ():
+            match posted:
+                case {"ts": str(ts), "metadata": {"event_type": kind, "event_payload": {"key": found}}}:
+                    if kind == METADATA and found == key:
+                        return ts
+                case _:
+                    pass
+        return ""
+
+    async def _whisper(self, target: SlackTarget, message: OutgoingMessage, thread: str | None) -> SendReceipt:
+        """Answers a slash command. Where the bot is no member it cannot, so it writes to the person directly."""
+        client, text = self._running_api().client, self._rendered(message)
+        try:
+            await self._running_api().ask(
+                client.chat_postEphemeral(channel=target.id, user=target.only_for, text=text, thread_ts=thread)
+            )
+        except SlackRefused as refused:
+            if refused.code not in ("not_in_channel", "channel_not_found", "user_not_in_channel"):
+                raise
+            room = await self._room(SlackTarget("user", target.only_for))
+            await self._running_api().ask(client.chat_postMessage(channel=room, text=text))
+        return SendReceipt()
+
+    async def _send_files(self, room: str, message: OutgoingMessage, thread: str | None) -> SendReceipt:
+        """Uploads the files, then shows them with the text. Until the last step nobody sees anything."""
+        api, http, uploaded = self._running_api(), running(self._http, "Slack"), list[dict[str, str | None]]()
+        for media, data in await files_to_send(self._context, message):
+            name = safe_file_name(media)
+            try:
+                place = await api.ask(api.client.files_getUploadURLExternal(filename=name, length=len(data)))
+                async with asyncio.timeout(FETCH_S), http.post(str(place.get("upload_url")), data=data) as answer:
+                    status = answer.status
+            except SendFailed as failure:
+                failure.maybe_sent = False
+                raise
+            except (TimeoutError, aiohttp.ClientError, ValueError) as error:
+                raise SendFailed(f"{name} could not be uploaded ({type(error).__name__})", reached=False) from None
+            if status != 200:
+                raise SendFailed(f"Slack did not take {name} (HTTP {status})")
+            uploaded.append({"id": str(place.get("file_id")), "title": name})
+        answer = await api.ask(
+            api.client.files_completeUploadExternal(
+                files=uploaded,
+                channel_id=room,
+                thread_ts=thread,
+                initial_comment=self._rendered(message) or None,
+            )
+        )
+        return SendReceipt(message_id=_shared_as(answer, room))
+
+    async def _change(self, room: str, message: OutgoingMessage) -> SendReceipt:
+        """Edits or deletes an earlier message of ours, or reacts to one of anybody, or pins it."""
+        if not STAMP.fullmatch(message.target_id):
+            raise SendFailed(f"{message.target_id!r} is no id of a Slack message", permanent=True)
+        actions = self._settings.actions
+        switches = {"react": ("reactions", actions.reactions), "pin": ("pins", actions.pins)}
+        switch, on = switches.get(message.act, ("messages", actions.messages))
+        need_action(self._context, switch, on)
+        client, ts = self._running_api().client, message.target_id
+        match message.act:
+            case "edit":
+                call = client.chat_update(channel=room, ts=ts, text=self._rendered(message))
+            case "delete":
+                call = client.chat_delete(channel=room, ts=ts)
+            case "pin":
+                call = (client.pins_remove if message.remove else client.pins_add)(channel=room, timestamp=ts)
+            case _:
+                name = emoji_name(message.emoji)
+                if name is None:
+                    raise SendFailed(f"Slack has no emoji {message.emoji!r}; give its name", permanent=True)
+                react = client.reactions_remove if message.remove else client.reactions_add
+                call = react(channel=room, timestamp=ts, name=name)
+        try:
+            await self._running_api().ask(call)
+        except SlackRefused as refused:
+            # It was done before, by an earlier try whose answer did not arrive.
+            if refused.code not in ("already_reacted", "no_reaction", "already_pinned", "no_pin", "not_pinned") and (
+                message.act != "delete" or refused.code != "message_not_found"
+            ):
+                raise
+        return SendReceipt(message_id=ts)
+
+    async def typing(self, route: Route, on: bool) -> None:
+        """Slack shows a status in threads only, and only for apps that are assistants."""
+        thread = _thread_of(route, None)
+        target = target_of(route.to or "")
+        if thread is None or not self._shows_status or target.kind == "ephemeral":
+            return
+        room = await self._room(target)
+        call = self._running_api().client.assistant_threads_setStatus(
+            channel_id=room, thread_ts=thread, status="is typing..." if on else ""
+        )
+        try:
+            await self._running_api().ask(call)
+        except SlackRefused as refused:
+            self._shows_status = not refused.permanent
+            raise
+
+    async def probe(self) -> dict[str, Any]:
+        api = self._running_api()
+        answer = await api.ask(api.client.auth_test())
+        return {"ok": True, "bot": answer.get("user"), "team": answer.get("team")}
+
+    def _rendered(self, message: OutgoingMessage) -> str:
+        return render(message.text, "slack", tables=self._settings.markdown.tables).text
+
+    async def _room(self, target: SlackTarget) -> str:
+        """The id of the conversation. That with a person is opened."""
+        if target.kind != "user":
+            return target.id
+        if (known := self._direct.get(target.id)) is not None:
+            return known
+        try:
+            answer = await self._running_api().ask(self._running_api().client.conversations_open(users=target.id))
+        except SendFailed as failure:
+            failure.maybe_sent = False
+            raise
+        room = str((answer.get("channel") or {}).get("id") or target.id)
+        self._direct[target.id] = room
+        return room
+
+    def _running_api(self) -> SlackApi:
+        return running(self._api, "Slack")
+
+
+def _forget_end(task: asyncio.Task[None]) -> None:
+    """How a replaced connection ends does not matter. Without this asyncio complains that nobody looked."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _thread_of(route: Route, message: OutgoingMessage | None) -> str | None:
+    """The thread that a message belongs to. Quoting a message means answering in its thread."""
+    for given in (route.thread_id, message.reply_to_id if message is not None else None):
+        if given is not None and STAMP.fullmatch(str(given)):
+            return str(given)
+    return None
+
+
+def _shared_as(answer: dict[str, Any], room: str) -> str:
+    """The id of the message that shows uploaded files. Slack does not always know it yet."""
+    match answer:
+        case {"files": [{"shares": {**shares}}, *_]}:
+            for places in shares.values():
+                match places.get(room) if isinstance(places, dict) else None:
+                    case [{"ts": str(ts)}, *_]:
+                        return ts
+                    case _:
+                        pass
+        case _:
+            pass
+    return ""
+
 
 # fmt: off
 NAMES = {
@@ -96,493 +514,3 @@ def emoji_name(emoji: str) -> str | None:
         return None
     name = unicodedata.name(sign, "").lower().replace(" ", "_")
     return name if _NAME.fullmatch(name) else None
-
-
-RECONNECT = Backoff(initial_s=1.0, max_s=30.0)
-CHECK_S = 300.0
-FETCH_S = 60.0
-MAX_REDIRECTS = 3
-SEARCHED = 100
-"""Messages of a conversation that are searched for one that may have arrived."""
-METADATA = "openclaw_part"
-"""The type of the metadata that every message of ours has. Its payload is the key of the part."""
-FILE_HOSTS = (".slack.com", ".slack-edge.com", ".slack-files.com")
-
-
-class _Payload(msgspec.Struct, frozen=True, kw_only=True):
-    event: SlackEvent = SlackEvent()
-
-
-_event_of = msgspec.json.Decoder(_Payload).decode
-_command_of = msgspec.json.Decoder(SlashCommand).decode
-
-
-class SlackChannel:
-    def __init__(self, context: ChannelContext) -> None:
-        self._context = context
-        self._settings: SlackAccount = context.account.settings
-        account = context.account.id
-        self._where = "channels.slack" if account == DEFAULT_ACCOUNT else f"channels.slack.accounts.{account}"
-        self._http: aiohttp.ClientSession | None = None
-        self._token = ""
-        self._api_or_none: SlackApi | None = None
-        self._directory: Directory | None = None
-        self._bot = Bot(user="")
-        self._taken: Remembered[bool] = Remembered()
-        """Messages that are on disk. Slack tells of the same post as ``message`` and as ``app_mention``."""
-        self._direct: Remembered[str] = Remembered()
-        """User → the direct conversation with them."""
-        self._turns = ConversationOrder()
-        self._shows_status = True
-
-    # Receiving
-
-    async def run(self) -> None:
-        self._token = await secret_of(
-            self._context, self._settings.bot_token, f"{self._where}.botToken", "SLACK_BOT_TOKEN"
-        )
-        socket_mode = self._settings.mode == "socket"
-        if socket_mode:
-            credential, where, variable = self._settings.app_token, f"{self._where}.appToken", "SLACK_APP_TOKEN"
-        else:
-            credential, where = self._settings.signing_secret, f"{self._where}.signingSecret"
-            variable = "SLACK_SIGNING_SECRET"
-        secret = await secret_of(self._context, credential, where, variable)
-        lanes = Lanes(self._context.log)
-        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
-            self._http = http
-            self._api_or_none = SlackApi(http, self._token, f"{self._settings.api_root.strip().rstrip('/')}/")
-            self._directory = Directory(self._api_or_none, self._context.log)
-            try:
-                if socket_mode:
-                    await self._listen(http, self._api_or_none, secret, lanes)
-                else:
-                    await self._serve(self._api_or_none, secret)
-            finally:
-                await lanes.close()
-                self._api_or_none = self._http = None
-
-    async def _listen(self, http: aiohttp.ClientSession, api: SlackApi, app_token: str, lanes: Lanes) -> None:
-        """Keeps a connection until cancelled. While Slack replaces one, the old one is read to its end."""
-        reading: set[asyncio.Task[None]] = set()
-        attempt = 0
-        try:
-            while True:
-                try:
-                    if not self._bot.user:
-                        self._bot = await self._who_am_i(api)
-                    socket = await SlackSocket.open(http, api, app_token, self._where)
-                    self._context.connected()
-                    attempt = 0
-
-                    async def take(origin: SlackSocket, envelope: SocketFrame) -> None:
-                        await self._take(lanes, origin, envelope)
-
-                    task = asyncio.create_task(socket.envelopes(take, self._where))
-                    task.add_done_callback(_forget_end)
-                    reading = {other for other in reading if not other.done()} | {task}
-                    replaced = asyncio.create_task(socket.replace.wait())
-                    await asyncio.wait({task, replaced}, return_when=asyncio.FIRST_COMPLETED)
-                    replaced.cancel()
-                    if task.done() and not socket.replace.is_set():
-                        task.result()
-                except SocketLost as lost:
-                    attempt += 1
-                    self._context.disconnected(str(lost))
-                    delay_s = RECONNECT.delay_s(attempt, random.random)
-                    self._context.log.warning("the connection was lost (%s); again in %.1f s", lost, delay_s)
-                    await self._context.clock.sleep(delay_s)
-        finally:
-            for task in reading:
-                task.cancel()
-            await asyncio.gather(*reading, return_exceptions=True)
-
-    async def _serve(self, api: SlackApi, secret: str) -> None:
-        """Takes Slack's requests, and tries the token from time to time."""
-        attempt, end = 0, None
-        try:
-            while True:
-                try:
-                    self._bot = await self._who_am_i(api)
-                except SocketLost as lost:
-                    attempt += 1
-                    self._context.disconnected(str(lost))
-                    await self._context.clock.sleep(RECONNECT.delay_s(attempt, random.random))
-                    continue
-                attempt = 0
-                # Before we know who we are, our own messages could not be told from those of others.
-                end = end or self._context.serve(
-                    self._settings.webhook_path, lambda request: self._answer(request, secret)
-                )
-                self._context.connected()
-                await self._context.clock.sleep(CHECK_S)
-        finally:
-            if end is not None:
-                end()
-
-    async def _answer(self, request: WebhookRequest, secret: str) -> WebhookAnswer:
-        if request.method != "POST":
-            return WebhookAnswer(status=405)
-        if not is_signed(request, secret, self._context.clock.now_ms() / 1000):
-            self._context.log.warning("a request without the signature of %s.signingSecret was refused", self._where)
-            return WebhookAnswer(status=401, text="the signature is wrong")
-        try:
-            told = read_request(request)
-        except ValueError as error:
-            self._context.log.warning("a request of Slack was not understood and is passed over: %s", error)
-            return WebhookAnswer()
-        if told is None or isinstance(told, Challenge):
-            return WebhookAnswer(text="" if told is None else told.challenge[:200])
-        answer = await answered(partial(self._told, told), self._context.log)
-        # Slack shows the person who gave a command what the answer says.
-        return WebhookAnswer(status=answer.status) if answer.status == 200 else answer
-
-    async def _told(self, what: SlackEvent | SlashCommand) -> None:
-        async with self._turns.of(what.channel_id if isinstance(what, SlashCommand) else what.room):
-            await self._take_in(what)
-
-    async def _who_am_i(self, api: SlackApi) -> Bot:
-        try:
-            answer = await api.ask(api.client.auth_test())
-        except SendFailed as failure:
-            raise_if_refused(failure, f"{self._where}.botToken")
-            raise SocketLost(str(failure)) from None
-        return Bot(
-            user=str(answer.get("user_id") or ""),
-            bot_id=str(answer.get("bot_id") or ""),
-            team=str(answer.get("team_id") or ""),
-            account_id=self._context.account.id,
-            allow_bots=self._hears_bots,
-        )
-
-    def _hears_bots(self, room: str) -> bool:
-        rooms = self._settings.channels
-        entry = rooms.get(room) or rooms.get("*")
-        own = entry.allow_bots if entry is not None else None
-        return self._settings.allow_bots if own is None else own
-
-    async def _take(self, lanes: Lanes, socket: SlackSocket, envelope: SocketFrame) -> None:
-        """Gives an envelope its place behind the earlier ones of its conversation."""
-        try:
-            match envelope.type:
-                case "events_api":
-                    event = _event_of(envelope.payload).event
-                    await lanes.add(event.room, lambda: self._handle(socket, envelope, event))
-                case "slash_commands":
-                    command = _command_of(envelope.payload)
-                    await lanes.add(command.channel_id, lambda: self._handle(socket, envelope, command))
-                case _:
-                    await socket.acknowledge(envelope)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            self._context.log.warning("an event of Slack was not understood and is passed over: %s", error)
-            await socket.acknowledge(envelope)
-
-    async def _handle(self, socket: SlackSocket, envelope: SocketFrame, what: SlackEvent | SlashCommand) -> None:
-        await self._take_in(what)
-        await socket.acknowledge(envelope)
-
-    async def _take_in(self, what: SlackEvent | SlashCommand) -> None:
-        if isinstance(what, SlashCommand):
-            await self._hear_command(what)
-        elif is_for_us(what, self._bot):
-            await self._hear(what)
-
-    async def _hear(self, event: SlackEvent) -> None:
-        key = f"{event.room} {event.ts}"
-        posted = event.subtype not in ("message_changed", "message_deleted") and event.item is None
-        if posted and self._taken.get(key):
-            return
-        assert self._directory is not None
-        match interpret(event, self._bot, await self._directory.around(event)):
-            case SlackPost(inbound=inbound, files=files):
-                inbound.inherits_parent = inbound.thread_has_session and self._settings.thread.inherit_parent
-                if inbound.peer.kind == "direct":
-                    self._direct.put(inbound.sender.id, event.room)
-                if files:
-                    media, notes = await of_admitted(
-                        self._context, inbound, lambda: fetch_files(files, lambda file: file.name, self._fetch)
-                    )
-                    inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
-                await offer(self._context, inbound)
-                self._taken.put(key, True)
-            case SlackEdit(inbound=inbound):
-                await self._context.edited(inbound)
-            case SlackDeletion(inbound=inbound):
-                await self._context.deleted(inbound)
-            case SlackReaction() as reaction if self._wants(reaction):
-                await self._context.notice(reaction.inbound)
-            case _:
-                pass
-
-    async def _hear_command(self, command: SlashCommand) -> None:
-        slash = self._settings.slash_command
-        if not slash.enabled or command.command.strip("/").lower() != slash.name.strip("/").lower():
-            self._context.log.info("the slash command %s is not ours", command.command[:80])
-            return
-        assert self._directory is not None
-        around = await self._directory.look_up([command.user_id], command.channel_id, None)
-        inbound = interpret_command(command, self._bot, around, ephemeral=slash.ephemeral)
-        inbound.text = self._as_command(inbound.text)
-        inbound.timestamp_ms = self._context.clock.now_ms()
-        await offer(self._context, inbound)
-
-    def _as_command(self, text: str) -> str:
-        """``/openclaw status`` is our ``/status``. Other words are for the agent."""
-        word = text.strip().partition(" ")[0].lower()
-        names = {command.name for command in self._context.commands()}
-        return f"/{text.strip()}" if word in names else text or "/help"
-
-    def _wants(self, reaction: SlackReaction) -> bool:
-        match self._settings.reaction_notifications:
-            case "off":
-                return False
-            case "own":
-                return reaction.to_us
-            case "all":
-                return True
-            case "allowlist":
-                allowed = {str(entry).strip().lower() for entry in self._settings.reaction_allowlist}
-                return "*" in allowed or reaction.inbound.sender.id.lower() in allowed
-
-    async def _fetch(self, file: SlackFile) -> Media:
-        address, where = file.url_private_download or file.url_private or "", f"{self._where}.mediaMaxMb"
-        limit = int(self._settings.media_max_mb * MB)
-        if file.mode in ("tombstone", "hidden_by_limit", "external") or not address:
-            raise NotFetched("Slack does not have it" if file.mode != "external" else "it is kept elsewhere")
-        if (file.size or 0) > limit:
-            raise NotFetched(f"it is larger than {limit / MB:g} MB ({where})")
-        try:
-            async with asyncio.timeout(FETCH_S):
-                data = await self._download(address, limit, where, file.mimetype or "")
-        except TimeoutError:
-            raise NotFetched(f"it took longer than {FETCH_S:g} s") from None
-        except aiohttp.ClientError as error:
-            raise NotFetched(f"the connection to Slack broke ({type(error).__name__})") from None
-        return await kept_file(self._context.blobs, data, file.mimetype, file.name)
-
-    async def _download(self, address: str, limit: int, where: str, mime: str) -> bytes:
-        """Reads a file. Only Slack's own hosts are asked, and only the first request has the token."""
-        assert self._http is not None
-        headers = {"Authorization": f"Bearer {self._token}"}
-        for _ in range(MAX_REDIRECTS + 1):
-            if not self._is_slack(address):
-                raise NotFetched("its address is not one of Slack's")
-            async with self._http.get(address, headers=headers, allow_redirects=False) as answer:
-                if answer.status in (301, 302, 303, 307, 308):
-                    address, headers = urljoin(address, answer.headers.get("Location", "")), {}
-                    continue
-                if answer.status != 200:
-                    raise NotFetched(f"Slack answered {answer.status}")
-                if answer.content_type == "text/html" and not mime.startswith("text/"):
-                    raise NotFetched("Slack shows its login page; the app needs the scope files:read")
-                return await read_within(answer, limit, where)
-        raise NotFetched("Slack redirects too often")
-
-    def _is_slack(self, address: str) -> bool:
-        try:
-            url, root = urlsplit(address), urlsplit(self._settings.api_root)
-            same_server = (url.scheme, url.hostname, url.port) == (root.scheme, root.hostname, root.port)
-            return same_server or (url.scheme == "https" and f".{url.hostname or ''}".endswith(FILE_HOSTS))
-        except ValueError:
-            return False
-
-    # Sending
-
-    async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
-        target, thread = target_of(route.to or ""), _thread_of(route, message)
-        if message.act != "send":
-            return await self._change(await self._room(target), message)
-        if not message.text.strip() and not message.media:
-            raise SendFailed("there is nothing to send", permanent=True)
-        if target.kind == "ephemeral" and not message.media:
-            return await self._whisper(target, message, thread)
-        room = await self._room(target)
-        if message.media:
-            return await self._send_files(room, message, thread)
-        if message.possibly_duplicate:
-            found = await self._find(room, thread, key)
-            if found:
-                return SendReceipt(message_id=found)
-            if found is not None:
-                message = msgspec.structs.replace(message, text=message.text.removeprefix(f"{REPEAT_MARK} "))
-        client = self._api().client
-        answer = await self._api().ask(
-            client.chat_postMessage(
-                channel=room,
-                text=self._rendered(message),
-                thread_ts=thread,
-                metadata={"event_type": METADATA, "event_payload": {"key": key}},
-            )
-        )
-        return SendReceipt(message_id=str(answer.get("ts") or ""))
-
-    async def _find(self, room: str, thread: str | None, key: str) -> str | None:
-        """Whether a message with this key has arrived: its id, ``""`` if not, None if Slack does not tell."""
-        client = self._api().client
-        try:
-            if thread:
-                call = client.conversations_replies(channel=room, ts=thread, limit=SEARCHED, include_all_metadata=True)
-            else:
-                call = client.conversations_history(channel=room, limit=SEARCHED, include_all_metadata=True)
-            answer = await self._api().ask(call)
-        except SendFailed as failure:
-            self._context.log.info("whether a message has arrived cannot be looked up: %s", failure)
-            return None
-        for posted in answer.get("messages") or ():
-            match posted:
-                case {"ts": str(ts), "metadata": {"event_type": kind, "event_payload": {"key": found}}}:
-                    if kind == METADATA and found == key:
-                        return ts
-                case _:
-                    pass
-        return ""
-
-    async def _whisper(self, target: SlackTarget, message: OutgoingMessage, thread: str | None) -> SendReceipt:
-        """Answers a slash command. Where the bot is no member it cannot, so it writes to the person directly."""
-        client, text = self._api().client, self._rendered(message)
-        try:
-            await self._api().ask(
-                client.chat_postEphemeral(channel=target.id, user=target.only_for, text=text, thread_ts=thread)
-            )
-        except SlackRefused as refused:
-            if refused.code not in ("not_in_channel", "channel_not_found", "user_not_in_channel"):
-                raise
-            room = await self._room(SlackTarget("user", target.only_for))
-            await self._api().ask(client.chat_postMessage(channel=room, text=text))
-        return SendReceipt()
-
-    async def _send_files(self, room: str, message: OutgoingMessage, thread: str | None) -> SendReceipt:
-        """Uploads the files, then shows them with the text. Until the last step nobody sees anything."""
-        assert self._http is not None
-        api, uploaded = self._api(), list[dict[str, str | None]]()
-        for media, data in await files_to_send(self._context, message, self._settings.media_max_mb):
-            name = safe_file_name(media)
-            try:
-                place = await api.ask(api.client.files_getUploadURLExternal(filename=name, length=len(data)))
-                async with asyncio.timeout(FETCH_S), self._http.post(str(place.get("upload_url")), data=data) as answer:
-                    status = answer.status
-            except SendFailed as failure:
-                failure.maybe_sent = False
-                raise
-            except (TimeoutError, aiohttp.ClientError, ValueError) as error:
-                raise SendFailed(f"{name} could not be uploaded ({type(error).__name__})", reached=False) from None
-            if status != 200:
-                raise SendFailed(f"Slack did not take {name} (HTTP {status})")
-            uploaded.append({"id": str(place.get("file_id")), "title": name})
-        answer = await api.ask(
-            api.client.files_completeUploadExternal(
-                files=uploaded,
-                channel_id=room,
-                thread_ts=thread,
-                initial_comment=self._rendered(message) or None,
-            )
-        )
-        return SendReceipt(message_id=_shared_as(answer, room))
-
-    async def _change(self, room: str, message: OutgoingMessage) -> SendReceipt:
-        """Edits or deletes an earlier message of ours, or reacts to one of anybody, or pins it."""
-        if not STAMP.fullmatch(message.target_id):
-            raise SendFailed(f"{message.target_id!r} is no id of a Slack message", permanent=True)
-        actions = self._settings.actions
-        switches = {"react": ("reactions", actions.reactions), "pin": ("pins", actions.pins)}
-        switch, on = switches.get(message.act, ("messages", actions.messages))
-        if not on:
-            raise SendFailed(f"{self._where}.actions.{switch} is off", permanent=True)
-        client, ts = self._api().client, message.target_id
-        match message.act:
-            case "edit":
-                call = client.chat_update(channel=room, ts=ts, text=self._rendered(message))
-            case "delete":
-                call = client.chat_delete(channel=room, ts=ts)
-            case "pin":
-                call = (client.pins_remove if message.remove else client.pins_add)(channel=room, timestamp=ts)
-            case _:
-                name = emoji_name(message.emoji)
-                if name is None:
-                    raise SendFailed(f"Slack has no emoji {message.emoji!r}; give its name", permanent=True)
-                react = client.reactions_remove if message.remove else client.reactions_add
-                call = react(channel=room, timestamp=ts, name=name)
-        try:
-            await self._api().ask(call)
-        except SlackRefused as refused:
-            # It was done before, by an earlier try whose answer did not arrive.
-            if refused.code not in ("already_reacted", "no_reaction", "already_pinned", "no_pin", "not_pinned") and (
-                message.act != "delete" or refused.code != "message_not_found"
-            ):
-                raise
-        return SendReceipt(message_id=ts)
-
-    async def typing(self, route: Route, on: bool) -> None:
-        """Slack shows a status in threads only, and only for apps that are assistants."""
-        thread = _thread_of(route, None)
-        target = target_of(route.to or "")
-        if thread is None or not self._shows_status or target.kind == "ephemeral":
-            return
-        room = await self._room(target)
-        call = self._api().client.assistant_threads_setStatus(
-            channel_id=room, thread_ts=thread, status="is typing..." if on else ""
-        )
-        try:
-            await self._api().ask(call)
-        except SlackRefused as refused:
-            self._shows_status = not refused.permanent
-            raise
-
-    async def probe(self) -> dict[str, Any]:
-        try:
-            answer = await self._api().ask(self._api().client.auth_test())
-        except SendFailed as failure:
-            return {"ok": False, "error": str(failure)}
-        return {"ok": True, "bot": answer.get("user"), "team": answer.get("team")}
-
-    def _rendered(self, message: OutgoingMessage) -> str:
-        return render(message.text, "slack", tables=self._settings.markdown.tables).text
-
-    async def _room(self, target: SlackTarget) -> str:
-        """The id of the conversation. That with a person is opened."""
-        if target.kind != "user":
-            return target.id
-        if (known := self._direct.get(target.id)) is not None:
-            return known
-        try:
-            answer = await self._api().ask(self._api().client.conversations_open(users=target.id))
-        except SendFailed as failure:
-            failure.maybe_sent = False
-            raise
-        room = str((answer.get("channel") or {}).get("id") or target.id)
-        self._direct.put(target.id, room)
-        return room
-
-    def _api(self) -> SlackApi:
-        if self._api_or_none is None:
-            raise SendFailed("Slack is not running", reached=False)
-        return self._api_or_none
-
-
-def _forget_end(task: asyncio.Task[None]) -> None:
-    """How a replaced connection ends does not matter. Without this asyncio complains that nobody looked."""
-    if not task.cancelled():
-        task.exception()
-
-
-def _thread_of(route: Route, message: OutgoingMessage | None) -> str | None:
-    """The thread that a message belongs to. Quoting a message means answering in its thread."""
-    for given in (route.thread_id, message.reply_to_id if message is not None else None):
-        if given is not None and STAMP.fullmatch(str(given)):
-            return str(given)
-    return None
-
-
-def _shared_as(answer: dict[str, Any], room: str) -> str:
-    """The id of the message that shows uploaded files. Slack does not always know it yet."""
-    match answer:
-        case {"files": [{"shares": {**shares}}, *_]}:
-            for places in shares.values():
-                match places.get(room) if isinstance(places, dict) else None:
-                    case [{"ts": str(ts)}, *_]:
-                        return ts
-                    case _:
-                        pass
-        case _:
-            pass
-    return ""

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import parse_qsl
 
 import aiohttp
@@ -22,10 +22,11 @@ from slack_sdk.socket_mode.response import SocketModeResponse
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from openclaw.channels.base import NotConfigured, WebhookRequest
+from openclaw.channels.base import NotConfigured, WebhookRequest, is_number
 from openclaw.channels.bookmark import Remembered
+from openclaw.channels.http import mapping, reaching
+from openclaw.channels.incoming import is_same
 from openclaw.channels.slack.incoming import SlackEvent, SlashCommand, Surroundings, people_in, room_kind, spoken
-from openclaw.channels.webhook import is_same
 from openclaw.outbound.reply import SendFailed
 
 TIMEOUT_S = 30.0
@@ -34,8 +35,6 @@ LOOK_UP_S = 2.0
 HELLO_S = 20.0
 HEARTBEAT_S = 20.0
 MAX_FRAME = 4 * 1024 * 1024
-MAX_BUSY = 64
-"""Envelopes that are handled at the same time. When there are more, the socket is not read on."""
 _REFUSED = frozenset(
     {"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired", "not_allowed_token_type"}
 )
@@ -62,18 +61,14 @@ class SlackApi:
     async def ask(self, call: Awaitable[AsyncSlackResponse], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
         """The answer to a call. Raises ``SendFailed``."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with reaching("Slack", timeout_s):
                 answer = await call
         except SlackApiError as error:
             raise failure_of(error.response) from None
-        except TimeoutError:
-            raise SendFailed(f"Slack gave no answer within {timeout_s:g} s", maybe_sent=True) from None
-        except aiohttp.ClientConnectorError as error:
-            raise SendFailed(f"Slack cannot be reached: {error.os_error}", reached=False) from None
-        except (aiohttp.ClientError, SlackClientError, OSError) as error:
+        except SlackClientError as error:
             problem = f"the connection to Slack broke ({type(error).__name__})"
             raise SendFailed(problem, reached=False, maybe_sent=True) from None
-        return answer.data if isinstance(answer.data, dict) else {}
+        return mapping(answer.data)
 
 
 class SlackRefused(SendFailed):
@@ -85,8 +80,7 @@ class SlackRefused(SendFailed):
 def failure_of(response: Any) -> SlackRefused:
     """What an answer that is not ok means for the message."""
     status: int = getattr(response, "status_code", None) or getattr(response, "status", 0)
-    data: Any = getattr(response, "data", None)
-    given: dict[str, Any] = data if isinstance(data, dict) else {}
+    given = mapping(getattr(response, "data", None))
     code = str(given.get("error") or f"HTTP {status}")[:100]
     needed = f"; the app needs the scope {given['needed']}" if isinstance(given.get("needed"), str) else ""
     limited = status == 429 or code in ("ratelimited", "rate_limited")
@@ -110,10 +104,10 @@ def _retry_after(response: Any) -> float:
     return float(given) if given.isdigit() else 30.0
 
 
-def raise_if_refused(failure: SendFailed, where: str) -> None:
+def raise_if_refused(failure: SendFailed, key: str) -> None:
     """Raises ``NotConfigured`` if Slack will not take the token, whatever is tried."""
     if isinstance(failure, SlackRefused) and (failure.code in _REFUSED or failure.code == "missing_scope"):
-        raise NotConfigured(f"{where}: {failure}") from None
+        raise NotConfigured(f"{key}: {failure}") from None
 
 
 class SocketFrame(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,13 +133,16 @@ class SlackSocket:
         """An envelope that came before the hello."""
 
     @classmethod
-    async def open(cls, http: aiohttp.ClientSession, api: SlackApi, app_token: str, where: str) -> SlackSocket:
-        """Connects and waits for Slack's hello. Raises ``SocketLost``, or ``NotConfigured`` for a refused token."""
+    async def open(cls, http: aiohttp.ClientSession, api: SlackApi, app_token: str, key: str) -> SlackSocket:
+        """Connects and waits for Slack's hello.
+
+        Raises ``SocketLost`` or ``SendFailed``, and ``NotConfigured`` for a refused token.
+        """
         try:
             answer = await api.ask(api.client.apps_connections_open(app_token=app_token))
         except SendFailed as failure:
-            raise_if_refused(failure, f"{where}.appToken")
-            raise SocketLost(str(failure)) from None
+            raise_if_refused(failure, key)
+            raise
         try:
             async with asyncio.timeout(HELLO_S):
                 websocket = await http.ws_connect(
@@ -174,14 +171,14 @@ class SlackSocket:
         except (msgspec.MsgspecError, RecursionError):
             return SocketFrame()
 
-    async def envelopes(self, take: Callable[[SlackSocket, SocketFrame], Awaitable[None]], where: str) -> None:
+    async def envelopes(self, take: Callable[[SlackSocket, SocketFrame], Awaitable[None]]) -> None:
         """Reads until the connection ends, which raises ``SocketLost``."""
         try:
             while True:
                 envelope, self._early = self._early or await self._receive(), None
                 if envelope.type == "disconnect":
                     if envelope.reason == "link_disabled":
-                        raise NotConfigured(f"{where}: Socket Mode is switched off in the settings of the Slack app")
+                        raise NotConfigured("Socket Mode is switched off in the settings of the Slack app")
                     self.replace.set()
                 elif envelope.envelope_id:
                     await take(self, envelope)
@@ -197,43 +194,6 @@ class SlackSocket:
             pass
 
 
-class Lanes:
-    """Does the work of each conversation in order, and that of different ones side by side."""
-
-    def __init__(self, log: logging.Logger) -> None:
-        self._log = log
-        self._room = asyncio.Semaphore(MAX_BUSY)
-        self._last: dict[str, asyncio.Task[None]] = {}
-
-    async def add(self, key: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Returns at once while there is room."""
-        await self._room.acquire()
-        task = asyncio.create_task(self._do(self._last.get(key), work))
-        self._last[key] = task
-
-        def done(ended: asyncio.Task[None]) -> None:
-            self._room.release()
-            if self._last.get(key) is ended:
-                del self._last[key]
-
-        task.add_done_callback(done)
-
-    async def _do(self, before: asyncio.Task[None] | None, work: Callable[[], Awaitable[None]]) -> None:
-        if before is not None:
-            await asyncio.wait([before])
-        try:
-            await work()
-        except Exception:
-            # It stays unacknowledged, so that Slack delivers it again.
-            self._log.exception("an event could not be handled")
-
-    async def close(self) -> None:
-        tasks = list(self._last.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 class Directory:
     """Names of people and channels, and first messages of threads. Each is asked for once.
 
@@ -243,7 +203,7 @@ class Directory:
     def __init__(self, api: SlackApi, log: logging.Logger) -> None:
         self._api = api
         self._log = log
-        self._known: Remembered[dict[str, Any]] = Remembered()
+        self._known: Remembered[str, dict[str, Any]] = Remembered()
 
     async def around(self, event: SlackEvent) -> Surroundings:
         said = spoken(event) or event
@@ -281,9 +241,9 @@ class Directory:
         except SendFailed as failure:
             self._log.debug("%s is not known: %s", key, failure)
             if failure.permanent:
-                self._known.put(key, {"unknown": True})
+                self._known[key] = {"unknown": True}
             return
-        self._known.put(key, _facts(answer))
+        self._known[key] = _facts(answer)
 
 
 def _facts(answer: dict[str, Any]) -> dict[str, Any]:
@@ -313,28 +273,28 @@ class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     challenge: str = ""
 
 
-class _Posted(msgspec.Struct, frozen=True, kw_only=True):
+class EventPayload(msgspec.Struct, frozen=True, kw_only=True):
+    """What an envelope or a request carries."""
+
     type: str = ""
     challenge: str = ""
     event: SlackEvent = SlackEvent()
 
 
-SlackRequest: TypeAlias = SlackEvent | SlashCommand | Challenge
-
-_decode_request = msgspec.json.Decoder(_Posted).decode
+decode_payload = msgspec.json.Decoder(EventPayload).decode
 
 
 def is_signed(request: WebhookRequest, secret: str, now_s: float) -> bool:
     """Whether Slack sent the request, and just now."""
     stamp = request.headers.get("x-slack-request-timestamp", "")
-    if not (stamp.isascii() and stamp.isdigit()) or abs(now_s - int(stamp[:15])) > OLDEST_S:
+    if not is_number(stamp) or abs(now_s - int(stamp[:15])) > OLDEST_S:
         return False
     signed = b"v0:" + stamp.encode() + b":" + request.body
     wanted = hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
     return is_same(request.headers.get("x-slack-signature", ""), f"v0={wanted}")
 
 
-def read_request(request: WebhookRequest) -> SlackRequest | None:
+def read_request(request: WebhookRequest) -> SlackEvent | SlashCommand | Challenge | None:
     """What a signed request tells. None: nothing that we use, such as a pressed button.
 
     Raises ``ValueError`` if it cannot be read.
@@ -343,7 +303,7 @@ def read_request(request: WebhookRequest) -> SlackRequest | None:
         fields = dict(parse_qsl(request.body.decode("utf-8", "replace"), max_num_fields=MOST_FIELDS))
         return msgspec.convert(fields, SlashCommand) if "command" in fields else None
     try:
-        posted = _decode_request(request.body)
+        posted = decode_payload(request.body)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     match posted.type:

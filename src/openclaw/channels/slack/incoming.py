@@ -1,4 +1,4 @@
-"""Turns Slack's events into messages, reactions, changes and deletions for the Gateway. It asks Slack nothing."""
+"""What Slack's events mean for the agent. It asks Slack nothing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from openclaw.foreign_text import disarmed_name
+from openclaw.channels.incoming import (
+    MAX_TEXT,
+    ChannelEvent,
+    Deleted,
+    Edited,
+    Posted,
+    Reacted,
+    reaction_text,
+)
 from openclaw.inbound.message import Inbound, Peer, PeerKind, Quoted, Sender
 from openclaw.inbound.prompt_text import display_name
 from openclaw.text import clipped
 
-MAX_TEXT = 256 * 1024
-LONGEST_EMOJI = 100
 MAX_NAMES = 20
 """People whose names are looked up for one message."""
 STAMP = re.compile(r"\d{1,12}\.\d{1,9}", re.ASCII)
@@ -30,7 +36,7 @@ RoomKind: TypeAlias = Literal["im", "mpim", "channel"]
 class SlackFile(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     name: str | None = None
-    mimetype: str | None = None
+    mime_type: str | None = msgspec.field(default=None, name="mimetype")
     size: int | None = None
     mode: str | None = None
     url_private: str | None = None
@@ -122,31 +128,6 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     thread_starter: SlackEvent | None = None
 
 
-class SlackPost(msgspec.Struct, frozen=True, kw_only=True):
-    """A message for the agent. Slack still has its files."""
-
-    inbound: Inbound
-    files: tuple[SlackFile, ...] = ()
-
-
-class SlackReaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A reaction. ``inbound.text`` describes it."""
-
-    inbound: Inbound
-    to_us: bool
-
-
-class SlackEdit(msgspec.Struct, frozen=True, kw_only=True):
-    inbound: Inbound
-
-
-class SlackDeletion(msgspec.Struct, frozen=True, kw_only=True):
-    inbound: Inbound
-
-
-Heard: TypeAlias = SlackPost | SlackReaction | SlackEdit | SlackDeletion
-
-
 def is_for_us(event: SlackEvent, bot: Bot) -> bool:
     """Whether the event can concern the agent. It is asked before anything is looked up."""
     match event.type:
@@ -184,7 +165,7 @@ def people_in(event: SlackEvent) -> list[str]:
     return list(dict.fromkeys(name for name in (event.user or said.user, *named) if name))[:MAX_NAMES]
 
 
-def interpret(event: SlackEvent, bot: Bot, around: Surroundings) -> Heard | None:
+def interpret(event: SlackEvent, bot: Bot, around: Surroundings) -> ChannelEvent | None:
     """What an event that ``is_for_us`` says. None if there is nothing in it."""
     said = spoken(event)
     if event.item is not None:
@@ -195,15 +176,15 @@ def interpret(event: SlackEvent, bot: Bot, around: Surroundings) -> Heard | None
     match event.subtype:
         case "message_changed":
             inbound.revision = (said.edited.ts if said.edited else "") or event.event_ts or event.ts or ""
-            return SlackEdit(inbound=inbound)
+            return Edited(inbound=inbound)
         case "message_deleted":
             inbound.message_id = event.deleted_ts or said.ts or ""
-            return SlackDeletion(inbound=inbound)
+            return Deleted(inbound=inbound)
         case _:
             files = said.files or ()
             # A bare mention is passed on too: its sender is told that nothing else arrived.
             something = inbound.text.strip() or files or inbound.quoted or inbound.mentioned
-            return SlackPost(inbound=inbound, files=files) if something else None
+            return Posted(inbound=inbound, files=files) if something else None
 
 
 def interpret_command(command: SlashCommand, bot: Bot, around: Surroundings, *, ephemeral: bool) -> Inbound:
@@ -344,15 +325,9 @@ def _thread_words(thread: str | None, bot: Bot, around: Surroundings) -> dict[st
     }
 
 
-def _reaction(event: SlackEvent, item: SlackItem, bot: Bot, around: Surroundings) -> SlackReaction | None:
+def _reaction(event: SlackEvent, item: SlackItem, bot: Bot, around: Surroundings) -> Reacted | None:
     user, to_us = event.user or "", event.item_user == bot.user
-    name = disarmed_name(event.reaction or "")[:LONGEST_EMOJI]
-    if not name:
-        return None
-    who = display_name(around.names.get(user)) or user
     author = around.names.get(event.item_user or "") or event.item_user or "somebody"
-    whose = "your message" if to_us else f"the message of {display_name(author)}"
-    did = "took back the reaction" if event.type == "reaction_removed" else "reacted with"
     kind = around.room_kind or room_kind(item.channel)
     inbound = Inbound(
         channel="slack",
@@ -361,9 +336,11 @@ def _reaction(event: SlackEvent, item: SlackItem, bot: Bot, around: Surroundings
         peer=_peer(kind, item.channel, user),
         sender=Sender(id=user, name=around.names.get(user)),
         to=f"user:{user}" if kind == "im" else f"channel:{item.channel}",
-        text=f"Slack: {who} {did} :{name}: to {whose} (id {item.ts})",
         timestamp_ms=stamp_ms(event.event_ts),
         team_id=bot.team or None,
         group_channel=around.room_name if kind == "channel" else None,
     )
-    return SlackReaction(inbound=inbound, to_us=to_us)
+    whose = "your message" if to_us else f"the message of {display_name(author)}"
+    removed = event.type == "reaction_removed"
+    inbound.text = reaction_text(inbound, f":{event.reaction}:", whose, item.ts, removed=removed)
+    return Reacted(inbound=inbound, to_us=to_us) if event.reaction else None

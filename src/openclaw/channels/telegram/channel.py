@@ -7,20 +7,34 @@ confirmed: by the offset of the next poll, or by the answer to the webhook.
 from __future__ import annotations
 
 import asyncio
-import random
 import re
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest, offer, secret_of
-from openclaw.channels.media import kept_file, of_admitted
-from openclaw.channels.telegram.api import POLL_S, UPDATE_KINDS, BotApi, BotApiFailed, FileRefused, open_api
+from openclaw.channels.base import (
+    ChannelContext,
+    NotConfigured,
+    Reconnect,
+    WebhookAnswer,
+    WebhookRequest,
+    running,
+    secret_of,
+)
+from openclaw.channels.bookmark import Remembered
+from openclaw.channels.incoming import (
+    ConversationOrder,
+    Edited,
+    Reacted,
+    is_same,
+    offer,
+    reaction_text,
+    take_in,
+)
+from openclaw.channels.media import NotFetched, kept_file
 from openclaw.channels.telegram.incoming import (
-    EditEvent,
     FileToFetch,
     MessageEvent,
     MovedEvent,
@@ -28,18 +42,23 @@ from openclaw.channels.telegram.incoming import (
     PressEvent,
     ReactionEvent,
     TelegramEvent,
-    decode_update,
+    Update,
     interpret,
     joined,
     may_continue,
 )
-from openclaw.channels.telegram.kind import TelegramKind
-from openclaw.channels.telegram.sending import TelegramSender
-from openclaw.channels.webhook import ConversationOrder, is_same
+from openclaw.channels.telegram.sending import (
+    POLL_S,
+    UPDATE_KINDS,
+    BotApi,
+    BotApiFailed,
+    TelegramSender,
+    open_api,
+)
+from openclaw.clock import Backoff
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels import TelegramAccount
-from openclaw.inbound.message import Inbound, Media, Route
-from openclaw.outbound.backoff import Backoff
+from openclaw.inbound.message import Media, Route
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 
 BOOKMARK = "last-update"
@@ -56,12 +75,10 @@ WEBHOOK_S = 40.0
 CHECK_WEBHOOK_S = 300.0
 MOST_COMMANDS = 100
 LONGEST_DESCRIPTION = 256
-RECEIVED = 2000
 CONFLICT = (
     "another program reads the updates of this bot (409 Conflict): stop it, or give this Gateway a bot of its own;"
     " trying again"
 )
-REFUSED_TOKEN = "Telegram does not accept the bot token: take the present one from @BotFather"
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
 
@@ -75,7 +92,9 @@ class TelegramChannel:
         self._sender: TelegramSender | None = None
         self._own = OwnBot(id=0)
         self._commands: frozenset[str] = frozenset()
-        self._received: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._received: Remembered[tuple[str, str], None] = Remembered()
+        """The conversations and ids of messages that came in."""
+        self._reconnect = Reconnect(context, RECONNECT)
         self._turns = ConversationOrder()
         self._waiting: list[tuple[Any, asyncio.Future[None]]] = []
 
@@ -97,33 +116,28 @@ class TelegramChannel:
             await api.close()
 
     async def _token(self) -> str:
-        settings, token = self._settings, TelegramKind.credentials[0]
+        settings = self._settings
         given = SecretRef(file=settings.token_file) if settings.token_file else settings.bot_token
-        return await secret_of(self._context, given, f"channels.telegram.{token.key}", token.variable)
+        return await secret_of(self._context, given, "botToken", "TELEGRAM_BOT_TOKEN")
 
     # Connecting
 
     async def _introduce(self, api: BotApi) -> OwnBot:
         """Asks who we are until the server answers."""
-        attempt = 0
         while True:
             try:
                 return msgspec.convert(await api.call("getMe"), OwnBot)
             except msgspec.ValidationError:
                 raise NotConfigured(f"{self._settings.api_root} is not a Bot API: its getMe names no bot") from None
             except BotApiFailed as failure:
-                attempt += 1
-                await self._pause(failure, attempt)
+                await self._pause(failure)
 
-    async def _pause(self, failure: BotApiFailed, attempt: int) -> None:
+    async def _pause(self, failure: BotApiFailed) -> None:
         """Reports the failure and waits before the next attempt. Raises ``NotConfigured`` for a refused token."""
         if failure.kind == "token":
-            raise NotConfigured(REFUSED_TOKEN) from None
+            raise NotConfigured(str(failure)) from None
         reason = CONFLICT if failure.kind == "conflict" else str(failure)
-        self._context.disconnected(reason)
-        delay_s = max(RECONNECT.delay_s(attempt, random.random), failure.retry_after_s or 0.0)
-        self._context.log.warning("Telegram is not connected: %s; again in %.1f s", reason, delay_s)
-        await self._context.clock.sleep(delay_s)
+        await self._reconnect.failed(reason, failure.retry_after_s or 0.0)
 
     async def _register_commands(self, api: BotApi) -> None:
         """Puts the commands into the bot's menu. A failure costs the menu only."""
@@ -150,7 +164,7 @@ class TelegramChannel:
     # Long polling
 
     async def _poll(self, api: BotApi) -> None:
-        attempt, connected = 0, False
+        connected = False
         offset, moved_at = self._first_offset(), self._context.clock.monotonic()
         while True:
             if self._context.clock.monotonic() - moved_at > KEPT_S:
@@ -162,12 +176,12 @@ class TelegramChannel:
                 updates = await api.updates(offset, POLL_S if connected else 0)
                 updates = await self._with_all_parts(api, offset, updates)
             except BotApiFailed as failure:
-                attempt, connected = attempt + 1, False
-                await self._pause(failure, attempt)
+                connected = False
+                await self._pause(failure)
                 continue
             if not connected:
-                self._context.connected()
-                connected, attempt = True, 0
+                self._reconnect.connected()
+                connected = True
             await self._take_all(updates)
             if ids := [one["update_id"] for one in updates if _has_id(one)]:
                 offset, moved_at = max(ids) + 1, self._context.clock.monotonic()
@@ -210,7 +224,7 @@ class TelegramChannel:
 
         A group that gets a new id is taken between what came before and after, which belong to the same conversation.
         """
-        chats: dict[int, list[TelegramEvent]] = {}
+        chats: dict[str, list[TelegramEvent]] = {}
         for update in updates:
             match self._event(update):
                 case None:
@@ -220,10 +234,10 @@ class TelegramChannel:
                     chats = {}
                     await self._take(moved)
                 case event:
-                    chats.setdefault(event.chat, []).append(event)
+                    chats.setdefault(event.inbound.to, []).append(event)
         await self._take_chats(chats)
 
-    async def _take_chats(self, chats: Mapping[int, list[TelegramEvent]]) -> None:
+    async def _take_chats(self, chats: Mapping[str, list[TelegramEvent]]) -> None:
         limit = asyncio.Semaphore(CHATS_AT_ONCE)
 
         async def take_chat(events: list[TelegramEvent]) -> None:
@@ -237,7 +251,7 @@ class TelegramChannel:
 
     def _event(self, update: Any) -> TelegramEvent | None:
         try:
-            return interpret(decode_update(update), self._own, self._context.account.id, self._commands)
+            return interpret(msgspec.convert(update, Update), self._own, self._context.account.id, self._commands)
         except (msgspec.ValidationError, RecursionError) as error:
             self._context.log.warning("an update of Telegram was not understood and is passed over: %s", error)
             return None
@@ -245,8 +259,7 @@ class TelegramChannel:
     # The webhook
 
     async def _serve_webhook(self, api: BotApi, url: str) -> None:
-        where = "channels.telegram.webhookSecret"
-        secret = await secret_of(self._context, self._settings.webhook_secret, where)
+        secret = await secret_of(self._context, self._settings.webhook_secret, "webhookSecret")
         if not _SECRET.fullmatch(secret):
             raise NotConfigured("webhookSecret must be 1 to 256 letters, digits, _ or -")
 
@@ -262,7 +275,7 @@ class TelegramChannel:
     async def _keep_webhook(self, api: BotApi, url: str, secret: str) -> None:
         """Registers the webhook, and looks from time to time whether it is still there."""
         wanted = {"url": url, "secret_token": secret, "allowed_updates": list(UPDATE_KINDS)}
-        attempt, connected = 0, False
+        connected = False
         while True:
             try:
                 info = await self._webhook_info(api, url) if connected else {}
@@ -273,12 +286,12 @@ class TelegramChannel:
             except BotApiFailed as failure:
                 if failure.kind == "refused":
                     raise NotConfigured(f"the webhook was not accepted; check webhookUrl: {failure}") from None
-                attempt, connected = attempt + 1, False
-                await self._pause(failure, attempt)
+                connected = False
+                await self._pause(failure)
                 continue
             if not connected:
-                self._context.connected()
-                connected, attempt = True, 0
+                self._reconnect.connected()
+                connected = True
             await self._context.clock.sleep(CHECK_WEBHOOK_S)
 
     async def _webhook_info(self, api: BotApi, url: str) -> Any:
@@ -314,10 +327,10 @@ class TelegramChannel:
     async def _take_in_turn(self, event: TelegramEvent) -> None:
         """Takes an update when those before it of its chat are taken. A group that moves keeps back its new id, too."""
         if not isinstance(event, MovedEvent):
-            async with self._turns.of(str(event.chat)):
+            async with self._turns.of(event.inbound.to):
                 await self._take(event)
             return
-        async with self._turns.of(str(event.new_chat)), self._turns.of(str(event.chat)):
+        async with self._turns.of(f"telegram:{event.new_chat}"), self._turns.of(f"telegram:{event.chat}"):
             await self._take(event)
 
     async def _take_with_parts(self, update: Any) -> None:
@@ -347,15 +360,12 @@ class TelegramChannel:
 
     async def _take(self, event: TelegramEvent) -> None:
         match event:
-            case MessageEvent(inbound=inbound, files=files):
-                if files:
-                    media, notes = await of_admitted(self._context, inbound, lambda: self._fetch(files))
-                    inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
-                self._note_received(event.chat, inbound)
-                if inbound.text.strip() or inbound.media or inbound.untrusted:
-                    await offer(self._context, inbound)
-            case EditEvent(inbound=inbound):
-                await offer(self._context, inbound, self._context.edited)
+            case MessageEvent(inbound=inbound):
+                for message_id in inbound.own_ids:
+                    self._received[inbound.to, message_id] = None
+                await take_in(self._context, event, self._fetch)
+            case Edited():
+                await take_in(self._context, event)
             case PressEvent(inbound=inbound, query_id=query_id):
                 if inbound.text:
                     await offer(self._context, inbound)
@@ -368,31 +378,13 @@ class TelegramChannel:
                     self._sender.moved(chat, new_chat)
                 await self._context.moved(str(chat), str(new_chat))
 
-    async def _fetch(self, files: Sequence[FileToFetch]) -> tuple[tuple[Media, ...], tuple[str, ...]]:
-        """Puts the files into the blob store. Returns them, and for the agent a line for each that was not fetched."""
-        api, limit = self._api, int(self._settings.media_max_mb * 1024 * 1024)
-        media: list[Media] = []
-        notes: list[str] = []
-        for file in files:
-            name = file.file_name or file.what
-            try:
-                if api is None:
-                    raise FileRefused("the channel is being stopped")
-                if file.size is not None and file.size > limit:
-                    raise FileRefused(f"it is larger than {limit / 1024 / 1024:g} MB (channels.telegram.mediaMaxMb)")
-                data, path = await api.fetch_file(file.file_id, limit)
-            except (FileRefused, BotApiFailed) as reason:
-                notes.append(f"Attachment {name} was not fetched: {reason}")
-                continue
-            named = file.file_name or PurePosixPath(path).name or None
-            media.append(await kept_file(self._context.blobs, data, file.mime_type, named))
-        return tuple(media), tuple(notes)
-
-    def _note_received(self, chat: int, inbound: Inbound) -> None:
-        for message_id in inbound.own_ids:
-            self._received[(chat, int(message_id))] = None
-        while len(self._received) > RECEIVED:
-            self._received.popitem(last=False)
+    async def _fetch(self, file: FileToFetch) -> Media:
+        try:
+            data, path = await running(self._api, "Telegram").fetch_file(self._context, file.file_id)
+        except SendFailed as failure:
+            raise NotFetched(str(failure)) from None
+        named = msgspec.structs.replace(file, name=file.name or PurePosixPath(path).name)
+        return await kept_file(self._context, data, named)
 
     async def _acknowledge(self, query_id: str) -> None:
         """Ends the sign of waiting on the button."""
@@ -403,52 +395,30 @@ class TelegramChannel:
             self._context.log.info("the press of a button was not acknowledged: %s", failure)
 
     async def _take_reaction(self, event: ReactionEvent) -> None:
-        """Reports a reaction if the configuration wants it. The platform does not say whose message it is on."""
-        place = (event.chat, event.target)
-        sent = self._sender is not None and self._sender.sent(*place)
-        to_us = sent or (event.inbound.peer.kind == "direct" and place not in self._received)
-        settings = self._settings
-        allowed = {str(entry).strip().lower() for entry in settings.reaction_allowlist}
-        match settings.reaction_notifications:
-            case "off":
-                wanted = False
-            case "own":
-                wanted = to_us
-            case "all":
-                wanted = True
-            case "allowlist":
-                wanted = bool({"*", event.inbound.sender.id, *event.inbound.sender.other_ids} & allowed)
-        if wanted:
-            whose = "your message" if to_us else "a message"
-            event.inbound.text = f"{event.inbound.text} to {whose} (id {event.target})"
-            await offer(self._context, event.inbound, self._context.notice)
+        """Takes a reaction in. The platform does not say whose message it is on."""
+        inbound, target = event.inbound, str(event.target)
+        sent = self._sender is not None and self._sender.sent(int(inbound.to.removeprefix("telegram:")), event.target)
+        to_us = sent or (inbound.peer.kind == "direct" and (inbound.to, target) not in self._received)
+        whose = "your message" if to_us else "a message"
+        inbound.text = reaction_text(inbound, event.emoji, whose, target, removed=event.removed)
+        await take_in(self._context, Reacted(inbound=inbound, to_us=to_us))
 
     # Sending
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
-        return await self._started().send(route, message, key)
+        return await running(self._sender, "Telegram").send(route, message, key)
 
     async def typing(self, route: Route, on: bool) -> None:
         if on:  # The sign ends by itself.
-            await self._started().typing(route)
+            await running(self._sender, "Telegram").typing(route)
 
     async def draft(self, route: Route, draft_id: int, text: str) -> None:
-        await self._started().draft(route, draft_id, text)
+        await running(self._sender, "Telegram").draft(route, draft_id, text)
 
     async def probe(self) -> dict[str, Any]:
-        if self._api is None:
-            return {"ok": False, "error": "not running"}
-        try:
-            found = await self._api.call("getMe")
-        except BotApiFailed as failure:
-            return {"ok": False, "error": REFUSED_TOKEN if failure.kind == "token" else str(failure)}
+        found = await running(self._api, "Telegram").call("getMe")
         bot = {name: found.get(name) for name in ("id", "username")} if isinstance(found, dict) else {}
         return {"ok": True, "bot": bot, "mode": "webhook" if self._settings.webhook_url else "polling"}
-
-    def _started(self) -> TelegramSender:
-        if self._sender is None:
-            raise SendFailed("Telegram is not running", reached=False)
-        return self._sender
 
 
 def _has_id(update: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Turns updates of the Bot API into messages, edits, reactions and presses of buttons for the Gateway."""
+"""What updates of the Bot API mean for the agent. It asks Telegram nothing."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from openclaw.foreign_text import disarmed_name
+from openclaw.channels.incoming import MAX_TEXT, Edited, Posted
 from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
-from openclaw.inbound.prompt_text import display_name
 
-MAX_TEXT = 256 * 1024
-LONGEST_EMOJI = 64
 GENERAL_TOPIC = 1
 """The topic of a forum whose messages carry no number of a topic."""
 FRAGMENT_CHARS = 4000
@@ -169,9 +166,7 @@ class CallbackQuery(msgspec.Struct, frozen=True, kw_only=True, rename={"sender":
 
 
 class ReactionType(msgspec.Struct, frozen=True, kw_only=True):
-    type: str = ""
     emoji: str | None = None
-    custom_emoji_id: str | None = None
 
 
 class ReactionUpdated(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,11 +187,6 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     message_reaction: ReactionUpdated | None = None
 
 
-def decode_update(raw: Any) -> Update:
-    """Reads an update and ignores fields that it does not know. Raises ``msgspec.ValidationError``."""
-    return msgspec.convert(raw, Update)
-
-
 class OwnBot(msgspec.Struct, frozen=True, kw_only=True):
     """Our own bot, as ``getMe`` describes it."""
 
@@ -214,38 +204,30 @@ class FileToFetch(msgspec.Struct, frozen=True, kw_only=True):
 
     file_id: str
     mime_type: str
-    file_name: str | None = None
+    name: str | None = None
     size: int | None = None
     what: str
     """The kind of file, in words."""
 
 
-class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
-    inbound: Inbound
-    chat: int
-    files: tuple[FileToFetch, ...] = ()
+class MessageEvent(Posted, frozen=True, kw_only=True):
     album: str | None = None
     """The messages of one album have the same one."""
 
 
-class EditEvent(msgspec.Struct, frozen=True, kw_only=True):
-    inbound: Inbound
-    chat: int
-
-
 class ReactionEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A reaction to a message. ``inbound.text`` describes it up to whose message it is."""
+    """A reaction to a message. Whose message it is, only the channel knows."""
 
     inbound: Inbound
-    chat: int
     target: int
+    emoji: str
+    removed: bool
 
 
 class PressEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody pressed a button. The query has to be answered."""
 
     inbound: Inbound
-    chat: int
     query_id: str
 
 
@@ -256,7 +238,7 @@ class MovedEvent(msgspec.Struct, frozen=True, kw_only=True):
     new_chat: int
 
 
-TelegramEvent: TypeAlias = MessageEvent | EditEvent | ReactionEvent | PressEvent | MovedEvent
+TelegramEvent: TypeAlias = MessageEvent | Edited | ReactionEvent | PressEvent | MovedEvent
 
 
 def interpret(update: Update, own: OwnBot, account_id: str, commands: Collection[str] = ()) -> TelegramEvent | None:
@@ -278,12 +260,12 @@ def interpret(update: Update, own: OwnBot, account_id: str, commands: Collection
         return None
     inbound = _inbound(message, sender, own, account_id, commands)
     if update.edited_message is not None:
-        return EditEvent(inbound=inbound, chat=message.chat.id) if inbound.text.strip() else None
+        return Edited(inbound=inbound) if inbound.text.strip() else None
     files, notes = _files(message)
     inbound.untrusted = notes
     if not inbound.text.strip() and not files and not notes:
         return None
-    return MessageEvent(inbound=inbound, chat=message.chat.id, files=files, album=message.media_group_id)
+    return MessageEvent(inbound=inbound, files=files, album=message.media_group_id)
 
 
 def _sender_of(message: TelegramMessage) -> Sender | None:
@@ -503,9 +485,7 @@ def _files(message: TelegramMessage) -> tuple[tuple[FileToFetch, ...], tuple[str
             return (), ("The message is an animated sticker. It was not fetched.",)
         mime = file.mime_type or _FILE_KINDS[name]
         what = name.replace("_", " ")
-        fetch = FileToFetch(
-            file_id=file.file_id, mime_type=mime, file_name=file.file_name, size=file.file_size, what=what
-        )
+        fetch = FileToFetch(file_id=file.file_id, mime_type=mime, name=file.file_name, size=file.file_size, what=what)
         return (fetch,), ()
     return (), ()
 
@@ -536,7 +516,7 @@ def _press(query: CallbackQuery, own: OwnBot, account_id: str) -> PressEvent | N
         ),
         **_place(message.chat, message),
     )
-    return PressEvent(inbound=inbound, chat=message.chat.id, query_id=query.id)
+    return PressEvent(inbound=inbound, query_id=query.id)
 
 
 def _reaction(change: ReactionUpdated, own: OwnBot, account_id: str) -> ReactionEvent | None:
@@ -552,22 +532,20 @@ def _reaction(change: ReactionUpdated, own: OwnBot, account_id: str) -> Reaction
     added, removed = [one for one in after if one not in before], [one for one in before if one not in after]
     if not added and not removed:
         return None
-    did = f"reacted with {' '.join(added)}" if added else f"took back the reaction {' '.join(removed)}"
     inbound = Inbound(
         channel="telegram",
         account_id=account_id,
         message_id=f"reaction:{change.message_id}:{change.date}",
         sender=sender,
-        text=f"Telegram: {display_name(sender.name) or sender.id} {did}",
         timestamp_ms=change.date * 1000,
         **_place(change.chat),
     )
-    return ReactionEvent(inbound=inbound, chat=change.chat.id, target=change.message_id)
+    emoji = " ".join(added or removed)
+    return ReactionEvent(inbound=inbound, target=change.message_id, emoji=emoji, removed=not added)
 
 
 def _emoji(reactions: Sequence[ReactionType]) -> list[str]:
-    shown = [disarmed_name(one.emoji or "")[:LONGEST_EMOJI] or "an emoji of its own" for one in reactions]
-    return list(dict.fromkeys(shown))
+    return list(dict.fromkeys(one.emoji or "an emoji of its own" for one in reactions))
 
 
 # Albums and long texts
@@ -599,7 +577,7 @@ def joined(events: Sequence[TelegramEvent]) -> list[TelegramEvent]:
 
 def _belongs(parts: list[MessageEvent], event: MessageEvent) -> bool:
     last = parts[-1]
-    if event.chat != last.chat or event.inbound.sender.id != last.inbound.sender.id:
+    if event.inbound.to != last.inbound.to or event.inbound.sender.id != last.inbound.sender.id:
         return False
     if event.album is not None:
         return event.album == last.album
@@ -611,7 +589,7 @@ def _belongs(parts: list[MessageEvent], event: MessageEvent) -> bool:
         and fits
         and _is_fragment(last)
         and not event.files
-        and event.inbound.thread_id == (last.inbound.thread_id)
+        and event.inbound.thread_id == last.inbound.thread_id
     )
 
 
@@ -631,9 +609,5 @@ def _as_one(parts: list[MessageEvent]) -> MessageEvent:
         mentions_others=any(part.inbound.mentions_others for part in parts),
         untrusted=tuple(note for part in parts for note in part.inbound.untrusted),
     )
-    return MessageEvent(
-        inbound=inbound,
-        chat=first.chat,
-        files=tuple(file for part in parts for file in part.files),
-        album=first.album,
-    )
+    files = tuple(file for part in parts for file in part.files)
+    return MessageEvent(inbound=inbound, files=files, album=first.album)

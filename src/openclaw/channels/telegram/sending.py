@@ -1,27 +1,44 @@
-"""What the Gateway sends to Telegram: messages with files and buttons, changes to earlier ones, and drafts."""
+"""What the Gateway sends to Telegram: messages with files and buttons, changes to earlier ones, and drafts.
+
+All calls go through ``BotApi``, which uses python-telegram-bot. The library is imported when an account starts, in a
+thread, because that takes a while. Its methods that decode answers are not used: one update that it cannot decode would
+hold back all others.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import mimetypes
-import re
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
-from openclaw.channels.base import ChannelContext
-from openclaw.channels.telegram.api import BotApi, BotApiFailed
+from openclaw.channels.base import ChannelContext, is_number, need_action
+from openclaw.channels.bookmark import Remembered
+from openclaw.channels.media import NotFetched, check_size, files_to_send, safe_file_name
+from openclaw.channels.telegram import TelegramTarget, parse_target
 from openclaw.channels.telegram.incoming import GENERAL_TOPIC, OwnBot
-from openclaw.channels.telegram.kind import TelegramTarget, parse_target
 from openclaw.config.schema.channels import TelegramAccount
 from openclaw.inbound.message import Route
 from openclaw.outbound.rendering import Rendered, render, utf16_length
 from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed, SendReceipt
 
 if TYPE_CHECKING:
+    import httpx
     from telegram import InputFile
 
+
+TIMEOUT_S = 60.0
+CONNECT_S = 10.0
+POLL_S = 30
+POLL_SLACK_S = 10.0
+"""The server has this long beyond the end of a long poll to answer it."""
+UPDATE_KINDS = ("message", "edited_message", "callback_query", "message_reaction")
+
+FailureKind: TypeAlias = Literal[
+    "token", "conflict", "moved", "rate", "forbidden", "refused", "server", "unreachable", "unanswered"
+]
+REFUSED_TOKEN = "Telegram does not accept the bot token: take the present one from @BotFather"
 MAX_TEXT = 4096
 MAX_CAPTION = 1024
 MAX_PHOTO_BYTES = 10 * 1024 * 1024
@@ -29,7 +46,6 @@ MAX_PHOTO_BYTES = 10 * 1024 * 1024
 MAX_ALBUM = 10
 MAX_BUTTON_DATA = 64
 """Bytes that a button can carry."""
-REMEMBERED = 2000
 DRAFT_PAUSE_S = 0.3
 
 VOICE_TYPES = frozenset({"audio/ogg", "audio/opus", "audio/mpeg", "audio/mp3", "audio/mp4", "audio/m4a", "audio/x-m4a"})
@@ -78,15 +94,15 @@ class TelegramSender:
         self._settings: TelegramAccount = context.account.settings
         self._api = api
         self._own = own
-        self._sent: OrderedDict[tuple[int | str, int], None] = OrderedDict()
-        self._under_way: OrderedDict[str, list[int]] = OrderedDict()
+        self._sent: Remembered[tuple[int | str, int], None] = Remembered()
+        self._under_way: Remembered[str, list[int]] = Remembered()
         """Key of a message → ids of its parts that arrived, so that a retry goes on behind them."""
-        self._moved: OrderedDict[int | str, int] = OrderedDict()
-        self._drafts: OrderedDict[tuple[int | str, int], Draft] = OrderedDict()
+        self._moved: Remembered[int | str, int] = Remembered()
+        self._drafts: Remembered[tuple[int | str, int], Draft] = Remembered()
 
     def moved(self, chat: int | str, new_chat: int) -> None:
         """A group has a new id. What is sent to the old one goes to the new one."""
-        _remember(self._moved, chat, new_chat)
+        self._moved[chat] = new_chat
 
     def sent(self, chat: int, message_id: int) -> bool:
         """Whether the message is one of ours. Only the latest are known."""
@@ -105,50 +121,38 @@ class TelegramSender:
                 continue
             more = {**_thread(target), **(self._first(message) if number == 0 else {})}
             arrived.append(await self._perform(step, target.chat, more))
-            _trim(self._under_way)
         self._under_way.pop(key, None)
         return SendReceipt(message_id=str(arrived[0]))
 
     def _target(self, route: Route) -> TelegramTarget:
         target = parse_target(route.to or "")
         thread = str(route.thread_id) if route.thread_id is not None else ""
-        topic = int(thread) if thread.isascii() and thread.isdigit() else target.topic
+        topic = int(thread) if is_number(thread) else target.topic
         return TelegramTarget(self._moved.get(target.chat, target.chat), topic)
 
     def _first(self, message: OutgoingMessage) -> dict[str, Any]:
         """The parameters that only the first call of a message has."""
         params: dict[str, Any] = {}
         quoted = message.reply_to_id or ""
-        if quoted.isascii() and quoted.isdigit():
+        if is_number(quoted):
             params["reply_parameters"] = {"message_id": int(quoted), "allow_sending_without_reply": True}
         if message.buttons:
             params["reply_markup"] = {"inline_keyboard": [[_button(one) for one in row] for row in message.buttons]}
         return params
 
     async def _steps(self, message: OutgoingMessage) -> list[Step]:
-        files = [await self._file(media) for media in message.media]
+        files = [
+            File(kind=_kind(media, len(data)), name=safe_file_name(media), data=data)
+            for media, data in await files_to_send(self._context, message)
+        ]
         rendered = self._rendered(message.text) if message.text.strip() else None
         if not files:
-            if rendered is None:
-                raise SendFailed("there is nothing to send", permanent=True)
             return [Step(text=rendered, source=message.text)]
         groups = _albums(files)
         fits = rendered is not None and rendered.size <= MAX_CAPTION
         first = Step(files=groups[0], text=rendered if fits else None, source=message.text if fits else "")
         steps = [first, *(Step(files=group) for group in groups[1:])]
         return steps if fits or rendered is None else [*steps, Step(text=rendered, source=message.text)]
-
-    async def _file(self, media: MediaRef) -> File:
-        name = _safe_name(media)
-        data = await self._context.blobs.get(media.blob)
-        if data is None:
-            raise SendFailed(f"the file {name} is gone", permanent=True)
-        limit = self._settings.media_max_mb
-        if len(data) > limit * 1024 * 1024:
-            too_large = f"the file {name} is larger than {limit:g} MB (channels.telegram.mediaMaxMb)"
-            raise SendFailed(too_large, permanent=True)
-        kind = "voice" if media.voice and media.mime_type in VOICE_TYPES else _kind(media.mime_type, len(data))
-        return File(kind=kind, name=name, data=data)
 
     def _rendered(self, text: str) -> Rendered:
         return render(text, "telegram", tables=self._settings.markdown.tables)
@@ -178,7 +182,7 @@ class TelegramSender:
                 ):
                     more = {name: value for name, value in more.items() if name != "reply_parameters"}
                 else:
-                    raise failure.as_send_failure() from None
+                    raise
                 continue
             return self._note_sent(chat, result)
         raise SendFailed("Telegram refused every form of the message", permanent=True)
@@ -208,32 +212,29 @@ class TelegramSender:
         found = [one.get("message_id") for one in messages if isinstance(one, dict)]
         ids = [one for one in found if isinstance(one, int)]
         for one in ids:
-            _remember(self._sent, (chat, one), None)
+            self._sent[chat, one] = None
         return ids[0] if ids else 0
 
     # Changes to earlier messages
 
     async def _change(self, route: Route, message: OutgoingMessage) -> SendReceipt:
-        if not (message.target_id.isascii() and message.target_id.isdigit()):
+        if not is_number(message.target_id):
             raise SendFailed(f"{message.target_id!r} is no id of a Telegram message", permanent=True)
         where = {"chat_id": self._target(route).chat, "message_id": int(message.target_id)}
         allowed = self._settings.actions
         match message.act:
-            case "edit" if not allowed.edit_message:
-                raise SendFailed("channels.telegram.actions.editMessage is off", permanent=True)
-            case "delete" if not allowed.delete_message:
-                raise SendFailed("channels.telegram.actions.deleteMessage is off", permanent=True)
-            case "react" if message.emoji and not allowed.reactions:
-                raise SendFailed("channels.telegram.actions.reactions is off", permanent=True)
             case "edit":
+                need_action(self._context, "editMessage", allowed.edit_message)
                 await self._edit(where, message.text)
             case "delete":
+                need_action(self._context, "deleteMessage", allowed.delete_message)
                 await self._tolerant("deleteMessage", where, "message to delete not found")
             case "pin" if message.remove:
                 await self._tolerant("unpinChatMessage", where, "message to unpin not found")
             case "pin":
                 await self._tolerant("pinChatMessage", {**where, "disable_notification": True}, "already pinned")
             case _:
+                need_action(self._context, "reactions", allowed.reactions or not message.emoji)
                 shown = [] if message.remove or not message.emoji else [{"type": "emoji", "emoji": message.emoji}]
                 await self._react({**where, "reaction": shown}, message.emoji)
         return SendReceipt(message_id=message.target_id)
@@ -253,7 +254,7 @@ class TelegramSender:
                 elif failure.says("no text in the message") and field == "text":
                     method, field, preview = "editMessageCaption", "caption", {}
                 else:
-                    raise failure.as_send_failure() from None
+                    raise
         raise SendFailed("Telegram refused every form of the change", permanent=True)
 
     async def _tolerant(self, method: str, params: dict[str, Any], fine: str) -> None:
@@ -261,11 +262,8 @@ class TelegramSender:
         try:
             await self._api.call(method, params)
         except BotApiFailed as failure:
-            if failure.says(fine):
-                return
-            if method.startswith("edit"):
+            if not failure.says(fine):
                 raise
-            raise failure.as_send_failure() from None
 
     async def _react(self, params: dict[str, Any], emoji: str) -> None:
         try:
@@ -273,7 +271,7 @@ class TelegramSender:
         except BotApiFailed as failure:
             if failure.says("reaction_invalid"):
                 raise SendFailed(f"Telegram does not have {emoji} as a reaction", permanent=True) from None
-            raise failure.as_send_failure() from None
+            raise
 
     # Signs and drafts
 
@@ -281,10 +279,7 @@ class TelegramSender:
         target = self._target(route)
         # The general topic has a number here, while messages to it have none.
         thread = {"message_thread_id": target.topic} if target.topic is not None else {}
-        try:
-            await self._api.call("sendChatAction", {"chat_id": target.chat, "action": "typing", **thread})
-        except BotApiFailed as failure:
-            raise failure.as_send_failure() from None
+        await self._api.call("sendChatAction", {"chat_id": target.chat, "action": "typing", **thread})
 
     async def draft(self, route: Route, draft_id: int, text: str) -> None:
         """Shows a draft where the platform has them: in the topics of a direct chat.
@@ -301,7 +296,7 @@ class TelegramSender:
             self._drafts.pop(key, None)
             return
         draft = self._drafts.get(key) or Draft()
-        _remember(self._drafts, key, draft)
+        self._drafts[key] = draft
         now = self._context.clock.monotonic()
         if draft.stopped or (draft.shown_at and now - draft.shown_at < DRAFT_PAUSE_S):
             return
@@ -318,7 +313,7 @@ class TelegramSender:
                 draft.shown_at = now + (failure.retry_after_s or 0)
                 return
             draft.stopped = True
-            raise failure.as_send_failure() from None
+            raise
 
 
 def _thread(target: TelegramTarget) -> dict[str, Any]:
@@ -349,8 +344,10 @@ def _button(button: Button) -> dict[str, str]:
     return {"text": button.text, "callback_data": data}
 
 
-def _kind(mime_type: str, size: int) -> str:
-    match mime_type.partition(";")[0].strip().lower():
+def _kind(media: MediaRef, size: int) -> str:
+    if media.voice and media.mime_type in VOICE_TYPES:
+        return "voice"
+    match media.mime_type.partition(";")[0].strip().lower():
         case "image/gif":
             return "animation"
         case "image/jpeg" | "image/png" | "image/webp" if size <= MAX_PHOTO_BYTES:
@@ -395,17 +392,173 @@ def _album_entry(kind: str, file: File, words: dict[str, Any]) -> Any:
     return kinds[kind](media=upload, **_renamed(words, "caption"))
 
 
-def _safe_name(media: MediaRef) -> str:
-    name = re.sub(r"[^\w.+-]+", "_", media.file_name or "").strip("._")[-80:]
-    return name or f"file{mimetypes.guess_extension(media.mime_type) or ''}"
+# The Bot API
 
 
-def _remember(memory: OrderedDict[Any, Any], key: Any, value: Any) -> None:
-    memory[key] = value
-    memory.move_to_end(key)
-    _trim(memory)
+class BotApiFailed(SendFailed):
+    """A call did not succeed. The message never holds the token.
+
+    ``server`` means that the API says it could not do it now. ``unreachable`` means that nothing was sent.
+    ``unanswered`` means that nobody knows whether it was done.
+    """
+
+    def __init__(
+        self, kind: FailureKind, message: str, *, retry_after_s: float | None = None, new_chat: int | None = None
+    ) -> None:
+        super().__init__(
+            message,
+            permanent=kind in ("refused", "forbidden"),
+            reached=kind not in ("unreachable", "token"),
+            maybe_sent=kind == "unanswered",
+            retry_after_s=retry_after_s,
+        )
+        self.kind: FailureKind = kind
+        self.new_chat = new_chat
+
+    def says(self, *words: str) -> bool:
+        """Whether the API refused the call with one of these words. It has no codes for its reasons."""
+        said = str(self).lower()
+        return self.kind == "refused" and any(word.lower() in said for word in words)
 
 
-def _trim(memory: OrderedDict[Any, Any]) -> None:
-    while len(memory) > REMEMBERED:
-        memory.popitem(last=False)
+class BotApi:
+    """``open_api`` makes it. Every method but ``close`` may raise ``BotApiFailed``."""
+
+    def __init__(self, bot: Any, requests: tuple[Any, Any], files: httpx.AsyncClient, token: str, root: str) -> None:
+        self._bot = bot
+        self._requests = requests
+        self._files = files
+        self._token = token
+        self._root = root
+
+    async def call(self, method: str, params: dict[str, Any] | None = None, timeout_s: float | None = None) -> Any:
+        """Returns the result. Values may be ``telegram.InputFile`` or ``telegram.InputMedia``."""
+        from telegram.error import TelegramError
+
+        try:
+            return await self._bot.call(method, dict(params or {}), timeout_s)
+        except TelegramError as error:
+            raise self._failure(method, error) from None
+
+    async def updates(self, offset: int | None, timeout: int) -> list[Any]:
+        """Returns the updates from ``offset`` on, and confirms those before it. Waits ``timeout`` s for the first."""
+        params: dict[str, Any] = {"timeout": timeout, "allowed_updates": list(UPDATE_KINDS)}
+        if offset is not None:
+            params["offset"] = offset
+        found = await self.call("getUpdates", params, timeout + POLL_SLACK_S)
+        return found if isinstance(found, list) else []
+
+    async def fetch_file(self, context: ChannelContext, file_id: str) -> tuple[bytes, str]:
+        """Returns the content of a file and its path on the server. Raises ``NotFetched`` as well."""
+        import httpx
+
+        found = await self.call("getFile", {"file_id": file_id})
+        path = found.get("file_path") if isinstance(found, dict) else None
+        if not isinstance(path, str) or not path:
+            raise NotFetched("the server gives no path for it")
+        data = bytearray()
+        address = f"{self._root}/file/bot{self._token}/{quote(path.lstrip('/'))}"
+        try:
+            async with self._files.stream("GET", address) as answer:
+                if answer.status_code != 200:
+                    raise NotFetched(f"the server answered {answer.status_code}")
+                async for chunk in answer.aiter_bytes():
+                    data += chunk
+                    check_size(context, len(data))
+        except httpx.HTTPError as error:
+            raise NotFetched(f"the connection broke ({type(error).__name__})") from None
+        return bytes(data), path
+
+    async def close(self) -> None:
+        for request in self._requests:
+            await request.shutdown()
+        await self._files.aclose()
+
+    def _failure(self, method: str, error: Exception) -> BotApiFailed:
+        import httpx
+        from telegram.error import (
+            BadRequest,
+            ChatMigrated,
+            Conflict,
+            Forbidden,
+            InvalidToken,
+            NetworkError,
+            RetryAfter,
+            TelegramError,
+        )
+
+        said = f"Telegram {method}: {str(error).replace(self._token, '***')}"
+        cause = error.__cause__
+        match error:
+            case InvalidToken():
+                # The API answers 404 to a token of a wrong form, and to a method that it does not know.
+                unknown = method != "getMe" and "not found" in said.lower()
+                return BotApiFailed("refused", said) if unknown else BotApiFailed("token", REFUSED_TOKEN)
+            case Conflict():
+                return BotApiFailed("conflict", said)
+            case ChatMigrated(new_chat_id=new_chat):
+                return BotApiFailed("moved", said, new_chat=new_chat)
+            case RetryAfter(retry_after=wait):
+                seconds = float(wait) if isinstance(wait, int | float) else wait.total_seconds()
+                return BotApiFailed("rate", said, retry_after_s=seconds)
+            case Forbidden():
+                return BotApiFailed("forbidden", said)
+            case BadRequest():
+                return BotApiFailed("refused", said)
+            case NetworkError() if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+                place = f"Telegram at {self._root} cannot be reached ({type(cause).__name__})"
+                return BotApiFailed("unreachable", place)
+            case NetworkError() if isinstance(cause, httpx.HTTPError):
+                return BotApiFailed("unanswered", f"Telegram {method}: no answer ({type(cause).__name__})")
+            case NetworkError() if cause is None and "request entity too large" in said.lower():
+                return BotApiFailed("refused", said)
+            case NetworkError() if cause is None:
+                return BotApiFailed("server", said)
+            case TelegramError() if isinstance(cause, ValueError | TelegramError):
+                # Something between us and the API answered, such as a proxy.
+                return BotApiFailed("unanswered", f"Telegram {method}: the answer is not one of the Bot API")
+            case _:
+                return BotApiFailed("unanswered", said)
+
+
+def open_api(token: str, settings: TelegramAccount) -> BotApi:
+    """Makes the client. It blocks: call it in a thread."""
+    import logging
+
+    import httpx
+    from telegram import Bot
+    from telegram.request import HTTPXRequest
+
+    class PlainBot(Bot):
+        async def call(self, method: str, params: dict[str, Any], timeout_s: float | None) -> Any:
+            if timeout_s is None:
+                return await self._post(method, params)
+            return await self._post(method, params, read_timeout=timeout_s)
+
+    for name in ("httpx", "httpcore"):
+        # They would write a line with the token for each request.
+        logging.getLogger(name).setLevel(logging.WARNING)
+    root, timeout = settings.api_root.strip().rstrip("/"), float(settings.timeout_seconds or TIMEOUT_S)
+
+    def request(connections: int) -> HTTPXRequest:
+        return HTTPXRequest(
+            connection_pool_size=connections,
+            read_timeout=timeout,
+            write_timeout=timeout,
+            media_write_timeout=max(timeout, TIMEOUT_S),
+            connect_timeout=min(timeout, CONNECT_S),
+            pool_timeout=timeout,
+            proxy=settings.proxy or None,
+        )
+
+    requests = (request(16), request(2))
+    # Braces in the address would be taken for places where the library puts the token.
+    bot = PlainBot(
+        token,
+        base_url=lambda given: f"{root}/bot{given}",
+        base_file_url=lambda given: f"{root}/file/bot{given}",
+        request=requests[0],
+        get_updates_request=requests[1],
+    )
+    files = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=CONNECT_S), proxy=settings.proxy or None)
+    return BotApi(bot, requests, files, token, root)

@@ -5,58 +5,56 @@ A received message goes ``_answer`` → ``_take`` → ``_hear``; the platform is
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
-import random
-from functools import partial
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured, WebhookAnswer, WebhookRequest, offer, secret_of
+from openclaw.channels.base import (
+    ChannelContext,
+    NotConfigured,
+    Reconnect,
+    WebhookAnswer,
+    WebhookRequest,
+    is_number,
+    need_action,
+    running,
+    secret_of,
+)
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.media import (
-    MB,
-    NotFetched,
-    fetch_files,
-    files_to_send,
-    kept_file,
-    of_admitted,
-    read_within,
-    safe_file_name,
+from openclaw.channels.http import call, download, is_on, mapping, new_session
+from openclaw.channels.incoming import (
+    MAX_TEXT,
+    ChannelEvent,
+    ConversationOrder,
+    Posted,
+    Reacted,
+    ReadReceipts,
+    answered,
+    is_same,
+    reaction_text,
+    take_in,
 )
-from openclaw.channels.webhook import ConversationOrder, ReadReceipts, answered, is_same
-from openclaw.channels.whatsapp.incoming import (
-    Confirmed,
-    FailedDelivery,
-    WaError,
-    WaFile,
-    WhatsAppEvent,
-    WhatsAppPost,
-    WhatsAppReaction,
-    explained,
-    interpret,
-    values_of,
-    with_file,
-)
-from openclaw.channels.whatsapp.kind import recipient
-from openclaw.config.channels import DEFAULT_ACCOUNT
+from openclaw.channels.media import NotFetched, check_size, files_to_send, kept_file, safe_file_name
+from openclaw.channels.whatsapp import recipient
+from openclaw.clock import Backoff
 from openclaw.config.schema.channels import WhatsAppAccount
-from openclaw.http_body import read_bounded
-from openclaw.inbound.message import Inbound, Media, Peer, Route, Sender
-from openclaw.outbound.backoff import Backoff
+from openclaw.foreign_text import disarmed_name
+from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Route, Sender
 from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, SendReceipt
 
+MAX_MESSAGES = 1000
+"""Of one request. The platform sends far fewer."""
+WINDOW_CLOSED = 131047
+"""The code for a message more than 24 hours after the person's last one."""
 RECONNECT = Backoff(initial_s=2.0, max_s=120.0)
 CHECK_S = 300.0
 """How often the token is tried while all is well."""
 TIMEOUT_S = 30.0
-FETCH_S = 45.0
-MAX_ANSWER = 1024 * 1024
 LONGEST_CAPTION = 1024
 FILE_HOSTS = (".fbsbx.com", ".facebook.com", ".fbcdn.net", ".whatsapp.net", ".whatsapp.com")
 _REFUSED = frozenset({0, 3, 10, 190})
@@ -76,81 +74,55 @@ _KINDS = {
 NO_CODE = -1
 
 
-class GraphRefused(SendFailed):
-    """The Cloud API answered with an error. ``status`` is that of HTTP."""
-
-    code: int = NO_CODE
-    status: int = 0
-
-
 class WhatsAppChannel:
     def __init__(self, context: ChannelContext) -> None:
         self._context = context
         self._settings: WhatsAppAccount = context.account.settings
-        account = context.account.id
-        self._where = "channels.whatsapp" if account == DEFAULT_ACCOUNT else f"channels.whatsapp.accounts.{account}"
         self._root = self._settings.api_root.rstrip("/")
         self._token = self._app_secret = self._verify_token = ""
         self._http: aiohttp.ClientSession | None = None
         self._turns = ConversationOrder()
-        self._taken: Remembered[bool] = Remembered()
+        self._taken: Remembered[str, bool] = Remembered()
         """Messages that are on disk."""
-        self._sent: Remembered[str] = Remembered()
+        self._sent: Remembered[str, str] = Remembered()
         """Ids of our messages → the keys that they were sent with."""
-        self._arrived: Remembered[str] = Remembered()
+        self._arrived: Remembered[str, str] = Remembered()
         """Keys of our messages → their ids."""
-        self._last: Remembered[str] = Remembered()
+        self._last: Remembered[str, str] = Remembered()
         """Conversation → the person's last message. The typing sign belongs to it."""
         self._receipts = ReadReceipts(lambda _, message_id: self._mark_read(message_id), context.clock)
 
     # Receiving
 
     async def run(self) -> None:
-        settings, where = self._settings, self._where
-        self._token = await secret_of(
-            self._context, settings.access_token, f"{where}.accessToken", "WHATSAPP_ACCESS_TOKEN"
-        )
-        self._app_secret = await secret_of(
-            self._context, settings.app_secret, f"{where}.appSecret", "WHATSAPP_APP_SECRET"
-        )
-        self._verify_token = await secret_of(
-            self._context, settings.verify_token, f"{where}.verifyToken", "WHATSAPP_VERIFY_TOKEN"
-        )
-        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
+        settings, context = self._settings, self._context
+        self._token = await secret_of(context, settings.access_token, "accessToken", "WHATSAPP_ACCESS_TOKEN")
+        self._app_secret = await secret_of(context, settings.app_secret, "appSecret", "WHATSAPP_APP_SECRET")
+        self._verify_token = await secret_of(context, settings.verify_token, "verifyToken", "WHATSAPP_VERIFY_TOKEN")
+        async with new_session() as http:
             self._http = http
             end = self._context.serve(self._settings.webhook_path, self._answer)
             try:
-                await self._watch()
+                await Reconnect(self._context, RECONNECT).while_checked(self._check, CHECK_S)
             finally:
                 end()
                 await self._receipts.close()
                 self._http = None
 
-    async def _watch(self) -> None:
-        """Tries the token from time to time. What is posted to the webhook is heard all the while."""
-        attempt = 0
-        while True:
-            try:
-                await self._try_token()
-            except SendFailed as failure:
-                if isinstance(failure, GraphRefused) and (failure.code in _REFUSED or failure.permanent):
-                    key = "accessToken" if failure.code in _REFUSED else "phoneNumberId"
-                    raise NotConfigured(f"{self._where}.{key}: {failure}") from None
-                attempt += 1
-                self._context.disconnected(str(failure))
-                await self._context.clock.sleep(RECONNECT.delay_s(attempt, random.random))
-                continue
-            attempt = 0
-            self._context.connected()
-            await self._context.clock.sleep(CHECK_S)
+    async def _check(self) -> None:
+        """Asks for our number, which tries the token.
 
-    async def _try_token(self) -> None:
-        """Asks for our number. Servers that only take messages do not know the question, and answer without a code."""
+        Servers that only take messages do not know the question, and answer without a code.
+        """
         try:
             await self._call("GET", f"{self._settings.phone_number_id}", query={"fields": "display_phone_number"})
         except GraphRefused as refusal:
-            if refusal.code != NO_CODE or refusal.status not in (404, 405, 501):
-                raise
+            if refusal.code == NO_CODE and refusal.status in (404, 405, 501):
+                return
+            if refusal.code in _REFUSED or refusal.permanent:
+                key = "accessToken" if refusal.code in _REFUSED else "phoneNumberId"
+                raise NotConfigured(f"{self._context.key(key)}: {refusal}") from None
+            raise
 
     async def _answer(self, request: WebhookRequest) -> WebhookAnswer:
         if request.method == "GET":
@@ -162,9 +134,9 @@ class WhatsAppChannel:
             return WebhookAnswer(status=405)
         signature = hmac.new(self._app_secret.encode(), request.body, hashlib.sha256).hexdigest()
         if not is_same(request.headers.get("x-hub-signature-256", ""), f"sha256={signature}"):
-            self._context.log.warning("a request without the signature of %s.appSecret was refused", self._where)
+            self._context.log.warning("a request without the signature of appSecret was refused")
             return WebhookAnswer(status=401, text="the signature is wrong")
-        return await answered(partial(self._take, request.body), self._context.log)
+        return await answered(self._take(request.body), self._context.log)
 
     async def _take(self, body: bytes) -> None:
         for value in values_of(body, self._not_understood):
@@ -181,37 +153,26 @@ class WhatsAppChannel:
 
     async def _hear(self, event: WhatsAppEvent) -> None:
         match event:
-            case WhatsAppPost(inbound=inbound):
+            case Posted(inbound=inbound):
                 async with self._turns.of(inbound.to):
                     await self._hear_post(event)
-            case WhatsAppReaction() if self._wants(event):
-                await self._context.notice(event.inbound)
-            case Confirmed(message_id=message_id, key=key) if key:
-                self._arrived.put(key, message_id)
-                self._sent.put(message_id, key)
+            case Confirmed(message_id=message_id, key=key):
+                if key:
+                    self._arrived[key] = message_id
+                    self._sent[message_id] = key
             case FailedDelivery():
                 await self._tell_failure(event)
             case _:
-                pass
+                await take_in(self._context, event)
 
-    async def _hear_post(self, post: WhatsAppPost) -> None:
+    async def _hear_post(self, post: Posted) -> None:
         inbound = post.inbound
         if self._taken.get(inbound.message_id):
             return
-        files = (post.file,) if post.file is not None else ()
-        media, notes = (
-            await of_admitted(
-                self._context,
-                inbound,
-                lambda: fetch_files(files, lambda file: file.filename or file.mime_type, self._fetch),
-            )
-            if files
-            else ((), ())
-        )
-        taken = await offer(self._context, with_file(post, media, notes))
-        self._taken.put(inbound.message_id, True)
+        taken = await take_in(self._context, post, self._fetch)
+        self._taken[inbound.message_id] = True
         if taken:
-            self._last.put(inbound.to, inbound.message_id)
+            self._last[inbound.to] = inbound.message_id
             if self._settings.send_read_receipts:
                 self._receipts.add(inbound.to, inbound.message_id)
 
@@ -229,18 +190,6 @@ class WhatsAppChannel:
             )
         )
 
-    def _wants(self, reaction: WhatsAppReaction) -> bool:
-        match self._settings.reaction_notifications:
-            case "off":
-                return False
-            case "own":
-                return reaction.to_us
-            case "all":
-                return True
-            case "allowlist":
-                allowed = {str(entry).strip().lower() for entry in self._settings.reaction_allowlist}
-                return "*" in allowed or reaction.inbound.sender.id in allowed
-
     async def _mark_read(self, message_id: str, *, typing: bool = False) -> None:
         sign = {"typing_indicator": {"type": "text"}} if typing else {}
         try:
@@ -250,38 +199,16 @@ class WhatsAppChannel:
 
     async def _fetch(self, file: WaFile) -> Media:
         """Asks where the file is, then fetches it. Both need the token."""
-        limit, where = int(self._settings.media_max_mb * MB), f"{self._where}.mediaMaxMb"
         try:
             about = await self._call("GET", file.id)
         except SendFailed as failure:
             raise NotFetched(str(failure)) from None
         address, size = str(about.get("url") or ""), about.get("file_size")
-        if isinstance(size, int) and size > limit:
-            raise NotFetched(f"it is larger than {limit / MB:g} MB ({where})")
-        if not self._is_graph(address):
+        check_size(self._context, size if isinstance(size, int) else 0)
+        if not is_on(address, self._root, FILE_HOSTS):
             raise NotFetched("its address is not one of WhatsApp's")
-        headers = {"Authorization": f"Bearer {self._token}"}
-        try:
-            async with (
-                asyncio.timeout(FETCH_S),
-                self._session().get(address, headers=headers, allow_redirects=False) as answer,
-            ):
-                if answer.status != 200:
-                    raise NotFetched(f"WhatsApp answered {answer.status}")
-                data = await read_within(answer, limit, where)
-        except TimeoutError:
-            raise NotFetched(f"it took longer than {FETCH_S:g} s") from None
-        except aiohttp.ClientError as error:
-            raise NotFetched(f"the connection to WhatsApp broke ({type(error).__name__})") from None
-        return await kept_file(self._context.blobs, data, str(about.get("mime_type") or file.mime_type), file.filename)
-
-    def _is_graph(self, address: str) -> bool:
-        try:
-            url, root = urlsplit(address), urlsplit(self._root)
-            same_server = (url.scheme, url.hostname, url.port) == (root.scheme, root.hostname, root.port)
-            return same_server or (url.scheme == "https" and f".{url.hostname or ''}".endswith(FILE_HOSTS))
-        except ValueError:
-            return False
+        http, headers = running(self._http, "WhatsApp"), {"Authorization": f"Bearer {self._token}"}
+        return await kept_file(self._context, await download(self._context, http, address, headers=headers), file)
 
     # Sending
 
@@ -292,8 +219,6 @@ class WhatsAppChannel:
             return await self._react(target, message)
         if message.act != "send":
             raise SendFailed("WhatsApp lets a business neither change nor delete messages", permanent=True)
-        if not message.text.strip() and not message.media:
-            raise SendFailed("there is nothing to send", permanent=True)
         quote = {"context": {"message_id": message.reply_to_id}} if message.reply_to_id else {}
         receipt = SendReceipt()
         for number_of_step, content in enumerate(await self._contents(message)):
@@ -311,14 +236,14 @@ class WhatsAppChannel:
             }
             answer = await self._post("messages", body)
             receipt = SendReceipt(message_id=_message_id(answer))
-            self._arrived.put(step, receipt.message_id)
-            self._sent.put(receipt.message_id, step)
+            self._arrived[step] = receipt.message_id
+            self._sent[receipt.message_id] = step
         return receipt
 
     async def _contents(self, message: OutgoingMessage) -> list[dict[str, Any] | tuple[MediaRef, bytes, str]]:
         """The platform's messages that make up ours: a text, and files, of which the first may carry the text."""
         text = render(message.text, "whatsapp", tables=self._settings.markdown.tables).text
-        files = await files_to_send(self._context, message, self._settings.media_max_mb)
+        files = await files_to_send(self._context, message)
         as_caption = bool(files) and len(text) <= LONGEST_CAPTION and _shown_as(*files[0]) != "audio"
         contents: list[dict[str, Any] | tuple[MediaRef, bytes, str]] = []
         if text and not as_caption:
@@ -349,8 +274,7 @@ class WhatsAppChannel:
         return {"type": kind, kind: shown}
 
     async def _react(self, target: dict[str, str], message: OutgoingMessage) -> SendReceipt:
-        if not self._settings.actions.reactions:
-            raise SendFailed(f"{self._where}.actions.reactions is off", permanent=True)
+        need_action(self._context, "reactions", self._settings.actions.reactions)
         if not message.target_id:
             raise SendFailed("the message to react to must be named", permanent=True)
         emoji = "" if message.remove else message.emoji
@@ -366,10 +290,7 @@ class WhatsAppChannel:
 
     async def probe(self) -> dict[str, Any]:
         query = {"fields": "display_phone_number,verified_name,quality_rating"}
-        try:
-            answer = await self._call("GET", f"{self._settings.phone_number_id}", query=query)
-        except SendFailed as failure:
-            return {"ok": False, "error": str(failure)}
+        answer = await self._call("GET", f"{self._settings.phone_number_id}", query=query)
         return {"ok": True, "number": answer.get("display_phone_number"), "name": answer.get("verified_name")}
 
     async def _post(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -387,43 +308,35 @@ class WhatsAppChannel:
         timeout_s: float = TIMEOUT_S,
     ) -> dict[str, Any]:
         """Calls the Cloud API. Raises ``SendFailed``."""
-        headers = {"Authorization": f"Bearer {self._token}"}
-        data = form if form is not None else msgspec.json.encode(json) if json is not None else None
-        if json is not None:
-            headers["Content-Type"] = "application/json"
-        try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._session().request(
-                    method, f"{self._root}/{path}", params=query, data=data, headers=headers, allow_redirects=False
-                ) as answer,
-            ):
-                body = await read_bounded(answer, MAX_ANSWER)
-        except TimeoutError:
-            raise SendFailed(f"WhatsApp gave no answer within {timeout_s:g} s", maybe_sent=True) from None
-        except aiohttp.ClientConnectorError as error:
-            raise SendFailed(f"WhatsApp cannot be reached: {error.os_error}", reached=False) from None
-        except aiohttp.ClientError as error:
-            problem = f"the connection to WhatsApp broke ({type(error).__name__})"
-            raise SendFailed(problem, reached=False, maybe_sent=True) from None
-        given = _object(body)
+        http, headers = running(self._http, "WhatsApp"), {"Authorization": f"Bearer {self._token}"}
+        answer, given = await call(
+            http,
+            "WhatsApp",
+            method,
+            f"{self._root}/{path}",
+            json=json,
+            form=form,
+            query=query,
+            headers=headers,
+            timeout_s=timeout_s,
+        )
         if not 200 <= answer.status < 300 or "error" in given:
             raise failure_of(answer.status, given, answer.headers.get("Retry-After", ""))
         return given
 
-    def _session(self) -> aiohttp.ClientSession:
-        if self._http is None:
-            raise SendFailed("WhatsApp is not running", reached=False)
-        return self._http
+
+class GraphRefused(SendFailed):
+    """The Cloud API answered with an error. ``status`` is that of HTTP."""
+
+    code: int = NO_CODE
+    status: int = 0
 
 
 def failure_of(status: int, answer: dict[str, Any], retry_after: str = "") -> GraphRefused:
     """What an error of the Cloud API means for the message."""
-    told: dict[str, Any] = answer["error"] if isinstance(answer.get("error"), dict) else {}
+    told = mapping(answer.get("error"))
     code = told["code"] if isinstance(told.get("code"), int) else NO_CODE
-    details = told.get("error_data")
-    words = str(details.get("details") or "") if isinstance(details, dict) else ""
-    words = words or str(told.get("message") or f"HTTP {status}")
+    words = str(mapping(told.get("error_data")).get("details") or told.get("message") or f"HTTP {status}")
     limited = status == 429 or code in _LIMITED
     again = status >= 500 or code in _TRY_AGAIN
     refused = code in _REFUSED or status == 401
@@ -439,14 +352,6 @@ def failure_of(status: int, answer: dict[str, Any], retry_after: str = "") -> Gr
     return failure
 
 
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        answer = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    return answer if isinstance(answer, dict) else {}
-
-
 def _message_id(answer: dict[str, Any]) -> str:
     match answer:
         case {"messages": [{"id": str(message_id)}, *_]}:
@@ -457,4 +362,292 @@ def _message_id(answer: dict[str, Any]) -> str:
 
 def _shown_as(media: MediaRef, data: bytes) -> str:
     kind, limit_mb = _KINDS.get(media.mime_type.partition(";")[0].strip().lower(), ("document", 100))
-    return kind if len(data) <= limit_mb * MB else "document"
+    return kind if len(data) <= limit_mb * 1024 * 1024 else "document"
+
+
+# What a request means
+
+
+class WaText(msgspec.Struct, frozen=True, kw_only=True):
+    body: str = ""
+
+
+class WaFile(msgspec.Struct, frozen=True, kw_only=True):
+    """An image, video, audio, document or sticker. Its bytes are fetched by its id."""
+
+    id: str = ""
+    mime_type: str | None = None
+    caption: str | None = None
+    name: str | None = msgspec.field(default=None, name="filename")
+    size: int | None = None
+    """It is known only when the file is asked for."""
+
+
+class WaReaction(msgspec.Struct, frozen=True, kw_only=True):
+    message_id: str = ""
+    emoji: str | None = None
+
+
+class WaChoice(msgspec.Struct, frozen=True, kw_only=True):
+    id: str | None = None
+    title: str | None = None
+    text: str | None = None
+
+
+class WaInteractive(msgspec.Struct, frozen=True, kw_only=True):
+    button_reply: WaChoice | None = None
+    list_reply: WaChoice | None = None
+
+
+class WaLocation(msgspec.Struct, frozen=True, kw_only=True):
+    latitude: float = 0.0
+    longitude: float = 0.0
+    name: str | None = None
+    address: str | None = None
+
+
+class WaContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The message that is answered, or that it is a forward."""
+
+    id: str | None = None
+    author: str | None = msgspec.field(default=None, name="from")
+    forwarded: bool = False
+    frequently_forwarded: bool = False
+
+
+class WaMessage(msgspec.Struct, frozen=True, kw_only=True):
+    author: str = msgspec.field(default="", name="from")
+    id: str = ""
+    timestamp: str = ""
+    type: str = ""
+    group_id: str | None = None
+    text: WaText | None = None
+    image: WaFile | None = None
+    video: WaFile | None = None
+    audio: WaFile | None = None
+    document: WaFile | None = None
+    sticker: WaFile | None = None
+    reaction: WaReaction | None = None
+    button: WaChoice | None = None
+    interactive: WaInteractive | None = None
+    location: WaLocation | None = None
+    contacts: list[Any] | None = None
+    context: WaContext | None = None
+
+
+class WaError(msgspec.Struct, frozen=True, kw_only=True):
+    code: int = 0
+    title: str = ""
+    message: str = ""
+
+
+class WaStatus(msgspec.Struct, frozen=True, kw_only=True):
+    id: str = ""
+    status: str = ""
+    recipient_id: str = ""
+    biz_opaque_callback_data: str = ""
+    """What we gave the message when it was sent: its key."""
+    errors: tuple[WaError, ...] | None = None
+
+
+class WaProfile(msgspec.Struct, frozen=True, kw_only=True):
+    name: str | None = None
+
+
+class WaContact(msgspec.Struct, frozen=True, kw_only=True):
+    wa_id: str = ""
+    profile: WaProfile | None = None
+
+
+class WaMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    display_phone_number: str = ""
+    phone_number_id: str = ""
+
+
+class WaValue(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: WaMetadata = WaMetadata()
+    contacts: tuple[WaContact, ...] | None = None
+    messages: tuple[msgspec.Raw, ...] | None = None
+    """Each a ``WaMessage``. They are read one by one, so that an odd one does not cost the others."""
+    statuses: tuple[msgspec.Raw, ...] | None = None
+    """Each a ``WaStatus``."""
+
+
+class WaChange(msgspec.Struct, frozen=True, kw_only=True):
+    field: str = ""
+    value: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class WaEntry(msgspec.Struct, frozen=True, kw_only=True):
+    changes: tuple[WaChange, ...] = ()
+
+
+class WaNotification(msgspec.Struct, frozen=True, kw_only=True):
+    entry: tuple[WaEntry, ...] = ()
+
+
+_decode_notification = msgspec.json.Decoder(WaNotification).decode
+_decode_value = msgspec.json.Decoder(WaValue).decode
+_decode_message = msgspec.json.Decoder(WaMessage).decode
+_decode_status = msgspec.json.Decoder(WaStatus).decode
+
+Record = TypeVar("Record")
+NotUnderstood: TypeAlias = Callable[[str, Exception], None]
+"""Is told what could not be read, and why."""
+
+
+def values_of(body: bytes, problem: NotUnderstood) -> list[WaValue]:
+    """The changes of the field ``messages`` in a request. Unknown fields are ignored."""
+    try:
+        notification = _decode_notification(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        problem("request", error)
+        return []
+    changes = [change.value for entry in notification.entry for change in entry.changes if change.field == "messages"]
+    return _read(changes, _decode_value, "change", problem)
+
+
+def _read(
+    parts: Sequence[msgspec.Raw] | None, decode: Callable[[msgspec.Raw], Record], what: str, problem: NotUnderstood
+) -> list[Record]:
+    found: list[Record] = []
+    for part in (parts or ())[:MAX_MESSAGES]:
+        try:
+            found.append(decode(part))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            problem(what, error)
+    return found
+
+
+class FailedDelivery(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of ours that the platform took and did not deliver."""
+
+    message_id: str
+    to: str
+    reason: str
+
+
+class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
+    """The platform has a message of ours, even if its answer to the request was lost."""
+
+    message_id: str
+    key: str
+
+
+WhatsAppEvent: TypeAlias = ChannelEvent | Confirmed | FailedDelivery
+
+
+def interpret(
+    value: WaValue, account_id: str, is_ours: Callable[[str], bool], problem: NotUnderstood
+) -> list[WhatsAppEvent]:
+    """Everything in one change, in order. ``is_ours`` says whether a message id is one that we sent."""
+    names = {contact.wa_id: contact.profile.name for contact in value.contacts or () if contact.profile}
+    our_number = value.metadata.display_phone_number.lstrip("+")
+    found: list[WhatsAppEvent] = []
+    for message in _read(value.messages, _decode_message, "message", problem):
+        if not message.author or not message.id or message.author == our_number:
+            continue
+        event = _event(message, names.get(message.author), our_number, account_id, is_ours)
+        if event is not None:
+            found.append(event)
+    for status in _read(value.statuses, _decode_status, "status", problem):
+        if status.status != "failed":
+            found.append(Confirmed(message_id=status.id, key=status.biz_opaque_callback_data))
+        else:
+            problems = [explained(error) for error in status.errors or ()]
+            reason = "; ".join(problems) or "WhatsApp does not say why"
+            found.append(FailedDelivery(message_id=status.id, to=f"+{status.recipient_id}", reason=reason))
+    return found
+
+
+def explained(error: WaError) -> str:
+    """What went wrong, for the person who can act."""
+    if error.code == WINDOW_CLOSED:
+        return (
+            "the person has not written for more than 24 hours, and WhatsApp lets a business answer only that long;"
+            " they must write first (code 131047)"
+        )
+    words = error.message or error.title or "an error without a name"
+    return f"{words[:300]} (code {error.code})"
+
+
+def _event(
+    message: WaMessage, name: str | None, our_number: str, account_id: str, is_ours: Callable[[str], bool]
+) -> WhatsAppEvent | None:
+    number = f"+{message.author}"
+    stamp = int(message.timestamp) if is_number(message.timestamp) else 0
+    group = message.group_id
+    answered = message.context
+    text = _words(message)[:MAX_TEXT]
+    inbound = Inbound(
+        channel="whatsapp",
+        account_id=account_id,
+        message_id=message.id,
+        peer=Peer(kind="group", id=group) if group else Peer(kind="direct", id=number),
+        sender=Sender(id=number, name=(name or "").strip() or None, e164=number),
+        to=f"group:{group}" if group else number,
+        text=text,
+        timestamp_ms=stamp * 1000,
+        mentioned=bool(our_number) and f"@{our_number}" in text,
+        quoted=_quoted(answered, our_number),
+        forwarded_from="somebody" if answered and (answered.forwarded or answered.frequently_forwarded) else None,
+    )
+    if message.reaction is not None:
+        return _reaction(inbound, message.reaction, is_ours(message.reaction.message_id))
+    file = message.image or message.video or message.audio or message.document or message.sticker
+    if not inbound.text.strip() and file is None:
+        if message.type in ("unsupported", "unknown", "system", "ephemeral", ""):
+            return None
+        inbound.untrusted = (f"A message of the kind {disarmed_name(message.type)[:40]} that cannot be shown here",)
+        inbound.text = f"[{disarmed_name(message.type)[:40]}]"
+    return Posted(inbound=inbound, files=(file,) if file else ())
+
+
+def _words(message: WaMessage) -> str:
+    """What the person wrote, or chose, or what a location says."""
+    if message.text is not None:
+        return message.text.body
+    if message.button is not None:
+        return message.button.text or ""
+    if message.interactive is not None:
+        choice = message.interactive.button_reply or message.interactive.list_reply
+        return (choice.title or choice.id or "") if choice else ""
+    if message.location is not None:
+        place = message.location
+        named = " ".join(part for part in (place.name, place.address) if part)
+        return f"📍 {place.latitude:.6f}, {place.longitude:.6f} {named}".strip()
+    if message.contacts:
+        return "\n".join(_contact(one) for one in message.contacts[:20])
+    file = message.image or message.video or message.document
+    return (file.caption or "") if file else ""
+
+
+def _contact(contact: Any) -> str:
+    match contact:
+        case {"name": {"formatted_name": str(name)}, **rest}:
+            phones: Any = rest.get("phones")
+            listed: list[Any] = phones if isinstance(phones, list) else []
+            numbers = [str(one.get("phone") or "") for one in listed if isinstance(one, dict)]
+            return f"Contact: {name} {' '.join(numbers[:5])}".strip()
+        case _:
+            return "Contact"
+
+
+def _quoted(answered: WaContext | None, our_number: str) -> Quoted | None:
+    """Only the id of the answered message is known, not its words."""
+    if answered is None or not answered.id:
+        return None
+    author = (answered.author or "").lstrip("+")
+    return Quoted(
+        id=answered.id, sender=f"+{author}" if author else None, from_us=bool(author) and author == our_number
+    )
+
+
+def _reaction(inbound: Inbound, reaction: WaReaction, to_us: bool) -> Reacted | None:
+    if not reaction.message_id:
+        return None
+    # In a direct chat people react to our messages. An id of ours is known only since the start.
+    to_us = to_us or inbound.peer.kind == "direct"
+    whose, emoji = "your message" if to_us else "a message", reaction.emoji or ""
+    inbound.text = reaction_text(inbound, emoji, whose, reaction.message_id, removed=not emoji)
+    return Reacted(inbound=inbound, to_us=to_us)

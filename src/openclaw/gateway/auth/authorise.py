@@ -1,15 +1,27 @@
-"""Decides which right a method, a parameter or an event needs: four tables, and the functions that read them.
+"""Who may do what: the rights of methods, parameters and events, and the Gateway's shared secret.
 
 Every method that is registered and every event that is published must be in its table; a name that was forgotten fails
-when the Gateway is imported. Until then it is closed, not open: a name that no table knows needs ``admin``.
+when the Gateway is imported. Until then it is closed, not open: a name that no table knows needs ``admin``. The secret
+is a token or a password. Wrong ones are slowed down (``FailedAuthLimiter``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
-from typing import Any, Literal, TypeAlias
+import hmac
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Set
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import msgspec
+
+from openclaw.clock import Clock
 from openclaw.rights import ADMIN, Right, rights_of_client, scope_for
+
+if TYPE_CHECKING:
+    from openclaw.config.schema import Config
+    from openclaw.config.schema.gateway import RateLimit
+
 
 _METHODS: dict[Right, str] = {
     "read": """
@@ -136,3 +148,154 @@ def beyond(scopes: Set[str], handed_out: Collection[str]) -> str | None:
         if scope not in scopes and ADMIN not in scopes and not (given and given <= own):
             return f"missing scope: {scope}"
     return None
+
+
+# The shared secret
+
+Mode: TypeAlias = Literal["token", "password"]
+MIN_EXPOSED_SECRET = 16
+"""The characters that a secret needs before the Gateway listens beyond this machine."""
+_PLACEHOLDERS = frozenset(
+    """undefined|null|none|nan|true|false|token|password|secret|changeme|change-me|change_me|example|test|your-token|
+    your_token|your-token-here|your_token_here|your-password|your-secret|replace-me|replaceme|placeholder|<token>|
+    <password>|xxx|xxxx|xxxxxxxx|todo|123456|12345678|[object object]""".replace("\n    ", "").split("|")
+)
+
+
+class SharedSecret(msgspec.Struct, frozen=True, kw_only=True):
+    mode: Mode
+    token: str = ""
+    password: str = ""
+
+    @property
+    def value(self) -> str:
+        return self.token if self.mode == "token" else self.password
+
+
+class SecretCheck(msgspec.Struct, frozen=True):
+    ok: bool
+    reason: Literal["", "missing", "mismatch", "unset", "limited"] = ""
+    wait_ms: int = 0
+    """How long a caller that is ``limited`` has to wait."""
+    by_device_token: bool = False
+    """True when the device's own token was right, and not the shared secret."""
+
+
+def shared_secret(config: Config, environ: Mapping[str, str]) -> SharedSecret:
+    """The configured secret; the environment fills in what the file leaves out."""
+    auth = config.gateway.auth
+    token = auth.token or environ.get("OPENCLAW_GATEWAY_TOKEN", "").strip()
+    password = auth.password or environ.get("OPENCLAW_GATEWAY_PASSWORD", "").strip()
+    mode: Mode = "password" if (auth.mode == "password" or (auth.mode is None and password)) else "token"
+    return SharedSecret(mode=mode, token=token, password=password)
+
+
+def check(secret: SharedSecret, token: str | None, password: str | None) -> SecretCheck:
+    presented = token if secret.mode == "token" else password
+    if not secret.value:
+        return SecretCheck(False, "unset")
+    if not presented:
+        return SecretCheck(False, "missing")
+    if not same_secret(presented, secret.value):
+        return SecretCheck(False, "mismatch")
+    return SecretCheck(True)
+
+
+def same_secret(first: str, second: str) -> bool:
+    """Compares in constant time. A caller may send bytes that are no text; they are simply wrong."""
+    return hmac.compare_digest(first.encode("utf-8", "surrogatepass"), second.encode("utf-8", "surrogatepass"))
+
+
+def refusal_text(mode: Mode, reason: str, client_id: str, client_mode: str) -> str:
+    if reason == "unset":
+        return f"unauthorized: no gateway {mode} is configured (set gateway.auth.{mode} and restart the Gateway)"
+    hint = f"provide gateway auth {mode}"
+    if client_id == "cli" or client_mode == "cli":
+        hint = f"set gateway.remote.{mode} to match gateway.auth.{mode}"
+    elif is_control_ui(client_id) or is_webchat(client_id, client_mode):
+        hint = "open the dashboard URL and paste the token in Control UI settings"
+        if mode == "password":
+            hint = "enter the password in Control UI settings"
+    return f"unauthorized: gateway {mode} {reason} ({hint})"
+
+
+def is_control_ui(client_id: str) -> bool:
+    return client_id == "openclaw-control-ui"
+
+
+def is_webchat(client_id: str, client_mode: str) -> bool:
+    return client_mode == "webchat" or client_id == "webchat-ui"
+
+
+def start_problem(secret: SharedSecret, *, exposed: bool) -> str | None:
+    """Why a Gateway must not start with this secret, or None. ``exposed`` means that it listens beyond loopback."""
+    where = f"gateway.auth.{secret.mode}"
+    if not secret.value:
+        if exposed:
+            return f"the Gateway would listen beyond this machine without a secret; set {where} (or bind to loopback)"
+        return None
+    if secret.value.strip().lower() in _PLACEHOLDERS:
+        return f"{where} is a placeholder ({secret.value!r}), not a secret; set a long random value"
+    if exposed and len(secret.value) < MIN_EXPOSED_SECRET:
+        return (
+            f"{where} is shorter than {MIN_EXPOSED_SECRET} characters, too weak to listen beyond this machine; "
+            "set a long random value"
+        )
+    return None
+
+
+MAX_CALLERS = 4096
+GENTLE_PAUSE_S = 1.0
+
+
+class FailedAuthLimiter:
+    """Slows wrong secrets down, for each caller (see ``caller_key``). The number of remembered callers is bounded.
+
+    No secret of the Gateway is compared but through ``guard``. A caller that has to wait learns nothing about the
+    secret it sent, so that guessing is slow even if one of the guesses is right.
+    """
+
+    def __init__(self, clock: Clock, limits: Callable[[], RateLimit]) -> None:
+        self._clock = clock
+        self._limits = limits
+        """The limits of the configuration in use."""
+        self._failures: dict[str, deque[float]] = {}
+
+    def guard(self, caller: str, check: Callable[[], SecretCheck], *, gently: bool = False) -> SecretCheck:
+        """Returns what ``check`` says, and counts a wrong secret; ``limited`` without asking while the caller waits.
+
+        A caller that is treated gently is never locked out: after too many wrong secrets one a second is looked at.
+        """
+        if wait_ms := self.wait_ms(caller, gently=gently):
+            return SecretCheck(False, "limited", wait_ms)
+        verdict = check()
+        if verdict.reason == "mismatch":
+            self.count(caller)
+        return verdict
+
+    def is_gentle_to_local(self) -> bool:
+        return self._limits().exempt_loopback
+
+    def count(self, caller: str) -> None:
+        """Counts a wrong secret that somebody else compared, as channels do with those of their platforms."""
+        failures = self._failures.pop(caller, None) or deque[float]()
+        failures.append(self._clock.monotonic())
+        while len(failures) > self._limits().max_attempts:
+            failures.popleft()
+        self._failures[caller] = failures
+        while len(self._failures) > MAX_CALLERS:
+            del self._failures[next(iter(self._failures))]
+
+    def wait_ms(self, caller: str, *, gently: bool = False) -> int:
+        """The milliseconds that this caller must wait; 0 when it need not wait."""
+        failures, limits, now = self._failures.get(caller), self._limits(), self._clock.monotonic()
+        if failures is None or len(failures) < limits.max_attempts:
+            return 0
+        window_ends = failures[-limits.max_attempts] + limits.window_ms / 1000
+        if gently:
+            ends = failures[-1] + GENTLE_PAUSE_S if now < window_ends else now
+        elif limits.lockout_ms is None:
+            ends = window_ends
+        else:
+            ends = failures[-1] + limits.lockout_ms / 1000 if failures[-1] < window_ends else now
+        return max(0, math.ceil((ends - now) * 1000))

@@ -1,11 +1,13 @@
-"""Paired devices, pairing requests and device tokens: ``devices/paired.json`` and ``devices/pending.json``.
+"""Devices and nodes that are paired or ask to be: the documents in ``devices/`` and ``nodes/``.
 
-Records are plain mappings, so that fields written by other versions survive. Token values leave this file only in
-``hello-ok`` and in the answer to ``device.token.rotate``.
+Records are plain mappings, so that fields written by other versions survive. The token of a device leaves this file
+only in ``hello-ok`` and in the answer to ``device.token.rotate``. A node that connects over the WebSocket is paired as
+a device. ``node.pair.*`` is the older way, for programs that ask for a node's token on its behalf.
 """
 
 from __future__ import annotations
 
+import abc
 import json
 import secrets
 import uuid
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from openclaw.clock import Clock
-from openclaw.gateway.auth.shared_auth import same_secret
+from openclaw.gateway.auth.authorise import same_secret
 from openclaw.storage.documents import DocumentStore, SharedDocument
 
 PENDING_TTL_MS = 5 * 60_000
@@ -23,35 +25,95 @@ MAX_PENDING = 100
 Record: TypeAlias = dict[str, Any]
 
 
-class Devices:
-    """Owns both documents. Every change is on disk before it is answered."""
+class Pairing(abc.ABC):
+    """Two documents: who asks to be paired, and who is. Every change is on disk before it is answered."""
 
-    def __init__(self, documents: DocumentStore, clock: Clock) -> None:
+    def __init__(self, documents: DocumentStore, clock: Clock, folder: str) -> None:
         self._clock = clock
-        self._paired = records_document(documents, "devices/paired.json")
-        self._pending = records_document(documents, "devices/pending.json")
+        self._paired = records_document(documents, f"{folder}/paired.json")
+        self._pending = records_document(documents, f"{folder}/pending.json")
 
     async def load(self) -> None:
         """Reads what is new, also what another Gateway has changed."""
         await self._paired.latest()
         await self._pending.latest()
 
-    def paired(self, device_id: str) -> Record | None:
-        return self._paired.value.get(device_id)
+    def paired(self, own_id: str) -> Record | None:
+        return self._paired.value.get(own_id)
+
+    def waiting(self, request_id: str) -> Record | None:
+        """The pairing request with this id, as long as it is valid."""
+        alive = self._alive(self._pending.value)
+        return next((record for record in alive if record.get("requestId") == request_id), None)
+
+    def listing(self) -> dict[str, list[Record]]:
+        """Both lists, newest first, without token values."""
+        pending = sorted(self._alive(self._pending.value), key=lambda record: -number_in(record, "ts"))
+        paired = sorted(self._paired.value.values(), key=lambda record: -number_in(record, "approvedAtMs"))
+        return {"pending": pending, "paired": [summary(record) for record in paired]}
+
+    async def approve(self, request_id: str) -> Record | None:
+        """Pairs who asked, and returns its record. The token is new."""
+        await self._pending.current()
+        request = self.waiting(request_id)
+        if request is None:
+            return None
+        record = await self._paired.change(lambda paired: self._pair(paired, request))
+        # A crash before this leaves a request that can be approved again, and then gives another token.
+        await self._pending.change(lambda pending: pending.pop(request_id, None))
+        return record
+
+    @abc.abstractmethod
+    def _pair(self, paired: dict[str, Record], request: Record) -> Record:
+        """Adds the record of who asked, and returns it."""
+        ...
+
+    async def reject(self, request_id: str) -> Record | None:
+        await self._pending.current()
+        request = self.waiting(request_id)
+        if request is not None:
+            await self._pending.change(lambda pending: pending.pop(request_id, None))
+        return request
+
+    async def _ask(
+        self, own: Record, facts: Record, is_same: Callable[[Record], bool] = lambda record: True
+    ) -> tuple[Record, bool]:
+        """Returns the pending request and whether it is new. ``own`` begins with the id of who asks.
+
+        An earlier request of the same one is returned if ``is_same`` says that it asks for the same, or replaced.
+        """
+        name, own_id = next(iter(own.items()))
+        is_repair = own_id in await self._paired.current()
+
+        def ask(pending: dict[str, Record]) -> tuple[Record, bool]:
+            alive = self._alive(pending)
+            for record in alive:
+                if record.get(name) == own_id and is_same(record):
+                    return record, False
+            others = [record for record in alive if record.get(name) != own_id and "requestId" in record]
+            made: Record = {"requestId": str(uuid.uuid4()), **own}
+            made |= {key: value for key, value in facts.items() if value is not None}
+            made |= {"isRepair": is_repair, "ts": self._clock.now_ms()}
+            pending.clear()
+            pending.update((record["requestId"], record) for record in [*others[-(MAX_PENDING - 1) :], made])
+            return made, True
+
+        return await self._pending.change(ask)
+
+    def _alive(self, pending: dict[str, Record]) -> list[Record]:
+        oldest = self._clock.now_ms() - PENDING_TTL_MS
+        return [record for record in pending.values() if number_in(record, "ts") >= oldest]
+
+
+class Devices(Pairing):
+    """The devices. Approved roles and scopes are added to the earlier ones."""
+
+    def __init__(self, documents: DocumentStore, clock: Clock) -> None:
+        super().__init__(documents, clock, "devices")
 
     def with_role(self, role: str) -> list[Record]:
         """The paired devices that have this role."""
         return [record for record in self._paired.value.values() if role in _roles(record)]
-
-    def waiting(self, request_id: str) -> Record | None:
-        """The pairing request with this id, as long as it is valid."""
-        return next((record for record in self._alive() if record.get("requestId") == request_id), None)
-
-    def listing(self) -> dict[str, list[Record]]:
-        """Both lists, newest first, without token values."""
-        pending = sorted(self._alive(), key=lambda record: -number_in(record, "ts"))
-        paired = sorted(self._paired.value.values(), key=lambda record: -number_in(record, "approvedAtMs"))
-        return {"pending": pending, "paired": [summary(record) for record in paired]}
 
     def covers(self, device_id: str, public_key: str, role: str, scopes: Iterable[str]) -> bool:
         """Whether the device is paired with this key for this role and all of these scopes."""
@@ -62,36 +124,12 @@ class Devices:
 
     async def request_pairing(self, device_id: str, public_key: str, facts: Record) -> tuple[Record, bool]:
         """The device's pending request and whether it is new. ``facts`` is what the client says about itself."""
-        is_repair = device_id in await self._paired.current()
 
-        def ask(pending: dict[str, Record]) -> tuple[Record, bool]:
-            for record in self._alive(pending):
-                same = record.get("deviceId") == device_id and record.get("publicKey") == public_key
-                if same and record.get("role") == facts["role"] and _covers(record, facts["scopes"]):
-                    return record, False
-            self._forget_expired(pending)
-            for key in [key for key, record in pending.items() if record.get("deviceId") == device_id]:
-                del pending[key]
-            while len(pending) >= MAX_PENDING:
-                del pending[next(iter(pending))]
-            record: Record = {"requestId": str(uuid.uuid4()), "deviceId": device_id, "publicKey": public_key}
-            record |= {key: value for key, value in facts.items() if value is not None}
-            record |= {"isRepair": is_repair, "ts": self._clock.now_ms()}
-            pending[record["requestId"]] = record
-            return record, True
+        def is_same(record: Record) -> bool:
+            same = record.get("publicKey") == public_key and record.get("role") == facts["role"]
+            return same and _covers(record, facts["scopes"])
 
-        return await self._pending.change(ask)
-
-    async def approve(self, request_id: str) -> Record | None:
-        """Pairs the device and returns it. Roles and scopes are added to the earlier ones; the token is new."""
-        await self._pending.current()
-        request = self.waiting(request_id)
-        if request is None:
-            return None
-        device = await self._paired.change(lambda paired: self._pair(paired, request))
-        # A crash before this leaves a request that can be approved again.
-        await self._pending.change(lambda pending: pending.pop(request_id, None))
-        return device
+        return await self._ask({"deviceId": device_id, "publicKey": public_key}, facts, is_same)
 
     def _pair(self, paired: dict[str, Record], request: Record) -> Record:
         now, role, scopes = self._clock.now_ms(), request["role"], request.get("scopes") or []
@@ -108,13 +146,6 @@ class Devices:
         device["tokens"] = {**_tokens(device), role: self._new_token(device, role, scopes)}
         paired[request["deviceId"]] = device
         return device
-
-    async def reject(self, request_id: str) -> Record | None:
-        await self._pending.current()
-        request = self.waiting(request_id)
-        if request is not None:
-            await self._pending.change(lambda pending: pending.pop(request_id, None))
-        return request
 
     async def remove(self, device_id: str) -> bool:
         """Forgets a device with its tokens and its request. Returns False when there is none."""
@@ -205,20 +236,10 @@ class Devices:
         token["createdAtMs"] = before.get("createdAtMs", now) if before else now
         return {**token, "rotatedAtMs": now} if before else token
 
-    def _alive(self, pending: dict[str, Record] | None = None) -> list[Record]:
-        oldest = self._clock.now_ms() - PENDING_TTL_MS
-        records = (self._pending.value if pending is None else pending).values()
-        return [record for record in records if number_in(record, "ts") >= oldest]
-
-    def _forget_expired(self, pending: dict[str, Record]) -> None:
-        alive = {record["requestId"]: record for record in self._alive(pending) if "requestId" in record}
-        pending.clear()
-        pending.update(alive)
-
 
 def summary(device: Record) -> Record:
-    """A device without the values of its tokens, for listings."""
-    shown = {key: value for key, value in device.items() if key != "tokens"}
+    """A device or a node without the values of its tokens, for listings."""
+    shown = {key: value for key, value in device.items() if key not in ("tokens", "token")}
     tokens = [{k: v for k, v in token.items() if k != "token"} for token in _tokens(device).values()]
     return {**shown, "tokens": tokens} if tokens else shown
 
@@ -267,3 +288,70 @@ def _decode_records(data: bytes) -> dict[str, Record]:
 
 def _encode_records(records: dict[str, Record]) -> bytes:
     return (json.dumps(records, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+# Nodes
+
+MAX_PAIRED = 1000
+MAX_NAMES = 1000
+
+
+class TooManyNodes(Exception):
+    """No further node can be paired."""
+
+
+class NodePairing(Pairing):
+    """The nodes, and the names that people gave to them."""
+
+    def __init__(self, documents: DocumentStore, clock: Clock) -> None:
+        super().__init__(documents, clock, "nodes")
+        self._names = records_document(documents, "nodes/names.json")
+
+    async def load(self) -> None:
+        await super().load()
+        await self._names.latest()
+
+    def name(self, node_id: str) -> str | None:
+        """The name that a person gave to the node."""
+        named = self._names.value.get(node_id, {}), self._paired.value.get(node_id, {})
+        given = named[0].get("displayName") or named[1].get("displayName")
+        return str(given) if given else None
+
+    async def request(self, node_id: str, facts: Record) -> tuple[Record, bool]:
+        """The node's pending request and whether it is new."""
+        return await self._ask({"nodeId": node_id}, facts)
+
+    def _pair(self, paired: dict[str, Record], request: Record) -> Record:
+        """Raises ``TooManyNodes``."""
+        node_id, now = request["nodeId"], self._clock.now_ms()
+        if node_id not in paired and len(paired) >= MAX_PAIRED:
+            raise TooManyNodes(f"{MAX_PAIRED} nodes are paired already")
+        before = paired.get(node_id, {})
+        told = {name: value for name, value in request.items() if name not in _OF_REQUEST}
+        node = {**before, **told, "token": secrets.token_hex(16), "approvedAtMs": now}
+        node["createdAtMs"] = before.get("createdAtMs", now)
+        paired[node_id] = node
+        return node
+
+    def verify(self, node_id: str, token: str) -> Record | None:
+        """The node, if this is its token."""
+        node = self._paired.value.get(node_id)
+        known = str(node.get("token") or "") if node else ""
+        return node if known and same_secret(known, token) else None
+
+    async def rename(self, node_id: str, name: str) -> None:
+        def of_pairing(paired: dict[str, Record]) -> None:
+            if node_id in paired:
+                paired[node_id] = {**paired[node_id], "displayName": name}
+
+        def of_node(names: dict[str, Record]) -> None:
+            names.pop(node_id, None)
+            while len(names) >= MAX_NAMES:
+                del names[next(iter(names))]
+            names[node_id] = {"displayName": name}
+
+        await self._paired.change(of_pairing)
+        await self._names.change(of_node)
+
+
+_OF_REQUEST = frozenset({"requestId", "isRepair", "ts", "silent"})

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from aiohttp import web
 
+from openclaw.gateway.auth.authorise import check
 from openclaw.gateway.auth.origin import PeerAddress, caller_key, host_refusal, site_refusal
-from openclaw.gateway.auth.shared_auth import check
-from openclaw.gateway.server import params
+from openclaw.gateway.server import registry
 from openclaw.json_text import may_be_deep
-from openclaw.url_text import redact_urls
+from openclaw.text import redact_urls
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -43,13 +43,10 @@ def caller_refusal(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress
     if refused := site_refusal(peer, allowed) or host_refusal(peer, allowed):
         return HttpRefusal(status=403, message=refused)
     secret = gateway.secret()
-    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-    bearer = bearer.strip() if scheme.lower() == "bearer" else ""
-    limiter, caller = gateway.auth_limiter, caller_key(peer)
-    gently = peer.is_local and peer.origin is None and limiter.is_gentle_to_local()
+    bearer, caller, gently = bearer_of(request), caller_key(peer), is_gentle_to(gateway, peer)
     if gateway.is_owner_process(request.headers.get(OWNER_HEADER, "")):
         caller, gently = "owner", True
-    verdict = limiter.guard(caller, lambda: check(secret, bearer, bearer), gently=gently)
+    verdict = gateway.auth_limiter.guard(caller, lambda: check(secret, bearer, bearer), gently=gently)
     if verdict.ok:
         if gateway.sockets.recognise(request.protocol):
             return None
@@ -63,6 +60,16 @@ def caller_refusal(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress
         "unset": f"no gateway {secret.mode} is configured; set gateway.auth.{secret.mode}",
     }
     return HttpRefusal(status=401, message=f"unauthorized: {texts[verdict.reason]}")
+
+
+def bearer_of(request: web.BaseRequest) -> str:
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    return bearer.strip() if scheme.lower() == "bearer" else ""
+
+
+def is_gentle_to(gateway: Gateway, peer: PeerAddress) -> bool:
+    """Whether a caller who guesses wrong is only slowed down: a program on this machine, and no web page."""
+    return peer.is_local and peer.origin is None and gateway.auth_limiter.is_gentle_to_local()
 
 
 class RequestRefused(Exception):
@@ -90,7 +97,9 @@ def error_shape(message: str, kind: str = "api_error") -> dict[str, Any]:
 
 
 def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(status=status, body=params.encode(body), content_type="application/json", headers=headers or {})
+    return web.Response(
+        status=status, body=registry.encode(body), content_type="application/json", headers=headers or {}
+    )
 
 
 def refusal_response(refused: HttpRefusal) -> web.Response:
@@ -164,10 +173,10 @@ async def read_json(request: web.BaseRequest, limit: int, shape: type[T]) -> T:
         pass
     try:
         # JavaScript may send half surrogate pairs. The second decoder repairs them, and looks at the depth.
-        return msgspec.convert(params.decode_any(raw), type=shape)
+        return msgspec.convert(registry.decode_any(raw), type=shape)
     except msgspec.ValidationError as error:
         raise RequestRefused(_located(str(error))) from None
-    except (params.NotJson, RecursionError):
+    except (registry.NotJson, RecursionError):
         raise RequestRefused("the body must be valid JSON, not nested too deeply") from None
 
 

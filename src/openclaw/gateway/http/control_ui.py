@@ -1,6 +1,8 @@
 """The Control UI: the bundled web page, or another build in ``gateway.controlUi.root``, for everybody who asks.
 
-The files hold no secret. The page signs in on its WebSocket like any other client.
+The files hold no secret. The page signs in on its WebSocket like any other client. ``openclaw dashboard`` signs it in
+with a ticket, which stands for the secret once, for two minutes. So the secret is in no address, no list of processes
+and no history of a browser.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import base64
 import gzip
 import hashlib
 import mimetypes
+import secrets
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +20,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
+from openclaw.clock import Clock
+from openclaw.config.agents import workspace_dir
 from openclaw.config.schema import Config
-from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import OPEN, not_found
+from openclaw.gateway.auth.authorise import SecretCheck
+from openclaw.gateway.auth.origin import PeerAddress, caller_key, host_refusal
+from openclaw.gateway.http.common import OPEN, RequestRefused, json_response, not_found, read_json
 from openclaw.opener import FileMissing, PathOpener, PathRefused
+from openclaw.paths import normalize_agent_id
+from openclaw.pictures import sniff_image
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -31,10 +39,14 @@ INDEX = "index.html"
 BASE_MARK = "{{base}}"
 """Stands in the bundled index.html for the base path."""
 MAX_FILE_BYTES = 16 * 1024 * 1024
+MAX_PICTURE_BYTES = 2 * 1024 * 1024
+LARGEST_COPIED = 64 * 1024
 SMALLEST_PACKED = 512
 """A shorter file is not compressed."""
-NOT_PAGES = ("/v1/", "/tools/", "/hooks/", "/__openclaw__/", "/ui/", "/api/", "/avatar/")
+NOT_PAGES = ("/v1/", "/tools/", "/hooks/", "/__openclaw__/", "/ui/", "/api/")
 """Paths that programs ask for. They get a plain 404 and not the page."""
+PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+"""What an agent's avatar may be. A vector graphic can hold scripts."""
 FOREVER = "public, max-age=31536000, immutable"
 _TYPES = {
     ".html": "text/html",
@@ -49,6 +61,10 @@ _TYPES = {
     ".wasm": "application/wasm",
 }
 """The machine's own table of types may be wrong or missing."""
+LIFETIME_MS = 120_000
+MOST_OPEN = 16
+"""Tickets that can be open at once. The oldest gives way."""
+MAX_TICKET_BYTES = 1024
 
 
 class Asset(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +88,7 @@ def base_path(config: Config) -> str | None:
     return f"/{trimmed}" if trimmed else ""
 
 
-async def serve_page(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
+async def serve_page(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
     config = gateway.runtime.config.current
     base = base_path(config) or ""
     path = request.path[len(base) :]
@@ -82,18 +98,48 @@ async def serve_page(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddr
         return not_found(request.path)
     if request.method not in ("GET", "HEAD"):
         return web.Response(status=405, text="Method Not Allowed", headers={"Allow": "GET, HEAD"})
+    if path.startswith("/avatar/"):
+        # Unlike the page, the picture is the owner's. A page that made its own name ours (DNS rebinding) gets none.
+        if refused := host_refusal(peer, config.gateway.control_ui.allowed_origins):
+            return web.Response(status=403, text=refused)
+        return await serve_avatar(request, gateway, normalize_agent_id(path.removeprefix("/avatar/")))
     root = config.gateway.control_ui.root
     try:
-        if root:
-            asset = await asyncio.to_thread(foreign_asset, root, path, base)
-        else:
-            asset = await asyncio.to_thread(bundled_asset, path, base)
+        asset = await asyncio.to_thread(lambda: foreign_asset(root, path, base) if root else bundled_asset(path, base))
     except (PathRefused, OSError) as problem:
         return web.Response(status=503, text=f"The Control UI cannot be served: {problem}")
-    return not_found(request.path) if asset is None else answer(request, asset)
+    return not_found(request.path) if asset is None else await answer(request, asset)
 
 
-def answer(request: web.BaseRequest, asset: Asset) -> web.Response:
+async def serve_avatar(request: web.BaseRequest, gateway: Gateway, agent_id: str) -> web.StreamResponse:
+    """The picture of an agent, if it is a file of its workspace. ``?meta=1`` asks where the picture is, or null."""
+    # The methods import the server, and the server imports this file.
+    from openclaw.gateway.methods.agents import identity_of
+
+    config = gateway.runtime.config.current
+    avatar = str((await identity_of(gateway, agent_id))["avatar"])
+    workspace = workspace_dir(config, gateway.runtime.state_dir, agent_id)
+
+    def read() -> Asset | None:
+        if Path(avatar).suffix.lower() not in PICTURES:
+            return None
+        try:
+            body = _read(PathOpener(workspace, confine=True), workspace / avatar, MAX_PICTURE_BYTES)
+        except (PathRefused, OSError):
+            return None
+        # Whoever asks needs no secret. So a file that only has the name of a picture is not shown.
+        return _picture(avatar, body) if sniff_image(body) else None
+
+    picture = await asyncio.to_thread(read)
+    if request.query.get("meta") != "1":
+        return not_found(request.path) if picture is None else await answer(request, picture)
+    where = avatar if avatar.startswith(("https://", "http://", "data:image/")) else None
+    if picture is not None:
+        where = f"{base_path(config) or ''}/avatar/{agent_id}"
+    return json_response({"avatarUrl": where})
+
+
+async def answer(request: web.BaseRequest, asset: Asset) -> web.StreamResponse:
     headers = {
         "Content-Security-Policy": policy(asset.script_hash),
         "X-Content-Type-Options": "nosniff",
@@ -110,8 +156,16 @@ def answer(request: web.BaseRequest, asset: Asset) -> web.Response:
     body = asset.body
     if asset.packed is not None and "gzip" in request.headers.get("Accept-Encoding", "").lower():
         headers["Content-Encoding"], body = "gzip", asset.packed
-    # The server leaves the body of an answer to HEAD out and keeps its length.
-    return web.Response(body=body, headers=headers)
+    if len(body) <= LARGEST_COPIED or request.method == "HEAD":
+        # The server leaves the body of an answer to HEAD out and keeps its length.
+        return web.Response(body=body, headers=headers)
+    # A body that is given whole is copied for each reader, and many strangers may read slowly.
+    response = web.StreamResponse(headers=headers)
+    response.content_length = len(body)
+    await response.prepare(request)
+    for start in range(0, len(body), LARGEST_COPIED):
+        await response.write(memoryview(body)[start : start + LARGEST_COPIED])
+    return response
 
 
 def policy(script_hash: str = "") -> str:
@@ -130,14 +184,16 @@ def is_file_path(path: str) -> bool:
     return "." in path.rpartition("/")[2]
 
 
+def page_names() -> set[str]:
+    """First parts of the paths that are files of the page or are kept from it."""
+    return {*(file.name for file in BUNDLED.iterdir()), *(path.strip("/") for path in NOT_PAGES)}
+
+
 # The bundled page
 
 
 def bundled_asset(path: str, base: str) -> Asset | None:
-    assets = bundled_assets()
-    if not is_file_path(path):
-        return page_under(base)
-    return assets.get(path.lstrip("/"))
+    return bundled_assets().get(path.lstrip("/")) if is_file_path(path) else page_under(base)
 
 
 @lru_cache(maxsize=1)
@@ -188,6 +244,12 @@ def made(name: str, body: bytes, *, cache: str = "no-cache", script_hash: str = 
     )
 
 
+@lru_cache(maxsize=8)
+def _picture(name: str, body: bytes) -> Asset:
+    """The picture of an agent. All who read the same one at a time share its bytes."""
+    return made(name, body)
+
+
 # Another build
 
 
@@ -214,18 +276,74 @@ def foreign_asset(root: str, path: str, base: str) -> Asset | None:
     return made(INDEX, page.encode(), script_hash=digest)
 
 
-def _read(opener: PathOpener, path: Path) -> bytes:
+def _read(opener: PathOpener, path: Path, most: int = MAX_FILE_BYTES) -> bytes:
     with opener.open_read(str(path)) as file:
-        body = file.read(MAX_FILE_BYTES + 1)
-    if len(body) > MAX_FILE_BYTES:
-        raise PathRefused(f"{path.name} is larger than {MAX_FILE_BYTES} bytes")
+        body = file.read(most + 1)
+    if len(body) > most:
+        raise PathRefused(f"{path.name} is larger than {most} bytes")
     return body
 
 
-def page_names() -> set[str]:
-    """First parts of the paths that are files of the page or are kept from it."""
-    return {*(file.name for file in BUNDLED.iterdir()), *(path.strip("/") for path in NOT_PAGES)}
+# Signing in
 
 
-ROUTES: list[Route] = [("*", base_path, serve_page, OPEN)]
-"""This comes last: what no other route answers is the page."""
+class SignInTickets:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._open: dict[str, tuple[str, int]] = {}
+
+    def issue(self, secret: str) -> str:
+        ticket = secrets.token_urlsafe(24)
+        while len(self._open) >= MOST_OPEN:
+            del self._open[next(iter(self._open))]
+        self._open[ticket] = (secret, self._clock.now_ms() + LIFETIME_MS)
+        return ticket
+
+    def knows(self, ticket: str) -> bool:
+        return ticket in self._open
+
+    def redeem(self, ticket: str) -> str | None:
+        """The secret behind a ticket, which is worth nothing from then on. None when it is not or no longer good."""
+        secret, until = self._open.pop(ticket, ("", 0))
+        return secret if self._clock.now_ms() < until else None
+
+
+class SignInBody(msgspec.Struct):
+    ticket: str
+
+
+async def redeem(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
+    """Gives the web page the secret behind a ticket.
+
+    Whoever asks needs no secret, but a ticket. Wrong tickets are slowed down as wrong secrets are.
+    """
+    try:
+        ticket = (await read_json(request, MAX_TICKET_BYTES, SignInBody)).ticket
+    except RequestRefused:
+        ticket = ""
+    found: list[str] = []
+    tickets, caller, elsewhere = gateway.sign_in_tickets, caller_key(peer), ""
+    if (
+        gateway.cluster is not None
+        and ticket
+        and not tickets.knows(ticket)
+        and not gateway.auth_limiter.wait_ms(caller)
+    ):
+        # A balancer may lead the page to another node than the one that gave the ticket.
+        elsewhere = await gateway.cluster.redeem_ticket(ticket)
+
+    def look() -> SecretCheck:
+        secret = tickets.redeem(ticket) or elsewhere
+        found.extend([secret] if secret else [])
+        return SecretCheck(bool(found), "" if found else "mismatch" if ticket else "missing")
+
+    check = gateway.auth_limiter.guard(caller, look)
+    if not check.ok:
+        message = "this sign-in was used already or is too old; run `openclaw dashboard` again"
+        status = 429 if check.reason == "limited" else 401
+        return RequestRefused(message, status=status, kind="unauthorized").response()
+    return json_response({"secret": found[0]}, headers={"Cache-Control": "no-store"})
+
+
+ROUTES: list[Route] = [("POST", "/__openclaw__/sign-in", redeem, "own"), ("*", base_path, serve_page, OPEN)]
+"""The page comes last: what no other route answers is the page."""

@@ -11,28 +11,20 @@ from openclaw.config.agents import agent_ids
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import RequestRefused, error_shape, json_response, refusal_response
 from openclaw.gateway.http.openai_run import (
-    NOTHING_SAID,
     Ask,
     RunEnding,
     Said,
     answer,
-    chosen_tools,
-    named_agent,
     read_request,
-    run_id_for,
     sse_event,
     start,
     tool_spec,
 )
 from openclaw.messages import Usage
-from openclaw.models.thinking import parse_level
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
     from openclaw.gateway.server.server import Route
-
-SOURCE = "openai"
-NO_MESSAGE = "Missing user message in `messages`."
 
 
 class FunctionCall(msgspec.Struct):
@@ -88,37 +80,34 @@ async def create(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
     endpoint = gateway.runtime.config.current.gateway.http.endpoints.chat_completions
     try:
         body = await read_request(request, endpoint, "chatCompletions", ChatBody)
-        ask = _ask(gateway, request, body)
-        following = await start(gateway, request, ask, endpoint.images)
+        following = await start(gateway, request, _ask(body), endpoint.images)
     except RequestRefused as refused:
         return refused.response()
-    form = Completion(f"chatcmpl_{ask.run_id}", gateway.runtime.clock.now_ms() // 1000, body)
+    form = Completion(f"chatcmpl_{following.run_id}", gateway.runtime.clock.now_ms() // 1000, body)
     return await answer(request, following, form, bool(body.stream))
 
 
-def _ask(gateway: Gateway, request: web.BaseRequest, body: ChatBody) -> Ask:
+def _ask(body: ChatBody) -> Ask:
     if body.n not in (None, 1):
         raise RequestRefused("n: only one answer per request is given")
+    limit = body.max_completion_tokens or body.max_tokens
+    if limit is not None and limit < 1:
+        raise RequestRefused("max_completion_tokens: must be at least 1")
     tools = [
         tool_spec(f"tools.{index}", tool.type, tool.function.name, tool.function.description, tool.function.parameters)
         for index, tool in enumerate(body.tools or [])
     ]
-    offered, choice = chosen_tools(body.tool_choice, tools)
-    limit = body.max_completion_tokens or body.max_tokens
-    if limit is not None and limit < 1:
-        raise RequestRefused("max_completion_tokens: must be at least 1")
     system, said = conversation(body.messages)
     return Ask(
-        source=SOURCE,
-        run_id=run_id_for(request, SOURCE),
-        agent_id=named_agent(gateway, request, body.model),
+        source="openai",
+        model=body.model,
         said=said,
-        no_message=NO_MESSAGE,
+        no_message="Missing user message in `messages`.",
         system=system,
-        tools=offered,
-        tool_choice=choice,
+        tools=tools,
+        tool_choice=body.tool_choice,
         max_tokens=limit,
-        thinking=parse_level(body.reasoning_effort or ""),
+        effort=body.reasoning_effort,
         user=body.user,
     )
 
@@ -180,8 +169,7 @@ class Completion:
         self._spoke = False
 
     def whole(self, ending: RunEnding) -> dict[str, Any]:
-        text = ending.text or (None if ending.calls else NOTHING_SAID)
-        message: dict[str, Any] = {"role": "assistant", "content": text}
+        message: dict[str, Any] = {"role": "assistant", "content": ending.shown or None}
         if ending.calls:
             message["tool_calls"] = _tool_calls(ending, indexed=False)
         choice = {"index": 0, "message": message, "finish_reason": _finish(ending)}
@@ -201,8 +189,8 @@ class Completion:
         if ending.error is not None:
             return [sse_event(self.failed(ending))]
         chunks: list[bytes] = []
-        if not self._spoke and (text := ending.text or ("" if ending.calls else NOTHING_SAID)):
-            chunks += self.text(text)
+        if not self._spoke and ending.shown:
+            chunks += self.text(ending.shown)
         if ending.calls:
             chunks.append(self._chunk({"tool_calls": _tool_calls(ending, indexed=True)}))
         chunks.append(self._chunk({}, _finish(ending)))

@@ -1,4 +1,8 @@
-"""Turns a request of an OpenAI client into a run and follows the run to its end."""
+"""What the two OpenAI endpoints share: a request becomes a run, and the run is followed to its end.
+
+An endpoint reads its own JSON into an ``Ask``, calls ``start``, and lets ``answer`` write what the run says in its
+``AnswerForm``.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +12,25 @@ import binascii
 import hashlib
 import re
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
 
-from openclaw.agent.continuation import replies
+from openclaw.agent.loop import replies
 from openclaw.agent.run import entry_id
 from openclaw.config.agents import default_agent_id
-from openclaw.config.schema.gateway import ChatCompletionsEndpoint, ResponseImages, ResponsesEndpoint
+from openclaw.config.schema.gateway import ChatCompletionsEndpoint, ResponseFiles, ResponseImages, ResponsesEndpoint
 from openclaw.events import AssistantEnded, AssistantStarted, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.common import RequestRefused, json_response, read_json
-from openclaw.gateway.http.openai_files import read_pictures
-from openclaw.gateway.server import params
+from openclaw.gateway.server import registry
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
 from openclaw.gateway.server.registry import MethodError, entry_of, require_agent, target_of
+from openclaw.inbound.attachments import Image
 from openclaw.inbound.incoming import Facts, Incoming, current_session
 from openclaw.inbound.pipeline import Accepted
 from openclaw.inbound.prompt_text import with_history
@@ -38,12 +43,15 @@ from openclaw.messages import (
     ToolSpec,
     Usage,
     UserMessage,
-    decode_message,
 )
+from openclaw.models.base import added
 from openclaw.models.errors import switch_text
+from openclaw.models.thinking import parse_level
 from openclaw.outbound.reply_files import file_lines
-from openclaw.outbound.visible import speech_of
+from openclaw.outbound.visible import message_of, speech_of
 from openclaw.paths import normalize_agent_id
+from openclaw.pictures import ImageProblem, fit_image, off_loop, sniff_image
+from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
 from openclaw.runs.dispatcher import Submission
 from openclaw.runs.queue import QueueWish, RunRecord
 from openclaw.runs.why_text import reason_text
@@ -64,6 +72,8 @@ WAIT_LIMIT_S = 24 * 3600
 BROKE_OFF = "The answer broke off here and begins anew."
 MAX_USER_CHARS = 256
 MAX_TOOLS = 128
+MAX_IMAGES = 20
+MAX_FILES = 20
 MAX_URL_PARTS = 8
 NO_RETRY = {"x-should-retry": "false"}
 """The header of a failed answer to an accepted message. Without it OpenAI's clients send the message again."""
@@ -71,80 +81,153 @@ KEEP_ALIVE = b": keep-alive\n\n"
 KEEP_ALIVE_S = 15.0
 """A comment line is sent this often, so that proxies do not cut a stream while a tool runs."""
 DONE = b"data: [DONE]\n\n"
-_MODEL_AGENT = re.compile(r"(?:openclaw[:/]|agent:)([a-z0-9][a-z0-9_-]{0,63})", re.IGNORECASE)
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 NOTHING_SAID = "No response from OpenClaw."
 STOPPING = (
     "The Gateway is stopping. The message is kept and will be answered when it runs again: ask again with the same "
     "Idempotency-Key, or look in the session."
 )
+_MODEL_AGENT = re.compile(r"(?:openclaw[:/]|agent:)([a-z0-9][a-z0-9_-]{0,63})", re.IGNORECASE)
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_CALL_ID = re.compile(r"call_([A-Za-z0-9_-]{22})([0-9a-f]{8})")
+_DATA_URL = re.compile(r"data:(?P<mime>[\w.+-]+/[\w.+-]+)?(?:;[\w.+-]+=[^;,]*)*(?P<base64>;base64)?,", re.IGNORECASE)
+_SUFFIXES = {
+    "txt": "text/plain",
+    "md": "text/markdown",
+    "html": "text/html",
+    "htm": "text/html",
+    "csv": "text/csv",
+    "json": "application/json",
+    "pdf": "application/pdf",
+}
+_closing = re.compile(r"<(?=/file\b)", re.IGNORECASE)
+
+
+# What a request asks for
 
 
 class Ask(msgspec.Struct, kw_only=True):
-    """A checked request, without its session and its pictures."""
+    """What a request asks for, without its session and its pictures."""
 
     source: str
     """``openai`` or ``openresponses``. The name of its session begins with it."""
-    run_id: str
-    agent_id: str
+    model: str
+    """It may name the agent."""
     said: list[Said]
     no_message: str
     """The error text when there is nothing to answer."""
     system: str = ""
     tools: list[ToolSpec] = []
     tool_choice: Any = None
+    """As the client wrote it."""
     max_tokens: int | None = None
-    thinking: str | None = None
+    effort: str | None = None
+    """How hard the model is to think, as the client wrote it."""
     user: str | None = None
     """The name of the caller's own session."""
     previous_run: str | None = None
     """The run of the conversation that the request says it continues."""
 
 
-async def find_session(gateway: Gateway, ask: Ask, explicit: SessionRef | None) -> tuple[SessionRef, Prompt]:
-    """Finds the session: the named one, else the one that this conversation continues, else a new one.
+class Said(msgspec.Struct, kw_only=True):
+    """One message of the request, or one item of its input."""
 
-    Returns it together with the prompt that it gets.
-    """
-    now = gateway.runtime.clock.now_ms()
+    role: Literal["user", "assistant", "tool"]
+    text: str
+    images: list[str] = []
+    """The addresses of pictures, mostly ``data:`` ones."""
+    name: str = ""
+    """The name of the tool whose output this is, where the caller tells it."""
+    call_id: str = ""
+    calls: list[str] = []
+    """The ids of the calls that an assistant's message makes."""
+
+
+async def read_request(
+    request: web.BaseRequest,
+    endpoint: ChatCompletionsEndpoint | ResponsesEndpoint,
+    name: str,
+    shape: type[T],
+) -> T:
+    """Reads the body. Raises ``RequestRefused``, also when the endpoint is switched off."""
+    if not endpoint.enabled:
+        hint = f"enable it with gateway.http.endpoints.{name}.enabled"
+        raise RequestRefused(f"no such endpoint: {request.path} ({hint})", status=404)
+    return await read_json(request, endpoint.max_body_bytes, shape)
+
+
+def tool_spec(path: str, kind: str, name: str | None, description: str | None, parameters: Any) -> ToolSpec:
+    if kind != "function":
+        raise RequestRefused(f'{path}.type: only "function" tools can be passed to the agent, not {kind!r}')
+    if not name or not _TOOL_NAME.fullmatch(name):
+        raise RequestRefused(f"{path}.name: must be 1 to 64 letters, digits, underscores or hyphens")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise RequestRefused(f"{path}.parameters: must be a JSON Schema object")
+    schema: dict[str, Any] = parameters or {"type": "object", "properties": {}}
+    return ToolSpec(name=name, description=description or "", parameters=schema)
+
+
+def chosen_tools(choice: Any, tools: list[ToolSpec]) -> tuple[list[ToolSpec], Any]:
+    """Returns the tools to offer and the neutral form of ``tool_choice``. Raises ``RequestRefused``."""
+    names = [tool.name for tool in tools]
+    if len(names) > MAX_TOOLS:
+        raise RequestRefused(f"tools: at most {MAX_TOOLS} may be passed")
+    if len(set(names)) < len(names):
+        raise RequestRefused(f"tools: the name {next(name for name in names if names.count(name) > 1)!r} is used twice")
+    match choice:
+        case None | "auto":
+            return tools, None
+        case "none":
+            return [], None
+        case "required":
+            if not tools:
+                raise RequestRefused("Error: tool_choice=required but no tools were provided")
+            return tools, "required"
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+            if name not in names:
+                raise RequestRefused(f"Error: tool_choice names {name!r}, which is not among the tools")
+            return tools, {"name": name}
+        case _:
+            raise RequestRefused('tool_choice: must be "auto", "none", "required" or name one function')
+
+
+def run_id_for(request: web.BaseRequest, prefix: str) -> str:
+    """Returns a new id. The same ``Idempotency-Key`` always gives the same id."""
+    key = request.headers.get("idempotency-key", "").strip()
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"openclaw {prefix} {key}") if key else uuid.uuid4())
+
+
+def named_agent(gateway: Gateway, request: web.BaseRequest, model: str) -> str:
+    """Returns the agent that the header names, else the one that the model names, else the default agent."""
+    headers = request.headers
+    named = headers.get("x-openclaw-agent-id", "").strip() or headers.get("x-openclaw-agent", "").strip()
+    if named:
+        return normalize_agent_id(named)
+    match = _MODEL_AGENT.fullmatch(model.strip())
+    return normalize_agent_id(match[1]) if match else default_agent_id(gateway.runtime.config.current)
+
+
+def named_session(gateway: Gateway, request: web.BaseRequest, ask: Ask, agent_id: str) -> SessionRef | None:
+    """Returns the session that the header or ``user`` names, or None. Raises ``RequestRefused`` for unknown agents."""
     try:
-        if explicit is not None:
-            _, rotation = await current_session(Facts(session=explicit), gateway.runtime, gateway.dispatcher)
-            if rotation is not None:
-                gateway.notices.announce(explicit, rotation)
-            # Words of a user alone need no context, so the transcript is read only for anything else.
-            known = await _newest(gateway, explicit) if any(one.role != "user" for one in ask.said) else []
-            return explicit, compose(ask.said, known, now)
-        runs = [*([ask.previous_run] if ask.previous_run else []), *runs_named(ask.said)]
-        for run_id in runs[:MAX_NAMED_RUNS]:
-            row = await gateway.runtime.ledger.by_run(run_id)
-            if row is None or row.agent_id != ask.agent_id or row.source != ask.source:
-                continue
-            target = SessionRef(row.agent_id, row.session_key)
-            known = await _newest(gateway, target)
-            prompt = compose(ask.said, known, now)
-            if prompt.continues and known:
-                return target, prompt
-        target = target_of(gateway, f"agent:{ask.agent_id}:{ask.source}:{ask.run_id}", ask.agent_id)
-        return target, compose(ask.said, [], now)
-    except NoMessage:
-        raise RequestRefused(ask.no_message) from None
+        require_agent(gateway, agent_id)
+        key, user = request.headers.get("x-openclaw-session-key", "").strip(), (ask.user or "").strip().lower()
+        if not key and user:
+            if len(user) > MAX_USER_CHARS or not user.isprintable():
+                raise RequestRefused(f"user: must be printable text of at most {MAX_USER_CHARS} characters")
+            key = f"agent:{agent_id}:{ask.source}-user:{user}"
+        if not key:
+            return None
+        try:
+            target = target_of(gateway, key, agent_id)
+        except MethodError as error:
+            raise RequestRefused(str(error)) from None
+        require_agent(gateway, target.agent_id)
+    except MethodError as error:
+        raise RequestRefused(str(error), status=404) from None
+    return target
 
 
-class _Line(msgspec.Struct):
-    message: msgspec.Raw = msgspec.Raw(b"")
-
-
-_line = msgspec.json.Decoder(_Line)
-
-
-async def _newest(gateway: Gateway, target: SessionRef) -> list[Message]:
-    entry = await entry_of(gateway, target)
-    if entry is None:
-        return []
-    entries = await gateway.runtime.transcripts.tail(transcript_ref(target.agent_id, entry), KNOWN_ENTRIES)
-    raws = [_line.decode(entry.raw).message for entry in entries if entry.type == "message"]
-    return [message for raw in raws if (message := decode_message(raw)) is not None]
+# Its run
 
 
 async def start(
@@ -154,7 +237,9 @@ async def start(
 
     Raises ``RequestRefused``, for example for a picture that cannot be used.
     """
-    target, prompt = await find_session(gateway, ask, named_session(gateway, request, ask))
+    tools, choice = chosen_tools(ask.tool_choice, ask.tools)
+    run_id = run_id_for(request, ask.source)
+    target, prompt = await find_session(gateway, request, ask, run_id)
     images = await read_pictures(prompt.images, limits, max_url_parts)
     entry = await entry_of(gateway, target)
     origin = {"provider": ask.source, "surface": "http", "chatType": "direct"}
@@ -162,16 +247,16 @@ async def start(
         facts=Facts(session=target),
         text=prompt.text,
         door="program",
-        run_id=ask.run_id,
+        run_id=run_id,
         source=ask.source,
         route={"channel": "internal", "sessionKey": target.key},
         reads_commands=False,
         body=MessageBody(
-            thinking=ask.thinking,
+            thinking=parse_level(ask.effort or ""),
             extra_system_prompt=ask.system,
-            client_tools=ask.tools,
+            client_tools=tools,
             tool_outputs=prompt.tool_outputs,
-            tool_choice=ask.tool_choice,
+            tool_choice=choice,
             max_tokens=ask.max_tokens,
         ),
         images=images,
@@ -179,8 +264,7 @@ async def start(
         queue=QueueWish(mode="followup", debounce_ms=0, cap=MAX_WAITING, drop="new"),
         entry_fields={"chatType": "direct", "origin": origin} if entry is None else {},
     )
-    following = Following(gateway, ask)
-    following.listen_elsewhere()
+    following = Following(gateway, run_id, {tool.name for tool in tools})
 
     async def begin() -> None:
         result = await gateway.pipeline.process(message)
@@ -188,8 +272,53 @@ async def start(
             raise RequestRefused("send blocked by session policy", status=403, kind="forbidden")
         following.begin(result.submission)
 
-    await asyncio.shield(gateway.spawn(begin()))
+    try:
+        await asyncio.shield(gateway.spawn(begin()))
+    except BaseException:
+        following.leave()
+        raise
     return following
+
+
+async def find_session(gateway: Gateway, request: web.BaseRequest, ask: Ask, run_id: str) -> tuple[SessionRef, Prompt]:
+    """Finds the session: the named one, else the one that this conversation continues, else a new one.
+
+    Returns it together with the prompt that it gets. Raises ``RequestRefused``.
+    """
+    agent_id = named_agent(gateway, request, ask.model)
+    explicit = named_session(gateway, request, ask, agent_id)
+    now = gateway.runtime.clock.now_ms()
+    try:
+        if explicit is not None:
+            # An expired session gives way before the prompt is made, because the prompt depends on what it holds.
+            _, rotation = await current_session(Facts(session=explicit), gateway.runtime, gateway.dispatcher)
+            if rotation is not None:
+                gateway.notices.announce(explicit, rotation)
+            # Words of a user alone need no context, so the transcript is read only for anything else.
+            known = await _newest(gateway, explicit) if any(one.role != "user" for one in ask.said) else []
+            return explicit, compose(ask.said, known, now)
+        runs = [*([ask.previous_run] if ask.previous_run else []), *runs_named(ask.said)]
+        for earlier in runs[:MAX_NAMED_RUNS]:
+            row = await gateway.runtime.ledger.by_run(earlier)
+            if row is None or row.agent_id != agent_id or row.source != ask.source:
+                continue
+            target = SessionRef(row.agent_id, row.session_key)
+            known = await _newest(gateway, target)
+            prompt = compose(ask.said, known, now)
+            if prompt.continues and known:
+                return target, prompt
+        target = target_of(gateway, f"agent:{agent_id}:{ask.source}:{run_id}", agent_id)
+        return target, compose(ask.said, [], now)
+    except NoMessage:
+        raise RequestRefused(ask.no_message) from None
+
+
+async def _newest(gateway: Gateway, target: SessionRef) -> list[Message]:
+    entry = await entry_of(gateway, target)
+    if entry is None:
+        return []
+    entries = await gateway.runtime.transcripts.tail(transcript_ref(target.agent_id, entry), KNOWN_ENTRIES)
+    return [message for entry in entries if (message := message_of(entry)) is not None]
 
 
 class ClientCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,17 +343,27 @@ class RunEnding(msgspec.Struct, kw_only=True):
     usage: Usage | None = None
     """The tokens of all model calls of the run. None when they are no longer known."""
 
+    @property
+    def shown(self) -> str:
+        """What the client is shown. An answer that only calls tools may be empty."""
+        return self.text or ("" if self.calls else NOTHING_SAID)
+
 
 class SlowReader(Exception):
     """The caller reads more slowly than the run speaks. The run goes on without it."""
 
 
 class Following:
-    """One run as the caller of an HTTP request sees it: first the growing text, then the ending."""
+    """One run as the caller of an HTTP request sees it: first the growing text, then the ending.
 
-    def __init__(self, gateway: Gateway, ask: Ask) -> None:
+    It is made before the message is handed in, so that it hears all of a run on another node.
+    """
+
+    def __init__(self, gateway: Gateway, run_id: str, tools: Collection[str]) -> None:
+        """``tools`` are the names of the tools that the client carries out itself."""
+        self.run_id = run_id
         self._gateway = gateway
-        self._ask = ask
+        self._tools = tools
         self._row: LedgerRow | None = None
         self._record: RunRecord | None = None
         self._live = False
@@ -238,17 +377,14 @@ class Following:
         """Why the text begins anew, for a caller that has read the beginning of a message that failed."""
         self._usage: Usage | None = None
         self._wake = asyncio.Event()
+        if gateway.cluster is not None:
+            gateway.cluster.relay.follow(run_id, self._heard_elsewhere)
 
     def begin(self, submission: Submission) -> None:
         """Attaches to the run. It is called before a new run can say anything. An earlier run is only waited for."""
         self._row, self._record, self._live = submission.row, submission.record, submission.new
         if self._live and self._record is not None:
             self._record.listeners.append(self._event)
-
-    def listen_elsewhere(self) -> None:
-        """Hears what the run says if another node runs it. Call it before the message is handed in."""
-        if self._gateway.cluster is not None:
-            self._gateway.cluster.relay.follow(self._ask.run_id, self._heard_elsewhere)
 
     def _heard_elsewhere(self, delta: str, begins: bool) -> None:
         if self._record is None:
@@ -258,7 +394,7 @@ class Following:
 
     def leave(self) -> None:
         if self._gateway.cluster is not None:
-            self._gateway.cluster.relay.unfollow(self._ask.run_id)
+            self._gateway.cluster.relay.unfollow(self.run_id)
         if self._record is not None and self._event in self._record.listeners:
             self._record.listeners.remove(self._event)
 
@@ -280,7 +416,7 @@ class Following:
             case ModelSwitched(chosen, active, reason) if self._broke_off:
                 self._broke_off = f"{BROKE_OFF} {switch_text(chosen, active, reason)}"
             case AssistantEnded(message, speech):
-                self._usage = _sum(self._usage, message.usage)
+                self._usage = added(self._usage, message.usage)
                 if isinstance(speech, Spoken) and speech.media:
                     self._event(TextDelta(("\n\n" if self._speaking else "") + file_lines(speech.media)))
                 if self._speaking and message.stop_reason == "error":
@@ -314,8 +450,8 @@ class Following:
 
     async def _ended(self) -> bool:
         """Waits for the end of the run. Returns False when the Gateway stops before."""
-        run_id = self._row.run_id if self._row is not None else ""
-        over = self._record.wait() if self._record is not None else self._gateway.dispatcher.wait(run_id, WAIT_LIMIT_S)
+        record, run_id = self._record, self.run_id
+        over = record.wait() if record is not None else self._gateway.dispatcher.index.wait(run_id, WAIT_LIMIT_S)
         waits: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(over),
             asyncio.ensure_future(self._gateway.leaving.wait()),
@@ -350,7 +486,7 @@ class Following:
         answers = await _answers_of(self._gateway, row)
         usage: Usage | None = None
         for answer in answers:
-            usage = _sum(usage, answer.usage)
+            usage = added(usage, answer.usage)
         good = [answer for answer in answers if answer.stop_reason not in ("error", "aborted")]
         said = [speech_of(text) for text in replies(good)]
         texts = [_with_files(one) for one in said if isinstance(one, Spoken)]
@@ -358,17 +494,16 @@ class Following:
         return self._ok(texts, good[-1] if good else None, usage)
 
     def _ok(self, texts: Sequence[str], final: AssistantMessage | None, usage: Usage | None) -> RunEnding:
-        names = {tool.name for tool in self._ask.tools}
-        calls = [call for call in final.tool_calls if call.name in names] if final else []
         return RunEnding(
             text="\n\n".join(text for text in texts if text.strip()),
             calls=[
                 ClientCall(
-                    id=public_call_id(self._ask.run_id, call.id),
+                    id=public_call_id(self.run_id, call.id),
                     name=call.name,
                     arguments=msgspec.json.encode(call.arguments).decode(),
                 )
-                for call in calls
+                for call in (final.tool_calls if final else ())
+                if call.name in self._tools
             ],
             cut=final is not None and final.stop_reason == "length",
             usage=usage,
@@ -382,8 +517,7 @@ async def _answers_of(gateway: Gateway, row: LedgerRow) -> list[AssistantMessage
     answers: list[AssistantMessage] = []
     step = 0
     while transcript is not None and (entry := await transcript.entry(entry_id(row.run_id, step))) is not None:
-        message = decode_message(_line.decode(entry.raw).message)
-        if isinstance(message, AssistantMessage):
+        if isinstance(message := message_of(entry), AssistantMessage):
             answers.append(message)
         step += 1
     return answers
@@ -394,15 +528,7 @@ def _with_files(answer: Spoken) -> str:
     return "\n\n".join(part for part in (answer.text, file_lines(answer.media)) if part)
 
 
-def _sum(total: Usage | None, more: Usage) -> Usage:
-    total = total or Usage()
-    return Usage(
-        input=total.input + more.input,
-        output=total.output + more.output,
-        cache_read=total.cache_read + more.cache_read,
-        cache_write=total.cache_write + more.cache_write,
-        total_tokens=total.total_tokens + more.total_tokens,
-    )
+# The answer
 
 
 class AnswerForm(Protocol):
@@ -460,26 +586,10 @@ async def _stream(request: web.BaseRequest, following: Following, form: AnswerFo
 
 def sse_event(data: Any, name: str | None = None) -> bytes:
     head = b"event: " + name.encode() + b"\n" if name else b""
-    return head + b"data: " + params.encode(data) + b"\n\n"
+    return head + b"data: " + registry.encode(data) + b"\n\n"
 
 
 # What the conversation of a request means for a session
-
-_CALL_ID = re.compile(r"call_([A-Za-z0-9_-]{22})([0-9a-f]{8})")
-
-
-class Said(msgspec.Struct, kw_only=True):
-    """One message of the request, or one item of its input."""
-
-    role: Literal["user", "assistant", "tool"]
-    text: str
-    images: list[str] = []
-    """The addresses of pictures, mostly ``data:`` ones."""
-    name: str = ""
-    """The name of the tool whose output this is, where the caller tells it."""
-    call_id: str = ""
-    calls: list[str] = []
-    """The ids of the calls that an assistant's message makes."""
 
 
 class Prompt(msgspec.Struct, kw_only=True):
@@ -504,9 +614,11 @@ def compose(said: Sequence[Said], known: Sequence[Message], now_ms: int) -> Prom
     calls, answered = _last_calls(known)
     matched = {id(one): call for one in new if (call := _call_of(one, calls)) is not None}
     outputs = [
-        _output(one, matched[id(one)], now_ms)
+        ToolResultMessage(
+            tool_call_id=call.id, tool_name=call.name, content=[TextBlock(text=one.text)], timestamp=now_ms
+        )
         for one in new
-        if id(one) in matched and matched[id(one)].id not in answered
+        if (call := matched.get(id(one))) is not None and call.id not in answered
     ]
     continues = bool(matched) or not earlier or _is_last_answer(earlier[-1].text, known)
     rest = [one for one in (new if continues else said) if id(one) not in matched]
@@ -547,6 +659,38 @@ def _labelled(one: Said) -> str:
     return f"{labels[one.role]}: {text}"
 
 
+def _last_calls(known: Sequence[Message]) -> tuple[list[ToolCall], set[str]]:
+    """Returns the calls of the last message that did not fail, and the ids of those that have a result."""
+    answered: set[str] = set()
+    for message in reversed(known):
+        if isinstance(message, ToolResultMessage):
+            answered.add(message.tool_call_id)
+        elif isinstance(message, UserMessage):
+            break
+        elif message.stop_reason not in ("error", "aborted"):
+            return message.tool_calls, answered
+    return [], answered
+
+
+def _call_of(one: Said, calls: Sequence[ToolCall]) -> ToolCall | None:
+    if one.role != "tool" or not one.call_id:
+        return None
+    ours = _CALL_ID.fullmatch(one.call_id)
+    return next((call for call in calls if call.id == one.call_id or (ours and _digest(call.id) == ours[2])), None)
+
+
+def _is_last_answer(text: str, known: Sequence[Message]) -> bool:
+    """Whether the session answered this text last. A run with tools may have answered in several messages."""
+    texts: list[str] = []
+    for message in reversed(known):
+        if isinstance(message, UserMessage):
+            break
+        if isinstance(message, AssistantMessage) and message.stop_reason not in ("error", "aborted"):
+            texts.insert(0, message.text)
+    said = text.split()
+    return bool(said) and said in (" ".join(texts).split(), texts[-1].split() if texts else [])
+
+
 # Tool calls that the client makes
 
 
@@ -580,127 +724,116 @@ def _digest(call_id: str) -> str:
     return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:8]
 
 
-def _call_of(one: Said, calls: Sequence[ToolCall]) -> ToolCall | None:
-    if one.role != "tool" or not one.call_id:
-        return None
-    ours = _CALL_ID.fullmatch(one.call_id)
-    return next((call for call in calls if call.id == one.call_id or (ours and _digest(call.id) == ours[2])), None)
+# Pictures and files
 
 
-def _last_calls(known: Sequence[Message]) -> tuple[list[ToolCall], set[str]]:
-    """Returns the calls of the last message that did not fail, and the ids of those that have a result."""
-    answered: set[str] = set()
-    for message in reversed(known):
-        if isinstance(message, ToolResultMessage):
-            answered.add(message.tool_call_id)
-        elif isinstance(message, UserMessage):
-            break
-        elif message.stop_reason not in ("error", "aborted"):
-            return message.tool_calls, answered
-    return [], answered
+async def read_pictures(urls: list[str], limits: ResponseImages, max_url_parts: int) -> list[Image]:
+    """Reads the pictures at these addresses, in order. Raises ``RequestRefused`` for the first that cannot be used."""
+    if len(urls) > MAX_IMAGES:
+        raise RequestRefused(f"at most {MAX_IMAGES} images can be passed in one request")
+    check_url_parts(sum(not url.startswith("data:") for url in urls), max_url_parts)
+    return [await _picture(url, number, limits) for number, url in enumerate(urls, 1)]
 
 
-def _output(one: Said, call: ToolCall, now_ms: int) -> ToolResultMessage:
-    return ToolResultMessage(
-        tool_call_id=call.id, tool_name=call.name, content=[TextBlock(text=one.text)], timestamp=now_ms
-    )
-
-
-def _is_last_answer(text: str, known: Sequence[Message]) -> bool:
-    """Whether the session answered this text last. A run with tools may have answered in several messages."""
-    texts: list[str] = []
-    for message in reversed(known):
-        if isinstance(message, UserMessage):
-            break
-        if isinstance(message, AssistantMessage) and message.stop_reason not in ("error", "aborted"):
-            texts.insert(0, message.text)
-    said = text.split()
-    return bool(said) and said in (" ".join(texts).split(), texts[-1].split() if texts else [])
-
-
-# What a request asks for
-
-
-async def read_request(
-    request: web.BaseRequest,
-    endpoint: ChatCompletionsEndpoint | ResponsesEndpoint,
-    name: str,
-    shape: type[T],
-) -> T:
-    """Reads the body. Raises ``RequestRefused``, also when the endpoint is switched off."""
-    if not endpoint.enabled:
-        hint = f"enable it with gateway.http.endpoints.{name}.enabled"
-        raise RequestRefused(f"no such endpoint: {request.path} ({hint})", status=404)
-    return await read_json(request, endpoint.max_body_bytes, shape)
-
-
-def named_agent(gateway: Gateway, request: web.BaseRequest, model: str) -> str:
-    """Returns the agent that the header names, else the one that the model names, else the default agent."""
-    headers = request.headers
-    named = headers.get("x-openclaw-agent-id", "").strip() or headers.get("x-openclaw-agent", "").strip()
-    if named:
-        return normalize_agent_id(named)
-    match = _MODEL_AGENT.fullmatch(model.strip())
-    return normalize_agent_id(match[1]) if match else default_agent_id(gateway.runtime.config.current)
-
-
-def named_session(gateway: Gateway, request: web.BaseRequest, ask: Ask) -> SessionRef | None:
-    """Returns the session that the header or ``user`` names, or None. Raises ``RequestRefused`` for unknown agents."""
+async def _picture(url: str, number: int, limits: ResponseImages) -> Image:
+    what = f"image {number}"
+    if _is_data_url(url):
+        data, _ = await off_loop(lambda: _decoded(url, limits.max_bytes, what))
+    else:
+        data = await _fetched(url, limits, what)
+    mime = sniff_image(data[:16])
+    if mime is None or mime not in limits.allowed_mimes:
+        kinds = ", ".join(limits.allowed_mimes)
+        raise RequestRefused(f"{what}: the content is not one of {kinds}")
     try:
-        require_agent(gateway, ask.agent_id)
-        key, user = request.headers.get("x-openclaw-session-key", "").strip(), (ask.user or "").strip().lower()
-        if not key and user:
-            if len(user) > MAX_USER_CHARS or not user.isprintable():
-                raise RequestRefused(f"user: must be printable text of at most {MAX_USER_CHARS} characters")
-            key = f"agent:{ask.agent_id}:{ask.source}-user:{user}"
-        if not key:
-            return None
-        try:
-            target = target_of(gateway, key, ask.agent_id)
-        except MethodError as error:
-            raise RequestRefused(str(error)) from None
-        require_agent(gateway, target.agent_id)
-    except MethodError as error:
-        raise RequestRefused(str(error), status=404) from None
-    return target
+        fitted = await off_loop(lambda: fit_image(data, mime))
+    except ImageProblem as problem:
+        raise RequestRefused(f"{what}: {problem}") from None
+    return Image(base64.b64decode(fitted.block.data), fitted.block.mime_type)
 
 
-def run_id_for(request: web.BaseRequest, prefix: str) -> str:
-    """Returns a new id. The same ``Idempotency-Key`` always gives the same id."""
-    key = request.headers.get("idempotency-key", "").strip()
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"openclaw {prefix} {key}") if key else uuid.uuid4())
+class InputFile(msgspec.Struct, kw_only=True):
+    name: str
+    data: str | None = None
+    """The content as Base64 or as a ``data:`` address."""
+    mime: str | None = None
+    url: str | None = None
 
 
-def tool_spec(path: str, kind: str, name: str | None, description: str | None, parameters: Any) -> ToolSpec:
-    if kind != "function":
-        raise RequestRefused(f'{path}.type: only "function" tools can be passed to the agent, not {kind!r}')
-    if not name or not _TOOL_NAME.fullmatch(name):
-        raise RequestRefused(f"{path}.name: must be 1 to 64 letters, digits, underscores or hyphens")
-    if parameters is not None and not isinstance(parameters, dict):
-        raise RequestRefused(f"{path}.parameters: must be a JSON Schema object")
-    schema: dict[str, Any] = parameters or {"type": "object", "properties": {}}
-    return ToolSpec(name=name, description=description or "", parameters=schema)
+async def file_blocks(files: list[InputFile], limits: ResponseFiles) -> list[str]:
+    """Returns each file as a marked block of text. Raises ``RequestRefused`` for the first that cannot be read."""
+    if len(files) > MAX_FILES:
+        raise RequestRefused(f"at most {MAX_FILES} files can be passed in one request")
+    return [await _block(file, number, limits) for number, file in enumerate(files, 1)]
 
 
-def chosen_tools(choice: Any, tools: list[ToolSpec]) -> tuple[list[ToolSpec], Any]:
-    """Returns the tools to offer and the neutral form of ``tool_choice``. Raises ``RequestRefused``."""
-    names = [tool.name for tool in tools]
-    if len(names) > MAX_TOOLS:
-        raise RequestRefused(f"tools: at most {MAX_TOOLS} may be passed")
-    if len(set(names)) < len(names):
-        raise RequestRefused(f"tools: the name {next(name for name in names if names.count(name) > 1)!r} is used twice")
-    match choice:
-        case None | "auto":
-            return tools, None
-        case "none":
-            return [], None
-        case "required":
-            if not tools:
-                raise RequestRefused("Error: tool_choice=required but no tools were provided")
-            return tools, "required"
-        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
-            if name not in names:
-                raise RequestRefused(f"Error: tool_choice names {name!r}, which is not among the tools")
-            return tools, {"name": name}
-        case _:
-            raise RequestRefused('tool_choice: must be "auto", "none", "required" or name one function')
+async def _block(file: InputFile, number: int, limits: ResponseFiles) -> str:
+    what = f"file {number}"
+    claimed, name, source = file.mime, file.name, file.url or file.data or ""
+    if file.url is not None and not _is_data_url(file.url):
+        data = await _fetched(file.url, limits, what)
+        name = name if name != "file" else file.url.partition("?")[0].rsplit("/", 1)[-1]
+    else:
+        data, mime = await off_loop(lambda: _decoded(source, limits.max_bytes, what))
+        claimed = mime or claimed
+    mime = (claimed or _SUFFIXES.get(name.rpartition(".")[2].lower(), "text/plain")).lower()
+    if data.startswith(b"%PDF-") or mime == "application/pdf":
+        raise RequestRefused(f"{what}: PDF files cannot be read yet; send their text instead")
+    if mime not in limits.allowed_mimes:
+        raise RequestRefused(f"{what}: the type {mime} is not one of {', '.join(limits.allowed_mimes)}")
+    text = data.decode("utf-8", "replace")
+    if "\x00" in text:
+        raise RequestRefused(f"{what}: the content is not text")
+    return _marked(name, text[: limits.max_chars], len(text) > limits.max_chars)
+
+
+def _marked(name: str, text: str, cut: bool) -> str:
+    """Wraps the text of a file in a ``<file>`` block. The text cannot close the block itself."""
+    shown = "".join(char for char in disarmed_name(name) if char.isprintable() and char not in '"<>&')[:200] or "file"
+    note = "\n[cut here: the file is longer]" if cut else ""
+    return f'<file name="{shown}">\n{_closing.sub("&lt;", disarmed(text))}{note}\n</file>'
+
+
+def check_url_parts(count: int, most: int) -> None:
+    if count > most:
+        raise RequestRefused(f"at most {most} parts can be fetched by URL in one request")
+
+
+def _decoded(source: str, max_bytes: int, what: str) -> tuple[bytes, str | None]:
+    """Returns the content of a ``data:`` address or of Base64 text, and the type that the address claims."""
+    mime, is_base64, too_large = None, True, RequestRefused(f"{what}: larger than {max_bytes} bytes")
+    if _is_data_url(source):
+        match = _DATA_URL.match(source)
+        if match is None:
+            raise RequestRefused(f"{what}: the data URL is malformed; it begins with data:<type>;base64,")
+        mime, is_base64 = (match["mime"] or "text/plain").lower(), bool(match["base64"])
+        source = source[match.end() :]
+    # What is certainly too large is not decoded.
+    if (len(source) * 3 // 4 - 3 if is_base64 else len(source) // 3) > max_bytes:
+        raise too_large
+    try:
+        data = base64.b64decode(source, validate=True) if is_base64 else unquote_to_bytes(source)
+    except (binascii.Error, ValueError):
+        raise RequestRefused(f"{what}: invalid base64 content") from None
+    if len(data) > max_bytes:
+        raise too_large
+    return data, mime
+
+
+def _is_data_url(url: str) -> bool:
+    return url[:5].lower() == "data:"
+
+
+async def _fetched(url: str, limits: ResponseImages | ResponseFiles, what: str) -> bytes:
+    if not limits.allow_url:
+        raise RequestRefused(f"{what}: fetching by URL is switched off here; send the content as a data URL")
+    bounds = FetchLimits(
+        max_bytes=limits.max_bytes,
+        max_redirects=limits.max_redirects,
+        timeout_s=limits.timeout_ms / 1000,
+        hosts=None if limits.url_allowlist is None else tuple(limits.url_allowlist),
+    )
+    try:
+        return await fetch(url, bounds)
+    except FetchRefused as refused:
+        raise RequestRefused(f"{what}: {refused}") from None

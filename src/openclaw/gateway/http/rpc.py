@@ -17,8 +17,8 @@ from openclaw import __version__
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import BodyRefused, HttpRefusal, read_body
 from openclaw.gateway.server import registry
-from openclaw.gateway.server.events import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, field_of
-from openclaw.gateway.server.params import (
+from openclaw.gateway.server.events import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, catch_up, field_of, resume
+from openclaw.gateway.server.registry import (
     ErrorShape,
     InvalidParams,
     NonEmpty,
@@ -28,7 +28,6 @@ from openclaw.gateway.server.params import (
     decode_params,
     encode,
 )
-from openclaw.gateway.server.replay import catch_up, resume
 from openclaw.rights import ADMIN
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ class NdjsonSink:
             self._room.clear()
             await self._room.wait()
 
-    async def read(self) -> None:
+    async def until_read(self) -> None:
         """The reader of a stream gets its lines one after the other."""
 
     def close(self, code: int, reason: str) -> None:

@@ -11,8 +11,7 @@ import msgspec
 from aiohttp import web
 
 from openclaw.agent.prepare import choose_model, exec_overrides
-from openclaw.agent.sandbox import sandbox_of
-from openclaw.agent.tool_set import ToolAsker, foreign_tools, tools_for
+from openclaw.agent.tool_set import is_owners_session, sandbox_of, tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import RequestRefused, json_response, read_json, refusal_response
@@ -24,10 +23,9 @@ from openclaw.opener import PathRefused
 from openclaw.paths import make_private_dir
 from openclaw.rights import OWNER
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import SessionRef, is_subagent
+from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import MessageBody
-from openclaw.tools.arguments import InvalidArguments, validate_arguments
-from openclaw.tools.base import Tool, ToolContext, ToolError
+from openclaw.tools.base import InvalidArguments, Tool, ToolContext, ToolError, validate_arguments
 from openclaw.tools.exec.settings import ExecOverrides
 from openclaw.tools.policy import ToolFilter, allowed_tools, normalize_tool_name
 from openclaw.tools.sandbox.boundary import Boundary
@@ -60,7 +58,8 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
         return refused.response()
     except MethodError as error:
         return _failed(404, "not_found", str(error))
-    name, sandbox = normalize_tool_name(body.tool or ""), await _sandbox(gateway, target)
+    name = normalize_tool_name(body.tool or "")
+    sandbox = await sandbox_of(gateway.runtime, target.agent_id, target.key, await entry_of(gateway, target))
     tool = await _tool(gateway, target, name, sandbox)
     if tool is None:
         return _failed(404, "not_found", f"Tool not available: {(body.tool or '')[:80]}")
@@ -79,16 +78,12 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
     return await asyncio.shield(gateway.spawn(_run(gateway, target, tool, arguments, sandbox)))
 
 
-async def _sandbox(gateway: Gateway, target: SessionRef) -> Boundary | None:
-    return await sandbox_of(gateway.runtime, target.agent_id, target.key, await entry_of(gateway, target))
-
-
 async def _tool(gateway: Gateway, target: SessionRef, name: str, sandbox: Boundary | None) -> Tool | None:
     """The tool, if the session's agent may use it and it is offered over HTTP."""
     config = gateway.runtime.config.current
     entry = await entry_of(gateway, target) or SessionEntry(sessionId="")
     try:
-        model = choose_model(entry, config, target.agent_id, gateway.runtime)
+        model = choose_model(gateway.runtime, target.agent_id, entry)
     except ModelError as error:
         log.warning("tools of %s cannot be listed: %s", target.agent_id, error)
         return None
@@ -96,20 +91,7 @@ async def _tool(gateway: Gateway, target: SessionRef, name: str, sandbox: Bounda
     model = msgspec.structs.replace(model, tools=True)
     workspace = workspace_dir(config, gateway.runtime.state_dir, target.agent_id)
     await asyncio.to_thread(make_private_dir, str(workspace))
-    subagent = is_subagent(target.key)
-    wanted = config.mcp.servers or gateway.runtime.extensions.tools
-    asker = ToolAsker(agent_id=target.agent_id, session_key=target.key, entry=entry, body=MessageBody())
-    foreign = await foreign_tools(asker, model, config, gateway.runtime, sandbox=sandbox) if wanted else ()
-    tools = tools_for(
-        target.agent_id,
-        model,
-        workspace,
-        config,
-        gateway.runtime,
-        subagent=subagent,
-        sandbox=sandbox,
-        foreign=foreign,
-    )
+    tools = await tools_for(gateway.runtime, target, model, entry=entry, sandbox=sandbox)
     offered = allowed_tools([tool.spec.name for tool in tools], [ToolFilter(deny=tuple(config.gateway.tools.deny))])
     found = {tool.spec.name: tool for tool in tools if tool.spec.name in offered}
     return gateway.runtime.extensions.watched(found).get(name)
@@ -132,6 +114,7 @@ async def _run(
         workspace=workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, target.agent_id),
         run_id=run_id,
         call_id=run_id,
+        private=is_owners_session(gateway.runtime.config.current, target.key, await entry_of(gateway, target)),
         notify=lambda text: gateway.runtime.notes.add(target.key, text),
         exec_overrides=wish,
         sandbox=sandbox,

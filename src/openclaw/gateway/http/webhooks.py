@@ -1,6 +1,6 @@
 """What others call: ``POST /hooks/…``, where programs tell the agent something, and the paths of channels.
 
-A hook has a secret of its own. Some platforms call the Gateway instead of being asked.
+Hooks have a token of their own. A channel has a path if its platform calls the Gateway instead of being asked.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from aiohttp import web
 
 from openclaw.channels.base import WebhookRequest
 from openclaw.config.schema import Config
+from openclaw.gateway.auth.authorise import FailedAuthLimiter, SecretCheck, same_secret
 from openclaw.gateway.auth.origin import PeerAddress, caller_key, last_hop
-from openclaw.gateway.auth.shared_auth import FailedAuthLimiter, SecretCheck, same_secret
-from openclaw.gateway.http.common import BodyRefused, json_response, read_body
-from openclaw.gateway.server.params import NotJson, decode_any
+from openclaw.gateway.http.common import BodyRefused, bearer_of, is_gentle_to, json_response, read_body
+from openclaw.gateway.server.registry import NotJson, decode_any
 from openclaw.net import is_loopback
 from openclaw.scheduler.hooks import Call, HookRefused, NoSuchHook, TooManyRuns, Wake, action_of, run_ids
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
     from openclaw.gateway.server.server import Route
 
-
 QUERY_TOKEN = "Hook token must be provided via Authorization: Bearer <token> or X-OpenClaw-Token header"
+BODY_LIMIT = 4 * 1024 * 1024
 
 
 def base_path(config: Config) -> str | None:
@@ -86,9 +86,7 @@ async def _act(gateway: Gateway, call: Call) -> web.Response:
 
 def _unauthorised(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.Response | None:
     """The refusal of a caller without the token. Wrong tokens are slowed down like wrong secrets of the Gateway."""
-    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-    given = bearer.strip() if scheme.lower() == "bearer" else ""
-    given = given or request.headers.get("x-openclaw-token", "").strip()
+    given = bearer_of(request) or request.headers.get("x-openclaw-token", "").strip()
     wanted = (gateway.runtime.config.current.hooks.token or "").strip()
 
     def check() -> SecretCheck:
@@ -96,15 +94,12 @@ def _unauthorised(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress)
             return SecretCheck(False, "missing")
         return SecretCheck(True) if same_secret(given, wanted) else SecretCheck(False, "mismatch")
 
-    limiter = gateway.auth_limiter
-    gently = peer.is_local and peer.origin is None and limiter.is_gentle_to_local()
-    verdict = limiter.guard(f"hooks {caller_key(peer)}", check, gently=gently)
+    gently = is_gentle_to(gateway, peer)
+    verdict = gateway.auth_limiter.guard(f"hooks {caller_key(peer)}", check, gently=gently)
     if verdict.ok:
         return None
     if verdict.reason == "limited":
-        seconds = verdict.wait_ms // 1000 + 1
-        text = f"Too Many Requests: too many wrong tokens; try again in {seconds} s"
-        return web.Response(status=429, text=text, headers={"Retry-After": str(seconds)})
+        return _too_many(verdict.wait_ms, "tokens")
     return web.Response(status=401, text="Unauthorized", headers={"WWW-Authenticate": "Bearer"})
 
 
@@ -124,13 +119,36 @@ async def _payload(request: web.BaseRequest, limit: int) -> dict[str, Any]:
 ROUTES: list[Route] = [("*", base_path, call_hook, "own")]
 
 
-BODY_LIMIT = 4 * 1024 * 1024
+# The paths of channels
 
 
-def _too_many(wait_ms: int) -> web.Response:
-    seconds = wait_ms // 1000 + 1
-    text = f"Too Many Requests: too many wrong secrets; try again in {seconds} s"
-    return web.Response(status=429, text=text, headers={"Retry-After": str(seconds), "Connection": "close"})
+async def serve_webhook(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
+    """Hands the request to the channel that serves its path.
+
+    The channel asks for the platform's signature or secret before it looks at anything else. Wrong ones are slowed down
+    like wrong secrets of the Gateway.
+    """
+    found = gateway.channel_services.channels.webhook(request.path)
+    if found is None:
+        return web.Response(status=404, text="Not Found")
+    webhook, below = found
+    guesses = WrongSecrets(request, gateway.auth_limiter, peer)
+    if wait_ms := guesses.wait_ms():
+        return _too_many(wait_ms, "secrets")
+    with gateway.sockets.bodies.room() as take:
+        try:
+            body = await read_body(request, BODY_LIMIT, take)
+        except BodyRefused as refused:
+            return web.Response(status=refused.status, text=str(refused), headers={"Connection": "close"})
+        # Asked again, because many may have sent their body at the same time.
+        if wait_ms := guesses.wait_ms():
+            return _too_many(wait_ms, "secrets")
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        asked = WebhookRequest(method=request.method, path=below, query=dict(request.query), headers=headers, body=body)
+        answer = await webhook(asked)
+    if answer.status in (401, 403):
+        guesses.count()
+    return web.Response(status=answer.status, text=answer.text, content_type=answer.content_type)
 
 
 class WrongSecrets:
@@ -155,30 +173,7 @@ class WrongSecrets:
             self._limiter.count(caller)
 
 
-async def serve_webhook(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
-    """Hands the request to the channel that serves its path.
-
-    The channel asks for the platform's signature or secret before it looks at anything else. Wrong ones are slowed down
-    like wrong secrets of the Gateway.
-    """
-    found = gateway.channel_services.channels.webhook(request.path)
-    if found is None:
-        return web.Response(status=404, text="Not Found")
-    webhook, below = found
-    guesses = WrongSecrets(request, gateway.auth_limiter, peer)
-    if wait_ms := guesses.wait_ms():
-        return _too_many(wait_ms)
-    with gateway.sockets.bodies.room() as take:
-        try:
-            body = await read_body(request, BODY_LIMIT, take)
-        except BodyRefused as refused:
-            return web.Response(status=refused.status, text=str(refused), headers={"Connection": "close"})
-        # Asked again, because many may have sent their body at the same time.
-        if wait_ms := guesses.wait_ms():
-            return _too_many(wait_ms)
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        asked = WebhookRequest(method=request.method, path=below, query=dict(request.query), headers=headers, body=body)
-        answer = await webhook(asked)
-    if answer.status in (401, 403):
-        guesses.count()
-    return web.Response(status=answer.status, text=answer.text, content_type=answer.content_type)
+def _too_many(wait_ms: int, what: str) -> web.Response:
+    seconds = wait_ms // 1000 + 1
+    text = f"Too Many Requests: too many wrong {what}; try again in {seconds} s"
+    return web.Response(status=429, text=text, headers={"Retry-After": str(seconds), "Connection": "close"})

@@ -16,9 +16,8 @@ from openclaw.config.agents import agent_config, agent_ids, default_agent_id, ma
 from openclaw.config.schema.agents import BindingMatch
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.config import patch_config
-from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.views.session_rows import model_defaults
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, Params
+from openclaw.gateway.views import model_defaults
 from openclaw.opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import agent_dir, make_private_dir, normalize_agent_id
 from openclaw.runs.session_change import delete_session
@@ -27,13 +26,15 @@ from openclaw.storage.files.workspace import BOOTSTRAP_FILES
 from openclaw.storage.session_query import SessionQuery, in_pages
 
 methods = MethodTable()
-
 DEFAULT_NAME = "Assistant"
 DEFAULT_AVATAR = "A"
 MAX_IDENTITY_BYTES = 64 * 1024
 _IDENTITY_LINE = re.compile(
     r"^[^\w\n]*(name|emoji|avatar)[^\w\n]*?:[^\w\n]*?[ \t]+(\S.*)$", re.IGNORECASE | re.MULTILINE
 )
+RESERVED = "main"
+FILES = (*BOOTSTRAP_FILES, "MEMORY.md", "memory.md")
+MAX_FILE_BYTES = 1024 * 1024
 
 
 class AgentsList(Params):
@@ -41,13 +42,8 @@ class AgentsList(Params):
     """Adds each agent's folders, its model and its bindings."""
 
 
-class IdentityGet(Params):
-    agent_id: str | None = None
-    session_key: str | None = None
-
-
 @methods.add("agents.list", AgentsList)
-async def list_agents(call: MethodCall) -> Any:
+async def list_agents(call: MethodCall, params: AgentsList) -> Any:
     """The configured agents and which one is the default."""
     config = call.gateway.runtime.config.current
     agents: list[dict[str, Any]] = []
@@ -58,7 +54,7 @@ async def list_agents(call: MethodCall) -> Any:
             agent["name"] = listed.name
         if listed is not None and (identity := _given(listed.identity)):
             agent["identity"] = identity
-        agents.append({**agent, **_details(call.gateway, agent_id)} if call.params.details else agent)
+        agents.append({**agent, **_details(call.gateway, agent_id)} if params.details else agent)
     return {
         "defaultId": default_agent_id(config),
         "mainKey": main_key(config),
@@ -92,60 +88,6 @@ def _route(match: BindingMatch) -> str:
     return " ".join([where, *narrower])
 
 
-@methods.add("agent.identity.get", IdentityGet)
-async def identity(call: MethodCall) -> Any:
-    """Who the agent is. The Control UI's setting comes first, then the agent's, then the agent's own IDENTITY.md."""
-    params: IdentityGet = call.params
-    config = call.gateway.runtime.config.current
-    default = default_agent_id(config)
-    named = normalize_agent_id(params.agent_id) if params.agent_id else None
-    of_key = agent_of(call.gateway.canonical_key(params.session_key), default_agent=default)
-    if named and params.session_key and named != of_key:
-        raise MethodError(f'agent "{named}" does not match session key agent "{of_key}"')
-    agent_id = named or (of_key if params.session_key else default)
-    listed = agent_config(config, agent_id)
-    workspace = workspace_dir(config, call.gateway.runtime.state_dir, agent_id)
-    written = await asyncio.to_thread(read_identity, workspace)
-    configured = _given(listed.identity) if listed is not None else {}
-    assistant = config.ui.assistant
-    chosen = {"name": _unless(assistant.name, DEFAULT_NAME), "avatar": _unless(assistant.avatar, DEFAULT_AVATAR)}
-    answer: dict[str, Any] = {"agentId": agent_id}
-    listed_name = listed.name if listed is not None else None
-    answer["name"] = chosen["name"] or configured.get("name") or listed_name or written.get("name") or DEFAULT_NAME
-    emoji = configured.get("emoji") or written.get("emoji")
-    answer["avatar"] = chosen["avatar"] or configured.get("avatar") or written.get("avatar") or emoji or DEFAULT_AVATAR
-    if emoji:
-        answer["emoji"] = emoji
-    return answer
-
-
-def _unless(value: str, default: str) -> str | None:
-    return value if value and value != default else None
-
-
-def _given(record: Any) -> dict[str, str]:
-    values = {name: getattr(record, name, None) for name in ("name", "theme", "emoji", "avatar")}
-    return {name: value for name, value in values.items() if value}
-
-
-def read_identity(workspace: Path) -> dict[str, str]:
-    """The name, emoji and avatar lines of IDENTITY.md. A placeholder in parentheses or brackets counts as absent."""
-    try:
-        with PathOpener(workspace, confine=True).open_read("IDENTITY.md") as file:
-            text = file.read(MAX_IDENTITY_BYTES).decode("utf-8", "replace")
-    except (OSError, PathRefused):
-        return {}
-    found: dict[str, str] = {}
-    for name, value in _IDENTITY_LINE.findall(text):
-        cleaned = value.strip().strip("*_` ")
-        if cleaned and not cleaned.startswith(("(", "[", "<", "_(")):
-            found.setdefault(name.lower(), cleaned[:200])
-    return found
-
-
-RESERVED = "main"
-
-
 class AgentsCreate(Params):
     name: NonEmpty
     workspace: NonEmpty | None = None
@@ -155,9 +97,8 @@ class AgentsCreate(Params):
 
 
 @methods.add("agents.create", AgentsCreate)
-async def create(call: MethodCall) -> Any:
+async def create(call: MethodCall, params: AgentsCreate) -> Any:
     """Adds an agent to the configuration and makes its workspace."""
-    params: AgentsCreate = call.params
     gateway = call.gateway
     agent_id = normalize_agent_id(params.name)
     if agent_id == RESERVED:
@@ -208,9 +149,8 @@ class AgentsUpdate(Params):
 
 
 @methods.add("agents.update", AgentsUpdate)
-async def update(call: MethodCall) -> Any:
+async def update(call: MethodCall, params: AgentsUpdate) -> Any:
     """Changes the name, workspace, model or avatar of an agent."""
-    params: AgentsUpdate = call.params
     gateway = call.gateway
     agent_id = _known(gateway, params.agent_id)
     listed = _listed(gateway) or [{"id": agent_id}]
@@ -231,12 +171,11 @@ class AgentsDelete(Params):
 
 
 @methods.add("agents.delete", AgentsDelete)
-async def delete(call: MethodCall) -> Any:
+async def delete(call: MethodCall, params: AgentsDelete) -> Any:
     """Removes an agent from the configuration and moves its files to the trash folder.
 
     Sessions in a database are removed there, and their transcripts stay as archived ones.
     """
-    params: AgentsDelete = call.params
     gateway = call.gateway
     agent_id = _known(gateway, params.agent_id)
     if agent_id == RESERVED:
@@ -281,9 +220,8 @@ class AgentsBind(Params):
 
 
 @methods.add("agents.bind", AgentsBind)
-async def bind(call: MethodCall) -> Any:
+async def bind(call: MethodCall, params: AgentsBind) -> Any:
     """Routes the messages of a channel, an account or a chat to this agent."""
-    params: AgentsBind = call.params
     gateway = call.gateway
     agent_id = _known(gateway, params.agent_id)
     match: dict[str, Any] = {"channel": params.channel.strip().lower()}
@@ -311,29 +249,79 @@ def _listed(gateway: Gateway) -> list[dict[str, Any]]:
     return [dict(entry) for entry in agents.get("list") or [] if isinstance(entry, dict)]
 
 
-FILES = (*BOOTSTRAP_FILES, "MEMORY.md", "memory.md")
-MAX_FILE_BYTES = 1024 * 1024
+# Who an agent is
+
+
+class IdentityGet(Params):
+    agent_id: str | None = None
+    session_key: str | None = None
+
+
+@methods.add("agent.identity.get", IdentityGet)
+async def identity(call: MethodCall, params: IdentityGet) -> Any:
+    """Who the agent is. The Control UI's setting comes first, then the agent's, then the agent's own IDENTITY.md."""
+    config = call.gateway.runtime.config.current
+    default = default_agent_id(config)
+    named = normalize_agent_id(params.agent_id) if params.agent_id else None
+    of_key = agent_of(call.gateway.canonical_key(params.session_key), default_agent=default)
+    if named and params.session_key and named != of_key:
+        raise MethodError(f'agent "{named}" does not match session key agent "{of_key}"')
+    return await identity_of(call.gateway, named or (of_key if params.session_key else default))
+
+
+async def identity_of(gateway: Gateway, agent_id: str) -> dict[str, Any]:
+    config = gateway.runtime.config.current
+    listed = agent_config(config, agent_id)
+    workspace = workspace_dir(config, gateway.runtime.state_dir, agent_id)
+    written = await asyncio.to_thread(read_identity, workspace)
+    configured = _given(listed.identity) if listed is not None else {}
+    assistant = config.ui.assistant
+    chosen = {"name": _unless(assistant.name, DEFAULT_NAME), "avatar": _unless(assistant.avatar, DEFAULT_AVATAR)}
+    answer: dict[str, Any] = {"agentId": agent_id}
+    listed_name = listed.name if listed is not None else None
+    answer["name"] = chosen["name"] or configured.get("name") or listed_name or written.get("name") or DEFAULT_NAME
+    emoji = configured.get("emoji") or written.get("emoji")
+    answer["avatar"] = chosen["avatar"] or configured.get("avatar") or written.get("avatar") or emoji or DEFAULT_AVATAR
+    if emoji:
+        answer["emoji"] = emoji
+    return answer
+
+
+def _unless(value: str, default: str) -> str | None:
+    return value if value and value != default else None
+
+
+def _given(record: Any) -> dict[str, str]:
+    values = {name: getattr(record, name, None) for name in ("name", "theme", "emoji", "avatar")}
+    return {name: value for name, value in values.items() if value}
+
+
+def read_identity(workspace: Path) -> dict[str, str]:
+    """The name, emoji and avatar lines of IDENTITY.md. A placeholder in parentheses or brackets counts as absent."""
+    try:
+        with PathOpener(workspace, confine=True).open_read("IDENTITY.md") as file:
+            text = file.read(MAX_IDENTITY_BYTES).decode("utf-8", "replace")
+    except (OSError, PathRefused):
+        return {}
+    found: dict[str, str] = {}
+    for name, value in _IDENTITY_LINE.findall(text):
+        cleaned = value.strip().strip("*_` ")
+        if cleaned and not cleaned.startswith(("(", "[", "<", "_(")):
+            found.setdefault(name.lower(), cleaned[:200])
+    return found
+
+
+# The files of an agent
 
 
 class FilesList(Params):
     agent_id: NonEmpty
 
 
-class FilesGet(Params):
-    agent_id: NonEmpty
-    name: NonEmpty
-
-
-class FilesSet(Params):
-    agent_id: NonEmpty
-    name: NonEmpty
-    content: Annotated[str, msgspec.Meta(max_length=MAX_FILE_BYTES)]
-
-
 @methods.add("agents.files.list", FilesList)
-async def list_files(call: MethodCall) -> Any:
+async def list_files(call: MethodCall, params: FilesList) -> Any:
     """The files that make an agent who it is, with their sizes."""
-    agent_id, workspace = _workspace(call)
+    agent_id, workspace = _workspace(call.gateway, params.agent_id)
     files = await asyncio.to_thread(lambda: [_file_view(workspace, name) for name in FILES])
     there = {file["name"] for file in files if not file["missing"]}
     # The long-term notes are shown as a file that can be written, under the name they have or the usual one.
@@ -342,11 +330,15 @@ async def list_files(call: MethodCall) -> Any:
     return {"agentId": agent_id, "workspace": str(workspace), "files": shown}
 
 
+class FilesGet(FilesList):
+    name: NonEmpty
+
+
 @methods.add("agents.files.get", FilesGet)
-async def get_file(call: MethodCall) -> Any:
+async def get_file(call: MethodCall, params: FilesGet) -> Any:
     """The text of one of these files."""
-    agent_id, workspace = _workspace(call)
-    name = _file_name(call.params.name)
+    agent_id, workspace = _workspace(call.gateway, params.agent_id)
+    name = _file_name(params.name)
     view = await asyncio.to_thread(_file_view, workspace, name)
 
     def read() -> str:
@@ -362,11 +354,15 @@ async def get_file(call: MethodCall) -> Any:
     return {"agentId": agent_id, "workspace": str(workspace), "file": view}
 
 
+class FilesSet(FilesGet):
+    content: Annotated[str, msgspec.Meta(max_length=MAX_FILE_BYTES)]
+
+
 @methods.add("agents.files.set", FilesSet)
-async def set_file(call: MethodCall) -> Any:
+async def set_file(call: MethodCall, params: FilesSet) -> Any:
     """Writes one of these files."""
-    agent_id, workspace = _workspace(call)
-    name, content = _file_name(call.params.name), call.params.content
+    agent_id, workspace = _workspace(call.gateway, params.agent_id)
+    name, content = _file_name(params.name), params.content
 
     def write() -> None:
         make_private_dir(str(workspace))
@@ -378,13 +374,12 @@ async def set_file(call: MethodCall) -> Any:
     except PathRefused as error:
         raise MethodError(str(error)) from None
     view = await asyncio.to_thread(_file_view, workspace, name)
-    return {"ok": True, "agentId": agent_id, "workspace": str(workspace), "file": view}
+    return {"ok": True, "agentId": agent_id, "workspace": str(workspace), "file": {**view, "content": content}}
 
 
-def _workspace(call: MethodCall) -> tuple[str, Path]:
-    runtime = call.gateway.runtime
-    agent_id = _known(call.gateway, call.params.agent_id)
-    return agent_id, workspace_dir(runtime.config.current, runtime.state_dir, agent_id)
+def _workspace(gateway: Gateway, name: str) -> tuple[str, Path]:
+    agent_id = _known(gateway, name)
+    return agent_id, workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
 
 
 def _file_name(name: str) -> str:

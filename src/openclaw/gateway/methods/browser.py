@@ -11,11 +11,9 @@ from typing import Any, Literal
 
 from openclaw.config.agents import default_agent_id, workspace_dir
 from openclaw.foreign_text import disarmed
-from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, Params, Positive
 from openclaw.opener import PathRefused
-from openclaw.tools.arguments import InvalidArguments, validate_arguments
-from openclaw.tools.base import ToolContext, ToolError
+from openclaw.tools.base import InvalidArguments, ToolContext, ToolError, validate_arguments
 from openclaw.tools.browser.tool import BrowserTool
 
 methods = MethodTable()
@@ -71,7 +69,7 @@ def arguments_of(params: BrowserRequest) -> dict[str, Any]:
 
 
 @methods.add("browser.request", BrowserRequest)
-async def request(call: MethodCall) -> Any:
+async def request(call: MethodCall, params: BrowserRequest) -> Any:
     """One request to the browser that the agent uses."""
     gateway = call.gateway
     config = gateway.runtime.config.current
@@ -82,7 +80,7 @@ async def request(call: MethodCall) -> Any:
         workspace=workspace_dir(config, gateway.runtime.state_dir, agent_id),
     )
     try:
-        arguments = validate_arguments(BrowserTool.spec, arguments_of(call.params))
+        arguments = validate_arguments(BrowserTool.spec, arguments_of(params))
         done = await gateway.browser_tool.perform(arguments, context)
     except InvalidArguments as invalid:
         raise MethodError(str(invalid)) from None

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 import msgspec
 
 from openclaw.channels.manager import RunningAccount
-from openclaw.gateway.channel_services import by_channel, summary_of
+from openclaw.gateway.channels import by_channel, summary_of
 from openclaw.gateway.server import registry
-from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, Params
 from openclaw.rights import GUEST
 
 methods = MethodTable()
@@ -20,20 +19,22 @@ methods = MethodTable()
 
 class ChannelsStatus(Params):
     probe: bool = False
-    timeout_ms: Annotated[int, msgspec.Meta(ge=1000)] = 10_000
+    timeout_ms: Annotated[int, msgspec.Meta(ge=0)] = 10_000
+    """The time for each probe. Less than a second counts as one, because clients pass on what a person typed."""
 
 
 @methods.add("channels.status", ChannelsStatus)
-async def channels_status(call: MethodCall) -> Any:
+async def channels_status(call: MethodCall, params: ChannelsStatus) -> Any:
     """The configured channels and their accounts; the Gateway's own web chat is not one."""
-    params: ChannelsStatus = call.params
     gateway = call.gateway
     channels = gateway.channel_services.channels
     grouped = by_channel(channels)
     labels = {name: running[0].kind.label for name, running in grouped.items()}
 
+    longest_s = max(1.0, params.timeout_ms / 1000)
+
     async def account_view(one: RunningAccount) -> dict[str, Any]:
-        view, probe_s = one.status.view(), params.timeout_ms / 1000 if params.probe else 0.0
+        view, probe_s = one.status.view(), longest_s if params.probe else 0.0
         if (holder := await channels.holder(one)) is not None:
             view["node"] = holder
         if holder is not None and holder != gateway.runtime.claims.node and gateway.cluster is not None:
@@ -41,7 +42,7 @@ async def channels_status(call: MethodCall) -> Any:
             return {**there, "node": holder} if there is not None else view
         if not params.probe or not one.account.enabled:
             return view
-        probed = await channels.probe(one, params.timeout_ms / 1000)
+        probed = await channels.probe(one, longest_s)
         return {**view, "probe": probed, "lastProbeAt": gateway.runtime.clock.now_ms()}
 
     accounts = {name: await asyncio.gather(*map(account_view, running)) for name, running in grouped.items()}
@@ -69,9 +70,8 @@ class ChannelsLogout(Params):
 
 
 @methods.add("channels.logout", ChannelsLogout)
-async def channels_logout(call: MethodCall) -> Any:
+async def channels_logout(call: MethodCall, params: ChannelsLogout) -> Any:
     """Refuses: no channel has a log-in to end; the answer names the setting that switches it off."""
-    params: ChannelsLogout = call.params
     if params.channel not in by_channel(call.gateway.channel_services.channels):
         raise MethodError(f"unsupported channel: {params.channel}")
     raise MethodError(
@@ -93,16 +93,15 @@ class PairingApprove(Params):
 
 
 @methods.add("pairing.list", PairingList)
-async def list_pairing(call: MethodCall) -> Any:
+async def list_pairing(call: MethodCall, params: PairingList) -> Any:
     """Requests that have not expired, of one channel or of all, oldest first."""
-    waiting = await call.gateway.pairing.pending(call.params.channel)
+    waiting = await call.gateway.pairing.pending(params.channel)
     return {"requests": [{"channel": channel, **msgspec.to_builtins(request)} for channel, request in waiting]}
 
 
 @methods.add("pairing.approve", PairingApprove)
-async def approve_pairing(call: MethodCall) -> Any:
+async def approve_pairing(call: MethodCall, params: PairingApprove) -> Any:
     """Lets the sender of the code in. With ``notify`` it also tells them so on their channel."""
-    params: PairingApprove = call.params
     if not call.client.rights >= GUEST:  # Nobody hands out more than they have.
         raise MethodError("missing scope: operator.admin (the person may then talk to the agent and give it commands)")
     approved = await call.gateway.pairing.approve(params.code, params.channel)

@@ -1,46 +1,63 @@
-"""``chat.*``: the methods by which web pages, terminals and other clients talk to a session."""
+"""``chat.*`` and ``agent``: the methods by which web pages, terminals and other clients talk to a session.
+
+``chat.send`` answers when the message is accepted, and its reply follows as events. ``agent`` answers twice: when the
+message is accepted, and with the result of the run at its end.
+"""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from openclaw.agent.recorder import entry_id
-from openclaw.agent.sandbox import opener_of
+from openclaw.agent.tool_set import opener_of
+from openclaw.config.agents import main_session_key
 from openclaw.foreign_text import disarmed
-from openclaw.gateway.methods.agent import thinking_level
+from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.methods.sessions import session_model
 from openclaw.gateway.server.events import RunStream
-from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import (
     MethodCall,
     MethodError,
     MethodTable,
+    NonEmpty,
+    NoParams,
+    Params,
     entry_of,
+    require_agent,
     require_configured,
     target_of,
 )
-from openclaw.gateway.views.history import named_files, page_of_history, read_history
-from openclaw.inbound.attachments import BadAttachment, InboundFile, read_images
+from openclaw.gateway.views import named_files, page_of_history, read_history
+from openclaw.inbound.attachments import BadAttachment, Image, InboundFile, read_images
 from openclaw.inbound.commands.registry import COMMANDS
+from openclaw.inbound.directives import may_be_command
 from openclaw.inbound.incoming import Handled, Incoming, client_facts
 from openclaw.inbound.notices import injected_message
 from openclaw.inbound.pipeline import Accepted
-from openclaw.outbound.media_lines import is_web
+from openclaw.messages import Usage
+from openclaw.models.thinking import level_unless_set, parse_level
 from openclaw.outbound.reply_files import Unsendable, workspace_file
+from openclaw.outbound.visible import is_web, reasoning_message
+from openclaw.paths import normalize_agent_id
 from openclaw.runs.dispatcher import Submission
+from openclaw.runs.queue import RunRecord
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import group_of, shown_key
+from openclaw.sessions.keys import SessionRef, group_of, is_subagent, shown_key
 from openclaw.sessions.prompt_prefix import typed_words, without_wrappers
 from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.base import END_STATES, AbortReason, MessageBody
+from openclaw.storage.base import END_STATES, AbortReason, LedgerRow, MessageBody
 
 methods = MethodTable()
-
+LONGEST_WAIT_S = 24 * 3600
 MOST_MEDIA_BYTES = 4 * 1024 * 1024
-
+KNOWN_CHANNELS = frozenset(
+    {"whatsapp", "telegram", "discord", "slack", "signal", "imessage", "webchat", "last", "internal", "matrix", "irc"}
+)
 WEBCHAT_FIELDS: dict[str, Any] = {
     "chatType": "direct",
     "deliveryContext": {"channel": "webchat"},
@@ -49,7 +66,93 @@ WEBCHAT_FIELDS: dict[str, Any] = {
 }
 
 
-def _entry_fields(key: str, entry: SessionEntry | None, writer: str | None) -> dict[str, Any]:
+class ChatSend(Params):
+    session_key: NonEmpty
+    message: str
+    idempotency_key: NonEmpty
+    thinking: str | None = None
+    deliver: bool | None = None
+    attachments: list[InboundFile] | None = None
+    timeout_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+@methods.add("chat.send", ChatSend)
+async def send(call: MethodCall, params: ChatSend) -> Any:
+    """Accepts a message for a session; the reply follows as events."""
+    gateway, client, run_id = call.gateway, call.client, params.idempotency_key
+    session = target_of(gateway, params.session_key)
+    require_configured(gateway, session)
+    if not params.message.strip() and not params.attachments:
+        raise MethodError("message or attachment required")
+    images, warnings = _images(params.attachments)
+    entry = await entry_of(gateway, session)
+    message = Incoming(
+        facts=client_facts(
+            session,
+            client.rights,
+            has_media=bool(images),
+            sender_ids=(client.client_info.id,),
+            sender_username=client.client_info.display_name,
+        ),
+        text=params.message,
+        door="chat",
+        run_id=run_id,
+        source="webchat",
+        route={"channel": "webchat", "sessionKey": session.key},
+        policy_channel=_policy_channel(session, entry, "webchat"),
+        message_id=run_id,
+        body=MessageBody(
+            thinking=None if params.message.lstrip().startswith("/") else _thinking_level(params.thinking),
+            timeout_seconds=None if params.timeout_ms is None else params.timeout_ms / 1000,
+        ),
+        images=images,
+        entry_fields=_chat_fields(session.key, entry, client.client_info.display_name),
+        watcher=client.conn_id,
+    )
+    result = await _hand_in(call, message)
+    if isinstance(result, Accepted):
+        answer = _acknowledgement(result.submission)
+        if answer["status"] != "ok":
+            client.finish_after(run_id)
+    elif result.stopped is not None:
+        answer = {"ok": True, "aborted": bool(result.stopped), "runIds": result.stopped}
+    else:
+        answer = {"runId": run_id, "status": "started"}
+        client.finish_after(run_id)
+        gateway.spawn(_say_after_acknowledgement(call, message, result))
+    return {**answer, "warnings": warnings} if warnings else answer
+
+
+async def _say_after_acknowledgement(call: MethodCall, message: Incoming, result: Handled) -> None:
+    """Says what a command has to say once the client has read that it was accepted.
+
+    A client that gets both in one piece takes up the answer first, and then waits for an answer for ever.
+    """
+    await call.client.sink.until_read()
+    await call.gateway.pipeline.answer(message, result)
+
+
+def _acknowledgement(submission: Submission) -> dict[str, Any]:
+    record, row = submission.record, submission.row
+    if submission.new:
+        return {"runId": row.run_id, "status": "started", **({"queued": True} if submission.queued else {})}
+    ended = record.ended if record else row.state in END_STATES
+    if not ended:
+        return {"runId": row.run_id, "status": "in_flight"}
+    _check_not_failed(record, row)
+    return {"runId": row.run_id, "status": "ok"}
+
+
+def _check_not_failed(record: RunRecord | None, row: LedgerRow) -> None:
+    """Raises the error answer of a run that failed. ``record`` is None for a run that ended long ago."""
+    failed = record.state == "error" if record else row.state in ("failed", "expired")
+    if failed:
+        error = (record.error if record else reason_text(row.reason)) or "the run failed"
+        failure = {"runId": row.run_id, "status": "error", "summary": error}
+        raise MethodError(error, code="UNAVAILABLE", payload=failure)
+
+
+def _chat_fields(key: str, entry: SessionEntry | None, writer: str | None) -> dict[str, Any]:
     """Returns what a message of this client says about its session. ``writer`` is the name that the client has.
 
     A session that a channel has described stays as it is, and a group's session stays a group's.
@@ -65,102 +168,252 @@ def _entry_fields(key: str, entry: SessionEntry | None, writer: str | None) -> d
     return {**WEBCHAT_FIELDS, "channel": channel, "chatType": chat_type, "origin": {**origin, "chatType": chat_type}}
 
 
-class ChatSend(Params):
-    session_key: NonEmpty
-    message: str
+# What ``chat.send`` and ``agent`` share
+
+
+async def _hand_in(call: MethodCall, message: Incoming) -> Accepted | Handled:
+    """Hands a message of a client to the pipeline. The client gets the events of its run from now on."""
+    call.client.follow_run(message.run_id)
+    result = await call.gateway.pipeline.process(message)
+    if not isinstance(result, Accepted | Handled):
+        raise MethodError("send blocked by session policy")
+    return result
+
+
+def _images(attachments: list[InboundFile] | None) -> tuple[list[Image], list[str]]:
+    """The pictures, and a warning for every file that is none."""
+    try:
+        return read_images(attachments or [])
+    except BadAttachment as bad:
+        raise MethodError(f"Error: {bad}") from None
+
+
+def _policy_channel(session: SessionRef, entry: SessionEntry | None, named: str | None) -> str | None:
+    """The channel for the send policy. A name that the caller gives does not get around the session's own channel."""
+    return named if entry is None and group_of(session.key)[0] is None else None
+
+
+def _thinking_level(text: str | None) -> str | None:
+    if not text:
+        return None
+    level = parse_level(text)
+    if level is None:
+        raise MethodError("invalid thinking level (use off|minimal|low|medium|high|xhigh)")
+    return level
+
+
+# ``agent``
+
+
+class AgentParams(Params):
+    message: NonEmpty
     idempotency_key: NonEmpty
+    agent_id: NonEmpty | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    session_id: str | None = None
+    session_key: str | None = None
     thinking: str | None = None
     deliver: bool | None = None
     attachments: list[InboundFile] | None = None
-    timeout_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    channel: str | None = None
+    reply_channel: str | None = None
+    account_id: str | None = None
+    reply_account_id: str | None = None
+    thread_id: str | None = None
+    group_id: str | None = None
+    group_channel: str | None = None
+    group_space: str | None = None
+    timeout: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    lane: str | None = None
+    extra_system_prompt: str | None = None
+    label: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
+    spawned_by: str | None = None
 
 
-@methods.add("chat.send", ChatSend)
-async def send(call: MethodCall) -> Any:
-    """Accepts a message for a session; the reply follows as events."""
-    params: ChatSend = call.params
-    gateway, client, run_id = call.gateway, call.client, params.idempotency_key
-    session = target_of(gateway, params.session_key)
-    require_configured(gateway, session)
-    attachments = params.attachments or []
-    if not params.message.strip() and not attachments:
-        raise MethodError("message or attachment required")
-    try:
-        images, warnings = read_images(attachments)
-    except BadAttachment as bad:
-        raise MethodError(f"Error: {bad}") from None
-    client.follow_run(run_id)
+@methods.add("agent", AgentParams)
+async def agent(call: MethodCall, params: AgentParams) -> Any:
+    """Runs one turn of an agent: an early answer when it is accepted, the result at its end."""
+    gateway = call.gateway
+    for channel in (params.channel, params.reply_channel):
+        if channel and channel.strip().lower() not in KNOWN_CHANNELS:
+            raise MethodError(f"unknown channel: {channel}")
+    session = await _session(call, params)
+    images, _ = _images(params.attachments)
     entry = await entry_of(gateway, session)
     message = Incoming(
-        facts=client_facts(
-            session,
-            client.rights,
-            has_media=bool(images),
-            sender_ids=(client.client_info.id,),
-            sender_username=client.client_info.display_name,
-        ),
+        facts=client_facts(session, call.client.rights, has_media=bool(images)),
         text=params.message,
         door="chat",
-        run_id=run_id,
-        source="webchat",
-        route={"channel": "webchat", "sessionKey": session.key},
-        policy_channel="webchat" if entry is None and group_of(session.key)[0] is None else None,
-        message_id=run_id,
+        run_id=params.idempotency_key,
+        source="agent",
+        route=_route(params, entry, session),
+        reads_commands=_written_by_hand(params),
+        policy_channel=_policy_channel(session, entry, params.channel),
         body=MessageBody(
-            thinking=None if params.message.lstrip().startswith("/") else thinking_level(params.thinking),
-            timeout_seconds=None if params.timeout_ms is None else params.timeout_ms / 1000,
+            thinking=_thinking_level(params.thinking),
+            timeout_seconds=params.timeout,
+            extra_system_prompt=params.extra_system_prompt or "",
         ),
         images=images,
-        entry_fields=_entry_fields(session.key, entry, client.client_info.display_name),
-        watcher=client.conn_id,
+        entry_fields=_agent_fields(params, session),
+        watcher=call.client.conn_id,
     )
-    answer = await _answer(call, message)
-    return {**answer, "warnings": warnings} if warnings else answer
-
-
-async def _answer(call: MethodCall, message: Incoming) -> dict[str, Any]:
-    gateway, run_id = call.gateway, message.run_id
-    result = await gateway.pipeline.process(message)
-    if isinstance(result, Accepted):
-        if result.submission.new or not _ended(result.submission):
-            call.client.finish_after(run_id)
-        return _acknowledgement(result.submission)
+    result = await _hand_in(call, message)
     if isinstance(result, Handled):
-        if result.stopped is not None:
-            return {"ok": True, "aborted": bool(result.stopped), "runIds": result.stopped}
-        call.client.finish_after(run_id)
-        gateway.spawn(_answer_after_acknowledgement(call, message, result))
-        return {"runId": run_id, "status": "started"}
-    raise MethodError("send blocked by session policy")
+        return await _command_result(call, message, result)
+    record, row = result.submission.record, result.submission.row
+    call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": row.accepted_at})
+    if record is not None:
+        await record.wait()
+        answer = _run_result(record)
+    else:
+        await gateway.dispatcher.index.wait(row.run_id, LONGEST_WAIT_S)
+        answer = _stored_result(await gateway.runtime.ledger.by_run(row.run_id) or row)
+    said = [_payload(text) for text in result.side_replies]
+    answer["result"]["payloads"] = [*said, *answer["result"]["payloads"]]
+    return answer
 
 
-async def _answer_after_acknowledgement(call: MethodCall, message: Incoming, result: Handled) -> None:
-    """Says what a command has to say once the client has read that it was accepted.
-
-    A client that gets both in one piece takes up the answer first, and then waits for an answer for ever.
-    """
-    await call.client.sink.read()
-    await call.gateway.pipeline.answer(message, result)
+def _written_by_hand(params: AgentParams) -> bool:
+    """Whether commands and settings in the text count. They do not count in the text of a program or a file."""
+    made = params.lane or params.extra_system_prompt or params.spawned_by
+    return not made and may_be_command(params.message) and "\n```" not in params.message
 
 
-def _ended(submission: Submission) -> bool:
-    return submission.record.ended if submission.record else submission.row.state in END_STATES
+async def _session(call: MethodCall, params: AgentParams) -> SessionRef:
+    gateway = call.gateway
+    agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
+    if agent_id is not None:
+        require_agent(gateway, agent_id)
+    if params.session_key:
+        target = target_of(gateway, params.session_key, agent_id)
+        if agent_id is not None and target.agent_id != agent_id:
+            raise MethodError(f'agent "{agent_id}" does not match session key agent "{target.agent_id}"')
+        return target
+    if params.session_id:
+        found = await gateway.runtime.sessions.find_session_id(params.session_id)
+        if found is None:
+            raise MethodError(f"No session found: {params.session_id}")
+        return SessionRef(found.agent_id, found.key)
+    if agent_id is not None:
+        return target_of(gateway, main_session_key(gateway.runtime.config.current, agent_id), agent_id)
+    return target_of(gateway, "main")
 
 
-def _acknowledgement(submission: Submission) -> dict[str, Any]:
-    run_id = submission.row.run_id
-    if submission.new:
-        queued = {"queued": True} if submission.queued else {}
-        return {"runId": run_id, "status": "started", **queued}
-    if not _ended(submission):
-        return {"runId": run_id, "status": "in_flight"}
-    record, row = submission.record, submission.row
-    failed = record.state == "error" if record else row.state in ("failed", "expired")
-    if failed:
-        message = (record.error if record else reason_text(row.reason)) or "the run failed"
-        payload = {"runId": run_id, "status": "error", "summary": message}
-        raise MethodError(message, code="UNAVAILABLE", payload=payload)
-    return {"runId": run_id, "status": "ok"}
+def _route(params: AgentParams, entry: SessionEntry | None, target: SessionRef) -> dict[str, Any]:
+    """Returns where the reply goes. Without ``deliver`` only the caller gets it."""
+    if not params.deliver:
+        return {"channel": "internal", "sessionKey": target.key}
+    last = (entry or {}).get("deliveryContext") or {}
+    channel = params.reply_channel or params.channel or last.get("channel") or "webchat"
+    route = {
+        "channel": channel,
+        "to": params.reply_to or params.to or last.get("to"),
+        "accountId": params.reply_account_id or params.account_id or last.get("accountId"),
+        "threadId": params.thread_id or last.get("threadId"),
+        "sessionKey": target.key,
+    }
+    return {name: value for name, value in route.items() if value}
+
+
+def _agent_fields(params: AgentParams, target: SessionRef) -> dict[str, Any]:
+    fields = {
+        "label": params.label,
+        "spawnedBy": params.spawned_by if is_subagent(target.key) else None,
+        "groupId": params.group_id,
+        "groupChannel": params.group_channel,
+        "space": params.group_space,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _run_result(record: RunRecord) -> dict[str, Any]:
+    _check_not_failed(record, record.row)
+    result = record.result
+    assert result is not None
+    meta = {
+        "durationMs": result.duration_ms,
+        "agentMeta": {
+            "sessionId": result.session_id,
+            "provider": result.provider,
+            "model": result.model,
+            **({"usage": _usage(result.usage)} if result.usage else {}),
+        },
+        "aborted": record.state == "aborted",
+        "systemPromptReport": result.report.whole() if result.report else {},
+    }
+    reasoning = reasoning_message(result.reasoning)
+    said = [_payload(one.text, one.media) for one in result.shown] or (
+        [_payload(result.notice)] if result.notice else []
+    )
+    return _completed(record.run_id, [_payload(reasoning), *said] if reasoning else said, meta)
+
+
+def _stored_result(row: LedgerRow) -> dict[str, Any]:
+    """Returns what the ledger knows of a run that ended long ago or before this Gateway started."""
+    _check_not_failed(None, row)
+    stored = row.result or {}
+    text, media = stored.get("text"), stored.get("media") or []
+    meta = {"agentMeta": {"sessionId": stored.get("sessionId")}, "aborted": row.state == "superseded"}
+    return _completed(row.run_id, [_payload(text or "", media)] if text or media else [], meta)
+
+
+async def _command_result(call: MethodCall, message: Incoming, handled: Handled) -> dict[str, Any]:
+    """Answers a command. The answer has the shape of a run's."""
+    gateway, run_id = call.gateway, message.run_id
+    began = gateway.runtime.clock.now_ms()
+    call.respond({"runId": run_id, "status": "accepted", "acceptedAt": began})
+    reply = await gateway.pipeline.answer(message, handled)
+    entry = await entry_of(gateway, message.facts.session)
+    meta = {
+        "durationMs": gateway.runtime.clock.now_ms() - began,
+        "agentMeta": {"sessionId": entry["sessionId"] if entry else None},
+        "aborted": False,
+    }
+    return _completed(run_id, [_payload(reply)] if reply else [], meta)
+
+
+def _completed(run_id: str, payloads: list[dict[str, Any]], meta: dict[str, Any]) -> dict[str, Any]:
+    """The last answer of ``agent``."""
+    return {
+        "runId": run_id,
+        "status": "ok",
+        "summary": "aborted" if meta["aborted"] else "completed",
+        "result": {"payloads": payloads, "meta": meta},
+    }
+
+
+def _payload(text: str, media: Sequence[str] = ()) -> dict[str, Any]:
+    """One message of an answer, as clients get it: the text and the files that go with it, by address."""
+    said: dict[str, Any] = {"text": text, "mediaUrl": media[0] if media else None}
+    return {**said, "mediaUrls": list(media)} if media else said
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    counts = {"input": usage.input, "output": usage.output}
+    if usage.cache_read:
+        counts["cacheRead"] = usage.cache_read
+    if usage.cache_write:
+        counts["cacheWrite"] = usage.cache_write
+    return {**counts, "total": usage.total_tokens}
+
+
+class AgentWait(Params):
+    run_id: NonEmpty
+    timeout_ms: Annotated[int, msgspec.Meta(ge=0)] = 30_000
+
+
+@methods.add("agent.wait", AgentWait)
+async def wait(call: MethodCall, params: AgentWait) -> Any:
+    """Waits for the end of a run, and says how it went."""
+    outcome = await call.gateway.dispatcher.index.wait(params.run_id, params.timeout_ms / 1000)
+    known = {"startedAt": outcome.started_at, "endedAt": outcome.ended_at, "error": outcome.error}
+    told = {name: value for name, value in known.items() if value is not None}
+    return {"runId": params.run_id, "status": outcome.status, **told}
+
+
+# Runs and messages under way
 
 
 class ChatAbort(Params):
@@ -169,45 +422,90 @@ class ChatAbort(Params):
 
 
 @methods.add("chat.abort", ChatAbort)
-async def abort(call: MethodCall) -> Any:
+async def abort(call: MethodCall, params: ChatAbort) -> Any:
     """Stops the run of a session, or one run, and what waits with it."""
-    params: ChatAbort = call.params
-    target = target_of(call.gateway, params.session_key)
-    await call.gateway.dispatcher.admission.wait_for_earlier(target.key)
-    if params.run_id is not None:
-        record = call.gateway.dispatcher.find(params.run_id)
-        if record is not None and record.session_key != target.key:
-            raise MethodError("runId does not match sessionKey")
+    target, dispatcher = target_of(call.gateway, params.session_key), call.gateway.dispatcher
+    await dispatcher.admission.wait_for_earlier(target.key)
+    named = dispatcher.index.get(params.run_id) if params.run_id is not None else None
+    if named is not None and named.session_key != target.key:
+        raise MethodError("runId does not match sessionKey")
 
     def note_aborted(entry: SessionEntry | None) -> SessionEntry | None:
         if entry is not None:
             entry["abortedLastRun"] = True
         return entry
 
-    meant = [params.run_id] if params.run_id is None else _meant_runs(call, target.key, params.run_id)
     stopped: list[str] = []
-    for run_id in meant:
-        stopped += await call.gateway.dispatcher.abort(target.key, run_id, AbortReason.RPC)
+    for run_id in _meant_runs(call, target.key, named) if named is not None else [params.run_id]:
+        stopped += await dispatcher.abort(target.key, run_id, AbortReason.RPC)
     if stopped:
         # The flag is set at once, because the next message may come before the run has unwound.
         await call.gateway.runtime.sessions.update(target.agent_id, target.key, note_aborted, durable=False)
     return {"ok": True, "aborted": bool(stopped), "runIds": stopped}
 
 
-def _meant_runs(call: MethodCall, session_key: str, run_id: str) -> list[str]:
+def _meant_runs(call: MethodCall, session_key: str, named: RunRecord) -> list[str]:
     """Returns what a client wants to stop that names one of its messages.
 
     Clients name the message they sent last, and what people see is the run that this message waits for, so that run is
     stopped too. A terminal means only that run: it always names its last message, which then gets its turn.
     """
-    named = call.gateway.dispatcher.find(run_id)
     running = next((one for one in call.gateway.dispatcher.active(session_key) if one.state == "running"), None)
-    if named is None or named.ended or running is None or running is named:
-        return [run_id]
+    if named.ended or running is None or running is named:
+        return [named.run_id]
     client = call.client.client_info
     terminal = client.id == "gateway-client" and client.mode == "ui"
     # The waiting one goes first. Otherwise it would begin when the other one has stopped.
-    return [running.run_id] if terminal else [run_id, running.run_id]
+    return [running.run_id] if terminal else [named.run_id, running.run_id]
+
+
+class ChatDrop(Params):
+    session_key: NonEmpty
+    run_id: NonEmpty
+
+
+@methods.add("chat.drop", ChatDrop)
+async def drop(call: MethodCall, params: ChatDrop) -> Any:
+    """Takes one waiting message out of the queue. A message that is running already is not stopped."""
+    target = target_of(call.gateway, params.session_key)
+    dispatcher = call.gateway.dispatcher
+    if not any(record.run_id == params.run_id for record in dispatcher.waiting(target.key)):
+        return {"ok": True, "dropped": False}
+    dropped = await dispatcher.abort(target.key, params.run_id, AbortReason.REMOVED)
+    return {"ok": True, "dropped": bool(dropped)}
+
+
+class ChatReword(Params):
+    session_key: NonEmpty
+    run_id: NonEmpty
+    message: NonEmpty
+
+
+@methods.add("chat.reword", ChatReword)
+async def reword(call: MethodCall, params: ChatReword) -> Any:
+    """Gives a waiting message of the owner other words. It keeps its place in the queue, its time and its pictures.
+
+    A message that is running already is left as it is: ``reworded`` is false then.
+    """
+    target = target_of(call.gateway, params.session_key)
+    if params.message.lstrip().startswith("/"):
+        raise MethodError("a command cannot take the place of a message; drop the message and send the command")
+
+    def changed(body: MessageBody) -> MessageBody:
+        if body.prompt is None or body.command or body.internal or body.sender or body.guest:
+            raise MethodError("only a message that was written here can be changed")
+        if (body.exec or body.elevated or body.elevated_allowed) and "admin" not in call.client.rights:
+            # The rules that the owner loosened for a message hold for the owner's words and no others.
+            raise MethodError("missing scope: operator.admin (the message has its own rules for commands)")
+        text, before = disarmed(params.message, of_owner=True), without_wrappers(body.prompt)
+        head, _, tail = body.prompt.rpartition(before)
+        written = params.message if text != params.message else ""
+        return msgspec.structs.replace(body, prompt=f"{head}{text}{tail}", written=written)
+
+    return {"ok": True, "reworded": await call.gateway.dispatcher.reword(target.key, params.run_id, changed)}
+
+
+# What a client is shown
 
 
 class ChatHistory(Params):
@@ -218,9 +516,8 @@ class ChatHistory(Params):
 
 
 @methods.add("chat.history", ChatHistory)
-async def history(call: MethodCall) -> Any:
+async def history(call: MethodCall, params: ChatHistory) -> Any:
     """The last messages of a session."""
-    params: ChatHistory = call.params
     target = target_of(call.gateway, params.session_key)
     entry = await entry_of(call.gateway, target)
     answer: dict[str, Any] = {"sessionKey": params.session_key}
@@ -230,8 +527,19 @@ async def history(call: MethodCall) -> Any:
     entries = await call.gateway.runtime.transcripts.tail(transcript_ref(target.agent_id, entry), params.limit)
     reasoning = entry.get("reasoningLevel") in ("on", "stream")
     answer["messages"] = read_history(entries, public=params.format == "messages", with_reasoning=reasoning)
-    levels = {name: entry.get(name) for name in ("thinkingLevel", "verboseLevel") if entry.get(name)}
-    return {**answer, **levels}
+    return {**answer, **_levels(call.gateway, target, entry)}
+
+
+def _levels(gateway: Gateway, target: SessionRef, entry: SessionEntry) -> dict[str, Any]:
+    """The levels at which the session runs: its own, or else the usual ones. Clients show them beside the messages."""
+    usual = gateway.runtime.config.current.agents.defaults
+    thinking, verbose = entry.get("thinkingLevel"), entry.get("verboseLevel")
+    if not thinking and (model := session_model({**entry}, target, gateway)) is not None:
+        thinking = level_unless_set(model, usual.thinking_default)
+    if not verbose and usual.verbose_default != "off":
+        verbose = usual.verbose_default
+    levels = {"thinkingLevel": thinking, "verboseLevel": verbose}
+    return {name: level for name, level in levels.items() if level}
 
 
 class ChatView(Params):
@@ -244,12 +552,11 @@ class ChatView(Params):
 
 
 @methods.add("chat.view", ChatView)
-async def view(call: MethodCall) -> Any:
+async def view(call: MethodCall, params: ChatView) -> Any:
     """What a page shows of a session: its last messages with their ids, the run under way, and what waits.
 
     Events up to ``seq`` are contained in the answer. The caller gets the tool events of these runs from now on.
     """
-    params: ChatView = call.params
     gateway = call.gateway
     target = target_of(gateway, params.session_key)
     # The number of the last event and the state of the run come first. What happens while the session is read is then
@@ -304,12 +611,11 @@ class ChatMedia(Params):
 
 
 @methods.add("chat.media", ChatMedia)
-async def media(call: MethodCall) -> Any:
+async def media(call: MethodCall, params: ChatMedia) -> Any:
     """A file of the workspace that a message of the agent names, in base64. No other file is read.
 
     Addresses on the web are not fetched: the caller opens them.
     """
-    params: ChatMedia = call.params
     runtime, target = call.gateway.runtime, target_of(call.gateway, params.session_key)
     entry = await entry_of(call.gateway, target)
     ref = transcript_ref(target.agent_id, entry) if entry is not None else None
@@ -328,51 +634,6 @@ async def media(call: MethodCall) -> Any:
     return {"fileName": name, "mimeType": mime, "size": len(data), "content": base64.b64encode(data).decode()}
 
 
-class ChatDrop(Params):
-    session_key: NonEmpty
-    run_id: NonEmpty
-
-
-@methods.add("chat.drop", ChatDrop)
-async def drop(call: MethodCall) -> Any:
-    """Takes one waiting message out of the queue. A message that is running already is not stopped."""
-    params: ChatDrop = call.params
-    target = target_of(call.gateway, params.session_key)
-    dispatcher = call.gateway.dispatcher
-    if not any(record.run_id == params.run_id for record in dispatcher.waiting(target.key)):
-        return {"ok": True, "dropped": False}
-    dropped = await dispatcher.abort(target.key, params.run_id, AbortReason.REMOVED)
-    return {"ok": True, "dropped": bool(dropped)}
-
-
-class ChatReword(Params):
-    session_key: NonEmpty
-    run_id: NonEmpty
-    message: NonEmpty
-
-
-@methods.add("chat.reword", ChatReword)
-async def reword(call: MethodCall) -> Any:
-    """Gives a waiting message of the owner other words. It keeps its place in the queue, its time and its pictures.
-
-    A message that is running already is left as it is: ``reworded`` is false then.
-    """
-    params: ChatReword = call.params
-    target = target_of(call.gateway, params.session_key)
-    if params.message.lstrip().startswith("/"):
-        raise MethodError("a command cannot take the place of a message; drop the message and send the command")
-
-    def changed(body: MessageBody) -> MessageBody:
-        if body.prompt is None or body.command or body.internal or body.sender or body.guest:
-            raise MethodError("only a message that was written here can be changed")
-        text, before = disarmed(params.message, of_owner=True), without_wrappers(body.prompt)
-        head, _, tail = body.prompt.rpartition(before)
-        written = params.message if text != params.message else ""
-        return msgspec.structs.replace(body, prompt=f"{head}{text}{tail}", written=written)
-
-    return {"ok": True, "reworded": await call.gateway.dispatcher.reword(target.key, params.run_id, changed)}
-
-
 @methods.add("chat.commands", NoParams)
 async def commands(call: MethodCall) -> Any:
     """The commands that a client may write in a chat, for its palette."""
@@ -389,9 +650,8 @@ class ChatInject(Params):
 
 
 @methods.add("chat.inject", ChatInject)
-async def inject(call: MethodCall) -> Any:
+async def inject(call: MethodCall, params: ChatInject) -> Any:
     """Adds an assistant message that no model wrote, such as a note from another program."""
-    params: ChatInject = call.params
     gateway = call.gateway
     target = target_of(gateway, params.session_key)
     if await entry_of(gateway, target) is None:

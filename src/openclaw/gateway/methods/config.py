@@ -12,15 +12,12 @@ import msgspec
 from openclaw import __version__
 from openclaw.clock import iso_utc
 from openclaw.config.edit import shown_values
-from openclaw.config.json5text import Json5Error, parse_source
-from openclaw.config.load import Snapshot
+from openclaw.config.load import Json5Error, Snapshot, parse_source
 from openclaw.config.secrets import redact_raw, redacted
 from openclaw.config.store import changed_paths, reload_action
 from openclaw.config.validate import ConfigError, ConfigInvalid
-from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.restart import DEFAULT_DELAY_MS, Restart
-from openclaw.gateway.server.params import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.gateway import DEFAULT_DELAY_MS, Gateway, Restart
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, NoParams, Params
 
 methods = MethodTable()
 
@@ -75,7 +72,7 @@ class ConfigSchema(Params):
 @functools.cache
 def _described(language: str) -> dict[str, msgspec.Raw]:
     """The schema and the hints. They are the same for the life of the process and take long to make."""
-    from openclaw.config.jsonschema import config_schema, in_spanish, ui_hints
+    from openclaw.config.reference import config_schema, in_spanish, ui_hints
 
     made: dict[str, Any] = {"schema": config_schema(), "uiHints": ui_hints()}
     if language == "es":
@@ -84,17 +81,15 @@ def _described(language: str) -> dict[str, msgspec.Raw]:
 
 
 @methods.add("config.schema", ConfigSchema)
-async def schema(call: MethodCall) -> Any:
+async def schema(call: MethodCall, params: ConfigSchema) -> Any:
     """The JSON schema of the configuration, with hints for a form."""
-    params: ConfigSchema = call.params
     answer = await asyncio.to_thread(_described, params.language)
     return {**answer, "version": __version__, "generatedAt": iso_utc(call.gateway.runtime.clock.now_ms())}
 
 
 @methods.add("config.set", ConfigSet)
-async def set_config(call: MethodCall) -> Any:
+async def set_config(call: MethodCall, params: ConfigSet) -> Any:
     """Writes the whole configuration, if it is valid and nobody changed it meanwhile."""
-    params: ConfigSet = call.params
     store = call.gateway.runtime.config
     written = await _write(lambda: store.write_raw(params.raw, params.base_hash))
     await store.reload()
@@ -102,9 +97,8 @@ async def set_config(call: MethodCall) -> Any:
 
 
 @methods.add("config.patch", ConfigChange)
-async def patch(call: MethodCall) -> Any:
+async def patch(call: MethodCall, params: ConfigChange) -> Any:
     """Merges some values into the configuration."""
-    params: ConfigChange = call.params
     try:
         change, _ = parse_source(params.raw)
     except Json5Error as error:
@@ -112,19 +106,17 @@ async def patch(call: MethodCall) -> Any:
         raise MethodError(f"invalid config: {error}", details={"issues": issues}) from None
     if not isinstance(change, dict):
         raise MethodError("config.patch raw must be an object")
-    return await _change(call, lambda: call.gateway.runtime.config.merge_patch(change, params.base_hash))
+    return await _change(call, params, lambda: call.gateway.runtime.config.merge_patch(change, params.base_hash))
 
 
 @methods.add("config.apply", ConfigChange)
-async def apply(call: MethodCall) -> Any:
+async def apply(call: MethodCall, params: ConfigChange) -> Any:
     """Writes the whole configuration and lets the Gateway take it over."""
-    params: ConfigChange = call.params
-    return await _change(call, lambda: call.gateway.runtime.config.write_raw(params.raw, params.base_hash))
+    return await _change(call, params, lambda: call.gateway.runtime.config.write_raw(params.raw, params.base_hash))
 
 
-async def _change(call: MethodCall, write: Callable[[], Snapshot]) -> dict[str, Any]:
+async def _change(call: MethodCall, params: ConfigChange, write: Callable[[], Snapshot]) -> dict[str, Any]:
     """Writes, makes the change effective, and restarts only when something changed that cannot be applied live."""
-    params: ConfigChange = call.params
     gateway = call.gateway
     before = gateway.runtime.config.snapshot
     written = await _write(write)

@@ -22,8 +22,17 @@ from openclaw.agent.request_log import (
     role_of,
     words_of,
 )
-from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, find_row, target_of
+from openclaw.gateway.server.registry import (
+    MethodCall,
+    MethodError,
+    MethodTable,
+    NonEmpty,
+    Params,
+    Positive,
+    entry_of,
+    find_row,
+    target_of,
+)
 from openclaw.models.calls import wire_body
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import LedgerRow, Transcript, TranscriptRef
@@ -50,9 +59,8 @@ class ContextGet(Params):
 
 
 @methods.add("context.get", ContextGet)
-async def get(call: MethodCall) -> Any:
+async def get(call: MethodCall, params: ContextGet) -> Any:
     """What a model call was sent, part by part with sizes."""
-    params: ContextGet = call.params
     run = (
         await _run(call.gateway, params.run_id) if params.run_id else (await _last_runs(call.gateway, params.key, 1))[0]
     )
@@ -148,9 +156,8 @@ class ContextDiff(Params):
 
 
 @methods.add("context.diff", ContextDiff)
-async def diff(call: MethodCall) -> Any:
+async def diff(call: MethodCall, params: ContextDiff) -> Any:
     """The differences between two runs. Without ids the session's last two runs are compared."""
-    params: ContextDiff = call.params
     gateway = call.gateway
     if params.a and params.b:
         before, after = await _run(gateway, params.a), await _run(gateway, params.b)
@@ -177,9 +184,8 @@ class ContextFind(Params):
 
 
 @methods.add("context.find", ContextFind)
-async def find(call: MethodCall) -> Any:
+async def find(call: MethodCall, params: ContextFind) -> Any:
     """Tells in which of the session's last runs the phrase came into the model's view, and when and why it left."""
-    params: ContextFind = call.params
     runs = await _last_runs(call.gateway, params.key, params.limit)
     search = PhraseSearch(params.phrase, call.gateway.runtime.blobs)
     sightings = await search.sightings(runs[::-1])

@@ -7,10 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openclaw.config.agents import default_agent_id
-from openclaw.gateway.server.params import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.scheduler.jobs import JobError
-from openclaw.scheduler.schedule import BadSchedule
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, NoParams, Params
+from openclaw.scheduler.jobs import BadSchedule, JobError
 
 methods = MethodTable()
 
@@ -47,17 +45,16 @@ class SetHeartbeats(Params):
     enabled: bool
 
 
-def _job_id(call: MethodCall) -> str:
-    params: JobParams = call.params
+def _job_id(call: MethodCall, params: JobParams) -> str:
     if not (job_id := params.id or params.job_id):
         raise MethodError(f"invalid {call.method} params: missing id")
     return job_id
 
 
 @methods.add("cron.list", ListParams)
-async def list_jobs(call: MethodCall) -> Any:
+async def list_jobs(call: MethodCall, params: ListParams) -> Any:
     """The scheduled jobs."""
-    return {"jobs": await call.gateway.cron.jobs(disabled=call.params.include_disabled), "timezone": _zone(call)}
+    return {"jobs": await call.gateway.cron.jobs(disabled=params.include_disabled), "timezone": _zone(call)}
 
 
 def _zone(call: MethodCall) -> str | None:
@@ -72,10 +69,10 @@ async def status(call: MethodCall) -> Any:
 
 
 @methods.add("cron.add", dict[str, Any])
-async def add(call: MethodCall) -> Any:
+async def add(call: MethodCall, params: dict[str, Any]) -> Any:
     """Adds a job."""
     try:
-        return await call.gateway.cron.add(call.params)
+        return await call.gateway.cron.add(params)
     except JobError as problem:
         raise MethodError(f"invalid cron.add params: {problem}") from None
     except BadSchedule as problem:
@@ -83,10 +80,10 @@ async def add(call: MethodCall) -> Any:
 
 
 @methods.add("cron.update", UpdateParams)
-async def update(call: MethodCall) -> Any:
+async def update(call: MethodCall, params: UpdateParams) -> Any:
     """Changes a job."""
     try:
-        return await call.gateway.cron.update(_job_id(call), call.params.patch)
+        return await call.gateway.cron.update(_job_id(call, params), params.patch)
     except JobError as problem:
         raise MethodError(f"invalid cron.update params: {problem}") from None
     except BadSchedule as problem:
@@ -94,31 +91,30 @@ async def update(call: MethodCall) -> Any:
 
 
 @methods.add("cron.remove", JobParams)
-async def remove(call: MethodCall) -> Any:
+async def remove(call: MethodCall, params: JobParams) -> Any:
     """Removes a job."""
-    return {"ok": True, "removed": await call.gateway.cron.remove(_job_id(call))}
+    return {"ok": True, "removed": await call.gateway.cron.remove(_job_id(call, params))}
 
 
 @methods.add("cron.run", RunParams)
-async def run(call: MethodCall) -> Any:
+async def run(call: MethodCall, params: RunParams) -> Any:
     """Runs a job now, or only if it is due."""
     try:
-        return await call.gateway.cron.run(_job_id(call), call.params.mode)
+        return await call.gateway.cron.run(_job_id(call, params), params.mode)
     except JobError as problem:
         raise MethodError(str(problem)) from None
 
 
 @methods.add("cron.runs", RunsParams)
-async def runs(call: MethodCall) -> Any:
+async def runs(call: MethodCall, params: RunsParams) -> Any:
     """How the last runs of a job went."""
-    entries = await call.gateway.cron.history.entries(_job_id(call), call.params.limit)
+    entries = await call.gateway.cron.history.entries(_job_id(call, params), params.limit)
     return {"entries": entries, "timezone": _zone(call)}
 
 
 @methods.add("wake", WakeParams)
-async def wake(call: MethodCall) -> Any:
+async def wake(call: MethodCall, params: WakeParams) -> Any:
     """Tells the main session something. It is on disk when this answers; with ``now`` the agent hears of it soon."""
-    params: WakeParams = call.params
     if not params.text.strip():
         raise MethodError("text required")
     gateway = call.gateway
@@ -137,7 +133,7 @@ async def last_heartbeat(call: MethodCall) -> Any:
 
 
 @methods.add("set-heartbeats", SetHeartbeats)
-async def set_heartbeats(call: MethodCall) -> Any:
+async def set_heartbeats(call: MethodCall, params: SetHeartbeats) -> Any:
     """Switches heartbeats on or off."""
-    await call.gateway.heartbeats.enable(call.params.enabled)
-    return {"ok": True, "enabled": call.params.enabled}
+    await call.gateway.heartbeats.enable(params.enabled)
+    return {"ok": True, "enabled": params.enabled}

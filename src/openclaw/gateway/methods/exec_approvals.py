@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from openclaw.gateway.server.params import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, NoParams, Params
 from openclaw.tools.exec.approvals import (
     TIMEOUT_MS,
     Approval,
@@ -49,9 +48,9 @@ class RequestParams(Params):
 
 
 @methods.add("exec.approval.request", RequestParams)
-async def request(call: MethodCall) -> Any:
+async def request(call: MethodCall, params: RequestParams) -> Any:
     """Answers once a person has decided. ``decision`` is null when nobody decided in time."""
-    fields = msgspec.structs.asdict(call.params)
+    fields = msgspec.structs.asdict(params)
     id, timeout_ms = fields.pop("id"), fields.pop("timeout_ms") or TIMEOUT_MS
     approvals = call.gateway.runtime.approvals
     try:
@@ -75,9 +74,8 @@ class ResolveParams(Params):
 
 
 @methods.add("exec.approval.resolve", ResolveParams)
-async def resolve(call: MethodCall) -> Any:
+async def resolve(call: MethodCall, params: ResolveParams) -> Any:
     """Answers whether a command may run."""
-    params: ResolveParams = call.params
     try:
         decision = msgspec.convert(params.decision, Decision)
     except msgspec.ValidationError:
@@ -113,9 +111,8 @@ class SetParams(Params):
 
 
 @methods.add("exec.approvals.set", SetParams)
-async def set_rules(call: MethodCall) -> Any:
+async def set_rules(call: MethodCall, params: SetParams) -> Any:
     """Writes the rules for commands on this machine."""
-    params: SetParams = call.params
     try:
         return (await call.gateway.runtime.approval_rules.replace(params.file, params.base_hash)).view()
     except BadRules as bad:
@@ -178,7 +175,7 @@ def question_text(approval: Approval) -> str:
 
 def _tell_chat(gateway: Gateway, approval: Approval, what: str, text: str) -> None:
     """Tells the chat that the run was started from, unless the configuration keeps questions to the clients."""
-    record = gateway.dispatcher.find(approval.run_id) if approval.run_id else None
+    record = gateway.dispatcher.index.get(approval.run_id) if approval.run_id else None
     shown = gateway.runtime.config.current.approvals.get("exec", {})
     if record is not None and not (isinstance(shown, dict) and shown.get("enabled") is False):
         gateway.spawn(gateway.notices.beside_run(record, f"approval-{approval.id}-{what}", text))

@@ -12,11 +12,9 @@ import msgspec
 from openclaw.agent.spend.billed_calls import BilledEmbeddings, embeddings_of_agent
 from openclaw.config.agents import agent_config, default_agent_id, workspace_dir
 from openclaw.config.schema.agents import MemorySearch
-from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, require_agent
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, Params, require_agent
 from openclaw.memory.embedders import EmbeddingFailed
-from openclaw.memory.index import MOST_VECTORS, memory_files
-from openclaw.memory.search import AgentMemory, Fallback, vectors_of
+from openclaw.memory.index import MOST_VECTORS, AgentMemory, Fallback, memory_files, vectors_of
 from openclaw.tools.memory import MOST_RESULTS, facts_of, result_of
 
 if TYPE_CHECKING:
@@ -51,9 +49,8 @@ class MemoryStatus(Params):
 
 
 @methods.add("memory.status", MemoryStatus)
-async def status(call: MethodCall) -> Any:
+async def status(call: MethodCall, params: MemoryStatus) -> Any:
     """What the memory search has indexed, and how it finds."""
-    params: MemoryStatus = call.params
     notes = notes_of(call.gateway, params.agent_id)
     settings, search = notes.settings, notes.search
     files = await asyncio.to_thread(memory_files, notes.workspace, settings.extra_paths)
@@ -83,9 +80,8 @@ class MemoryIndexParams(Params):
 
 
 @methods.add("memory.index", MemoryIndexParams)
-async def index(call: MethodCall) -> Any:
+async def index(call: MethodCall, params: MemoryIndexParams) -> Any:
     """Indexes the files of the memory anew."""
-    params: MemoryIndexParams = call.params
     notes = notes_of(call.gateway, params.agent_id)
     search = notes.search
     counts, embedder, fallback, waiting = await search.refresh(anew=params.force, pay=notes.pay, most=params.most)
@@ -102,9 +98,8 @@ class MemorySearchParams(Params):
 
 
 @methods.add("memory.search", MemorySearchParams)
-async def search(call: MethodCall) -> Any:
+async def search(call: MethodCall, params: MemorySearchParams) -> Any:
     """The passages of the memory that fit a query best."""
-    params: MemorySearchParams = call.params
     notes = notes_of(call.gateway, params.agent_id)
     usual = notes.settings.query
     if not notes.settings.enabled:

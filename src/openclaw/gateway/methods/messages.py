@@ -1,15 +1,32 @@
-"""``messages.*``: every accepted message from acceptance to its end, as facts and in plain words."""
+"""``messages.*``, ``outbox.*`` and ``send``: what became of a message, what waits to be delivered, and sending one.
+
+``messages.*`` tells of every message from acceptance to its end, as facts and in plain words. ``outbox.*`` is about
+the parts of replies that wait for their delivery or were given up. ``send`` writes to somebody on a channel without the
+agent.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, find_row, target_of
+from openclaw.gateway import messenger
+from openclaw.gateway.messenger import MessageToSend, SendRefused
+from openclaw.gateway.server.registry import (
+    MethodCall,
+    MethodError,
+    MethodTable,
+    NonEmpty,
+    Params,
+    check_send_policy,
+    entry_of,
+    find_row,
+    target_of,
+)
 from openclaw.inbound.held import Waiting
-from openclaw.runs.run_index import LONGEST_CHAIN
+from openclaw.inbound.message import Route
+from openclaw.runs.queue import LONGEST_CHAIN
 from openclaw.runs.why_text import (
     LONGEST_NUMBER,
     Life,
@@ -25,7 +42,7 @@ from openclaw.runs.why_text import (
 from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.sessions.prompt_prefix import typed_words
 from openclaw.sessions.reset import previous_sessions
-from openclaw.storage.base import LedgerRow, MessageState, Reason, TranscriptRef, TurnedAway
+from openclaw.storage.base import LedgerRow, MessageState, OutboxRow, PartState, Reason, TranscriptRef, TurnedAway
 from openclaw.storage.session_query import SessionQuery
 from openclaw.text import clipped
 
@@ -33,12 +50,20 @@ if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 methods = MethodTable()
-
 LAST_MESSAGES = 10
 EARLIER_LOOKED_AT = 500
 LONGEST_TEXT = 2_000
 LONGEST_ARGUMENTS = 2_000
 MOST_WARNINGS = 5
+SHOWN_OF_PART = 300
+"""The characters of a part that a list shows."""
+MOST_PARTS = 500
+_STATES: dict[str, tuple[PartState, ...]] = {
+    "open": ("pending", "sending", "dead"),
+    "waiting": ("pending", "sending"),
+    "dead": ("dead",),
+    "sent": ("sent",),
+}
 
 
 class MessagesList(Params):
@@ -48,9 +73,8 @@ class MessagesList(Params):
 
 
 @methods.add("messages.list", MessagesList)
-async def list_messages(call: MethodCall) -> Any:
+async def list_messages(call: MethodCall, params: MessagesList) -> Any:
     """The accepted messages, newest first."""
-    params: MessagesList = call.params
     key = None if params.session_key is None else target_of(call.gateway, params.session_key).key
     rows = await call.gateway.runtime.ledger.recent(session_key=key, state=params.state, limit=params.limit)
     listed = [row_facts(row) for row in rows]
@@ -67,9 +91,8 @@ class MessagesGet(Params):
 
 
 @methods.add("messages.get", MessagesGet)
-async def get(call: MethodCall) -> Any:
+async def get(call: MethodCall, params: MessagesGet) -> Any:
     """One accepted message with its changes, tool calls and deliveries."""
-    params: MessagesGet = call.params
     ledger = call.gateway.runtime.ledger
     if params.run_id is not None and params.id is None:
         row = await ledger.by_run(params.run_id)
@@ -82,24 +105,119 @@ async def get(call: MethodCall) -> Any:
     return facts(await life_of(call.gateway.runtime, row))
 
 
+def text_of(row: LedgerRow) -> str:
+    """The message as its sender wrote it."""
+    return clipped(row.body.written or typed_words(row.body.prompt or ""), LONGEST_TEXT)
+
+
+def row_facts(row: LedgerRow) -> dict[str, Any]:
+    result = row.result or {}
+    return {
+        "id": row.id,
+        "runId": row.run_id,
+        "sessionKey": shown_key(row.session_key),
+        "sessionId": row.session_id,
+        "agentId": row.agent_id,
+        "source": row.source,
+        "channel": row.route.get("channel"),
+        "state": row.state,
+        "reason": reason_text(row.reason),
+        "attempts": row.attempts,
+        "acceptedAt": row.accepted_at,
+        "startedAt": row.started_at,
+        "endedAt": row.ended_at,
+        "text": text_of(row),
+        "model": result.get("model"),
+        "answeredBy": answered_by(row),
+        **({"messageIds": row.body.message_ids} if row.body.message_ids else {}),
+        "reply": clipped(result["text"], LONGEST_TEXT) if isinstance(result.get("text"), str) else None,
+    }
+
+
+def held_facts(one: Waiting) -> dict[str, Any]:
+    """The facts of a message that is held. It has neither a number nor a session yet."""
+    inbound = one.inbound
+    unknown = (
+        "id",
+        "runId",
+        "sessionKey",
+        "sessionId",
+        "agentId",
+        "startedAt",
+        "endedAt",
+        "model",
+        "answeredBy",
+        "reply",
+    )
+    return {
+        **dict.fromkeys(unknown),
+        "source": one.channel,
+        "channel": one.channel,
+        "state": "held",
+        "reason": one.words(),
+        "attempts": one.held.attempts,
+        "acceptedAt": inbound.timestamp_ms if inbound else None,
+        "text": clipped(inbound.text, LONGEST_TEXT) if inbound else "",
+        "messageIds": [one.message_id],
+    }
+
+
+def facts(life: Life) -> dict[str, Any]:
+    """The facts of a message with its changes, tool calls and deliveries."""
+    return {
+        **row_facts(life.row),
+        "changes": [
+            {"at": change.at, "state": change.state, "reason": reason_text(change.reason)} for change in life.changes
+        ],
+        "toolCalls": [
+            {
+                "id": call.call_id,
+                "name": call.name,
+                "ok": call.ok,
+                "startedAt": call.started_at,
+                "finishedAt": call.finished_at,
+                "arguments": clipped(call.arguments, LONGEST_ARGUMENTS),
+            }
+            for call in life.tool_calls
+        ],
+        "deliveries": [{**_delivery_facts(part), "messageId": part.message_id} for part in life.outbox],
+    }
+
+
+def _delivery_facts(part: OutboxRow) -> dict[str, Any]:
+    return {
+        "part": part.part,
+        "channel": part.channel,
+        "state": part.state,
+        "attempts": part.attempts,
+        "createdAt": part.created_at,
+        "nextAt": part.next_at or None,
+        "error": delivery_text(part),
+        "possiblyDuplicate": part.doubts > 0,
+    }
+
+
+# Why
+
+
 class MessagesWhy(Params):
     ref: NonEmpty
     """A ledger id, a run id or its beginning, a session key, a session id or a label."""
 
 
 @methods.add("messages.why", MessagesWhy)
-async def why(call: MethodCall) -> Any:
+async def why(call: MethodCall, params: MessagesWhy) -> Any:
     """What became of a message, a run or the messages of a session, in plain words."""
-    found = await explain(call.gateway, call.params.ref)
-    return {"ts": call.gateway.runtime.clock.now_ms(), "ref": call.params.ref, **found}
+    found = await _explain(call.gateway, params.ref)
+    return {"ts": call.gateway.runtime.clock.now_ms(), "ref": params.ref, **found}
 
 
-async def explain(gateway: Gateway, ref: str) -> dict[str, Any]:
+async def _explain(gateway: Gateway, ref: str) -> dict[str, Any]:
     """Returns the facts and the ``story`` of a message or a session.
 
     A message goes by its ledger id, its run id, the beginning of its run id or its channel's id, also if it was turned
-    away. A session goes by its
-    key, id or label. Raises ``MethodError`` when the name fits nothing, or more than one run.
+    away. A session goes by its key, id or label. Raises ``MethodError`` when the name fits nothing, or more than one
+    run.
     """
     name = ref.strip()
     row = await named_message(gateway.runtime.ledger, name)
@@ -113,7 +231,34 @@ async def explain(gateway: Gateway, ref: str) -> dict[str, Any]:
         if row is None and (notes := await gateway.runtime.ledger.turned_away([name])):
             return _turned_away(gateway, notes)
         row = row or await _by_prefix(gateway, name)
-    return await why_message(gateway, row)
+    return await _why_message(gateway, row)
+
+
+async def _why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
+    life = await life_of(gateway.runtime, row)
+    story = story_of(gateway.runtime, gateway.dispatcher, life)
+    story += await _damage(gateway, row.agent_id, row.session_key, row.session_id)
+    answer = {"kind": "message", "message": facts(life), "story": story}
+    answering = await _answering(gateway, row)
+    if answering is not None:
+        theirs = await life_of(gateway.runtime, answering)
+        answer["answeredBy"] = {
+            "message": facts(theirs),
+            "story": story_of(gateway.runtime, gateway.dispatcher, theirs),
+        }
+    return answer
+
+
+async def _answering(gateway: Gateway, row: LedgerRow) -> LedgerRow | None:
+    """Returns the message whose run answered this one, or None when it has a run of its own."""
+    found: LedgerRow | None = None
+    for _ in range(LONGEST_CHAIN):
+        by = answered_by(found or row)
+        following = await gateway.runtime.ledger.by_run(by) if by else None
+        if following is None:
+            break
+        found = following
+    return found
 
 
 def _turned_away(gateway: Gateway, notes: list[TurnedAway]) -> dict[str, Any]:
@@ -135,21 +280,6 @@ def _turned_away(gateway: Gateway, notes: list[TurnedAway]) -> dict[str, Any]:
     return {"kind": "turnedAway", "turnedAway": views, "story": tell_turned_away(notes, gateway.user_zone())}
 
 
-async def why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
-    life = await life_of(gateway.runtime, row)
-    story = story_of(gateway.runtime, gateway.dispatcher, life)
-    story += await _damage(gateway, row.agent_id, row.session_key, row.session_id)
-    answer = {"kind": "message", "message": facts(life), "story": story}
-    answering = await _answering(gateway, row)
-    if answering is not None:
-        theirs = await life_of(gateway.runtime, answering)
-        answer["answeredBy"] = {
-            "message": facts(theirs),
-            "story": story_of(gateway.runtime, gateway.dispatcher, theirs),
-        }
-    return answer
-
-
 async def _held(gateway: Gateway, name: str) -> dict[str, Any] | None:
     """Returns what is known of a message that was received and not accepted yet."""
     for one in await gateway.pipeline.held.waiting() if name else ():
@@ -158,21 +288,6 @@ async def _held(gateway: Gateway, name: str) -> dict[str, Any] | None:
             story = [f"Received from {one.channel} and kept; no run has begun: {one.words()}.{tries}"]
             return {"kind": "message", "message": held_facts(one), "story": story}
     return None
-
-
-async def _damage(gateway: Gateway, agent_id: str, session_key: str, session_id: str) -> list[str]:
-    """Tells what is damaged in the transcript of a session."""
-    entry = await gateway.runtime.sessions.get(agent_id, session_key)
-    file = entry.get("sessionFile") if entry is not None and entry["sessionId"] == session_id else None
-    ref = TranscriptRef(agent_id=agent_id, session_id=session_id, file=file)
-    transcripts = gateway.runtime.transcripts
-    path = await transcripts.locate(ref) if session_id else None
-    # Opening a compressed one would decompress it. It was sound when it was compressed.
-    transcript = await transcripts.open(ref, create=False) if path is not None and path.endswith(".jsonl") else None
-    if transcript is None or not transcript.warnings:
-        return []
-    found = "; ".join(transcript.warnings[:MOST_WARNINGS])
-    return [f"The transcript of its session is damaged, and what cannot be read was left out: {found}."]
 
 
 async def _by_prefix(gateway: Gateway, name: str) -> LedgerRow:
@@ -186,21 +301,6 @@ async def _by_prefix(gateway: Gateway, name: str) -> LedgerRow:
         ids = ", ".join(clipped(row.run_id, 81) for row in rows[:5]) + (", …" if len(rows) > 5 else "")
         raise MethodError(f'"{clipped(name, 81)}" is how several runs begin: {ids}. Give more of the one you mean.')
     return rows[0]
-
-
-async def _answering(gateway: Gateway, row: LedgerRow) -> LedgerRow | None:
-    """Returns the message whose run answered this one, or None when it has a run of its own."""
-    found: LedgerRow | None = None
-    for _ in range(LONGEST_CHAIN):
-        by = answered_by(found or row)
-        following = await gateway.runtime.ledger.by_run(by) if by else None
-        if following is None:
-            break
-        found = following
-    return found
-
-
-# Sessions
 
 
 async def _session(gateway: Gateway, name: str) -> dict[str, Any] | None:
@@ -239,70 +339,154 @@ def _session_answer(gateway: Gateway, key: str, session_id: str, rows: list[Ledg
     }
 
 
-# Facts on the wire
+async def _damage(gateway: Gateway, agent_id: str, session_key: str, session_id: str) -> list[str]:
+    """Tells what is damaged in the transcript of a session."""
+    entry = await gateway.runtime.sessions.get(agent_id, session_key)
+    file = entry.get("sessionFile") if entry is not None and entry["sessionId"] == session_id else None
+    ref = TranscriptRef(agent_id=agent_id, session_id=session_id, file=file)
+    transcripts = gateway.runtime.transcripts
+    path = await transcripts.locate(ref) if session_id else None
+    # Opening a compressed one would decompress it. It was sound when it was compressed.
+    transcript = await transcripts.open(ref, create=False) if path is not None and path.endswith(".jsonl") else None
+    if transcript is None or not transcript.warnings:
+        return []
+    found = "; ".join(transcript.warnings[:MOST_WARNINGS])
+    return [f"The transcript of its session is damaged, and what cannot be read was left out: {found}."]
 
 
-def text_of(row: LedgerRow) -> str:
-    """The message as its sender wrote it."""
-    return clipped(row.body.written or typed_words(row.body.prompt or ""), LONGEST_TEXT)
+# The outbox
 
 
-def row_facts(row: LedgerRow) -> dict[str, Any]:
-    result = row.result or {}
-    view: dict[str, Any] = {"id": row.id, "runId": row.run_id, "sessionKey": shown_key(row.session_key)}
-    view |= {"sessionId": row.session_id, "agentId": row.agent_id, "source": row.source}
-    view |= {
-        "channel": row.route.get("channel"),
-        "state": row.state,
-        "reason": reason_text(row.reason),
-        "attempts": row.attempts,
+class OutboxList(Params):
+    state: Literal["open", "waiting", "dead", "sent"] = "open"
+    """``open`` is everything that was not delivered."""
+    channel: NonEmpty | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTS)] = 100
+
+
+@methods.add("outbox.list", OutboxList)
+async def list_outbox(call: MethodCall, params: OutboxList) -> Any:
+    """The parts of replies, newest first."""
+    ledger = call.gateway.runtime.ledger
+    rows = await ledger.outbox_parts(_STATES[params.state], channel=params.channel, limit=params.limit)
+    return {
+        "ts": call.gateway.runtime.clock.now_ms(),
+        "waiting": await ledger.outbox_depth(),
+        "parts": [_part_facts(row) for row in rows],
     }
-    view |= {"acceptedAt": row.accepted_at, "startedAt": row.started_at, "endedAt": row.ended_at}
-    view |= {"text": text_of(row), "model": result.get("model"), "answeredBy": answered_by(row)}
-    if row.body.message_ids:
-        view["messageIds"] = row.body.message_ids
-    view["reply"] = clipped(result["text"], LONGEST_TEXT) if isinstance(result.get("text"), str) else None
-    return view
 
 
-def held_facts(one: Waiting) -> dict[str, Any]:
-    """The facts of a message that is held. It has neither a number nor a session yet."""
-    inbound = one.inbound
-    view: dict[str, Any] = {"id": None, "runId": None, "sessionKey": None, "sessionId": None, "agentId": None}
-    view |= {"source": one.channel, "channel": one.channel, "state": "held", "reason": one.words()}
-    view |= {"attempts": one.held.attempts, "acceptedAt": inbound.timestamp_ms if inbound else None}
-    view |= {"startedAt": None, "endedAt": None, "text": clipped(inbound.text, LONGEST_TEXT) if inbound else ""}
-    return {**view, "model": None, "answeredBy": None, "messageIds": [one.message_id], "reply": None}
+def _part_facts(row: OutboxRow) -> dict[str, Any]:
+    payload = row.payload
+    return {
+        **_delivery_facts(row),
+        "id": row.id,
+        "messageId": row.ledger_id,
+        "runId": row.run_id,
+        "accountId": row.route.get("accountId"),
+        "to": row.route.get("to"),
+        "act": payload.get("act", "send"),
+        "text": clipped(str(payload.get("text") or ""), SHOWN_OF_PART),
+        "media": len(payload.get("media") or ()),
+    }
 
 
-def facts(life: Life) -> dict[str, Any]:
-    view = row_facts(life.row)
-    view["changes"] = [
-        {"at": change.at, "state": change.state, "reason": reason_text(change.reason)} for change in life.changes
-    ]
-    view["toolCalls"] = [
-        {
-            "id": call.call_id,
-            "name": call.name,
-            "ok": call.ok,
-            "startedAt": call.started_at,
-            "finishedAt": call.finished_at,
-            "arguments": clipped(call.arguments, LONGEST_ARGUMENTS),
-        }
-        for call in life.tool_calls
-    ]
-    view["deliveries"] = [
-        {
-            "part": part.part,
-            "channel": part.channel,
-            "state": part.state,
-            "attempts": part.attempts,
-            "createdAt": part.created_at,
-            "nextAt": part.next_at or None,
-            "error": delivery_text(part),
-            "possiblyDuplicate": part.doubts > 0,
-            "messageId": part.message_id,
-        }
-        for part in life.outbox
-    ]
-    return view
+class OutboxChoice(Params):
+    ids: Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], msgspec.Meta(max_length=MOST_PARTS)] = []
+    """The ids of parts."""
+    run_id: NonEmpty | None = None
+    """All parts of the message with this run id."""
+    all: bool = False
+    """Every part that the method can be used on."""
+
+
+@methods.add("outbox.retry", OutboxChoice)
+async def retry(call: MethodCall, params: OutboxChoice) -> Any:
+    """Tries parts anew that were given up."""
+    rows = await _chosen(call.gateway, params, "dead")
+    return {"ok": True, "retried": await call.gateway.channel_services.delivery.again(rows)}
+
+
+@methods.add("outbox.drop", OutboxChoice)
+async def drop(call: MethodCall, params: OutboxChoice) -> Any:
+    """Gives up parts that wait. One that is being sent this moment is not dropped."""
+    rows = await _chosen(call.gateway, params, "pending")
+    return {"ok": True, "dropped": await call.gateway.channel_services.delivery.drop(rows)}
+
+
+async def _chosen(gateway: Gateway, params: OutboxChoice, state: PartState) -> list[OutboxRow]:
+    ledger = gateway.runtime.ledger
+    if not (params.ids or params.run_id or params.all):
+        raise MethodError("name parts by ids, a message by runId, or all")
+    if params.run_id:
+        row = await ledger.by_run(params.run_id)
+        if row is None:
+            raise MethodError(f"no message has the run id {params.run_id}")
+        found = [part for part in await ledger.outbox_of(row.id) if part.state == state]
+    else:
+        found = await ledger.outbox_parts((state,), limit=MOST_PARTS)
+    if params.ids:
+        found = [part for part in found if part.id in params.ids]
+        if missing := set(params.ids) - {part.id for part in found}:
+            word = "was given up" if state == "dead" else "waits"
+            raise MethodError(f"no part {', '.join(map(str, sorted(missing)))} {word}; see outbox.list")
+    return found
+
+
+# Sending
+
+
+class SendParams(Params):
+    to: NonEmpty
+    message: str
+    idempotency_key: NonEmpty
+    media_url: str | None = None
+    media_urls: list[str] | None = None
+    gif_playback: bool | None = None
+    channel: str | None = None
+    account_id: str | None = None
+    session_key: str | None = None
+
+
+@methods.add("send", SendParams)
+async def send(call: MethodCall, params: SendParams) -> Any:
+    """Writes the message down, then sends it. It goes out even after a crash, and one key never sends twice."""
+    gateway = call.gateway
+    row, message = await gateway.runtime.ledger.by_run(params.idempotency_key), None
+    if row is None or row.source != "send":
+        try:
+            message = await _message_to_send(gateway, params)
+        except SendRefused as refused:
+            raise MethodError(str(refused)) from None
+        row, new = await messenger.post(gateway, message)
+        message = message if new else None
+    outcome = await messenger.delivery_outcome(gateway, row)
+    if outcome.error:
+        payload = {**outcome.answer, "status": "error", "summary": outcome.error}
+        raise MethodError(outcome.error, code="UNAVAILABLE", payload=payload)
+    if message is not None:
+        await messenger.open_session(gateway, message.session)
+        await messenger.write_to_transcript(gateway, message)
+    return outcome.answer
+
+
+async def _message_to_send(gateway: Gateway, params: SendParams) -> MessageToSend:
+    running = messenger.account_for(gateway, params.channel, params.account_id)
+    route = Route(channel=running.kind.id, to=params.to.strip(), account_id=running.account.id)
+    target = messenger.session_for(gateway, running, params.to)
+    if params.session_key:
+        target = target_of(gateway, params.session_key)
+    check_send_policy(gateway, target, await entry_of(gateway, target), channel=running.kind.id)
+    addresses = [*([params.media_url] if params.media_url else []), *(params.media_urls or [])]
+    media = await messenger.fetched_media(gateway, addresses, running)
+    if not params.message.strip() and not media:
+        raise MethodError("message or mediaUrl required")
+    return MessageToSend(
+        run_id=params.idempotency_key,
+        source="send",
+        agent_id=target.agent_id,
+        session_key=target.key,
+        route=msgspec.to_builtins(route),
+        text=params.message,
+        media=tuple(media),
+    )

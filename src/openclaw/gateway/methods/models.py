@@ -9,8 +9,7 @@ import msgspec
 
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.server.params import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, NoParams, Params
 from openclaw.models.base import Model
 from openclaw.models.calls import TRIAL_S, try_key
 from openclaw.models.catalogue import Catalogue, UnknownModel, public_row
@@ -63,9 +62,8 @@ async def list_models(call: MethodCall) -> Any:
 
 
 @methods.add("models.status", ModelsStatus)
-async def status(call: MethodCall) -> Any:
+async def status(call: MethodCall, params: ModelsStatus) -> Any:
     """The model that answers, why, and where the Gateway has keys from."""
-    params: ModelsStatus = call.params
     gateway, runtime = call.gateway, call.gateway.runtime
     if params.refresh:
         await runtime.look_for_models()
@@ -95,9 +93,8 @@ async def status(call: MethodCall) -> Any:
 
 
 @methods.add("models.probe", ModelsProbe)
-async def probe(call: MethodCall) -> Any:
+async def probe(call: MethodCall, params: ModelsProbe) -> Any:
     """Tries every key with one real message. It costs a few tokens each."""
-    params: ModelsProbe = call.params
     gateway = call.gateway
     agent_id = params.agent_id or default_agent_id(gateway.runtime.config.current)
     wanted = canonical_provider(params.provider) if params.provider else None

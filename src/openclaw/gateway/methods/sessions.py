@@ -1,24 +1,36 @@
-"""``sessions.*``: listing, finding, changing, ending and resuming sessions, and their branches.
-
-``sessions.patch`` is a table: its settings, their values, and what each value means in the store.
-"""
+"""``sessions.*``: finding, changing, ending and resuming sessions, and what is done with their transcripts."""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from openclaw.gateway.server.params import MAX_NUMBER, NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, target_of
-from openclaw.gateway.views import session_rows
-from openclaw.gateway.views.history import entry_view
-from openclaw.gateway.views.session_rows import model_defaults
+from openclaw.agent.prepare import current_model
+from openclaw.clock import iso_utc
+from openclaw.gateway import views
+from openclaw.gateway.server.registry import (
+    MAX_NUMBER,
+    MethodCall,
+    MethodError,
+    MethodTable,
+    NonEmpty,
+    Params,
+    Positive,
+    entry_of,
+    require_agent,
+    target_of,
+)
+from openclaw.gateway.views import as_people_see_it, entry_view, joined_parts, model_defaults
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.thinking import level_unless_set, parse_level, supported_levels
-from openclaw.outbound.preview import (
+from openclaw.outbound.visible import (
     derived_title,
     first_messages,
     last_messages,
@@ -38,13 +50,247 @@ from openclaw.runs.session_change import (
 )
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, is_subagent, shown_key
-from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.base import SessionRow, Transcript
+from openclaw.sessions.reset import home_of, previous_sessions, transcript_ref
+from openclaw.sessions.search import MOST_RESULTS, PER_QUESTION
+from openclaw.sessions.tree import (
+    PAGE_BYTES,
+    CannotImport,
+    imported_lines,
+    imported_messages,
+    is_transcript,
+    public_page,
+)
+from openclaw.storage.base import SessionRow, Transcript, TranscriptRef
+from openclaw.storage.files.import_sessions import ImportedSession, import_sessions
+from openclaw.storage.files.newer_state import Unreadable
 from openclaw.storage.session_query import SessionQuery
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
+methods = MethodTable()
+MOST_ENTRIES = 200
+MOST_RAW = 5
+PAGE = 100
+"""The rows of a page when its client names no limit."""
+KEPT_BY_RESET = ("thinkingLevel", "verboseLevel", "reasoningLevel", "responseUsage")
+"""The settings that a reset by this method keeps; a reset by a chat command drops them."""
+IMPORT_NEWS_S = 1.0
+"""How long a client waits for news of an import."""
+IMPORT_PAGE = 500
+"""The most sessions that one answer tells about."""
+_NOT_FOUND = {"code": "SESSION_NOT_FOUND"}
+
+
+class SessionKey(Params):
+    key: NonEmpty
+
+
+# Finding
+
+
+class SessionsList(Params):
+    limit: Positive | None = None
+    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)] | None = None
+    """Asks for a page: rows from this number on, and how many there are in all. Without it the list is complete."""
+    active_minutes: Positive | None = None
+    include_global: bool | None = None
+    include_unknown: bool | None = None
+    include_derived_titles: bool | None = None
+    include_last_message: bool | None = None
+    label: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
+    spawned_by: NonEmpty | None = None
+    agent_id: NonEmpty | None = None
+    search: str | None = None
+
+
+@methods.add("sessions.list", SessionsList)
+async def list_sessions(call: MethodCall, params: SessionsList) -> Any:
+    """The sessions, newest first, with their model and tokens."""
+    gateway = call.gateway
+    agent = normalize_agent_id(params.agent_id) if params.agent_id else None
+    found = await gateway.runtime.sessions.select(_query(call, params, agent))
+    rows, page = found.rows, dict[str, Any]()
+    if params.offset is not None:
+        end, total = params.offset + (params.limit or PAGE), found.total or 0
+        page = {"totalCount": total, "limitApplied": params.limit or PAGE, "offset": params.offset}
+        page |= {"hasMore": end < total, "nextOffset": end if end < total else None}
+    defaults = views.model_defaults(gateway)
+    shown = [views.row_view(row, defaults) for row in rows]
+    if params.include_derived_titles or params.include_last_message:
+        for row, view in zip(rows, shown, strict=True):
+            await _look_inside(call, params, row, view)
+    # The default agent's store comes first.
+    agents = [agent] if agent else gateway.agent_ids()
+    paths = list(dict.fromkeys(gateway.runtime.sessions.path(name) for name in agents))
+    return {
+        "ts": gateway.runtime.clock.now_ms(),
+        "path": paths[0] if len(paths) == 1 else "(multiple)",
+        "paths": paths,
+        "count": len(shown),
+        **page,
+        "defaults": defaults,
+        "sessions": shown,
+    }
+
+
+def _query(call: MethodCall, params: SessionsList, agent: str | None) -> SessionQuery:
+    now, paged = call.gateway.runtime.clock.now_ms(), params.offset is not None
+    return SessionQuery(
+        agent_id=agent,
+        label=params.label,
+        spawned_by=params.spawned_by,
+        updated_since=now - params.active_minutes * 60_000 if params.active_minutes else None,
+        text=(params.search or "").strip().lower(),
+        hidden_keys=views.hidden_keys(
+            include_global=bool(params.include_global) or call.gateway.runtime.config.current.session.scope == "global",
+            include_unknown=bool(params.include_unknown),
+        ),
+        aliases=False,
+        offset=params.offset or 0,
+        limit=params.limit or (PAGE if paged else None),
+        count=paged,
+    )
+
+
+async def _look_inside(call: MethodCall, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:
+    messages = await last_messages(call.gateway.runtime.transcripts, row, 20)
+    if params.include_derived_titles:
+        begun = await first_messages(call.gateway.runtime.transcripts, row)
+        view["derivedTitle"] = derived_title(row, [*begun, *messages])
+    if params.include_last_message:
+        spoken = [text for message in reversed(messages) if (text := preview_text(message).strip())]
+        if spoken:
+            view["lastMessagePreview"] = shortened(spoken[0], 240)
+
+
+class SessionsPreview(Params):
+    keys: Annotated[list[NonEmpty], msgspec.Meta(min_length=1)]
+    limit: Positive = 12
+    max_chars: Annotated[int, msgspec.Meta(ge=20)] = 240
+
+
+@methods.add("sessions.preview", SessionsPreview)
+async def preview(call: MethodCall, params: SessionsPreview) -> Any:
+    """The last lines of some sessions."""
+    limit, max_chars = min(params.limit, 50), min(params.max_chars, 2000)
+    previews = [await _preview_of(call, key, limit, max_chars) for key in params.keys[:64]]
+    return {"ts": call.gateway.runtime.clock.now_ms(), "previews": previews}
+
+
+async def _preview_of(call: MethodCall, key: str, limit: int, max_chars: int) -> dict[str, Any]:
+    target = target_of(call.gateway, key)
+    entry = await entry_of(call.gateway, target)
+    if entry is None:
+        return {"key": key, "status": "missing", "items": []}
+    messages = await last_messages(
+        call.gateway.runtime.transcripts, SessionRow(target.agent_id, target.key, entry), limit
+    )
+    items = [
+        {"role": preview_role(message), "text": shortened(text, max_chars)}
+        for message in messages
+        if (text := preview_text(message).strip())
+    ]
+    return {"key": key, "status": "ok" if items else "empty", "items": items}
+
+
+class SessionsResolve(Params):
+    key: str | None = None
+    session_id: str | None = None
+    label: str | None = None
+    agent_id: str | None = None
+    spawned_by: str | None = None
+    include_global: bool | None = None
+    include_unknown: bool | None = None
+
+
+@methods.add("sessions.resolve", SessionsResolve)
+async def resolve(call: MethodCall, params: SessionsResolve) -> Any:
+    """The session that goes by a key, an id or a label."""
+    given = [value.strip() for value in (params.key, params.session_id, params.label) if value and value.strip()]
+    if not given:
+        raise MethodError("Either key, sessionId, or label is required")
+    if len(given) > 1:
+        raise MethodError("Provide either key, sessionId, or label (not multiple)")
+    name = given[0]
+    if params.key:
+        target = target_of(call.gateway, name, params.agent_id)
+        found = [target.key] if await entry_of(call.gateway, target) is not None else []
+    else:
+        wanted = SessionQuery(
+            agent_id=normalize_agent_id(params.agent_id) if params.agent_id else None,
+            session_id=name if params.session_id else None,
+            label=None if params.session_id else name,
+            spawned_by=params.spawned_by or None,
+        )
+        found = [row.key for row in (await call.gateway.runtime.sessions.select(wanted)).rows]
+    by_label = " with label" if params.label else ""
+    if not found:
+        raise MethodError(f"No session found{by_label}: {name}", details=_NOT_FOUND)
+    if len(found) > 1 and by_label:
+        keys = ", ".join(map(shown_key, found))
+        raise MethodError(f"Multiple sessions found with label: {name} ({keys})")
+    return {"ok": True, "key": shown_key(found[0])}
+
+
+class SessionsSearch(Params):
+    query: NonEmpty
+    """The words to find. All must occur; words in double quotes must follow each other."""
+    agent_id: NonEmpty | None = None
+    key: NonEmpty | None = None
+    session_id: NonEmpty | None = None
+    role: Literal["user", "assistant", "toolResult", "summary"] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_RESULTS)] = 20
+    read_bytes: Annotated[int, msgspec.Meta(ge=1, le=PER_QUESTION)] = PER_QUESTION
+    """At most so much of what was never searched is read first. Less of it answers sooner, and ``indexed`` grows."""
+
+
+@methods.add("sessions.search", SessionsSearch)
+async def search(call: MethodCall, params: SessionsSearch) -> Any:
+    """Finds words in everything that was said, tool results included."""
+    gateway = call.gateway
+    folders = gateway.transcript_folders()
+    session_id = params.session_id
+    if params.key is not None:
+        target = target_of(gateway, params.key, params.agent_id)
+        entry = await entry_of(gateway, target)
+        if entry is None:
+            raise MethodError(f"there is no session {target.key}")
+        folders = {target.agent_id: folders.get(target.agent_id, [])}
+        session_id = session_id or entry["sessionId"]
+    elif params.agent_id is not None:
+        require_agent(gateway, params.agent_id)
+        folders = {params.agent_id: folders[params.agent_id]}
+    answer = await gateway.search.search(
+        params.query,
+        folders,
+        limit=params.limit,
+        role=params.role,
+        session_id=session_id,
+        most_bytes=params.read_bytes,
+    )
+    # The session key of each current and earlier session id.
+    keys: dict[str, str] = {}
+    found_in = frozenset(found.session_id for found in answer.results)
+    for row in (await gateway.runtime.sessions.select(SessionQuery(ever=found_in))).rows:
+        keys[row.entry["sessionId"]] = shown_key(row.key)
+        for previous in previous_sessions(row.entry):
+            keys.setdefault(previous.session_id, shown_key(row.key))
+    results: list[dict[str, Any]] = []
+    for found in answer.results:
+        fields = {name: value for name, value in msgspec.to_builtins(found).items() if value != ""}
+        results.append({"sessionKey": keys.get(found.session_id), **fields})
+    reading = answer.reading
+    indexed = {"done": reading.read, "total": reading.transcripts}
+    return {
+        "ts": gateway.runtime.clock.now_ms(),
+        "results": results,
+        "complete": reading.complete,
+        "indexed": indexed,
+    }
+
+
+# Settings
 
 Setting = str | None | msgspec.UnsetType
 
@@ -83,6 +329,32 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 _OFF_IS_ABSENT = frozenset({"reasoningLevel", "responseUsage"})
 
 
+@methods.add("sessions.patch", SessionsPatch)
+async def patch(call: MethodCall, params: SessionsPatch) -> Any:
+    """Changes the settings of a session: model, levels, label, queue."""
+    gateway = call.gateway
+    target = target_of(gateway, params.key)
+    if label := (params.label or "").strip():
+        labelled = await gateway.runtime.sessions.select(SessionQuery(agent_id=target.agent_id, label=label))
+        if any(row.key != target.key for row in labelled.rows):
+            raise MethodError(f"label already in use: {label}")
+    now = gateway.runtime.clock.now_ms()
+    entry = await gateway.runtime.sessions.update(
+        target.agent_id, target.key, lambda entry: apply_patch(entry, params, target, gateway, now)
+    )
+    assert entry is not None
+    model = model_defaults(gateway, target.agent_id)
+    if entry.get("modelOverride"):
+        model = {"modelProvider": entry.get("providerOverride"), "model": entry.get("modelOverride")}
+    return {
+        "ok": True,
+        "path": gateway.runtime.sessions.path(target.agent_id),
+        "key": shown_key(target.key),
+        "entry": entry,
+        "resolved": {name: model[name] for name in ("modelProvider", "model")},
+    }
+
+
 def apply_patch(
     entry: SessionEntry | None, patch: SessionsPatch, target: SessionRef, gateway: Gateway, now_ms: int
 ) -> SessionEntry:
@@ -104,7 +376,8 @@ def apply_patch(
     if "model" in given:
         _set_model(changed, given["model"], target, gateway)
     if "thinkingLevel" in given:
-        _set(changed, "thinkingLevel", _thinking(given["thinkingLevel"], _model_of(changed, target, gateway), gateway))
+        model = session_model(changed, target, gateway)
+        _set(changed, "thinkingLevel", _thinking(given["thinkingLevel"], model, gateway))
     return SessionEntry(**changed)  # type: ignore[typeddict-item]
 
 
@@ -150,13 +423,11 @@ def _thinking(value: str | None, model: Model | None, gateway: Gateway) -> str |
     return None if level == "off" and (model is None or level_unless_set(model, default) == "off") else level
 
 
-def _model_of(entry: dict[str, Any], target: SessionRef, gateway: Gateway) -> Model | None:
+def session_model(entry: Mapping[str, Any], target: SessionRef, gateway: Gateway) -> Model | None:
     """Returns the model that the session uses, or None when it is no longer known."""
-    chosen, provider = entry.get("modelOverride"), entry.get("providerOverride")
+    runtime = gateway.runtime
     try:
-        if chosen:
-            return gateway.runtime.catalogue().resolve(f"{provider}/{chosen}" if provider else str(chosen))
-        return gateway.runtime.catalogue().default_for(gateway.runtime.config.current, target.agent_id)
+        return current_model(entry, runtime.config.current, runtime.catalogue(), target.agent_id)
     except UnknownModel:
         return None
 
@@ -195,209 +466,14 @@ def _set_model(entry: dict[str, Any], value: str | None, target: SessionRef, gat
         entry["providerOverride"], entry["modelOverride"] = model.provider, model.id
 
 
-def resolved_model(entry: SessionEntry, agent_id: str, gateway: Gateway) -> dict[str, Any]:
-    if entry.get("modelOverride"):
-        return {"modelProvider": entry.get("providerOverride"), "model": entry.get("modelOverride")}
-    chosen = model_defaults(gateway, agent_id)
-    return {"modelProvider": chosen["modelProvider"], "model": chosen["model"]}
-
-
-methods = MethodTable()
-
-
-MOST_ENTRIES = 200
-MOST_RAW = 5
-PAGE = 100
-"""The rows of a page when its client names no limit."""
-
-
-class SessionsList(Params):
-    limit: Positive | None = None
-    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)] | None = None
-    """Asks for a page: rows from this number on, and how many there are in all. Without it the list is complete."""
-    active_minutes: Positive | None = None
-    include_global: bool | None = None
-    include_unknown: bool | None = None
-    include_derived_titles: bool | None = None
-    include_last_message: bool | None = None
-    label: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
-    spawned_by: NonEmpty | None = None
-    agent_id: NonEmpty | None = None
-    search: str | None = None
-
-
-@methods.add("sessions.list", SessionsList)
-async def list_sessions(call: MethodCall) -> Any:
-    """The sessions, newest first, with their model and tokens."""
-    params: SessionsList = call.params
-    gateway = call.gateway
-    agent = normalize_agent_id(params.agent_id) if params.agent_id else None
-    found = await gateway.runtime.sessions.select(_query(call, params, agent))
-    rows, page = found.rows, dict[str, Any]()
-    if params.offset is not None:
-        end, total = params.offset + (params.limit or PAGE), found.total or 0
-        page = {"totalCount": total, "limitApplied": params.limit or PAGE, "offset": params.offset}
-        page |= {"hasMore": end < total, "nextOffset": end if end < total else None}
-    defaults = session_rows.model_defaults(gateway)
-    views = [session_rows.row_view(row, defaults) for row in rows]
-    if params.include_derived_titles or params.include_last_message:
-        for row, view in zip(rows, views, strict=True):
-            await _look_inside(call, params, row, view)
-    # The default agent's store comes first.
-    agents = [agent] if agent else gateway.agent_ids()
-    paths = list(dict.fromkeys(gateway.runtime.sessions.path(name) for name in agents))
-    return {
-        "ts": gateway.runtime.clock.now_ms(),
-        "path": paths[0] if len(paths) == 1 else "(multiple)",
-        "paths": paths,
-        "count": len(views),
-        **page,
-        "defaults": defaults,
-        "sessions": views,
-    }
-
-
-def _query(call: MethodCall, params: SessionsList, agent: str | None) -> SessionQuery:
-    now, paged = call.gateway.runtime.clock.now_ms(), params.offset is not None
-    return SessionQuery(
-        agent_id=agent,
-        label=params.label,
-        spawned_by=params.spawned_by,
-        updated_since=now - params.active_minutes * 60_000 if params.active_minutes else None,
-        text=(params.search or "").strip().lower(),
-        hidden_keys=session_rows.hidden_keys(
-            include_global=bool(params.include_global) or call.gateway.runtime.config.current.session.scope == "global",
-            include_unknown=bool(params.include_unknown),
-        ),
-        aliases=False,
-        offset=params.offset or 0,
-        limit=params.limit or (PAGE if paged else None),
-        count=paged,
-    )
-
-
-async def _look_inside(call: MethodCall, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:
-    messages = await last_messages(call.gateway.runtime.transcripts, row, 20)
-    if params.include_derived_titles:
-        begun = await first_messages(call.gateway.runtime.transcripts, row)
-        view["derivedTitle"] = derived_title(row, [*begun, *messages])
-    if params.include_last_message:
-        spoken = [text for message in reversed(messages) if (text := preview_text(message).strip())]
-        if spoken:
-            view["lastMessagePreview"] = shortened(spoken[0], 240)
-
-
-class SessionsPreview(Params):
-    keys: Annotated[list[NonEmpty], msgspec.Meta(min_length=1)]
-    limit: Positive = 12
-    max_chars: Annotated[int, msgspec.Meta(ge=20)] = 240
-
-
-@methods.add("sessions.preview", SessionsPreview)
-async def preview(call: MethodCall) -> Any:
-    """The last lines of some sessions."""
-    params: SessionsPreview = call.params
-    limit, max_chars = min(params.limit, 50), min(params.max_chars, 2000)
-    previews = [await _preview_of(call, key, limit, max_chars) for key in params.keys[:64]]
-    return {"ts": call.gateway.runtime.clock.now_ms(), "previews": previews}
-
-
-async def _preview_of(call: MethodCall, key: str, limit: int, max_chars: int) -> dict[str, Any]:
-    target = target_of(call.gateway, key)
-    entry = await entry_of(call.gateway, target)
-    if entry is None:
-        return {"key": key, "status": "missing", "items": []}
-    messages = await last_messages(
-        call.gateway.runtime.transcripts, SessionRow(target.agent_id, target.key, entry), limit
-    )
-    items = [
-        {"role": preview_role(message), "text": shortened(text, max_chars)}
-        for message in messages
-        if (text := preview_text(message).strip())
-    ]
-    return {"key": key, "status": "ok" if items else "empty", "items": items}
-
-
-class SessionsResolve(Params):
-    key: str | None = None
-    session_id: str | None = None
-    label: str | None = None
-    agent_id: str | None = None
-    spawned_by: str | None = None
-    include_global: bool | None = None
-    include_unknown: bool | None = None
-
-
-_NOT_FOUND = {"code": "SESSION_NOT_FOUND"}
-
-
-@methods.add("sessions.resolve", SessionsResolve)
-async def resolve(call: MethodCall) -> Any:
-    """The session that goes by a key, an id or a label."""
-    params: SessionsResolve = call.params
-    given = [value.strip() for value in (params.key, params.session_id, params.label) if value and value.strip()]
-    if not given:
-        raise MethodError("Either key, sessionId, or label is required")
-    if len(given) > 1:
-        raise MethodError("Provide either key, sessionId, or label (not multiple)")
-    name = given[0]
-    if params.key:
-        target = target_of(call.gateway, name, params.agent_id)
-        found = [target.key] if await entry_of(call.gateway, target) is not None else []
-    else:
-        wanted = SessionQuery(
-            agent_id=normalize_agent_id(params.agent_id) if params.agent_id else None,
-            session_id=name if params.session_id else None,
-            label=None if params.session_id else name,
-            spawned_by=params.spawned_by or None,
-        )
-        found = [row.key for row in (await call.gateway.runtime.sessions.select(wanted)).rows]
-    by_label = " with label" if params.label else ""
-    if not found:
-        raise MethodError(f"No session found{by_label}: {name}", details=_NOT_FOUND)
-    if len(found) > 1 and by_label:
-        keys = ", ".join(map(shown_key, found))
-        raise MethodError(f"Multiple sessions found with label: {name} ({keys})")
-    return {"ok": True, "key": shown_key(found[0])}
-
-
-@methods.add("sessions.patch", SessionsPatch)
-async def patch(call: MethodCall) -> Any:
-    """Changes the settings of a session: model, levels, label, queue."""
-    params: SessionsPatch = call.params
-    gateway = call.gateway
-    target = target_of(gateway, params.key)
-    if label := (params.label or "").strip():
-        labelled = await gateway.runtime.sessions.select(SessionQuery(agent_id=target.agent_id, label=label))
-        if any(row.key != target.key for row in labelled.rows):
-            raise MethodError(f"label already in use: {label}")
-    now = gateway.runtime.clock.now_ms()
-    entry = await gateway.runtime.sessions.update(
-        target.agent_id, target.key, lambda entry: apply_patch(entry, params, target, gateway, now)
-    )
-    assert entry is not None
-    return {
-        "ok": True,
-        "path": gateway.runtime.sessions.path(target.agent_id),
-        "key": shown_key(target.key),
-        "entry": entry,
-        "resolved": resolved_model(entry, target.agent_id, gateway),
-    }
-
-
-KEPT_BY_RESET = ("thinkingLevel", "verboseLevel", "reasoningLevel", "responseUsage")
-"""The settings that a reset by this method keeps; a reset by a chat command drops them."""
-
-
-class SessionKey(Params):
-    key: NonEmpty
+# Ending and resuming
 
 
 @methods.add("sessions.reset", SessionKey)
-async def reset(call: MethodCall) -> Any:
+async def reset(call: MethodCall, params: SessionKey) -> Any:
     """Gives the key a new session id. Running work is stopped first; the old transcript stays."""
     gateway = call.gateway
-    target = target_of(gateway, call.params.key)
+    target = target_of(gateway, params.key)
     rotation = await start_over(gateway.runtime, gateway.dispatcher, target)
     gateway.notices.announce(target, rotation)
     old: dict[str, Any] = dict(rotation.old or {})
@@ -416,9 +492,8 @@ class SessionsDelete(Params):
 
 
 @methods.add("sessions.delete", SessionsDelete)
-async def delete(call: MethodCall) -> Any:
+async def delete(call: MethodCall, params: SessionsDelete) -> Any:
     """Deletes a session; its transcript is kept as an archive."""
-    params: SessionsDelete = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
     if target == target_of(gateway, "main"):
@@ -428,15 +503,54 @@ async def delete(call: MethodCall) -> Any:
     return {"ok": True, "key": shown_key(target.key), "deleted": archived is not None, "archived": archived or []}
 
 
+@methods.add("sessions.archived", SessionKey)
+async def archived(call: MethodCall, params: SessionKey) -> Any:
+    """The earlier sessions of a conversation."""
+    target = target_of(call.gateway, params.key)
+    entry = await entry_of(call.gateway, target)
+    answer: dict[str, Any] = {"ts": call.gateway.runtime.clock.now_ms(), "key": shown_key(target.key)}
+    answer["sessionId"] = entry["sessionId"] if entry else None
+    return {**answer, "sessions": await earlier_sessions(call.gateway.runtime, target)}
+
+
+class SessionsResume(Params):
+    key: NonEmpty
+    session_id: NonEmpty | None = None
+    """The session id or its beginning."""
+    index: Positive | None = None
+    """The place in the list, where 1 is the newest. Without id and index the newest is meant."""
+
+
+@methods.add("sessions.resume", SessionsResume)
+async def resume(call: MethodCall, params: SessionsResume) -> Any:
+    """Makes an earlier session the current one again."""
+    if params.session_id is not None and params.index is not None:
+        raise MethodError("Provide either sessionId or index (not both)")
+    target = target_of(call.gateway, params.key)
+    try:
+        wanted = params.index
+        if params.session_id is not None:
+            wanted = await wanted_session(call.gateway.runtime, target, params.session_id.strip())
+        rotation = await take_up(call.gateway.runtime, call.gateway.dispatcher, target, wanted)
+        call.gateway.notices.announce(target, rotation)
+    except NotResumable as refused:
+        raise MethodError(str(refused)) from None
+    previous = rotation.old["sessionId"] if rotation.old else None
+    answer = {"ok": True, "key": shown_key(target.key), "sessionId": rotation.new["sessionId"]}
+    return {**answer, "previousSessionId": previous, "marker": rotation.marker_text, "entry": rotation.new}
+
+
+# Shorter conversations
+
+
 class SessionsCompact(Params):
     key: NonEmpty
     max_lines: Positive = 400
 
 
 @methods.add("sessions.compact", SessionsCompact)
-async def compact(call: MethodCall) -> Any:
+async def compact(call: MethodCall, params: SessionsCompact) -> Any:
     """Keeps the last lines of a transcript. The whole file stays beside it, and the header is never lost."""
-    params: SessionsCompact = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
     entry = await entry_of(gateway, target)
@@ -470,9 +584,8 @@ class SessionsCompaction(Params):
 
 
 @methods.add("sessions.compaction", SessionsCompaction)
-async def compaction(call: MethodCall) -> Any:
+async def compaction(call: MethodCall, params: SessionsCompaction) -> Any:
     """Condenses the older part of a conversation as ``/compact`` does, tells what it would do, or takes it back."""
-    params: SessionsCompaction = call.params
     target = target_of(call.gateway, params.key)
     compactions, answer = call.gateway.dispatcher.compactions, {"ok": True, "key": shown_key(target.key)}
     try:
@@ -489,48 +602,28 @@ async def compaction(call: MethodCall) -> Any:
     return {**answer, **told, "tokensBefore": outcome.tokens_before, "tokensAfter": outcome.tokens_after}
 
 
-@methods.add("sessions.archived", SessionKey)
-async def archived(call: MethodCall) -> Any:
-    """The earlier sessions of a conversation."""
-    target = target_of(call.gateway, call.params.key)
-    entry = await entry_of(call.gateway, target)
-    answer: dict[str, Any] = {"ts": call.gateway.runtime.clock.now_ms(), "key": shown_key(target.key)}
-    answer["sessionId"] = entry["sessionId"] if entry else None
-    return {**answer, "sessions": await earlier_sessions(call.gateway.runtime, target)}
+class SessionsArchive(Params):
+    after_days: Positive | None = None
+    """The age in days. Without it ``session.archive.afterDays`` counts."""
+    most: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 200
+    """At most so many are compressed. ``left`` of the answer says how many more there are."""
 
 
-class SessionsResume(Params):
-    key: NonEmpty
-    session_id: NonEmpty | None = None
-    """The session id or its beginning."""
-    index: Positive | None = None
-    """The place in the list, where 1 is the newest. Without id and index the newest is meant."""
+@methods.add("sessions.archive", SessionsArchive)
+async def archive(call: MethodCall, params: SessionsArchive) -> Any:
+    """Compresses old transcripts now rather than in the next hour."""
+    done = await call.gateway.compress_old(params.after_days, params.most)
+    answer: dict[str, Any] = {"ok": not done.problems, "compressed": done.files, "problems": done.problems[:50]}
+    return {**answer, "left": done.left, "bytesBefore": done.bytes_before, "bytesAfter": done.bytes_after}
 
 
-@methods.add("sessions.resume", SessionsResume)
-async def resume(call: MethodCall) -> Any:
-    """Makes an earlier session the current one again."""
-    params: SessionsResume = call.params
-    if params.session_id is not None and params.index is not None:
-        raise MethodError("Provide either sessionId or index (not both)")
-    target = target_of(call.gateway, params.key)
-    try:
-        wanted = params.index
-        if params.session_id is not None:
-            wanted = await wanted_session(call.gateway.runtime, target, params.session_id.strip())
-        rotation = await take_up(call.gateway.runtime, call.gateway.dispatcher, target, wanted)
-        call.gateway.notices.announce(target, rotation)
-    except NotResumable as refused:
-        raise MethodError(str(refused)) from None
-    previous = rotation.old["sessionId"] if rotation.old else None
-    answer = {"ok": True, "key": shown_key(target.key), "sessionId": rotation.new["sessionId"]}
-    return {**answer, "previousSessionId": previous, "marker": rotation.marker_text, "entry": rotation.new}
+# The tree of a conversation
 
 
 @methods.add("sessions.tree", SessionKey)
-async def tree(call: MethodCall) -> Any:
+async def tree(call: MethodCall, params: SessionKey) -> Any:
     """Every entry with its parent, in the order written. The next message follows ``leafId``."""
-    target = target_of(call.gateway, call.params.key)
+    target = target_of(call.gateway, params.key)
     transcript = await _transcript(call, target)
     labels = transcript.labels()
     entries = [
@@ -553,9 +646,8 @@ class SessionsEntries(Params):
 
 
 @methods.add("sessions.entries", SessionsEntries)
-async def entries(call: MethodCall) -> Any:
+async def entries(call: MethodCall, params: SessionsEntries) -> Any:
     """Tells what entries of the tree hold: who says what and when, or the stored lines. Unknown ids are left out."""
-    params: SessionsEntries = call.params
     target = target_of(call.gateway, params.key)
     transcript = await _transcript(call, target)
     found = [await transcript.entry(id) for id in (params.ids[:MOST_RAW] if params.raw else params.ids)]
@@ -575,9 +667,8 @@ class SessionsBranch(Params):
 
 
 @methods.add("sessions.branch", SessionsBranch)
-async def branch(call: MethodCall) -> Any:
+async def branch(call: MethodCall, params: SessionsBranch) -> Any:
     """Goes on from an earlier entry; what followed stays as a branch."""
-    params: SessionsBranch = call.params
     target = target_of(call.gateway, params.key)
     if call.gateway.dispatcher.occupied(target.key):
         raise MethodError("A message of this session is being answered; wait for it or stop it first.", "UNAVAILABLE")
@@ -599,9 +690,8 @@ class SessionsLabel(Params):
 
 
 @methods.add("sessions.label", SessionsLabel)
-async def label(call: MethodCall) -> Any:
+async def label(call: MethodCall, params: SessionsLabel) -> Any:
     """Names a place in a conversation."""
-    params: SessionsLabel = call.params
     target = target_of(call.gateway, params.key)
 
     async def name() -> str:
@@ -625,3 +715,145 @@ async def _transcript(call: MethodCall, target: SessionRef) -> Transcript:
     if transcript is None:
         raise MethodError(f"No session found: {target.key}")
     return transcript
+
+
+# Taking conversations out and in
+
+
+class SessionsExport(Params):
+    key: NonEmpty
+    session_id: NonEmpty | None = None
+    """An earlier session of that key. Without it the current one is exported."""
+    format: Literal["raw", "public"] = "public"
+    """``raw`` is every line of the transcript with all branches; ``public`` is the messages of the conversation."""
+    cursor: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+@methods.add("sessions.export", SessionsExport)
+async def export(call: MethodCall, params: SessionsExport) -> Any:
+    """A conversation as JSON lines, in pages."""
+    gateway = call.gateway
+    target = target_of(gateway, params.key)
+    ref = await _session_ref(gateway, target, params.session_id)
+    if await gateway.runtime.transcripts.locate(ref) is None:
+        raise MethodError(f"session {ref.session_id} of {target.key} has no transcript")
+    if params.format == "raw":
+        lines, following = await gateway.runtime.transcripts.page(ref, params.cursor, PAGE_BYTES)
+        items: list[Any] = [line.decode("utf-8", "replace") for line in lines]
+    else:
+        transcript = await gateway.runtime.transcripts.open(ref, create=False)
+        entries = await transcript.path_entries() if transcript is not None else []
+        said = [entry for entry in entries if entry.type == "message"]
+        shown = partial(as_people_see_it, with_reasoning=False)
+        items, following = await asyncio.to_thread(lambda: public_page(joined_parts(said), params.cursor, shown))
+    answer: dict[str, Any] = {"key": shown_key(target.key), "sessionId": ref.session_id, "format": params.format}
+    return {**answer, "items": items, "next": following}
+
+
+async def _session_ref(gateway: Gateway, target: SessionRef, session_id: str | None) -> TranscriptRef:
+    entry = await entry_of(gateway, target)
+    if entry is None:
+        raise MethodError(f"there is no session {target.key}")
+    if session_id is None or session_id == entry["sessionId"]:
+        session_id, file = entry["sessionId"], entry.get("sessionFile")
+    else:
+        earlier = {previous.session_id: previous.session_file for previous in previous_sessions(entry)}
+        if session_id not in earlier:
+            raise MethodError(f"{target.key} never had a session {session_id[:80]}")
+        file = earlier[session_id]
+    return TranscriptRef(agent_id=target.agent_id, session_id=session_id, file=file)
+
+
+class SessionsImport(Params):
+    key: NonEmpty
+    """The key of the new session. It must not exist yet."""
+    lines: list[str]
+    """The lines of an export, in either format."""
+
+
+@methods.add("sessions.import", SessionsImport)
+async def import_(call: MethodCall, params: SessionsImport) -> Any:
+    """Brings in an exported conversation as a new session."""
+    gateway = call.gateway
+    target = target_of(gateway, params.key)
+    require_agent(gateway, target.agent_id)
+
+    async def work() -> str:
+        if await entry_of(gateway, target) is not None:
+            raise MethodError(f"{target.key} exists already; import into another key")
+        try:
+            return await _bring_in(gateway, target, params.lines)
+        except CannotImport as problem:
+            raise MethodError(f"not imported: {problem}") from None
+
+    session_id = await gateway.dispatcher.exclusively(target.key, work)
+    return {"ok": True, "key": shown_key(target.key), "sessionId": session_id}
+
+
+async def _bring_in(gateway: Gateway, target: SessionRef, lines: list[str]) -> str:
+    """Writes the transcript and then the entry, so that an entry never lacks its transcript."""
+    session_id, now = str(uuid.uuid4()), gateway.runtime.clock.now_ms()
+    ref = TranscriptRef(agent_id=target.agent_id, session_id=session_id)
+    if is_transcript(lines):
+        data = await asyncio.to_thread(imported_lines, lines, session_id, iso_utc(now))
+        await gateway.runtime.transcripts.create(ref, data)
+    else:
+        messages = await asyncio.to_thread(imported_messages, lines, now)
+        transcript = await gateway.runtime.transcripts.open(ref, cwd=home_of(gateway.runtime, target.agent_id))
+        assert transcript is not None
+        for message in messages:
+            await transcript.append({"type": "message", "message": message})
+        await transcript.sync()
+    made = SessionEntry(sessionId=session_id, updatedAt=now)
+    await gateway.runtime.sessions.update(target.agent_id, target.key, lambda _: made)
+    return session_id
+
+
+class SessionsImportFolder(Params):
+    from_: NonEmpty = msgspec.field(name="from")
+    """Another state folder on the Gateway's machine. It is only read."""
+    dry_run: bool = False
+    seen: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many sessions earlier answers have told about. 0 begins."""
+
+
+class FolderImport:
+    """An import of a state folder that goes on while its client asks how far it is."""
+
+    def __init__(self, gateway: Gateway, params: SessionsImportFolder) -> None:
+        self.done: list[ImportedSession] = []
+        self.wanted = params.from_, params.dry_run
+        self._source = import_sessions(
+            Path(params.from_).expanduser(),
+            gateway.runtime.state_dir,
+            gateway.runtime.sessions,
+            dry_run=params.dry_run,
+        )
+        self.task = gateway.spawn(self._run())
+
+    async def _run(self) -> None:
+        async for session in self._source:
+            self.done.append(session)
+
+
+@methods.add("sessions.importFolder", SessionsImportFolder)
+async def import_folder(call: MethodCall, params: SessionsImportFolder) -> Any:
+    """Begins an import, or tells what it has done since the last call. One runs at a time."""
+    gateway = call.gateway
+    if not gateway.runtime.on_files:
+        raise MethodError("This Gateway keeps its sessions in a database, and folders are imported into files only.")
+    running = gateway.folder_import
+    if running is None or (running.task.done() and not params.seen):
+        running = gateway.folder_import = FolderImport(gateway, params)
+    elif running.wanted != (params.from_, params.dry_run):
+        raise MethodError(f"another folder is being imported: {running.wanted[0]}", code="UNAVAILABLE")
+    await asyncio.wait([running.task], timeout=IMPORT_NEWS_S)
+    finished = running.task.done()
+    if finished and isinstance(problem := running.task.exception(), Unreadable):
+        gateway.folder_import = None
+        raise MethodError(str(problem))
+    if finished:
+        running.task.result()
+    news = running.done[params.seen : params.seen + IMPORT_PAGE]
+    seen = params.seen + len(news)
+    return {"sessions": msgspec.to_builtins(news), "seen": seen, "done": finished and seen == len(running.done)}

@@ -11,13 +11,12 @@ import msgspec
 
 from openclaw import __version__
 from openclaw.config.agents import default_agent_id
-from openclaw.gateway.channel_services import summary_lines
-from openclaw.gateway.health import heartbeat_summary
+from openclaw.gateway.channels import summary_lines
+from openclaw.gateway.http.monitoring import heartbeat_summary
 from openclaw.gateway.logs import DAILY_NAME, log_path
-from openclaw.gateway.server.params import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.server.replay import LET_GO, Resumption, catch_up, resume
-from openclaw.gateway.views.session_rows import list_kind, model_defaults, most_recent, row_view
+from openclaw.gateway.server.events import LET_GO, Resumption, catch_up, resume
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, NoParams, Params
+from openclaw.gateway.views import list_kind, model_defaults, most_recent, row_view
 from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import SessionRow
 
@@ -31,9 +30,9 @@ class HealthParams(Params):
 
 
 @methods.add("health", HealthParams)
-async def health(call: MethodCall) -> Any:
+async def health(call: MethodCall, params: HealthParams) -> Any:
     """Whether the Gateway, its disk and its channels are well."""
-    return await call.gateway.health.current(probe=call.params.probe)
+    return await call.gateway.health.current(probe=params.probe)
 
 
 @methods.add("status", NoParams)
@@ -138,9 +137,8 @@ async def presence(call: MethodCall) -> Any:
 
 
 @methods.add("system-event", SystemEvent)
-async def system_event(call: MethodCall) -> Any:
+async def system_event(call: MethodCall, params: SystemEvent) -> Any:
     """Takes a line of the form ``Node: …`` as presence. Another text waits for the session's next run."""
-    params: SystemEvent = call.params
     text = params.text.strip()
     if not text:
         raise MethodError("text required")
@@ -160,9 +158,8 @@ class LogsTail(Params):
 
 
 @methods.add("logs.tail", LogsTail)
-async def tail(call: MethodCall) -> Any:
+async def tail(call: MethodCall, params: LogsTail) -> Any:
     """The log from a place on."""
-    params: LogsTail = call.params
     path = log_path(call.gateway.runtime.state_dir, call.gateway.runtime.config.current.logging.file)
     return await asyncio.to_thread(read_tail, path, params.cursor, params.limit, params.max_bytes)
 
@@ -215,12 +212,11 @@ class EventsReplay(Params):
 
 
 @methods.add("events.replay", EventsReplay)
-async def replay(call: MethodCall) -> Any:
+async def replay(call: MethodCall, params: EventsReplay) -> Any:
     """Sends every broadcast after that number, then the answer.
 
     ``gap`` says that some broadcasts are no longer kept. The client must then load its state again.
     """
-    params: EventsReplay = call.params
     client, broadcaster = call.client, call.gateway.broadcaster
     if broadcaster.clients.get(client.conn_id) is not client:
         raise MethodError("events.replay needs a connection that receives events, such as a WebSocket")

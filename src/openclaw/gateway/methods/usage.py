@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 
 from openclaw.agent.prompt.report import stored_report
-from openclaw.agent.spend import report as spend_report
+from openclaw.agent.spend import spend as spend_report
 from openclaw.agent.spend.spend import (
     Activity,
     Days,
@@ -26,12 +26,20 @@ from openclaw.agent.spend.spend import (
     together,
     total_of,
 )
-from openclaw.gateway.server.params import NonEmpty, NoParams, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, find_row
-from openclaw.gateway.views.session_rows import model_defaults, row_view
+from openclaw.gateway.server.registry import (
+    MethodCall,
+    MethodError,
+    MethodTable,
+    NonEmpty,
+    NoParams,
+    Params,
+    Positive,
+    find_row,
+)
+from openclaw.gateway.views import model_defaults, row_view
 from openclaw.messages import AssistantMessage
-from openclaw.models.cost import cost_of
-from openclaw.outbound.preview import message_of, preview_role, preview_text, shortened
+from openclaw.models.base import cost_of
+from openclaw.outbound.visible import message_of, preview_role, preview_text, shortened
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.base import SessionRow
@@ -42,20 +50,10 @@ if TYPE_CHECKING:
 
 methods = MethodTable()
 G = TypeVar("G")
-
 POINTS_PAGE_BYTES = 4 << 20
 MOST_POINTS = 200
 LOG_CHARS = 2000
 _ROW_FIELDS = ("label", "channel", "chatType", "origin", "modelProvider", "model")
-
-
-class Owner(msgspec.Struct, frozen=True):
-    """The session that a transcript file belongs to. ``row`` is None when the session has left the store."""
-
-    agent_id: str
-    key: str
-    session_id: str
-    row: SessionRow | None = None
 
 
 class SessionsUsage(Params):
@@ -67,9 +65,8 @@ class SessionsUsage(Params):
 
 
 @methods.add("sessions.usage", SessionsUsage)
-async def sessions_usage(call: MethodCall) -> Any:
+async def sessions_usage(call: MethodCall, params: SessionsUsage) -> Any:
     """Tokens and cost of sessions, by day and model."""
-    params: SessionsUsage = call.params
     gateway = call.gateway
     days, sessions = _days(gateway, params.start_date, params.end_date, zone_is_utc=True), gateway.runtime.sessions
     rows = [await _row(gateway, params.key)] if params.key else (await sessions.select(SessionQuery())).rows
@@ -91,11 +88,13 @@ async def sessions_usage(call: MethodCall) -> Any:
     return {"updatedAt": gateway.runtime.clock.now_ms(), "startDate": days.first, "endDate": days.last, **answer}
 
 
-async def _row(gateway: Gateway, key: str) -> SessionRow:
-    row = await find_row(gateway, key)
-    if row is None:
-        raise MethodError(f"No session found: {key}")
-    return row
+class Owner(msgspec.Struct, frozen=True):
+    """The session that a transcript file belongs to. ``row`` is None when the session has left the store."""
+
+    agent_id: str
+    key: str
+    session_id: str
+    row: SessionRow | None = None
 
 
 def _left_over(gateway: Gateway, path: Path) -> Owner:
@@ -108,9 +107,10 @@ def _left_over(gateway: Gateway, path: Path) -> Owner:
 def _usage_view(
     spends: dict[Path, FileSpend], owners: dict[Path, Owner], price_of: PriceOf, days: Days, limit: int
 ) -> dict[str, Any]:
-    everything = list(spends.values())
-    models = by_model(everything, price_of, days)
-    active = activity_by_day(everything, days)
+    report = UsageReport(spends.values(), price_of, days)
+    models = report.by_model()
+    agents = {path: owner.agent_id for path, owner in owners.items()}
+    channels = {path: channel for path, owner in owners.items() if (channel := _channel(owner))}
     newest = sorted(spends, key=lambda path: -max(spends[path].activity, default=0))
     return {
         "sessions": [
@@ -121,26 +121,22 @@ def _usage_view(
                 "usage": {
                     "sessionId": owners[path].session_id,
                     "sessionFile": str(path),
-                    **session_usage(spends[path], price_of, days),
+                    **UsageReport([spends[path]], price_of, days).session(),
                 },
             }
             for path in newest[:limit]
         ],
-        "totals": plain(total_of(everything, price_of, days)),
+        "totals": report.totals(),
         "aggregates": {
-            "messages": message_counts(active.values()),
-            "tools": tool_usage(everything, days),
+            "messages": report.messages(),
+            "tools": report.tools(),
             "byModel": models,
             "byProvider": by_provider(models),
-            "byAgent": _grouped(
-                "agentId", spends, {path: owner.agent_id for path, owner in owners.items()}, price_of, days
-            ),
-            "byChannel": _grouped(
-                "channel", spends, {p: c for p, o in owners.items() if (c := _channel(o))}, price_of, days
-            ),
-            **latency_view(everything, days),
-            "modelDaily": model_daily(everything, price_of, days),
-            "daily": daily_aggregate(everything, price_of, days),
+            "byAgent": _grouped("agentId", spends, agents, price_of, days),
+            "byChannel": _grouped("channel", spends, channels, price_of, days),
+            **report.latency(),
+            "modelDaily": report.model_daily(),
+            "daily": report.daily(),
         },
     }
 
@@ -158,7 +154,19 @@ def _grouped(
         groups.setdefault(group, []).append(spends[path])
     totals = {group: total_of(members, price_of, days) for group, members in groups.items()}
     ranked = sorted(totals.items(), key=lambda item: (-item[1].total_cost, item[0]))
-    return [{name: group, "totals": plain(total)} for group, total in ranked]
+    return [{name: group, "totals": msgspec.to_builtins(total)} for group, total in ranked]
+
+
+def by_provider(models: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    groups: dict[str, dict[str, Any]] = {}
+    for row in models:
+        group = groups.setdefault(
+            row["provider"], {"provider": row["provider"], "count": 0, "totals": msgspec.to_builtins(Totals())}
+        )
+        group["count"] += row["count"]
+        for name, value in row["totals"].items():
+            group["totals"][name] += value
+    return list(groups.values())
 
 
 async def _complete(
@@ -180,6 +188,91 @@ async def _complete(
             session["contextWeight"] = await stored_report(entry, gateway.runtime.blobs)
 
 
+class OneSession(Params):
+    key: NonEmpty
+
+
+@methods.add("sessions.usage.timeseries", OneSession)
+async def timeseries(call: MethodCall, params: OneSession) -> Any:
+    """How the tokens of a session grew."""
+    gateway = call.gateway
+    row = await _row(gateway, params.key)
+    ref, price_of = transcript_ref(row.agent_id, row.entry), spend_report.prices(gateway.runtime.catalogue())
+    spent: list[bytes] = []
+    cursor: int | None = 0
+    while cursor is not None:
+        lines, cursor = await gateway.runtime.transcripts.page(ref, cursor, POINTS_PAGE_BYTES)
+        spent += filter(has_usage, lines)
+    points = await asyncio.to_thread(points_of, spent, price_of, MOST_POINTS)
+    return {"sessionId": row.entry["sessionId"], "points": points}
+
+
+class UsageLogs(Params):
+    key: NonEmpty
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 200
+
+
+@methods.add("sessions.usage.logs", UsageLogs)
+async def logs(call: MethodCall, params: UsageLogs) -> Any:
+    """The messages of a session with their tokens and cost."""
+    gateway = call.gateway
+    row = await _row(gateway, params.key)
+    ref = transcript_ref(row.agent_id, row.entry)
+    price_of = spend_report.prices(gateway.runtime.catalogue())
+    views: list[dict[str, Any]] = []
+    for entry in await gateway.runtime.transcripts.tail(ref, params.limit):
+        message = message_of(entry)
+        if message is None:
+            continue
+        content = shortened(preview_text(message), LOG_CHARS)
+        view: dict[str, Any] = {"timestamp": message.timestamp, "role": preview_role(message), "content": content}
+        if isinstance(message, AssistantMessage) and message.usage.total_tokens:
+            price = price_of(message.provider, message.model)
+            view["tokens"] = message.usage.total_tokens
+            if message.usage.cost.total or price is not None:
+                view["cost"] = message.usage.cost.total or cost_of(message.usage, price).total
+        views.append(view)
+    return {"logs": views}
+
+
+async def _row(gateway: Gateway, key: str) -> SessionRow:
+    row = await find_row(gateway, key)
+    if row is None:
+        raise MethodError(f"No session found: {key}")
+    return row
+
+
+class UsageCost(Params):
+    days: Annotated[int, msgspec.Meta(ge=1, le=3660)] | None = None
+    start_date: str | None = None
+    end_date: str | None = None
+
+
+@methods.add("usage.cost", UsageCost)
+async def usage_cost(call: MethodCall, params: UsageCost) -> Any:
+    """The cost of all agents for each day in the user's zone."""
+    gateway = call.gateway
+    days = _days(gateway, params.start_date, params.end_date, zone_is_utc=False, count=params.days or 30)
+    price_of = spend_report.prices(gateway.runtime.catalogue())
+
+    def view(found: dict[Path, FileSpend]) -> dict[str, Any]:
+        report = UsageReport(found.values(), price_of, days)
+        daily = [{"date": day, **msgspec.to_builtins(sums)} for day, sums in report.daily_totals().items()]
+        return {"daily": daily, "totals": report.totals()}
+
+    answer = await gateway.runtime.spending.compute(
+        view, spend_report.folders(gateway.runtime, gateway.agent_ids()), spend_report.begins_ms(days)
+    )
+    count = (date.fromisoformat(days.last) - date.fromisoformat(days.first)).days + 1
+    return {"updatedAt": gateway.runtime.clock.now_ms(), "days": count, **answer}
+
+
+@methods.add("usage.status", NoParams)
+async def usage_status(call: MethodCall) -> Any:
+    """The quotas that providers report. None of the supported providers reports any."""
+    return {"updatedAt": call.gateway.runtime.clock.now_ms(), "providers": []}
+
+
 def _days(gateway: Gateway, start: str | None, end: str | None, *, zone_is_utc: bool, count: int = 30) -> Days:
     zone = UTC if zone_is_utc else gateway.user_zone()
     usual = spend_report.last_days(gateway.runtime.clock.now_ms(), count, zone)
@@ -198,209 +291,108 @@ def _date(name: str, text: str | None) -> str | None:
         raise MethodError(f"{name} must be a day like 2026-01-31, not {text[:40]!r}") from None
 
 
-class OneSession(Params):
-    key: NonEmpty
+class UsageReport:
+    """What some transcripts used in a span of days, as the answers have it."""
 
+    def __init__(self, spends: Collection[FileSpend], price_of: PriceOf, days: Days) -> None:
+        self._spends = spends
+        self._price_of = price_of
+        self._days = days
+        self._active: dict[str, Activity] = {}
+        """What happened on each day."""
+        for spend in spends:
+            for quarter, seen in spend.activity.items():
+                if day := days.has(quarter):
+                    self._active.setdefault(day, Activity(first_ms=seen.first_ms)).add(seen)
 
-@methods.add("sessions.usage.timeseries", OneSession)
-async def timeseries(call: MethodCall) -> Any:
-    """How the tokens of a session grew."""
-    gateway = call.gateway
-    row = await _row(gateway, call.params.key)
-    ref, price_of = transcript_ref(row.agent_id, row.entry), spend_report.prices(gateway.runtime.catalogue())
-    spent: list[bytes] = []
-    cursor: int | None = 0
-    while cursor is not None:
-        lines, cursor = await gateway.runtime.transcripts.page(ref, cursor, POINTS_PAGE_BYTES)
-        spent += filter(has_usage, lines)
-    points = await asyncio.to_thread(points_of, spent, price_of, MOST_POINTS)
-    return {"sessionId": row.entry["sessionId"], "points": points}
+    def totals(self) -> dict[str, Any]:
+        return msgspec.to_builtins(total_of(self._spends, self._price_of, self._days))
 
+    def daily_totals(self) -> dict[str, Totals]:
+        return daily_totals(self._spends, self._price_of, self._days)
 
-class UsageLogs(Params):
-    key: NonEmpty
-    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 200
-
-
-@methods.add("sessions.usage.logs", UsageLogs)
-async def logs(call: MethodCall) -> Any:
-    """The messages of a session with their tokens and cost."""
-    gateway = call.gateway
-    row = await _row(gateway, call.params.key)
-    ref = transcript_ref(row.agent_id, row.entry)
-    price_of = spend_report.prices(gateway.runtime.catalogue())
-    views: list[dict[str, Any]] = []
-    for entry in await gateway.runtime.transcripts.tail(ref, call.params.limit):
-        message = message_of(entry)
-        if message is None:
-            continue
-        content = shortened(preview_text(message), LOG_CHARS)
-        view: dict[str, Any] = {"timestamp": message.timestamp, "role": preview_role(message), "content": content}
-        if isinstance(message, AssistantMessage) and message.usage.total_tokens:
-            price = price_of(message.provider, message.model)
-            view["tokens"] = message.usage.total_tokens
-            if message.usage.cost.total or price is not None:
-                view["cost"] = message.usage.cost.total or cost_of(message.usage, price).total
-        views.append(view)
-    return {"logs": views}
-
-
-class UsageCost(Params):
-    days: Annotated[int, msgspec.Meta(ge=1, le=3660)] | None = None
-    start_date: str | None = None
-    end_date: str | None = None
-
-
-@methods.add("usage.cost", UsageCost)
-async def usage_cost(call: MethodCall) -> Any:
-    """The cost of all agents for each day in the user's zone."""
-    params: UsageCost = call.params
-    gateway = call.gateway
-    days = _days(gateway, params.start_date, params.end_date, zone_is_utc=False, count=params.days or 30)
-    price_of = spend_report.prices(gateway.runtime.catalogue())
-
-    def view(found: dict[Path, FileSpend]) -> dict[str, Any]:
-        spends = list(found.values())
+    def session(self) -> dict[str, Any]:
+        """Everything about one session."""
+        times: dict[str, int] = {}
+        if seen := self._active.values():
+            first, last = min(one.first_ms for one in seen), max(one.last_ms for one in seen)
+            times = {"firstActivity": first, "lastActivity": last, "durationMs": last - first}
         return {
-            "daily": [{"date": day, **plain(sums)} for day, sums in daily_totals(spends, price_of, days).items()],
-            "totals": plain(total_of(spends, price_of, days)),
+            **self.totals(),
+            **times,
+            "activityDates": sorted(self._active),
+            "dailyBreakdown": [
+                {"date": day, "tokens": totals.total_tokens, "cost": totals.total_cost}
+                for day, totals in self.daily_totals().items()
+            ],
+            "dailyMessageCounts": [{"date": day, **_counts([seen])} for day, seen in sorted(self._active.items())],
+            "dailyModelUsage": self.model_daily(),
+            "messageCounts": self.messages(),
+            "toolUsage": self.tools(),
+            "modelUsage": self.by_model(),
+            **self.latency(),
         }
 
-    answer = await gateway.runtime.spending.compute(
-        view, spend_report.folders(gateway.runtime, gateway.agent_ids()), spend_report.begins_ms(days)
-    )
-    count = (date.fromisoformat(days.last) - date.fromisoformat(days.first)).days + 1
-    return {"updatedAt": gateway.runtime.clock.now_ms(), "days": count, **answer}
+    def messages(self) -> dict[str, int]:
+        return _counts(self._active.values())
+
+    def latency(self) -> dict[str, Any]:
+        """Returns ``dailyLatency``, and ``latency`` if anything was measured."""
+        daily: dict[str, Latency] = {}
+        for spend in self._spends:
+            for quarter, seen in spend.latency.items():
+                if day := self._days.has(quarter):
+                    daily.setdefault(day, Latency()).join(seen)
+        whole = together(daily.values())
+        rows = [{"date": day, **seen.view()} for day, seen in sorted(daily.items()) if seen.count]
+        return {**({"latency": whole.view()} if whole else {}), "dailyLatency": rows}
+
+    def tools(self) -> dict[str, Any]:
+        used: Counter[str] = Counter()
+        for spend in self._spends:
+            for (quarter, name), count in spend.tools.items():
+                if self._days.has(quarter):
+                    used[name] += count
+        tools = [{"name": name, "count": count} for name, count in used.most_common()]
+        return {"totalCalls": used.total(), "uniqueTools": len(used), "tools": tools}
+
+    def by_model(self) -> list[dict[str, Any]]:
+        groups = self._calls_by(lambda _, provider, model: (provider, model))
+        ranked = sorted(groups.items(), key=lambda item: (-item[1][1].total_cost, -item[1][1].total_tokens, item[0]))
+        return [
+            {"provider": provider, "model": model, "count": count, "totals": msgspec.to_builtins(totals)}
+            for (provider, model), (count, totals) in ranked
+        ]
+
+    def model_daily(self) -> list[dict[str, Any]]:
+        return [
+            {"date": day, "provider": provider, "model": model, "tokens": totals.total_tokens,
+             "cost": totals.total_cost, "count": count}
+            for (day, provider, model), (count, totals) in sorted(self._calls_by(lambda *group: group).items())
+        ]  # fmt: skip
+
+    def daily(self) -> list[dict[str, Any]]:
+        sums, rows = self.daily_totals(), list[dict[str, Any]]()
+        for day in sorted({*sums, *self._active}):
+            totals, seen = sums.get(day, Totals()), self._active.get(day, Activity())
+            row = {"date": day, "tokens": totals.total_tokens, "cost": totals.total_cost, "messages": seen.total}
+            rows.append({**row, "toolCalls": seen.tool_calls, "errors": seen.errors})
+        return rows
+
+    def _calls_by(self, group_of: Callable[[str, str, str], G]) -> dict[G, tuple[int, Totals]]:
+        """Counts and sums up the calls of each group. ``group_of`` gets their day, provider and model."""
+        groups: dict[G, tuple[int, Totals]] = {}
+        for spend in self._spends:
+            for (quarter, provider, model), calls in spend.calls.items():
+                if day := self._days.has(quarter):
+                    group = group_of(day, provider, model)
+                    count, totals = groups.get(group) or (0, Totals())
+                    totals.add(calls, self._price_of(provider, model))
+                    groups[group] = (count + calls.count, totals)
+        return groups
 
 
-@methods.add("usage.status", NoParams)
-async def usage_status(call: MethodCall) -> Any:
-    """The quotas that providers report. None of the supported providers reports any."""
-    return {"updatedAt": call.gateway.runtime.clock.now_ms(), "providers": []}
-
-
-def plain(record: Any) -> dict[str, Any]:
-    return msgspec.to_builtins(record)
-
-
-def session_usage(spend: FileSpend, price_of: PriceOf, days: Days) -> dict[str, Any]:
-    daily = daily_totals([spend], price_of, days)
-    active = activity_by_day([spend], days)
-    return {
-        **plain(total_of([spend], price_of, days)),
-        **_times(active.values()),
-        "activityDates": sorted(active),
-        "dailyBreakdown": [
-            {"date": day, "tokens": totals.total_tokens, "cost": totals.total_cost} for day, totals in daily.items()
-        ],
-        "dailyMessageCounts": [{"date": day, **message_counts([seen])} for day, seen in sorted(active.items())],
-        "dailyModelUsage": model_daily([spend], price_of, days),
-        "messageCounts": message_counts(active.values()),
-        "toolUsage": tool_usage([spend], days),
-        "modelUsage": by_model([spend], price_of, days),
-        **latency_view([spend], days),
-    }
-
-
-def _times(active: Collection[Activity]) -> dict[str, int]:
-    """When the first and the last message came, and the time between them."""
-    if not active:
-        return {}
-    first, last = min(seen.first_ms for seen in active), max(seen.last_ms for seen in active)
-    return {"firstActivity": first, "lastActivity": last, "durationMs": last - first}
-
-
-def latency_view(spends: Iterable[FileSpend], days: Days) -> dict[str, Any]:
-    """Returns ``dailyLatency``, and ``latency`` if anything was measured."""
-    daily: dict[str, Latency] = {}
-    for spend in spends:
-        for quarter, seen in spend.latency.items():
-            if day := days.has(quarter):
-                daily.setdefault(day, Latency()).join(seen)
-    whole = together(daily.values())
-    rows = [{"date": day, **seen.view()} for day, seen in sorted(daily.items()) if seen.count]
-    return {**({"latency": whole.view()} if whole else {}), "dailyLatency": rows}
-
-
-def activity_by_day(spends: Iterable[FileSpend], days: Days) -> dict[str, Activity]:
-    found: dict[str, Activity] = {}
-    for spend in spends:
-        for quarter, seen in spend.activity.items():
-            if day := days.has(quarter):
-                total = found.setdefault(day, Activity(first_ms=seen.first_ms))
-                total.add(seen)
-    return found
-
-
-def message_counts(active: Collection[Activity]) -> dict[str, int]:
-    return {
-        "total": sum(seen.total for seen in active),
-        "user": sum(seen.user for seen in active),
-        "assistant": sum(seen.assistant for seen in active),
-        "toolCalls": sum(seen.tool_calls for seen in active),
-        "toolResults": sum(seen.tool_results for seen in active),
-        "errors": sum(seen.errors for seen in active),
-    }
-
-
-def tool_usage(spends: Iterable[FileSpend], days: Days) -> dict[str, Any]:
-    used: Counter[str] = Counter()
-    for spend in spends:
-        for (quarter, name), count in spend.tools.items():
-            if days.has(quarter):
-                used[name] += count
-    tools = [{"name": name, "count": count} for name, count in used.most_common()]
-    return {"totalCalls": used.total(), "uniqueTools": len(used), "tools": tools}
-
-
-def calls_by(
-    group_of: Callable[[str, str, str], G], spends: Iterable[FileSpend], price_of: PriceOf, days: Days
-) -> dict[G, tuple[int, Totals]]:
-    """Counts and sums up the calls of each group. ``group_of`` gets their day, provider and model."""
-    groups: dict[G, tuple[int, Totals]] = {}
-    for spend in spends:
-        for (quarter, provider, model), calls in spend.calls.items():
-            if day := days.has(quarter):
-                group = group_of(day, provider, model)
-                count, totals = groups.get(group) or (0, Totals())
-                totals.add(calls, price_of(provider, model))
-                groups[group] = (count + calls.count, totals)
-    return groups
-
-
-def by_model(spends: Iterable[FileSpend], price_of: PriceOf, days: Days) -> list[dict[str, Any]]:
-    groups = calls_by(lambda _, provider, model: (provider, model), spends, price_of, days)
-    ranked = sorted(groups.items(), key=lambda item: (-item[1][1].total_cost, -item[1][1].total_tokens, item[0]))
-    return [
-        {"provider": provider, "model": model, "count": count, "totals": plain(totals)}
-        for (provider, model), (count, totals) in ranked
-    ]
-
-
-def by_provider(models: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    groups: dict[str, dict[str, Any]] = {}
-    for row in models:
-        group = groups.setdefault(row["provider"], {"provider": row["provider"], "count": 0, "totals": plain(Totals())})
-        group["count"] += row["count"]
-        for name, value in row["totals"].items():
-            group["totals"][name] += value
-    return list(groups.values())
-
-
-def model_daily(spends: Iterable[FileSpend], price_of: PriceOf, days: Days) -> list[dict[str, Any]]:
-    groups = calls_by(lambda *group: group, spends, price_of, days)
-    return [
-        {"date": day, "provider": provider, "model": model, "tokens": totals.total_tokens, "cost": totals.total_cost,
-         "count": count}
-        for (day, provider, model), (count, totals) in sorted(groups.items())
-    ]  # fmt: skip
-
-
-def daily_aggregate(spends: list[FileSpend], price_of: PriceOf, days: Days) -> list[dict[str, Any]]:
-    sums, active = daily_totals(spends, price_of, days), activity_by_day(spends, days)
-    rows: list[dict[str, Any]] = []
-    for day in sorted({*sums, *active}):
-        totals, seen = sums.get(day, Totals()), active.get(day, Activity())
-        row = {"date": day, "tokens": totals.total_tokens, "cost": totals.total_cost, "messages": seen.total}
-        rows.append({**row, "toolCalls": seen.tool_calls, "errors": seen.errors})
-    return rows
+def _counts(active: Collection[Activity]) -> dict[str, int]:
+    counted = {"total": "total", "user": "user", "assistant": "assistant", "toolCalls": "tool_calls"}
+    counted |= {"toolResults": "tool_results", "errors": "errors"}
+    return {name: sum(getattr(seen, field) for seen in active) for name, field in counted.items()}

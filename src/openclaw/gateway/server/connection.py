@@ -1,29 +1,58 @@
-"""One WebSocket connection: the handshake, the requests and the close."""
+"""One WebSocket connection: the handshake, the requests and the close.
+
+The first request is ``connect``. It is admitted when the caller knows the secret and its device is paired, and answered
+with ``hello-ok``. ``Connection`` leads through all of it. How ``connect`` is judged is at the end of the file.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Set
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
-from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.server import params, registry
-from openclaw.gateway.server.events import Client
-from openclaw.gateway.server.handshake import ConnectGrant, ConnectParams, ConnectRefused, admit, hello_ok
-from openclaw.gateway.server.params import InvalidParams, decode_params
-from openclaw.gateway.server.replay import catch_up, resume
+from openclaw import __version__
+from openclaw.device_keys import device_id, encode_base64url, raw_public_key, signature_is_valid, signed_text
+from openclaw.gateway.auth.authorise import (
+    SecretCheck,
+    SharedSecret,
+    check,
+    is_control_ui,
+    is_webchat,
+    may_receive,
+    refusal_text,
+    right_of,
+)
+from openclaw.gateway.auth.devices import MAX_SKEW_MS
+from openclaw.gateway.auth.origin import PeerAddress, caller_key, site_refusal
+from openclaw.gateway.server import registry
+from openclaw.gateway.server.events import MAX_BUFFERED_BYTES, Client, ClientInfo, Resumption, catch_up, resume
+from openclaw.gateway.server.registry import (
+    EVENTS,
+    MAX_FRAME_BYTES,
+    PROTOCOL_VERSION,
+    InvalidParams,
+    NonEmpty,
+    Params,
+    decode_params,
+)
+from openclaw.rights import ADMIN, Right, rights_of_client
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
 
     from openclaw.gateway.gateway import Gateway
 
+log = logging.getLogger("openclaw.gateway.ws")
 HANDSHAKE_TIMEOUT_S = 10.0
+TICK_INTERVAL_MS = 30_000
 MAX_FIRST_BYTES = 64 * 1024
 """The most that a client may send before it is let in."""
 MAX_CALLS_IN_FLIGHT = 256
@@ -34,10 +63,173 @@ SLOW_CALL_MS = 250
 GATHER_S = 0.002
 """Events that follow each other within this time are sent together."""
 READ_WAIT_S = 0.25
-"""How long ``WebSocketSink.read`` waits for a client that does not answer pings."""
+"""How long ``WebSocketSink.until_read`` waits for a client that does not answer pings."""
 _PING = b"\x89\x00"
+Version = Annotated[int, msgspec.Meta(ge=1)]
 
-log = logging.getLogger("openclaw.gateway.ws")
+
+class Connection:
+    """Serves one client, from its ``connect`` until the socket is closed."""
+
+    def __init__(self, gateway: Gateway, peer: PeerAddress, handshake_timeout_s: float) -> None:
+        self._gateway = gateway
+        self._peer = peer
+        self._handshake_timeout_s = handshake_timeout_s
+        self._in_flight = 0
+        self._room = asyncio.Event()
+        self._handler: RequestHandler | None = None
+        self._allowance: Allowance | None = None
+        self._id = str(uuid.uuid4())
+        self._nonce = str(uuid.uuid4())
+
+    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        ws = PatientSocket(
+            compress=False,
+            max_msg_size=registry.MAX_FRAME_BYTES,
+            decode_text=False,
+            timeout=CLOSE_GRACE_S,
+            autoping=False,
+        )
+        writer = await ws.prepare(request)
+        transport = request.transport
+        if transport is None:
+            return ws
+        sink = WebSocketSink(ws, transport, writer)
+        self._handler, self._allowance = request.protocol, ws.limited(transport)
+        challenge = {"nonce": self._nonce, "ts": self._gateway.runtime.clock.now_ms()}
+        sink.write_now(sink.pack(registry.encode_event("connect.challenge", challenge)))
+        client = await self._shake_hands(ws, sink)
+        if client is not None:
+            try:
+                await self._listen(ws, sink, client)
+            finally:
+                client.closing = True
+                self._gateway.client_left(client)
+        return ws
+
+    async def _shake_hands(self, ws: web.WebSocketResponse, sink: WebSocketSink) -> Client | None:
+        try:
+            async with asyncio.timeout(self._handshake_timeout_s):
+                message = await _receive(ws, sink)
+        except TimeoutError:
+            await sink.closed(1000, "")
+            return None
+        if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+            return None
+        try:
+            request = registry.decode_request(message.data)
+        except registry.NotJson:
+            await sink.closed(1000, "")
+            return None
+        except registry.BadFrame:
+            await sink.closed(1008, "invalid request frame")
+            return None
+        try:
+            # The shield lets a write of the device files finish when the caller hangs up.
+            grant = await asyncio.shield(self._gateway.spawn(self._admit(request)))
+            if not self._gateway.sockets.recognise(self._handler):
+                raise ConnectRefused("too many connections", code="UNAVAILABLE", close_code=1013, retry_after_ms=1000)
+        except ConnectRefused as refused:
+            fields = {"conn": self._id, "ip": self._peer.ip, "code": refused.close_code}
+            log.warning("refused %s: %s", self._peer.ip, refused, extra={"fields": fields})
+            error = registry.ErrorShape(
+                code=refused.code, message=str(refused), details=refused.details, retry_after_ms=refused.retry_after_ms
+            )
+            sink.write_now(sink.pack(registry.encode_error(request.id, error)))
+            await sink.closed(refused.close_code, str(refused))
+            return None
+        if self._allowance is not None:
+            self._allowance.lift()
+        return self._welcome(sink, request.id, grant)
+
+    async def _admit(self, request: registry.Request) -> ConnectGrant:
+        if request.method != "connect":
+            raise ConnectRefused("invalid handshake: first request must be connect")
+        try:
+            connect = decode_params("connect", request.params, ConnectParams)
+        except InvalidParams as error:
+            raise ConnectRefused(str(error)) from None
+        return await admit(self._gateway, connect, self._peer, self._nonce)
+
+    def _welcome(self, sink: WebSocketSink, id: str, grant: ConnectGrant) -> Client:
+        connect = grant.connect
+        client = Client(
+            sink,
+            conn_id=self._id,
+            role=grant.role,
+            scopes=frozenset(grant.scopes),
+            caps=frozenset(connect.caps),
+            client_info=connect.client,
+            is_local=self._peer.is_local,
+            ip=self._peer.ip,
+        )
+        client.device_id = connect.device.id if connect.device else None
+        client.by_device_token = grant.by_device_token
+        self._gateway.client_came(client, grant.scopes)
+        broadcaster, last = self._gateway.broadcaster, connect.last_seq
+        resumption = None if last is None else resume(broadcaster, last, connect.epoch)
+        client.send_frame(registry.encode_response(id, hello_ok(self._gateway, grant, self._id, resumption)))
+        broadcaster.add(client)
+        self._gateway.nodes.joined(client, connect)
+        if resumption is not None:
+            client.live = False  # The client is live again once it has been sent what it missed.
+            self._gateway.spawn(catch_up(broadcaster, client, resumption.after))
+        self._gateway.health.refresh_soon()
+        log.debug("connected %s", connect.client.id, extra={"fields": {"conn": self._id, "role": grant.role}})
+        return client
+
+    async def _listen(self, ws: web.WebSocketResponse, sink: WebSocketSink, client: Client) -> None:
+        while True:
+            message = await _receive(ws, sink)
+            if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                return
+            try:
+                request = registry.decode_request(message.data)
+            except registry.NotJson:
+                log.warning("ignored a frame that is not JSON", extra={"fields": {"conn": self._id}})
+                continue
+            except registry.BadFrame as bad:
+                error = registry.ErrorShape(code="INVALID_REQUEST", message=f"invalid request frame: {bad}")
+                await client.send_answer(registry.encode_error(bad.id, error))
+                continue
+            if self._in_flight >= MAX_CALLS_IN_FLIGHT:
+                self._room.clear()
+                await self._room.wait()
+            self._in_flight += 1
+            self._gateway.spawn(self._answer(client, request))
+
+    async def _answer(self, client: Client, request: registry.Request) -> None:
+        began = self._gateway.runtime.clock.monotonic()
+        try:
+            await self._gateway.loop_fairness.enter()
+            answer = await registry.answer(self._gateway, client, request.id, request.method, request.params)
+            if not answer.sent:
+                await client.send_answer(answer.frame)
+        finally:
+            if self._in_flight == MAX_CALLS_IN_FLIGHT:
+                self._room.set()
+            self._in_flight -= 1
+        took_ms = int((self._gateway.runtime.clock.monotonic() - began) * 1000)
+        level = logging.DEBUG if answer.ok and took_ms < SLOW_CALL_MS else logging.INFO
+        if log.isEnabledFor(level):
+            text = f"⇄ res {'✓' if answer.ok else '✗'} {request.method[:80]} {took_ms}ms"
+            fields = {"conn": client.conn_id, "id": request.id[:80], "ms": took_ms}
+            log.log(level, "%s%s", text, "" if answer.ok else f" {answer.message[:200]}", extra={"fields": fields})
+
+
+async def _receive(ws: web.WebSocketResponse, sink: WebSocketSink) -> WSMessage:
+    """Returns the next message, after it has dealt with pings and pongs."""
+    while True:
+        message = await ws.receive()
+        if message.type is WSMsgType.PING:
+            await ws.pong(message.data)
+        elif message.type is WSMsgType.PONG:
+            sink.ponged()
+        else:
+            return message
+
+
+# The socket
 
 
 class WebSocketSink:
@@ -107,8 +299,8 @@ class WebSocketSink:
         self._gathered = []
         self._gathered_size = 0
 
-    async def read(self) -> None:
-        """Waits until the client has read everything before this. Its WebSocket answers a ping when it has."""
+    async def until_read(self) -> None:
+        """Sends a ping and waits for its answer, which comes once the client has read everything before it."""
         await self.room()
         self._pong.clear()
         self.write_now(_PING)
@@ -137,7 +329,7 @@ class WebSocketSink:
         self._flush()
         try:
             async with asyncio.timeout(CLOSE_GRACE_S):
-                await self._ws.close(code=code, message=params.close_reason(reason), drain=False)
+                await self._ws.close(code=code, message=registry.close_reason(reason), drain=False)
         except (TimeoutError, ConnectionError, RuntimeError):
             pass
         # The abort comes later, so that a peer that reads still gets the buffer and the close frame.
@@ -191,7 +383,9 @@ class PatientSocket(web.WebSocketResponse):
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
         transport = None if self.closed or self._req is None else self._req.transport
         if code == WSCloseCode.MESSAGE_TOO_BIG and transport is not None and not transport.is_closing():
-            reason = struct.pack("!H", code) + params.close_reason(f"a frame may have {params.MAX_FRAME_BYTES} bytes")
+            reason = struct.pack("!H", code) + registry.close_reason(
+                f"a frame may have {registry.MAX_FRAME_BYTES} bytes"
+            )
             transport.write(b"\x88" + bytes((len(reason),)) + reason)
             self._said_goodbye = True
             waited = 0.0
@@ -201,162 +395,277 @@ class PatientSocket(web.WebSocketResponse):
         return await super().close(code=code, message=message, drain=drain)
 
 
-class Connection:
-    """Serves one client, from its ``connect`` until the socket is closed."""
+# The handshake
 
-    def __init__(self, gateway: Gateway, peer: PeerAddress, handshake_timeout_s: float) -> None:
-        self._gateway = gateway
-        self._peer = peer
-        self._handshake_timeout_s = handshake_timeout_s
-        self._in_flight = 0
-        self._room = asyncio.Event()
-        self._handler: RequestHandler | None = None
-        self._allowance: Allowance | None = None
-        self._id = str(uuid.uuid4())
-        self._nonce = str(uuid.uuid4())
 
-    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        ws = PatientSocket(
-            compress=False,
-            max_msg_size=params.MAX_FRAME_BYTES,
-            decode_text=False,
-            timeout=CLOSE_GRACE_S,
-            autoping=False,
+class ConnectDevice(Params):
+    id: NonEmpty
+    public_key: NonEmpty
+    signature: NonEmpty
+    signed_at: Annotated[int, msgspec.Meta(ge=0)]
+    nonce: NonEmpty | None = None
+
+
+class ConnectAuth(Params):
+    token: str | None = None
+    password: str | None = None
+
+
+class ConnectParams(Params):
+    min_protocol: Version
+    max_protocol: Version
+    client: ClientInfo
+    caps: list[NonEmpty] = []
+    commands: list[NonEmpty] = []
+    permissions: dict[str, bool] = {}
+    path_env: str | None = None
+    role: NonEmpty | None = None
+    scopes: list[NonEmpty] | None = None
+    device: ConnectDevice | None = None
+    auth: ConnectAuth | None = None
+    locale: str | None = None
+    user_agent: str | None = None
+    last_seq: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """The last broadcast that the client handled on an earlier connection. It gets the later ones."""
+    epoch: NonEmpty | None = None
+    """The epoch that the ``hello-ok`` of that connection named."""
+
+
+class ConnectRefused(Exception):
+    """The connection is answered with an error and closed."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "INVALID_REQUEST",
+        details: Any = None,
+        close_code: int = 1008,
+        retry_after_ms: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.details = details
+        self.close_code = close_code
+        self.retry_after_ms = retry_after_ms
+
+
+class ConnectGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller asked for, and the role, the scopes and the device token that it gets on this connection."""
+
+    connect: ConnectParams
+    role: str
+    scopes: tuple[str, ...]
+    device_token: dict[str, Any] | None = None
+    by_device_token: bool = False
+    """True when the device's own token was accepted instead of the shared secret."""
+
+    @property
+    def auth_block(self) -> dict[str, Any] | None:
+        """The ``auth`` of ``hello-ok``, the only place where a device learns its token."""
+        token = self.device_token
+        if token is None:
+            return None
+        issued = token.get("rotatedAtMs") or token["createdAtMs"]
+        return {"deviceToken": token["token"], "role": token["role"], "scopes": token["scopes"], "issuedAtMs": issued}
+
+
+async def admit(gateway: Gateway, connect: ConnectParams, peer: PeerAddress, nonce: str) -> ConnectGrant:
+    """Decides on a well-formed ``connect``. Raises ``ConnectRefused``."""
+    if connect.max_protocol < PROTOCOL_VERSION or connect.min_protocol > PROTOCOL_VERSION:
+        details = {"expectedProtocol": PROTOCOL_VERSION}
+        raise ConnectRefused("protocol mismatch", details=details, close_code=1002)
+    role = connect.role or "operator"
+    if role not in ("operator", "node"):
+        raise ConnectRefused("invalid role")
+    asked = tuple(connect.scopes or ())
+    # A node has no scopes. Kept for its device, they would count once the device is an operator's, too.
+    scopes = (asked or (ADMIN,)) if role == "operator" else ()
+    client = connect.client
+    allowed = gateway.runtime.config.current.gateway.control_ui.allowed_origins
+    is_page = is_control_ui(client.id) or is_webchat(client.id, client.mode)
+    if refused := site_refusal(peer, allowed, is_page=is_page):
+        raise ConnectRefused(refused)
+    await gateway.devices.load()
+    attempt = _Attempt(gateway, connect, peer, role, asked, scopes)
+    if connect.device is None:
+        attempt.without_device()
+        return ConnectGrant(connect=connect, role=role, scopes=scopes)
+    attempt.verify_device(connect.device, nonce)
+    verdict = attempt.prove()
+    if not attempt.pairing_is_bypassed(verdict):
+        await attempt.ensure_paired(connect.device)
+    if role == "node" and not gateway.nodes.connected.has_room(connect.device.id):
+        raise ConnectRefused("too many nodes are connected", code="UNAVAILABLE", close_code=1013, retry_after_ms=30_000)
+    issued = await gateway.devices.ensure_token(connect.device.id, role, scopes)
+    attempt.check_still_valid(verdict)
+    return ConnectGrant(
+        connect=connect, role=role, scopes=scopes, device_token=issued, by_device_token=verdict.by_device_token
+    )
+
+
+class _Attempt:
+    """One ``connect`` request with what the checks need to know."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        connect: ConnectParams,
+        peer: PeerAddress,
+        role: str,
+        asked: tuple[str, ...],
+        scopes: tuple[str, ...],
+    ) -> None:
+        self.gateway = gateway
+        self.connect = connect
+        self.peer = peer
+        self.role = role
+        self.asked = asked
+        self.scopes = scopes
+        self.secret: SharedSecret = gateway.secret()
+        self.token = connect.auth.token if connect.auth else None
+        self.password = connect.auth.password if connect.auth else None
+        self.device_id = ""
+        """The device, once its signature has been checked."""
+
+    def prove(self) -> SecretCheck:
+        """Looks at the secret. Raises ``ConnectRefused`` when it is wrong, or this caller sent too many wrong ones.
+
+        Nothing here waits, so that many attempts at once are counted one by one. A device that is paired and has signed
+        is counted apart: nobody else at its address can keep it out.
+        """
+        limiter = self.gateway.auth_limiter
+        caller, gently = caller_key(self.peer), False
+        if self.device_id and self.gateway.devices.paired(self.device_id) is not None:
+            caller, gently = f"device {self.device_id}", True
+        elif self.peer.is_local and self.peer.origin is None:
+            gently = limiter.is_gentle_to_local()
+        verdict = limiter.guard(caller, self._look, gently=gently)
+        if verdict.ok:
+            return verdict
+        if verdict.reason == "limited":
+            text = f"unauthorized: too many failed attempts; try again in {verdict.wait_ms // 1000 + 1} s"
+            raise ConnectRefused(text, retry_after_ms=verdict.wait_ms)
+        client = self.connect.client
+        raise ConnectRefused(refusal_text(self.secret.mode, verdict.reason, client.id, client.mode))
+
+    def _look(self) -> SecretCheck:
+        verdict = check(self.secret, self.token, self.password)
+        if verdict.ok or not self._device_token_is_valid():
+            return verdict
+        return SecretCheck(True, by_device_token=True)
+
+    def _device_token_is_valid(self) -> bool:
+        token, devices = self.token, self.gateway.devices
+        return bool(self.device_id and token and devices.token_is_valid(self.device_id, token, self.role, self.scopes))
+
+    def check_still_valid(self, verdict: SecretCheck) -> None:
+        """Refuses a secret that was changed or revoked while the device files were written."""
+        valid = self._device_token_is_valid() if verdict.by_device_token else self.secret == self.gateway.secret()
+        if not valid:
+            client = self.connect.client
+            raise ConnectRefused(refusal_text(self.secret.mode, "mismatch", client.id, client.mode))
+
+    def pairing_is_bypassed(self, verdict: SecretCheck) -> bool:
+        """Whether settings exempt a Control UI that cannot have a device key, because its context is not secure."""
+        flags = self.gateway.runtime.config.current.gateway.control_ui
+        bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
+        return bypass and is_control_ui(self.connect.client.id) and not verdict.by_device_token
+
+    def without_device(self) -> None:
+        flags = self.gateway.runtime.config.current.gateway.control_ui
+        bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
+        if is_control_ui(self.connect.client.id) and not bypass:
+            raise ConnectRefused("control ui requires HTTPS or localhost (secure context)")
+        if not (self.token or self.password):
+            raise ConnectRefused("device identity required", code="NOT_PAIRED")
+        self.prove()
+
+    def verify_device(self, device: ConnectDevice, nonce: str) -> None:
+        raw = raw_public_key(device.public_key)
+        if raw is None or device_id(raw) != device.id:
+            raise ConnectRefused("device identity mismatch")
+        if abs(self.gateway.runtime.clock.now_ms() - device.signed_at) > MAX_SKEW_MS:
+            raise ConnectRefused("device signature expired")
+        if device.nonce is None and not self.peer.is_local:
+            raise ConnectRefused("device nonce required")
+        if device.nonce is not None and device.nonce != nonce:
+            raise ConnectRefused("device nonce mismatch")
+        text = signed_text(
+            device_id=device.id,
+            client_id=self.connect.client.id,
+            client_mode=self.connect.client.mode,
+            role=self.role,
+            scopes=self.asked,
+            signed_at=device.signed_at,
+            token=self.token,
+            nonce=device.nonce,
         )
-        writer = await ws.prepare(request)
-        transport = request.transport
-        if transport is None:
-            return ws
-        sink = WebSocketSink(ws, transport, writer)
-        self._handler, self._allowance = request.protocol, ws.limited(transport)
-        challenge = {"nonce": self._nonce, "ts": self._gateway.runtime.clock.now_ms()}
-        sink.write_now(sink.pack(params.encode_event("connect.challenge", challenge)))
-        client = await self._shake_hands(ws, sink)
-        if client is not None:
-            try:
-                await self._listen(ws, sink, client)
-            finally:
-                client.closing = True
-                self._gateway.client_left(client)
-        return ws
+        if not signature_is_valid(raw, text, device.signature):
+            raise ConnectRefused("device signature invalid")
+        self.device_id = device.id
 
-    async def _shake_hands(self, ws: web.WebSocketResponse, sink: WebSocketSink) -> Client | None:
-        try:
-            async with asyncio.timeout(self._handshake_timeout_s):
-                message = await _receive(ws, sink)
-        except TimeoutError:
-            await sink.closed(1000, "")
-            return None
-        if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
-            return None
-        try:
-            request = params.decode_request(message.data)
-        except params.NotJson:
-            await sink.closed(1000, "")
-            return None
-        except params.BadFrame:
-            await sink.closed(1008, "invalid request frame")
-            return None
-        try:
-            # The shield lets a write of the device files finish when the caller hangs up.
-            grant = await asyncio.shield(self._gateway.spawn(self._admit(request)))
-            if not self._gateway.sockets.recognise(self._handler):
-                raise ConnectRefused("too many connections", code="UNAVAILABLE", close_code=1013, retry_after_ms=1000)
-        except ConnectRefused as refused:
-            fields = {"conn": self._id, "ip": self._peer.ip, "code": refused.close_code}
-            log.warning("refused %s: %s", self._peer.ip, refused, extra={"fields": fields})
-            error = params.ErrorShape(
-                code=refused.code, message=str(refused), details=refused.details, retry_after_ms=refused.retry_after_ms
-            )
-            sink.write_now(sink.pack(params.encode_error(request.id, error)))
-            await sink.closed(refused.close_code, str(refused))
-            return None
-        if self._allowance is not None:
-            self._allowance.lift()
-        return self._welcome(sink, request.id, grant)
-
-    async def _admit(self, request: params.Request) -> ConnectGrant:
-        if request.method != "connect":
-            raise ConnectRefused("invalid handshake: first request must be connect")
-        try:
-            connect = decode_params("connect", request.params, ConnectParams)
-        except InvalidParams as error:
-            raise ConnectRefused(str(error)) from None
-        return await admit(self._gateway, connect, self._peer, self._nonce)
-
-    def _welcome(self, sink: WebSocketSink, id: str, grant: ConnectGrant) -> Client:
-        connect = grant.connect
-        client = Client(
-            sink,
-            conn_id=self._id,
-            role=grant.role,
-            scopes=frozenset(grant.scopes),
-            caps=frozenset(connect.caps),
-            client_info=connect.client,
-            is_local=self._peer.is_local,
-            ip=self._peer.ip,
-        )
-        client.device_id = connect.device.id if connect.device else None
-        client.by_device_token = grant.by_device_token
-        self._gateway.client_came(client, grant.scopes)
-        broadcaster, last = self._gateway.broadcaster, connect.last_seq
-        resumption = None if last is None else resume(broadcaster, last, connect.epoch)
-        client.send_frame(params.encode_response(id, hello_ok(self._gateway, grant, self._id, resumption)))
-        broadcaster.add(client)
-        self._gateway.nodes.joined(client, connect)
-        if resumption is not None:
-            client.live = False  # The client is live again once it has been sent what it missed.
-            self._gateway.spawn(catch_up(broadcaster, client, resumption.after))
-        self._gateway.health.refresh_soon()
-        log.debug("connected %s", connect.client.id, extra={"fields": {"conn": self._id, "role": grant.role}})
-        return client
-
-    async def _listen(self, ws: web.WebSocketResponse, sink: WebSocketSink, client: Client) -> None:
-        while True:
-            message = await _receive(ws, sink)
-            if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
-                return
-            try:
-                request = params.decode_request(message.data)
-            except params.NotJson:
-                log.warning("ignored a frame that is not JSON", extra={"fields": {"conn": self._id}})
-                continue
-            except params.BadFrame as bad:
-                error = params.ErrorShape(code="INVALID_REQUEST", message=f"invalid request frame: {bad}")
-                await client.send_answer(params.encode_error(bad.id, error))
-                continue
-            if self._in_flight >= MAX_CALLS_IN_FLIGHT:
-                self._room.clear()
-                await self._room.wait()
-            self._in_flight += 1
-            self._gateway.spawn(self._answer(client, request))
-
-    async def _answer(self, client: Client, request: params.Request) -> None:
-        began = self._gateway.runtime.clock.monotonic()
-        try:
-            await self._gateway.loop_fairness.enter()
-            answer = await registry.answer(self._gateway, client, request.id, request.method, request.params)
-            if not answer.sent:
-                await client.send_answer(answer.frame)
-        finally:
-            if self._in_flight == MAX_CALLS_IN_FLIGHT:
-                self._room.set()
-            self._in_flight -= 1
-        took_ms = int((self._gateway.runtime.clock.monotonic() - began) * 1000)
-        level = logging.DEBUG if answer.ok and took_ms < SLOW_CALL_MS else logging.INFO
-        if log.isEnabledFor(level):
-            text = f"⇄ res {'✓' if answer.ok else '✗'} {request.method[:80]} {took_ms}ms"
-            fields = {"conn": client.conn_id, "id": request.id[:80], "ms": took_ms}
-            log.log(level, "%s%s", text, "" if answer.ok else f" {answer.message[:200]}", extra={"fields": fields})
+    async def ensure_paired(self, device: ConnectDevice) -> None:
+        devices = self.gateway.devices
+        raw = raw_public_key(device.public_key)
+        public_key = encode_base64url(raw) if raw else device.public_key
+        client = self.connect.client
+        facts: dict[str, Any] = {"displayName": client.display_name, "platform": client.platform}
+        facts |= {"clientId": client.id, "clientMode": client.mode}
+        facts["remoteIp"] = None if self.peer.is_local else self.peer.ip
+        if devices.covers(device.id, public_key, self.role, self.scopes):
+            await devices.refresh(device.id, facts)
+            return
+        facts |= {"role": self.role, "roles": [self.role], "scopes": list(self.scopes), "silent": self.peer.is_local}
+        request, created = await devices.request_pairing(device.id, public_key, facts)
+        if self.peer.is_local:
+            await devices.approve(request["requestId"])
+            self.gateway.announce_pairing(request, "approved")
+            return
+        if created:
+            self.gateway.broadcaster.publish("device.pair.requested", request, drop_if_slow=True)
+        raise ConnectRefused("pairing required", code="NOT_PAIRED", details={"requestId": request["requestId"]})
 
 
-async def _receive(ws: web.WebSocketResponse, sink: WebSocketSink) -> WSMessage:
-    """Returns the next message, after it has dealt with pings and pongs."""
-    while True:
-        message = await ws.receive()
-        if message.type is WSMsgType.PING:
-            await ws.pong(message.data)
-        elif message.type is WSMsgType.PONG:
-            sink.ponged()
-        else:
-            return message
+def _snapshot(gateway: Gateway, rights: Set[Right]) -> dict[str, Any]:
+    """The state that a new client begins with. Who may not ask for a part of it gets that part empty or not at all."""
+    snapshot: dict[str, Any] = {
+        "presence": gateway.presence.listing() if may_receive(rights, "presence") else [],
+        "health": (gateway.health.cached or {}) if may_receive(rights, "health") else {},
+        "stateVersion": gateway.state_version(),
+        "uptimeMs": gateway.runtime.clock.now_ms() - gateway.started_at,
+    }
+    if right_of("status") in rights:  # It tells the same.
+        snapshot["configPath"] = gateway.runtime.config.snapshot.path
+        snapshot["stateDir"] = str(gateway.runtime.state_dir)
+        snapshot["sessionDefaults"] = gateway.session_defaults()
+    return snapshot
+
+
+def hello_ok(
+    gateway: Gateway, grant: ConnectGrant, conn_id: str, resumption: Resumption | None = None
+) -> dict[str, Any]:
+    hello: dict[str, Any] = {
+        "type": "hello-ok",
+        "protocol": PROTOCOL_VERSION,
+        "server": {
+            "version": __version__,
+            "host": socket.gethostname(),
+            "connId": conn_id,
+            # The client sees from these two whether it has missed events.
+            "epoch": gateway.broadcaster.epoch,
+            "seq": gateway.broadcaster.seq,
+        },
+        "features": {"methods": gateway.methods.advertised(), "events": list(EVENTS)},
+        "snapshot": _snapshot(gateway, rights_of_client(grant.role, grant.scopes)),
+    }
+    if resumption is not None:
+        hello["server"]["replay"] = resumption.view(gateway.broadcaster)
+    if auth := grant.auth_block:
+        hello["auth"] = auth
+    hello["policy"] = {
+        "maxPayload": MAX_FRAME_BYTES,
+        "maxBufferedBytes": MAX_BUFFERED_BYTES,
+        "tickIntervalMs": TICK_INTERVAL_MS,
+    }
+    return hello

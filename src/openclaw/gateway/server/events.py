@@ -1,7 +1,8 @@
-"""Sends one event to many clients: it is numbered and encoded once, and a slow client has a bounded buffer.
+"""Events for clients: each is numbered and encoded once, and a slow client has a bounded buffer.
 
 Nothing here waits, so one slow reader never delays the others. A frame goes into the client's outbound buffer. When the
-buffer is full, the frame is dropped or the client is disconnected.
+buffer is full, the frame is dropped or the client is disconnected. The newest broadcasts are kept, so that a client
+that was away gets what it missed. ``RunStream`` makes the events of one run.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -33,28 +36,44 @@ from openclaw.events import (
     ToolUpdated,
 )
 from openclaw.gateway.auth.authorise import may_receive
-from openclaw.gateway.server import params
-from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.replay import REPLAY, Backlog, KeptEvent
+from openclaw.gateway.server import registry
+from openclaw.gateway.server.registry import NonEmpty, Params
 from openclaw.messages import ImageBlock, UserBlock
 from openclaw.models.errors import demo_text, switch_text
-from openclaw.outbound.usage_text import with_footer
+from openclaw.outbound.reply import with_footer
 from openclaw.rights import rights_of_client
 from openclaw.runs.queue import RunRecord
 from openclaw.sessions.keys import shown_key
 from openclaw.text import clipped
 
+log = logging.getLogger("openclaw.gateway.ws")
 MAX_BUFFERED_BYTES = 1_572_864
 """A client with more bytes than this in its outbound buffer counts as slow."""
 MOST_REMOTE = 4_096
+MAX_FRAMES = 4_096
+MAX_BYTES = 4 * 1024 * 1024
+OVERHEAD = 200
+"""The memory that a kept frame costs besides its bytes."""
+CHUNK_BYTES = 256 * 1024
+"""The bytes sent in one piece. Then other tasks run and the client gets time to read."""
+CHUNK_FRAMES = 512
+REPLAY = "event-replay"
+"""A client with this capability gets no broadcasts before it has called ``events.replay``."""
 DELTA_EVENTS = "delta-events"
 TOOL_EVENTS = "tool-events"
 TOOL_OUTPUT = "tool-output"
 """A client with this capability gets the output of tools at every verbosity, because it shows it folded."""
-
-log = logging.getLogger("openclaw.gateway.ws")
-
-
+RESTARTED = "the Gateway was restarted since"
+LET_GO = "these events are no longer kept"
+CHAT_DELTA_S = 0.150
+AGENT_DELTA_S = 0.040
+CUMULATIVE_BYTES_PER_S = 64_000
+"""Older clients get the whole text so far in each event, so longer texts are sent less often."""
+TEXT_LIMIT = 8_000
+META_LIMIT = 200
+_META_FIELDS = ("path", "file_path", "command", "url", "query", "action", "sessionKey", "message", "task")
+Payload = Any
+"""A mapping, a msgspec record, or a function without arguments that returns one and is called only if needed."""
 ClientId: TypeAlias = Literal[
     "webchat-ui",
     "openclaw-control-ui",
@@ -72,6 +91,122 @@ ClientId: TypeAlias = Literal[
 ClientMode: TypeAlias = Literal["webchat", "cli", "ui", "backend", "node", "probe", "test"]
 
 
+class Broadcaster:
+    """Numbers events, sends them to the connected clients and keeps them for clients that were away."""
+
+    def __init__(self) -> None:
+        self.clients: dict[str, Client] = {}
+        self.seq = 0
+        self.epoch = str(uuid.uuid4())
+        """Sequence numbers begin again at every start. Numbers of another epoch have no meaning."""
+        self.backlog = Backlog()
+        self.remote: dict[str, Client] = {}
+        """Clients of other nodes that were answered here, the newest last."""
+        self.relay: EventRelay | None = None
+        """Tells the other nodes of a cluster. None with files."""
+
+    def add(self, client: Client) -> None:
+        self.clients[client.conn_id] = client
+
+    def find(self, conn_id: str) -> Client | None:
+        """A client of this node, or one of another node that has asked for something here."""
+        return self.clients.get(conn_id) or self.remote.get(conn_id)
+
+    def add_remote(self, client: Client) -> None:
+        self.remote.pop(client.conn_id, None)
+        self.remote[client.conn_id] = client
+        while len(self.remote) > MOST_REMOTE:
+            self.remote.pop(next(iter(self.remote)))
+
+    def remove(self, client: Client) -> None:
+        self.clients.pop(client.conn_id, None)
+
+    def publish(
+        self,
+        event: str,
+        payload: Any,
+        *,
+        drop_if_slow: bool = False,
+        state_version: dict[str, int] | None = None,
+    ) -> None:
+        """Sends an event to every client that may see it."""
+        if self.relay is not None:
+            self.relay.event(event, payload, may_be_lost=drop_if_slow)
+        self.seq += 1
+        frame = registry.encode_event(event, payload, self.seq, state_version)
+        _send(self._live(event), event, payload, frame, drop_if_slow)
+        self.backlog.keep(KeptEvent(self.seq, event, frame))
+
+    def publish_variants(self, event: str, full: Payload, delta: Any, *, drop_if_slow: bool = False) -> None:
+        """Sends an event in two forms under one number; clients with ``delta-events`` get the increment.
+
+        ``full`` may be called again, much later, for a client that missed the event.
+        """
+        if self.relay is not None:
+            self.relay.growing(event, full, delta)
+        self.seq += 1
+        increment = registry.encode_event(event, delta, self.seq)
+        live = self._live(event)
+        if whole := [client for client in live if not client.takes_increments]:
+            payload = full() if callable(full) else full
+            _send(whole, event, payload, registry.encode_event(event, payload, self.seq), drop_if_slow)
+        if len(whole) < len(live):
+            _send([client for client in live if client.takes_increments], event, delta, increment, drop_if_slow)
+        self.backlog.keep(KeptEvent(self.seq, event, increment, full))
+
+    def send_to(self, conn_ids: Iterable[str], event: str, payload: Any) -> None:
+        """Sends an event to these connections only, if they may see it, without a sequence number."""
+        conn_ids = list(conn_ids)
+        found = [client for conn_id in conn_ids if (client := self.clients.get(conn_id)) is not None]
+        if self.relay is not None and len(found) < len(conn_ids):
+            self.relay.to(conn_ids, event, payload)
+        named = [client for client in found if may_receive(client.rights, event)]
+        if named:
+            _send(named, event, payload, registry.encode_event(event, payload), filtered=False)
+
+    def _live(self, event: str) -> list[Client]:
+        return [client for client in self.clients.values() if client.live and may_receive(client.rights, event)]
+
+
+def _send(
+    clients: list[Client], event: str, payload: Any, frame: bytes, drop_if_slow: bool = False, *, filtered: bool = True
+) -> None:
+    """Sends one form of an event. The frame is packed once for each kind of client."""
+    packed: dict[Callable[[bytes], bytes], bytes] = {}
+    for client in clients:
+        accepts = client.event_filter
+        if filtered and accepts is not None and not accepts(event, payload):
+            continue
+        pack = client.sink.pack
+        ready = packed.get(pack)
+        if ready is None:
+            ready = packed[pack] = pack(frame)
+        client.send_packed(ready, drop_if_slow)
+
+
+def field_of(payload: Any, wire_name: str) -> Any:
+    """A field of an event's payload by its name on the wire, whether it is a mapping or a record."""
+    if isinstance(payload, dict):
+        return payload.get(wire_name)
+    if isinstance(payload, msgspec.Struct):
+        for name, wire in zip(payload.__struct_fields__, payload.__struct_encode_fields__, strict=True):
+            if wire == wire_name:
+                return getattr(payload, name)
+    return None
+
+
+class EventRelay(Protocol):
+    """Hands events on to the clients of other nodes."""
+
+    def event(self, event: str, payload: Any, *, may_be_lost: bool) -> None: ...
+
+    def growing(self, event: str, full: Payload, delta: Any) -> None:
+        """The text of a message grows. An increment may be lost; the next one then brings the whole text."""
+        ...
+
+    def to(self, conn_ids: Sequence[str], event: str, payload: Any) -> None: ...
+
+
 class ClientInfo(Params, omit_defaults=True):
     """What a client says about itself when it connects."""
 
@@ -83,39 +218,6 @@ class ClientInfo(Params, omit_defaults=True):
     device_family: NonEmpty | None = None
     model_identifier: NonEmpty | None = None
     instance_id: NonEmpty | None = None
-
-
-class Sink(Protocol):
-    """Writes the frames of one client. No write waits; ``buffered`` is the number of bytes not yet sent."""
-
-    @property
-    def buffered(self) -> int: ...
-
-    def pack(self, frame: bytes) -> bytes:
-        """The frame as it is sent on this wire. All clients of one kind share the same function object."""
-        ...
-
-    def write(self, packed: bytes) -> None:
-        """Writes an event. It may be sent a moment later, together with the events that follow."""
-        ...
-
-    def write_now(self, packed: bytes) -> None:
-        """Writes an answer. It is sent at once, after everything that was written before."""
-        ...
-
-    async def room(self) -> None:
-        """Returns once the buffer has drained enough for a large answer."""
-        ...
-
-    async def read(self) -> None:
-        """Returns once the client has read what was sent, as far as this wire can tell."""
-        ...
-
-    def close(self, code: int, reason: str) -> None: ...
-
-    async def closed(self, code: int, reason: str) -> None:
-        """Closes and returns once the peer has been told."""
-        ...
 
 
 class Client:
@@ -199,130 +301,160 @@ class Client:
         """Hears every payload that this client is answered with. A stream that shows one call overrides it."""
 
 
-Payload = Any
-"""A mapping, a msgspec record, or a function without arguments that returns one and is called only if needed."""
+class Sink(Protocol):
+    """Writes the frames of one client. No write waits; ``buffered`` is the number of bytes not yet sent."""
 
+    @property
+    def buffered(self) -> int: ...
 
-class EventRelay(Protocol):
-    """Hands events on to the clients of other nodes."""
-
-    def event(self, event: str, payload: Any, *, may_be_lost: bool) -> None: ...
-
-    def growing(self, event: str, full: Payload, delta: Any) -> None:
-        """The text of a message grows. An increment may be lost; the next one then brings the whole text."""
+    def pack(self, frame: bytes) -> bytes:
+        """The frame as it is sent on this wire. All clients of one kind share the same function object."""
         ...
 
-    def to(self, conn_ids: Sequence[str], event: str, payload: Any) -> None: ...
+    def write(self, packed: bytes) -> None:
+        """Writes an event. It may be sent a moment later, together with the events that follow."""
+        ...
+
+    def write_now(self, packed: bytes) -> None:
+        """Writes an answer. It is sent at once, after everything that was written before."""
+        ...
+
+    async def room(self) -> None:
+        """Returns once the buffer has drained enough for a large answer."""
+        ...
+
+    async def until_read(self) -> None:
+        """Returns once the client has read what was sent, as far as this wire can tell."""
+        ...
+
+    def close(self, code: int, reason: str) -> None: ...
+
+    async def closed(self, code: int, reason: str) -> None:
+        """Closes and returns once the peer has been told."""
+        ...
 
 
-class Broadcaster:
-    """Numbers events, sends them to the connected clients and keeps them for clients that were away."""
-
-    def __init__(self) -> None:
-        self.clients: dict[str, Client] = {}
-        self.seq = 0
-        self.epoch = str(uuid.uuid4())
-        """Sequence numbers begin again at every start. Numbers of another epoch have no meaning."""
-        self.backlog = Backlog()
-        self.remote: dict[str, Client] = {}
-        """Clients of other nodes that were answered here, the newest last."""
-        self.relay: EventRelay | None = None
-        """Tells the other nodes of a cluster. None with files."""
-
-    def add(self, client: Client) -> None:
-        self.clients[client.conn_id] = client
-
-    def find(self, conn_id: str) -> Client | None:
-        """A client of this node, or one of another node that has asked for something here."""
-        return self.clients.get(conn_id) or self.remote.get(conn_id)
-
-    def add_remote(self, client: Client) -> None:
-        self.remote.pop(client.conn_id, None)
-        self.remote[client.conn_id] = client
-        while len(self.remote) > MOST_REMOTE:
-            self.remote.pop(next(iter(self.remote)))
-
-    def remove(self, client: Client) -> None:
-        self.clients.pop(client.conn_id, None)
-
-    def publish(
-        self,
-        event: str,
-        payload: Any,
-        *,
-        drop_if_slow: bool = False,
-        state_version: dict[str, int] | None = None,
-    ) -> None:
-        """Sends an event to every client that may see it."""
-        if self.relay is not None:
-            self.relay.event(event, payload, may_be_lost=drop_if_slow)
-        self.seq += 1
-        frame = params.encode_event(event, payload, self.seq, state_version)
-        _send(self._live(event), event, payload, frame, drop_if_slow)
-        self.backlog.keep(KeptEvent(self.seq, event, frame))
-
-    def publish_variants(self, event: str, full: Payload, delta: Any, *, drop_if_slow: bool = False) -> None:
-        """Sends an event in two forms under one number; clients with ``delta-events`` get the increment.
-
-        ``full`` may be called again, much later, for a client that missed the event.
-        """
-        if self.relay is not None:
-            self.relay.growing(event, full, delta)
-        self.seq += 1
-        increment = params.encode_event(event, delta, self.seq)
-        live = self._live(event)
-        if whole := [client for client in live if not client.takes_increments]:
-            payload = full() if callable(full) else full
-            _send(whole, event, payload, params.encode_event(event, payload, self.seq), drop_if_slow)
-        if len(whole) < len(live):
-            _send([client for client in live if client.takes_increments], event, delta, increment, drop_if_slow)
-        self.backlog.keep(KeptEvent(self.seq, event, increment, full))
-
-    def send_to(self, conn_ids: Iterable[str], event: str, payload: Any, *, drop_if_slow: bool = False) -> None:
-        """Sends an event to these connections only, if they may see it, without a sequence number."""
-        conn_ids = list(conn_ids)
-        found = [client for conn_id in conn_ids if (client := self.clients.get(conn_id)) is not None]
-        if self.relay is not None and len(found) < len(conn_ids):
-            self.relay.to(conn_ids, event, payload)
-        named = [client for client in found if may_receive(client.rights, event)]
-        if named:
-            _send(named, event, payload, params.encode_event(event, payload), drop_if_slow, filtered=False)
-
-    def _live(self, event: str) -> list[Client]:
-        return [client for client in self.clients.values() if client.live and may_receive(client.rights, event)]
+# What a client missed. While it catches up it gets every broadcast from the backlog, in order and once.
 
 
-def _send(
-    clients: list[Client], event: str, payload: Any, frame: bytes, drop_if_slow: bool, *, filtered: bool = True
-) -> None:
-    """Sends one form of an event. The frame is packed once for each kind of client."""
-    packed: dict[Callable[[bytes], bytes], bytes] = {}
-    for client in clients:
-        accepts = client.event_filter
-        if filtered and accepts is not None and not accepts(event, payload):
-            continue
-        pack = client.sink.pack
-        ready = packed.get(pack)
-        if ready is None:
-            ready = packed[pack] = pack(frame)
-        client.send_packed(ready, drop_if_slow)
+class KeptEvent(msgspec.Struct, frozen=True):
+    """One broadcast. ``frame`` is what clients with increments get, ``whole`` makes the payload of the others."""
+
+    seq: int
+    event: str
+    frame: bytes
+    whole: Any = None
+    """None when all clients get the same. To save memory it may be a function that makes the payload on demand."""
 
 
-def field_of(payload: Any, wire_name: str) -> Any:
-    """A field of an event's payload by its name on the wire, whether it is a mapping or a record."""
-    if isinstance(payload, dict):
-        return payload.get(wire_name)
-    if isinstance(payload, msgspec.Struct):
-        for name, wire in zip(payload.__struct_fields__, payload.__struct_encode_fields__, strict=True):
-            if wire == wire_name:
-                return getattr(payload, name)
-    return None
+class Backlog:
+    """The newest broadcasts, without a gap, bounded by their number and by their bytes."""
+
+    def __init__(self, max_frames: int = MAX_FRAMES, max_bytes: int = MAX_BYTES) -> None:
+        self._kept: deque[KeptEvent] = deque()
+        self._max_frames = max_frames
+        self._max_bytes = max_bytes
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, kept: KeptEvent) -> None:
+        self._kept.append(kept)
+        self._bytes += len(kept.frame) + OVERHEAD
+        while len(self._kept) > self._max_frames or (self._bytes > self._max_bytes and self._kept):
+            self._bytes -= len(self._kept.popleft().frame) + OVERHEAD
+
+    def after(self, seq: int, limit: int) -> list[KeptEvent]:
+        """At most ``limit`` broadcasts after that one. Ask ``covers`` first."""
+        if not self._kept:
+            return []
+        start = max(0, seq + 1 - self._kept[0].seq)
+        return list(islice(self._kept, start, start + limit))
+
+    def covers(self, seq: int, newest: int) -> bool:
+        """Whether every broadcast after that one is still kept."""
+        if seq >= newest:
+            return seq == newest
+        return bool(self._kept) and self._kept[0].seq <= seq + 1
 
 
-CHAT_DELTA_S = 0.150
-AGENT_DELTA_S = 0.040
-CUMULATIVE_BYTES_PER_S = 64_000
-"""Older clients get the whole text so far in each event, so longer texts are sent less often."""
+class Resumption(msgspec.Struct, frozen=True):
+    """The number after which a returning client continues."""
+
+    after: int
+    gap: str = ""
+    """Why some missed events cannot be sent. The client must then load its state again."""
+
+    def view(self, broadcaster: Broadcaster, replayed: int | None = None) -> dict[str, Any]:
+        """The answer for the client. ``replayed`` is known once everything has been sent."""
+        told: dict[str, Any] = {"ok": False, "gap": True, "reason": self.gap} if self.gap else {"ok": True}
+        if replayed is not None:
+            told["replayed"] = replayed
+        return {**told, "seq": broadcaster.seq, "epoch": broadcaster.epoch}
+
+
+def resume(broadcaster: Broadcaster, after_seq: int, epoch: str | None) -> Resumption:
+    """Where the client continues.
+
+    After a restart its number has no meaning. It then gets every event since the start that is still kept, because the
+    ends of resumed runs are among them.
+    """
+    newest, covers = broadcaster.seq, broadcaster.backlog.covers
+    if epoch not in (None, broadcaster.epoch) or after_seq > newest:
+        return Resumption(0 if covers(0, newest) else newest, RESTARTED)
+    return Resumption(after_seq) if covers(after_seq, newest) else Resumption(newest, LET_GO)
+
+
+async def catch_up(broadcaster: Broadcaster, client: Client, after_seq: int) -> int | None:
+    """Sends the client what it missed and returns the number of frames. None means that some are no longer kept.
+
+    In both cases the client gets live broadcasts again when this returns, and loses none in between.
+    """
+    backlog, seq, sent = broadcaster.backlog, after_seq, 0
+    client.live, client.catching_up = False, True
+    try:
+        while not client.closing:
+            if not backlog.covers(seq, broadcaster.seq):
+                return None
+            batch = backlog.after(seq, CHUNK_FRAMES)
+            if not batch:
+                break
+            chunk: list[bytes] = []
+            size = 0
+            for kept in batch:
+                seq = kept.seq
+                if (frame := frame_for(client, kept)) is not None:
+                    chunk.append(client.sink.pack(frame))
+                    size += len(frame)
+                if size >= CHUNK_BYTES:
+                    break
+            sent += len(chunk)
+            if chunk:
+                client.sink.write_now(b"".join(chunk))
+            if client.sink.buffered > CHUNK_BYTES:
+                await client.sink.room()
+            else:
+                await asyncio.sleep(0)
+        return sent
+    finally:
+        client.live, client.catching_up = True, False
+
+
+def frame_for(client: Client, kept: KeptEvent) -> bytes | None:
+    """The frame in the form this client reads, or None if it is not for this client."""
+    if not may_receive(client.rights, kept.event):
+        return None
+    accepts = client.event_filter
+    if accepts is not None and not accepts(kept.event, registry.decode_any(kept.frame).get("payload")):
+        return None
+    if kept.whole is None or client.takes_increments:
+        return kept.frame
+    whole = kept.whole
+    return registry.encode_event(kept.event, whole() if callable(whole) else whole, kept.seq)
+
+
+# The events of a run
 
 
 class GrowingText:
@@ -633,11 +765,6 @@ def _under_way(event: ToolStarted | ToolUpdated) -> dict[str, Any]:
 def _stop_reason(reason: str) -> str:
     """The stop reason for clients. They know only ``rpc``, ``stop`` and ``timeout``."""
     return "stop" if reason in ("reset", "delete") else reason
-
-
-TEXT_LIMIT = 8_000
-META_LIMIT = 200
-_META_FIELDS = ("path", "file_path", "command", "url", "query", "action", "sessionKey", "message", "task")
 
 
 def tool_meta(name: str, arguments: dict[str, Any]) -> str:

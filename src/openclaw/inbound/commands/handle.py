@@ -9,13 +9,12 @@ import msgspec
 from openclaw.config.agents import model_aliases
 from openclaw.extensions.api import CommandCall
 from openclaw.extensions.points import OwnCommand
-from openclaw.inbound.commands import context_command, management, models, session, settings, status
+from openclaw.inbound.commands import session, settings, status
 from openclaw.inbound.commands.registry import near_miss, settings_rights, usable_aliases
 from openclaw.inbound.commands.session import begin_session, find_reset
 from openclaw.inbound.commands.settings import edits_queue, honoured, settings_for_run, store_directives
 from openclaw.inbound.directives import (
     KINDS,
-    Called,
     Directives,
     command_body,
     is_abort,
@@ -38,20 +37,20 @@ HANDLERS: Mapping[str, Handler] = {
     "why": session.why,
     "queue": settings.queue,
     "subagents": session.subagents,
-    "models": models.models,
+    "models": settings.models,
     "help": status.help_text,
     "commands": status.command_list,
     "whoami": status.whoami,
     "status": status.status,
-    "context": context_command.context_sizes,
-    "compact": context_command.compact,
-    "pin": context_command.pin,
-    "unpin": context_command.unpin,
-    "pins": context_command.pins,
-    "approve": management.approve,
-    "budget": management.budget,
-    "config": management.config,
-    "restart": management.restart,
+    "context": status.context_sizes,
+    "compact": status.compact,
+    "pin": status.pin,
+    "unpin": status.unpin,
+    "pins": status.pins,
+    "approve": session.approve,
+    "budget": session.budget,
+    "config": session.config,
+    "restart": session.restart,
 }
 """The function of each command. ``/new`` and ``/reset`` are missing because the text after them goes on."""
 
@@ -71,14 +70,13 @@ async def handle_commands(facts: Facts, text: str, context: CommandContext) -> O
 async def _handle(facts: Facts, text: str, context: CommandContext) -> Outcome:
     if "write" in facts.rights and is_abort(text, facts.listening):
         return await session.stop(context, facts)
-    reset = find_reset(text, context.config.session.reset_triggers, facts.listening)
-    if not reset and "/" not in text:
-        return Continue(text=text)
-    if reset:
+    if reset := find_reset(text, context.config.session.reset_triggers, facts.listening):
         named = reset[0][1:] if reset[0].startswith("/") else "new"
         return _refused(facts, [(named, "session")]) or await _start_over(*reset, facts, context)
+    if "/" not in text:
+        return Continue(text=text)
     body = command_body(text, facts.listening)
-    called = stand_alone(body, facts.listening.bot_username)
+    called = stand_alone(body)
     if called is None and (own := context.runtime.extensions.command(body)) is not None:
         refused = _refused(facts, [(own[0].name, own[0].right)])
         return refused or Handled(later=_of_extension(*own, facts, context))
@@ -88,12 +86,14 @@ async def _handle(facts: Facts, text: str, context: CommandContext) -> Outcome:
         if refused and (not command.directive or edits_queue(called)):
             return refused
         if not refused and command.name in HANDLERS and _understands(facts, context):
-            outcome = await _stand_alone(called, facts, context)
-            if outcome is not None:
-                return outcome
+            if command.slow:
+                return Handled(later=_reply(command.name, facts, context, called.args))
+            answer = await HANDLERS[command.name](context, facts, called.args)
+            if answer is not None:
+                return Handled(reply=answer) if isinstance(answer, str) else answer
     elif "read" in facts.rights and _understands(facts, context):
-        body = command_body(text, facts.listening)
-        if meant := near_miss(body, usable_aliases(model_aliases(context.config))):
+        meant = near_miss(body, usable_aliases(model_aliases(context.config)))
+        if meant is not None:
             return Handled(reply=f"{body.strip()} is not a command. Did you mean /{meant}? /help lists them all.")
     return await _with_directives(text, facts, context)
 
@@ -140,15 +140,6 @@ async def _start_over(trigger: str, rest: str, facts: Facts, context: CommandCon
         replies = [first.reply] if first.reply else []
         first = Continue(text=started.greeting, side_replies=replies, greeting=True)
     return msgspec.structs.replace(first, side_replies=[started.announcement, *first.side_replies])
-
-
-async def _stand_alone(called: Called, facts: Facts, context: CommandContext) -> Outcome | None:
-    """The message is one command. None: its words do not fit the command after all."""
-    command = called.command
-    if command.slow:
-        return Handled(later=_reply(command.name, facts, context, called.args))
-    answer = await HANDLERS[command.name](context, facts, called.args)
-    return Handled(reply=answer) if isinstance(answer, str) else answer
 
 
 async def _of_extension(command: OwnCommand, args: str, facts: Facts, context: CommandContext) -> str | None:

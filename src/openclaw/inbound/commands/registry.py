@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -11,25 +11,25 @@ from openclaw.config.schema import Config
 from openclaw.rights import Right
 
 Category: TypeAlias = Literal["Session", "Options", "Status", "Management"]
-CATEGORIES: tuple[Category, ...] = ("Session", "Options", "Status", "Management")
+CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True):
+class Command(msgspec.Struct, frozen=True):
     """One command as the table describes it."""
 
     name: str
     right: Right
     """The right of the method that does the same."""
+    category: Category
+    help: str
+    """One line that says what the command does."""
+    usage: str = ""
+    """The arguments as help shows them. Empty: it takes none, and a message with more words is no command."""
+    aliases: tuple[str, ...] = ()
     words: Mapping[str, Right] = {}
     """The rights of its other uses, by the first word after the command."""
     inline: Right | None = None
     """The right of a setting that stands inside other text and counts for that message only. None: ``right``."""
-    help: str
-    """One line that says what the command does."""
-    category: Category
-    aliases: tuple[str, ...] = ()
-    usage: str = ""
-    """The arguments as help shows them. Empty: it takes none, and a message with more words is no command."""
     group_only: bool = False
     slow: bool = False
     """It may take as long as a model call or a run. The next message does not wait for its answer."""
@@ -45,181 +45,58 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         return self.words.get(first[0].lower(), self.right) if first else self.right
 
     def enabled(self, config: Config) -> bool:
-        match self.switch:
-            case "config":
-                return config.commands.config
-            case "restart":
-                return config.commands.restart
-            case None:
-                return True
+        return self.switch is None or getattr(config.commands, self.switch)
 
 
-def _setting(
-    name: str, right: Right, usage: str, help: str, *aliases: str, inline: Right | None = None, **words: Right
-) -> Command:
-    return Command(
-        name=name,
-        right=right,
-        inline=inline,
-        words=words,
-        usage=usage,
-        help=help,
-        aliases=aliases,
-        category="Options",
-        directive=True,
-    )
+def _setting(name: str, right: Right, usage: str, help: str, **more: Any) -> Command:
+    return Command(name, right, "Options", help, usage=usage, directive=True, **more)
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command(
-        name="new",
-        right="session",
-        usage="[model] [text]",
-        category="Session",
-        help="Start over; the old session is kept.",
-    ),
-    Command(name="reset", right="session", usage="[model] [text]", category="Session", help="The same as /new."),
-    Command(
-        name="resume",
-        right="session",
-        words={"list": "read"},
-        usage="[list|number|id]",
-        category="Session",
-        help="Go back to the session before.",
-    ),
-    Command(name="stop", right="write", category="Session", help="Stop what is running and forget what is waiting."),
+    Command("new", "session", "Session", "Start over; the old session is kept.", usage="[model] [text]"),
+    Command("reset", "session", "Session", "The same as /new.", usage="[model] [text]"),
+    Command("resume", "session", "Session", "Go back to the session before.", usage="[list|number|id]",
+            words={"list": "read"}),
+    Command("stop", "write", "Session", "Stop what is running and forget what is waiting."),
     # For one message, chat.send takes the level as a parameter.
-    _setting(
-        "think", "session", "<level>", "How hard the model thinks before it answers.", "thinking", "t", inline="write"
-    ),
-    _setting("verbose", "session", "on|full|off", "Show what the tools are doing.", "v"),
-    _setting("reasoning", "session", "on|off|stream", "Show or hide the model's reasoning.", "reason"),
-    _setting("elevated", "admin", "on|off|ask|full", "Let commands run outside the sandbox.", "elev"),
+    _setting("think", "session", "<level>", "How hard the model thinks before it answers.", aliases=("thinking", "t"),
+             inline="write"),
+    _setting("verbose", "session", "on|full|off", "Show what the tools are doing.", aliases=("v",)),
+    _setting("reasoning", "session", "on|off|stream", "Show or hide the model's reasoning.", aliases=("reason",)),
+    _setting("elevated", "admin", "on|off|ask|full", "Let commands run outside the sandbox.", aliases=("elev",)),
     _setting("exec", "admin", "host=… security=… ask=… node=…", "Where and how carefully commands run."),
     _setting("model", "session", "[name|list|status]", "Show the model or choose another."),
-    _setting(
-        "queue",
-        "session",
-        "[mode|list|drop N|now N]",
-        "What waits, and what happens to messages sent during a run.",
-        list="read",
-        drop="write",
-        now="write",
-    ),
-    Command(
-        name="usage",
-        right="session",
-        words={"cost": "read"},
-        usage="off|tokens|full|cost",
-        category="Options",
-        help="Token counts under replies; costs.",
-    ),
-    Command(name="help", right="read", category="Status", shortcut=True, help="A short introduction."),
-    Command(name="commands", right="read", category="Status", shortcut=True, help="This list."),
-    Command(
-        name="status",
-        right="read",
-        category="Status",
-        shortcut=True,
-        help="Model, context, session and settings on one card.",
-    ),
-    Command(
-        name="whoami",
-        right="read",
-        aliases=("id",),
-        category="Status",
-        shortcut=True,
-        help="How the Gateway knows you.",
-    ),
-    Command(
-        name="models",
-        right="read",
-        usage="[provider] [page|all]",
-        category="Status",
-        help="The models you can choose from.",
-    ),
-    Command(
-        name="subagents",
-        right="read",
-        words={"send": "write", "stop": "write"},
-        usage="[list|log|info|send|stop] [which]",
-        category="Session",
-        slow=True,
-        help="The sub-agents of this chat.",
-    ),
-    Command(
-        name="why",
-        right="read",
-        usage="[message]",
-        category="Status",
-        help="What became of a message, step by step.",
-    ),
-    Command(
-        name="send", right="admin", usage="on|off|inherit", category="Management", help="Allow or stop replies."
-    ),
-    Command(
-        name="activation",
-        right="admin",
-        usage="mention|always",
-        category="Management",
-        group_only=True,
-        help="Answer in this group only when mentioned, or always.",
-    ),
-    Command(
-        name="approve",
-        right="approvals",
-        usage="<id> allow-once|allow-always|deny",
-        category="Management",
-        help="Answer when the agent asks whether it may run a command.",
-    ),
-    Command(
-        name="config",
-        right="admin",
-        usage="show|get|set|unset",
-        category="Management",
-        switch="config",
-        help="Look at or change the configuration.",
-    ),
-    Command(name="restart", right="admin", category="Management", switch="restart", help="Restart the Gateway."),
-    Command(
-        name="budget",
-        right="admin",
-        usage="[override|enforce]",
-        category="Management",
-        help="What may still be spent; override lets this session go on for today.",
-    ),
-    Command(
-        name="compact",
-        right="session",
-        usage="[preview|undo|what to keep in mind]",
-        category="Session",
-        slow=True,
-        help="Condense the older part of the conversation; nothing is deleted.",
-    ),
-    Command(
-        name="pin",
-        right="session",
-        usage="<text>",
-        category="Session",
-        slow=True,
-        help="Keep a text word for word, whatever is condensed.",
-    ),
-    Command(
-        name="unpin",
-        right="session",
-        usage="<number>",
-        category="Session",
-        slow=True,
-        help="Take a pinned text off again.",
-    ),
-    Command(name="pins", right="read", category="Session", help="The pinned texts."),
-    Command(
-        name="context",
-        right="read",
-        usage="[list|detail|json]",
-        category="Status",
-        help="What the model is sent besides your words, with sizes.",
-    ),
+    _setting("queue", "session", "[mode|list|drop N|now N]",
+             "What waits, and what happens to messages sent during a run.",
+             words={"list": "read", "drop": "write", "now": "write"}),
+    Command("usage", "session", "Options", "Token counts under replies; costs.", usage="off|tokens|full|cost",
+            words={"cost": "read"}),
+    Command("help", "read", "Status", "A short introduction.", shortcut=True),
+    Command("commands", "read", "Status", "This list.", shortcut=True),
+    Command("status", "read", "Status", "Model, context, session and settings on one card.", shortcut=True),
+    Command("whoami", "read", "Status", "How the Gateway knows you.", aliases=("id",), shortcut=True),
+    Command("models", "read", "Status", "The models you can choose from.", usage="[provider] [page|all]"),
+    Command("subagents", "read", "Session", "The sub-agents of this chat.", usage="[list|log|info|send|stop] [which]",
+            words={"send": "write", "stop": "write"}, slow=True),
+    Command("why", "read", "Status", "What became of a message, step by step.", usage="[message]"),
+    Command("send", "admin", "Management", "Allow or stop replies.", usage="on|off|inherit"),
+    Command("activation", "admin", "Management", "Answer in this group only when mentioned, or always.",
+            usage="mention|always", group_only=True),
+    Command("approve", "approvals", "Management", "Answer when the agent asks whether it may run a command.",
+            usage="<id> allow-once|allow-always|deny"),
+    Command("config", "admin", "Management", "Look at or change the configuration.", usage="show|get|set|unset",
+            switch="config"),
+    Command("restart", "admin", "Management", "Restart the Gateway.", switch="restart"),
+    Command("budget", "admin", "Management",
+            "What may still be spent; override lets this session go on for today.", usage="[override|enforce]"),
+    Command("compact", "session", "Session", "Condense the older part of the conversation; nothing is deleted.",
+            usage="[preview|undo|what to keep in mind]", slow=True),
+    Command("pin", "session", "Session", "Keep a text word for word, whatever is condensed.", usage="<text>",
+            slow=True),
+    Command("unpin", "session", "Session", "Take a pinned text off again.", usage="<number>", slow=True),
+    Command("pins", "read", "Session", "The pinned texts."),
+    Command("context", "read", "Status", "What the model is sent besides your words, with sizes.",
+            usage="[list|detail|json]"),
 )  # fmt: skip
 
 _BY_WORD: Mapping[str, Command] = {word: command for command in COMMANDS for word in (command.name, *command.aliases)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from openclaw.messages import AssistantMessage, Message, ToolCall, ToolResultMessage, ToolSpec, UserMessage
+from openclaw.messages import AssistantMessage, Message, ToolResultMessage, ToolSpec, UserMessage
 
 if TYPE_CHECKING:
     from openclaw.models.http import BlockBuilder, MessageBuilder
@@ -65,17 +65,15 @@ def tool_turn(message: Message, text: str) -> ChatTurn:
     """One message as a turn. ``text`` is what it says, without its calls."""
     match message:
         case AssistantMessage():
-            calls = [_call_text(call) for call in message.tool_calls]
-            return ChatTurn("assistant", "\n".join(part for part in (harmless(text), *calls) if part))
+            parts = [harmless(text)] if text else []
+            for call in message.tool_calls:
+                written = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+                parts.append(f"{CALL}\n{harmless(written)}\n{CALL_END}")
+            return ChatTurn("assistant", "\n".join(parts))
         case ToolResultMessage():
             return ChatTurn("user", f"{RESULT}\n{harmless(text)}\n{RESULT_END}")
         case UserMessage():
             return ChatTurn("user", harmless(text))
-
-
-def _call_text(call: ToolCall) -> str:
-    written = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
-    return f"{CALL}\n{harmless(written)}\n{CALL_END}"
 
 
 def harmless(text: str) -> str:
@@ -158,22 +156,17 @@ class OutputParser:
         self._space = spoken[len(trimmed) :]
         if not trimmed:
             return
-        thinks = self._mode == THINK
         if self._block is None:
-            from openclaw.models.http import BlockBuilder
-
-            self._builder.started = True
-            self._block = self._builder.open(BlockBuilder(kind="thinking" if thinks else "text"))
-        (self._builder.thinking if thinks else self._builder.text)(self._block, trimmed)
+            self._block = self._builder.open("thinking" if self._mode == THINK else "text")
+        self._builder.extend(self._block, trimmed)
 
     def _call(self, written: str) -> None:
         """Adds a call. One whose JSON cannot be read is kept too: the agent tells the model what is wrong with it."""
         self._calls += 1
-        self._builder.started = True
         self._block, self._space = None, ""
         name, arguments = read_call(written[:LONGEST_CALL])
         block = self._builder.open_call(f"call_{self._builder.timestamp}_{self._calls}", name)
-        self._builder.arguments(block, arguments)
+        self._builder.extend(block, arguments)
 
 
 def held_back(text: str, markers: Sequence[str]) -> int:

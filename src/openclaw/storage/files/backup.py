@@ -28,9 +28,9 @@ import zstandard
 
 from openclaw.clock import SystemClock
 from openclaw.storage.base import Reason, ReasonCode
-from openclaw.storage.files.compressed import unpacked
 from openclaw.storage.files.disk import atomic_replace, sync_dir
 from openclaw.storage.files.ledger import FileLedger
+from openclaw.storage.files.transcript_index import unpacked
 
 PIECE = 4 * 1024 * 1024
 FORMAT = 1
@@ -390,15 +390,11 @@ def _mode(path: Path) -> int:
 
 def _copy_database(path: Path, copy: Path) -> None:
     """Copies a database at one moment, with what is still in its log. A Gateway may write to it meanwhile."""
-    source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-    try:
-        target = sqlite3.connect(copy)
-        try:
-            source.backup(target)
-        finally:
-            target.close()
-    finally:
-        source.close()
+    with (
+        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
+        contextlib.closing(sqlite3.connect(copy)) as target,
+    ):
+        source.backup(target)
 
 
 def _key_of(passphrase: str, salt: str) -> bytes:

@@ -1,20 +1,27 @@
-"""What is damaged or missing in a state folder, and its repair while no Gateway runs."""
+"""Checks of a state folder: what of it is damaged or missing, and what others than its owner may read.
+
+Both can be repaired: damage while no Gateway runs, and rights at every start. Folders get 0700 and files 0600.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from openclaw.clock import Clock
+from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.ledger_db import second_name
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.store_file import parse_store
 from openclaw.storage.files.transcript_index import scan
-from openclaw.storage.repairs import Repairs
 
 MOST_NAMED = 20
 """Damaged transcripts that are named one by one. The others are counted."""
@@ -72,25 +79,18 @@ def _ledger(path: Path) -> Iterator[Damage]:
 
 
 def _transcripts(state: Path) -> Iterator[Damage]:
-    more = 0
-    for number, (path, warnings) in enumerate(_damaged_transcripts(state)):
-        if number < MOST_NAMED:
-            fix = "nothing needs to be done: what can be read is used, and the file stays as it is"
-            yield Damage(f"{path}: {'; '.join(warnings[:5])}", fix, lost=False)
-        else:
-            more += 1
-    if more:
-        yield Damage(f"{more} more transcripts are damaged in places", "", lost=False)
-
-
-def _damaged_transcripts(state: Path) -> Iterator[tuple[Path, list[str]]]:
+    damaged = 0
     for path in sorted(state.glob("agents/*/sessions/*.jsonl")):
         try:
             warnings = scan(path).warnings
         except OSError as error:
             warnings = [str(error)]
-        if warnings:
-            yield path, warnings
+        damaged += bool(warnings)
+        if warnings and damaged <= MOST_NAMED:
+            fix = "nothing needs to be done: what can be read is used, and the file stays as it is"
+            yield Damage(f"{path}: {'; '.join(warnings[:5])}", fix, lost=False)
+    if damaged > MOST_NAMED:
+        yield Damage(f"{damaged - MOST_NAMED} more transcripts are damaged in places", "", lost=False)
 
 
 async def repair(state: Path, clock: Clock, *, store_template: str | None, agent_ids: Sequence[str]) -> list[str]:
@@ -110,3 +110,95 @@ async def repair(state: Path, clock: Clock, *, store_template: str | None, agent
             bookmark.hardlink_to(copy)
             done.append(f"{bookmark} was gone. It was restored from {copy.name}.")
     return done
+
+
+# Rights
+
+MOST_PATHS_NAMED = 5
+"""How many of the files that were too wide are named in a sentence."""
+MOST_LISTED = 500
+_DATA = (".json", ".jsonl", ".journal", ".db", ".sqlite", ".bak", ".log", ".zst")
+"""Endings of files that nobody runs. Other files stay executable for their owner."""
+_NOT_OURS = ("workspace", "sandboxes")
+"""Folders that agents fill. They are closed themselves, and what is in them stays as it is."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    path: str
+    before: int
+    after: int
+
+
+class Narrowed(msgspec.Struct, kw_only=True):
+    """What others could read or write until now."""
+
+    count: int = 0
+    changes: list[Change] = []
+    """The first of them."""
+    failed: list[str] = []
+
+    def note(self, path: str, before: int, after: int) -> None:
+        self.count += 1
+        if len(self.changes) < MOST_LISTED:
+            self.changes.append(Change(path, before, after))
+
+    def __str__(self) -> str:
+        named = [f"{change.path} ({change.before:04o})" for change in self.changes[:MOST_PATHS_NAMED]]
+        more = f" and {self.count - len(named)} more" if self.count > len(named) else ""
+        return f"{', '.join(named)}{more}"
+
+
+def narrow(state_dir: str) -> Narrowed:
+    """Takes away the rights of group and others on everything in the state folder. Links are not followed. Blocking."""
+    narrowed = Narrowed()
+    for folder, path, name, mode, wanted in _entries(state_dir):
+        if not mode & ~wanted & 0o777:
+            continue
+        try:
+            no_follow = os.O_NOFOLLOW if folder is not None else 0
+            fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | no_follow, dir_fd=folder)
+            try:
+                os.fchmod(fd, mode & wanted)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            continue  # It was replaced by a newer file, which is private from its beginning.
+        except OSError as error:
+            narrowed.failed.append(f"{path}: {error.strerror}")
+            continue
+        if mode & 0o077:
+            narrowed.note(path, mode, mode & wanted)
+    return narrowed
+
+
+def wide_files(state_dir: str) -> Narrowed:
+    """Lists what ``narrow`` would close to others, and changes nothing. Blocking."""
+    found = Narrowed()
+    for _, path, _, mode, wanted in _entries(state_dir):
+        if mode & ~wanted & 0o077:
+            found.note(path, mode, mode & wanted)
+    return found
+
+
+def _entries(state_dir: str) -> Iterator[tuple[int | None, str, str, int, int]]:
+    """Yields everything in the state folder but links, itself first.
+
+    Each comes with the open folder, its path, its name there, its rights, and the most rights it should have.
+    """
+
+    def found(
+        folder: int | None, place: str, name: str, wanted: int
+    ) -> Iterator[tuple[int | None, str, str, int, int]]:
+        with contextlib.suppress(OSError):  # It may be gone again.
+            mode = os.stat(name, dir_fd=folder, follow_symlinks=folder is None).st_mode
+            if not stat.S_ISLNK(mode):
+                yield folder, place, name, stat.S_IMODE(mode), wanted
+
+    yield from found(None, state_dir, state_dir, 0o700)
+    for place, folders, files, fd in os.fwalk(state_dir, follow_symlinks=False, onerror=lambda error: None):
+        for name in folders:
+            yield from found(fd, f"{place}/{name}", name, 0o700)
+        for name in files:
+            yield from found(fd, f"{place}/{name}", name, 0o600 if name.endswith(_DATA) else 0o700)
+        if place == state_dir:
+            folders[:] = [name for name in folders if not name.startswith(_NOT_OURS)]

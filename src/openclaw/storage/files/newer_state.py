@@ -31,8 +31,8 @@ import zstandard
 
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.keys import DEFAULT_AGENT
-from openclaw.storage.files.compressed import SUFFIX, unpacked, unpacked_blocks
 from openclaw.storage.files.store_file import parse_store
+from openclaw.storage.files.transcript_index import SUFFIX, plain_blocks, unpacked
 
 DATABASES = "agent/openclaw-agent*.sqlite"
 ARCHIVE = "session-sqlite-import-archive"
@@ -363,11 +363,7 @@ def _file_session(
 
 def _file_lines(file: Path) -> Iterator[bytes]:
     try:
-        if file.name.endswith(SUFFIX):
-            yield from _lines_of(unpacked_blocks(file))
-        else:
-            with file.open("rb") as plain:
-                yield from _lines_of(iter(partial(plain.read, 1 << 20), b""))
+        yield from _lines_of(plain_blocks(file))
     except OSError as error:
         raise Unreadable(f"{file} cannot be read: {error.strerror}") from None
 
@@ -529,11 +525,5 @@ def _files(folder: Path, session_id: str) -> Iterator[Path]:
 
 def _lines(folder: Path, session_id: str) -> int:
     """The number of lines of a session's longest transcript; 0 when there is none."""
-    return max(map(_line_count, _files(folder, session_id)), default=0)
-
-
-def _line_count(file: Path) -> int:
-    if file.name.endswith(SUFFIX):
-        return sum(block.count(b"\n") for block in unpacked_blocks(file))
-    with file.open("rb") as plain:
-        return sum(block.count(b"\n") for block in iter(lambda: plain.read(1 << 20), b""))
+    counts = (sum(block.count(b"\n") for block in plain_blocks(file)) for file in _files(folder, session_id))
+    return max(counts, default=0)

@@ -17,74 +17,16 @@ from openclaw.paths import normalize_agent_id, sessions_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import DEFAULT_AGENT, agent_of, is_cron_run_alias
 from openclaw.storage.base import Change, SessionRow
+from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.files.disk import AppendFile, Disk
 from openclaw.storage.files.store_file import StoreFile, private_copy
-from openclaw.storage.repairs import Repairs
 from openclaw.storage.session_query import SessionPage, SessionQuery, select_rows, updated_at
 
+log = logging.getLogger(__name__)
 Name: TypeAlias = tuple[str, str]
 """The agent and the session key."""
 Place: TypeAlias = tuple[int, str, str]
 """The sort key of a row: its negative ``updatedAt``, its session key and its agent."""
-
-
-def _place(row: SessionRow) -> Place:
-    return -updated_at(row.entry), row.key, row.agent_id
-
-
-class RowIndex:
-    """Rows, newest first. Changes are only noted, and sorted in at the next listing, because listings are rare."""
-
-    def __init__(self) -> None:
-        self._rows: dict[Name, SessionRow] = {}
-        self._moved: set[Name] = set()
-        self._placed: dict[Name, Place] = {}
-        self._order: list[Place] = []
-        self._listed: list[SessionRow] = []
-        """The rows in the order of ``_order``."""
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def get(self, name: Name) -> SessionRow | None:
-        return self._rows.get(name)
-
-    def put(self, name: Name, row: SessionRow | None) -> None:
-        """Sets a row, or removes it."""
-        if row is not None:
-            self._rows[name] = row
-        else:
-            self._rows.pop(name, None)
-        self._moved.add(name)
-
-    def rows(self) -> list[SessionRow]:
-        if self._moved:
-            self._put_in_order()
-        return self._listed.copy()
-
-    def _put_in_order(self) -> None:
-        if len(self._moved) * 8 > len(self._rows):
-            self._listed = sorted(self._rows.values(), key=_place)
-            self._order = [_place(row) for row in self._listed]
-            self._placed = {(place[2], place[1]): place for place in self._order}
-        else:
-            for name in self._moved:
-                self._move(name)
-        self._moved.clear()
-
-    def _move(self, name: Name) -> None:
-        if (before := self._placed.pop(name, None)) is not None:
-            at = bisect_left(self._order, before)
-            del self._order[at], self._listed[at]
-        if (row := self._rows.get(name)) is not None:
-            place = self._placed[name] = _place(row)
-            at = bisect_left(self._order, place)
-            self._order.insert(at, place)
-            self._listed.insert(at, row)
-
-
-log = logging.getLogger(__name__)
-
 LOOK_SECONDS = 1.0
 """How often the store looks for outside edits and folds changes."""
 QUIET_SECONDS = 0.05
@@ -97,19 +39,6 @@ FOLD_SHARE = 40
 LONGEST_WAIT_S = 5.0
 MOST_AGENTS = 256
 MOST_UNLISTED = 1000
-
-
-def store_path(state_dir: str, agent_id: str, template: str | None = None) -> Path:
-    """Returns the path of an agent's ``sessions.json``. ``template`` is the setting ``session.store``."""
-    agent = normalize_agent_id(agent_id)
-    if template and template.strip():
-        return Path(template.strip().replace("{agentId}", agent)).expanduser().absolute()
-    return Path(sessions_dir(state_dir, agent)) / "sessions.json"
-
-
-def sessions_folders(state_dir: str, template: str | None) -> Callable[[str], Path]:
-    """Returns a function from an agent to the folder of its ``sessions.json`` and its transcripts."""
-    return lambda agent: store_path(state_dir, agent, template).parent
 
 
 class FileSessionStore:
@@ -197,9 +126,9 @@ class FileSessionStore:
     async def select(self, query: SessionQuery) -> SessionPage:
         rows = await self.rows(query.agent_id)
         if query.key is not None:
-            named = ((agent, query.key) for agent in self._agent_rows)
-            rows = [row for name in named if (row := self._all_rows.get(name)) is not None]
-            rows = [row for row in rows if query.agent_id is None or row.agent_id == normalize_agent_id(query.agent_id)]
+            agents = self._agent_rows if query.agent_id is None else [normalize_agent_id(query.agent_id)]
+            found = (self._all_rows.get((agent, query.key)) for agent in agents)
+            rows = sorted((row for row in found if row is not None), key=_place)
         return select_rows(rows, query)
 
     async def rows(self, agent_id: str | None = None) -> Sequence[SessionRow]:
@@ -359,3 +288,71 @@ def _rest(file: StoreFile, now: float) -> float:
     """Returns the pause between two folds of a file."""
     least = BUSY_SECONDS if now - file.folded_at < LOOK_SECONDS else QUIET_SECONDS
     return min(LONGEST_WAIT_S, max(least, FOLD_SHARE * file.fold_seconds))
+
+
+def _place(row: SessionRow) -> Place:
+    return -updated_at(row.entry), row.key, row.agent_id
+
+
+class RowIndex:
+    """Rows, newest first. Changes are only noted, and sorted in at the next listing, because listings are rare."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Name, SessionRow] = {}
+        self._moved: set[Name] = set()
+        self._placed: dict[Name, Place] = {}
+        self._order: list[Place] = []
+        self._listed: list[SessionRow] = []
+        """The rows in the order of ``_order``."""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, name: Name) -> SessionRow | None:
+        return self._rows.get(name)
+
+    def put(self, name: Name, row: SessionRow | None) -> None:
+        """Sets a row, or removes it."""
+        if row is not None:
+            self._rows[name] = row
+        else:
+            self._rows.pop(name, None)
+        self._moved.add(name)
+
+    def rows(self) -> list[SessionRow]:
+        if self._moved:
+            self._put_in_order()
+        return self._listed.copy()
+
+    def _put_in_order(self) -> None:
+        if len(self._moved) * 8 > len(self._rows):
+            self._listed = sorted(self._rows.values(), key=_place)
+            self._order = [_place(row) for row in self._listed]
+            self._placed = {(place[2], place[1]): place for place in self._order}
+        else:
+            for name in self._moved:
+                self._move(name)
+        self._moved.clear()
+
+    def _move(self, name: Name) -> None:
+        if (before := self._placed.pop(name, None)) is not None:
+            at = bisect_left(self._order, before)
+            del self._order[at], self._listed[at]
+        if (row := self._rows.get(name)) is not None:
+            place = self._placed[name] = _place(row)
+            at = bisect_left(self._order, place)
+            self._order.insert(at, place)
+            self._listed.insert(at, row)
+
+
+def store_path(state_dir: str, agent_id: str, template: str | None = None) -> Path:
+    """Returns the path of an agent's ``sessions.json``. ``template`` is the setting ``session.store``."""
+    agent = normalize_agent_id(agent_id)
+    if template and template.strip():
+        return Path(template.strip().replace("{agentId}", agent)).expanduser().absolute()
+    return Path(sessions_dir(state_dir, agent)) / "sessions.json"
+
+
+def sessions_folders(state_dir: str, template: str | None) -> Callable[[str], Path]:
+    """Returns a function from an agent to the folder of its ``sessions.json`` and its transcripts."""
+    return lambda agent: store_path(state_dir, agent, template).parent

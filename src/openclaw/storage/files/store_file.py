@@ -1,4 +1,8 @@
-"""One ``sessions.json``: its entries in memory, the journal of changes, and folding the journal into the file."""
+"""One ``sessions.json`` with its journal of changes, which is folded into the file from time to time.
+
+``StoreFile`` holds the entries in memory. ``Journal`` writes each change as a line, and recovers the entries after a
+crash or when the file is damaged.
+"""
 
 from __future__ import annotations
 
@@ -17,202 +21,18 @@ from openclaw import json_text
 from openclaw.clock import Clock
 from openclaw.sessions.entry import is_plain, normalize_entry
 from openclaw.sessions.keys import session_file_name
+from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.files.disk import AppendFile, Batch, Disk, put_in_place, write_beside
-from openclaw.storage.repairs import Repairs
-
-_decode_line = msgspec.json.Decoder(tuple[int, str | None, Any]).decode
-
-
-class Recovered(msgspec.Struct):
-    """What was read from the files of a store."""
-
-    values: dict[str, Any]
-    changed: dict[str, int]
-    """The keys that changed after the snapshot, with the sequence number of their last change."""
-    seq: int
-    damaged: str
-    """What was wrong with the snapshot, which has to be written again, and what stands in for it. Empty if nothing."""
-    warnings: list[str]
-
-
-class Journal:
-    """The file of changes beside a ``sessions.json``, the snapshot."""
-
-    def __init__(self, snapshot: Path, disk: Disk) -> None:
-        self._snapshot = snapshot
-        self._disk = disk
-        stem = snapshot.with_suffix("") if snapshot.suffix == ".json" else snapshot
-        self.path = stem.with_name(f"{stem.name}.journal")
-        self._folding = self.path.with_name(f"{self.path.name}.folding")
-        self._previous = self.path.with_name(f"{self.path.name}.prev")
-        self._backup = snapshot.with_name(f"{snapshot.name}.bak")
-        self._file = AppendFile(self.path, disk)
-
-    def append(self, lines: bytes) -> AppendFile:
-        """Writes changes, each a ``journal_line``. The changes last when the returned file is synced."""
-        file = self._file
-        if lines:
-            file.append(lines)
-        return file
-
-    def rotate(self) -> None:
-        """Begins a new journal file. The older one stays until a snapshot holds its changes.
-
-        This blocks, so call it in a thread. ``append`` may be called meanwhile and writes to either file.
-        """
-        if self._folding.exists() or not self.path.exists():
-            # An earlier fold did not finish. The marks of both folds go to the current file.
-            return
-        begun = AppendFile(self.path, self._disk)
-        self.path.replace(self._folding)
-        with contextlib.suppress(OSError):
-            begun.look()
-        self._file = begun
-
-    async def note_fold(self, seq: int, prepared: Path) -> None:
-        file = self._file
-        file.append(journal_line(seq, None, {"fold": prepared.name}))
-        await file.sync()
-
-    async def note_unfold(self, prepared: Path) -> None:
-        """Takes a noted fold back. Only after that may its prepared file be removed."""
-        file = self._file
-        file.append(journal_line(0, None, {"unfold": prepared.name}))
-        await file.sync()
-
-    def keep_backup(self) -> None:
-        """Keeps the snapshot that is about to be replaced as a backup."""
-        with contextlib.suppress(OSError):
-            self._backup.unlink(missing_ok=True)
-            os.link(self._snapshot, self._backup)
-
-    def forget_folded(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._folding.replace(self._previous)
-
-    async def close(self) -> None:
-        await self._file.sync()
-        self._file.close()
-
-    # Recovery (in a thread: nothing else uses the files yet)
-
-    def recover(self, clock: Clock) -> Recovered:
-        warnings: list[str] = []
-        records = [*_read(self._folding, warnings), *_read(self.path, warnings)]
-        folded_to = self._settle_folds(records)
-        values, damaged = self._read_snapshot(clock)
-        if damaged:
-            older = [record for record in _read(self._previous, warnings) if record[1] is not None]
-            records, folded_to = [*older, *records], -1
-            values, instead = self._read_backup()
-            damaged = f"{damaged}; {instead}"
-        changed: dict[str, int] = {}
-        for seq, key, entry in records:
-            if key is None or seq <= folded_to:
-                continue
-            changed[key] = seq
-            if entry is None:
-                values.pop(key, None)
-            else:
-                values[key] = entry
-        last = max((record[0] for record in records), default=0)
-        return Recovered(values, changed, last, damaged, warnings)
-
-    def _settle_folds(self, records: list[tuple[int, str | None, Any]]) -> int:
-        """Returns the sequence number up to which the snapshot holds the journal. Undoes an interrupted fold."""
-        folds: dict[str, int] = {}
-        for seq, key, mark in records:
-            if key is None and isinstance(mark, dict) and "fold" in mark:
-                folds[str(mark["fold"])] = seq
-            elif key is None and isinstance(mark, dict):
-                folds.pop(str(mark.get("unfold")), None)
-        for name in [name for name in folds if self._snapshot.with_name(name).exists()]:
-            del folds[name]
-            self._file.append(journal_line(0, None, {"unfold": name}))
-            if (error := self._file.sync_now()) is not None:
-                raise error
-        for leftover in self._snapshot.parent.glob(f"{self._snapshot.name}.*.tmp"):
-            leftover.unlink(missing_ok=True)
-        return max(folds.values(), default=-1)
-
-    def _read_snapshot(self, clock: Clock) -> tuple[dict[str, Any], str]:
-        """Reads the entries. The text says what is wrong: the file is damaged, and then it is renamed, or gone."""
-        try:
-            raw = self._snapshot.read_bytes()
-        except FileNotFoundError:
-            # The first snapshot leaves the journal before it, and every later one leaves a backup.
-            gone = self._backup.exists() or self._previous.exists()
-            return {}, f"{self._snapshot} was gone" if gone else ""
-        values = parse_store(raw)
-        if values is None:
-            aside = set_aside(self._snapshot, clock)
-            return {}, f"{self._snapshot} does not hold a JSON object and was kept as {aside.name}"
-        return values, ""
-
-    def _read_backup(self) -> tuple[dict[str, Any], str]:
-        try:
-            values = parse_store(self._backup.read_bytes())
-        except FileNotFoundError:
-            values = None
-        if values is None:
-            return {}, "sessions were rebuilt from the journal alone"
-        return values, f"sessions were rebuilt from {self._backup.name} and the journal"
-
-
-def journal_line(seq: int, key: str | None, entry: Any) -> bytes:
-    return json_text.encode((seq, key, entry)) + b"\n"
-
-
-def parse_store(raw: bytes) -> dict[str, Any] | None:
-    """Parses a ``sessions.json``. None when it does not hold a JSON object."""
-    try:
-        data = json_text.decode_json5(raw)
-    except ValueError:
-        return None
-    return {str(key): value for key, value in data.items()} if isinstance(data, dict) else None
-
-
-def set_aside(path: Path, clock: Clock) -> Path:
-    stamp = clock.now_ms()
-    while (aside := path.with_name(f"{path.name}.corrupt-{stamp}")).exists():
-        stamp += 1
-    return path.rename(aside)
-
-
-def _read(path: Path, warnings: list[str]) -> Iterator[tuple[int, str | None, Any]]:
-    """Yields the readable lines of a journal. Damaged lines are skipped and stay in the file."""
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return
-    for number, line in enumerate(raw.split(b"\n"), start=1):
-        if not (stripped := line.strip(b"\0\r ")):
-            continue
-        try:
-            yield _decode_line(stripped)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            warnings.append(f"{path.name}: line {number} is damaged and was passed over")
-
 
 log = logging.getLogger(__name__)
-
 FOLD_RECORDS = 500
 _FOLD_ATTEMPTS = 3
 _PATIENCE_S = 1.5
 """How long ``sessions.json`` may be missing or unreadable before the store writes it again."""
-
 Signature: TypeAlias = tuple[int, int, int] | None
 Observer: TypeAlias = Callable[[str, Any], None]
 """Called with the key and the new value (None: removed) for every change."""
-
-
-class _Unwritten(NamedTuple):
-    """A change that is not in the journal yet."""
-
-    key: str
-    previous: Any
-    line: bytes
-    written: asyncio.Future[AppendFile]
+_decode_line = msgspec.json.Decoder(tuple[int, str | None, Any]).decode
 
 
 class StoreFile:
@@ -499,6 +319,15 @@ class StoreFile:
         self._set(key, merged)
 
 
+class _Unwritten(NamedTuple):
+    """A change that is not in the journal yet."""
+
+    key: str
+    previous: Any
+    line: bytes
+    written: asyncio.Future[AppendFile]
+
+
 def _signature(path: Path) -> Signature:
     try:
         status = path.stat()
@@ -510,3 +339,173 @@ def _signature(path: Path) -> Signature:
 def private_copy(value: Any) -> Any:
     """Copies JSON values deeply. msgspec does it several times faster than a loop in Python."""
     return msgspec.to_builtins(value)
+
+
+# The journal
+
+
+class Recovered(msgspec.Struct):
+    """What was read from the files of a store."""
+
+    values: dict[str, Any]
+    changed: dict[str, int]
+    """The keys that changed after the snapshot, with the sequence number of their last change."""
+    seq: int
+    damaged: str
+    """What was wrong with the snapshot, which has to be written again, and what stands in for it. Empty if nothing."""
+    warnings: list[str]
+
+
+class Journal:
+    """The file of changes beside a ``sessions.json``, the snapshot."""
+
+    def __init__(self, snapshot: Path, disk: Disk) -> None:
+        self._snapshot = snapshot
+        self._disk = disk
+        stem = snapshot.with_suffix("") if snapshot.suffix == ".json" else snapshot
+        self.path = stem.with_name(f"{stem.name}.journal")
+        self._folding = self.path.with_name(f"{self.path.name}.folding")
+        self._previous = self.path.with_name(f"{self.path.name}.prev")
+        self._backup = snapshot.with_name(f"{snapshot.name}.bak")
+        self._file = AppendFile(self.path, disk)
+
+    def append(self, lines: bytes) -> AppendFile:
+        """Writes changes, each a ``journal_line``. The changes last when the returned file is synced."""
+        file = self._file
+        if lines:
+            file.append(lines)
+        return file
+
+    def rotate(self) -> None:
+        """Begins a new journal file. The older one stays until a snapshot holds its changes.
+
+        This blocks, so call it in a thread. ``append`` may be called meanwhile and writes to either file.
+        """
+        if self._folding.exists() or not self.path.exists():
+            # An earlier fold did not finish. The marks of both folds go to the current file.
+            return
+        begun = AppendFile(self.path, self._disk)
+        self.path.replace(self._folding)
+        with contextlib.suppress(OSError):
+            begun.look()
+        self._file = begun
+
+    async def note_fold(self, seq: int, prepared: Path) -> None:
+        await self.append(journal_line(seq, None, {"fold": prepared.name})).sync()
+
+    async def note_unfold(self, prepared: Path) -> None:
+        """Takes a noted fold back. Only after that may its prepared file be removed."""
+        await self.append(journal_line(0, None, {"unfold": prepared.name})).sync()
+
+    def keep_backup(self) -> None:
+        """Keeps the snapshot that is about to be replaced as a backup."""
+        with contextlib.suppress(OSError):
+            self._backup.unlink(missing_ok=True)
+            os.link(self._snapshot, self._backup)
+
+    def forget_folded(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._folding.replace(self._previous)
+
+    async def close(self) -> None:
+        await self._file.sync()
+        self._file.close()
+
+    # Recovery (in a thread: nothing else uses the files yet)
+
+    def recover(self, clock: Clock) -> Recovered:
+        warnings: list[str] = []
+        records = [*_read(self._folding, warnings), *_read(self.path, warnings)]
+        folded_to = self._settle_folds(records)
+        values, damaged = self._read_snapshot(clock)
+        if damaged:
+            older = [record for record in _read(self._previous, warnings) if record[1] is not None]
+            records, folded_to = [*older, *records], -1
+            values, instead = self._read_backup()
+            damaged = f"{damaged}; {instead}"
+        changed: dict[str, int] = {}
+        for seq, key, entry in records:
+            if key is None or seq <= folded_to:
+                continue
+            changed[key] = seq
+            if entry is None:
+                values.pop(key, None)
+            else:
+                values[key] = entry
+        last = max((record[0] for record in records), default=0)
+        return Recovered(values, changed, last, damaged, warnings)
+
+    def _settle_folds(self, records: list[tuple[int, str | None, Any]]) -> int:
+        """Returns the sequence number up to which the snapshot holds the journal. Undoes an interrupted fold."""
+        folds: dict[str, int] = {}
+        for seq, key, mark in records:
+            if key is None and isinstance(mark, dict) and "fold" in mark:
+                folds[str(mark["fold"])] = seq
+            elif key is None and isinstance(mark, dict):
+                folds.pop(str(mark.get("unfold")), None)
+        for name in [name for name in folds if self._snapshot.with_name(name).exists()]:
+            del folds[name]
+            self._file.append(journal_line(0, None, {"unfold": name}))
+            if (error := self._file.sync_now()) is not None:
+                raise error
+        for leftover in self._snapshot.parent.glob(f"{self._snapshot.name}.*.tmp"):
+            leftover.unlink(missing_ok=True)
+        return max(folds.values(), default=-1)
+
+    def _read_snapshot(self, clock: Clock) -> tuple[dict[str, Any], str]:
+        """Reads the entries. The text says what is wrong: the file is damaged, and then it is renamed, or gone."""
+        try:
+            raw = self._snapshot.read_bytes()
+        except FileNotFoundError:
+            # The first snapshot leaves the journal before it, and every later one leaves a backup.
+            gone = self._backup.exists() or self._previous.exists()
+            return {}, f"{self._snapshot} was gone" if gone else ""
+        values = parse_store(raw)
+        if values is None:
+            aside = set_aside(self._snapshot, clock)
+            return {}, f"{self._snapshot} does not hold a JSON object and was kept as {aside.name}"
+        return values, ""
+
+    def _read_backup(self) -> tuple[dict[str, Any], str]:
+        try:
+            values = parse_store(self._backup.read_bytes())
+        except FileNotFoundError:
+            values = None
+        if values is None:
+            return {}, "sessions were rebuilt from the journal alone"
+        return values, f"sessions were rebuilt from {self._backup.name} and the journal"
+
+
+def journal_line(seq: int, key: str | None, entry: Any) -> bytes:
+    return json_text.encode((seq, key, entry)) + b"\n"
+
+
+def parse_store(raw: bytes) -> dict[str, Any] | None:
+    """Parses a ``sessions.json``. None when it does not hold a JSON object."""
+    try:
+        data = json_text.decode_json5(raw)
+    except ValueError:
+        return None
+    return {str(key): value for key, value in data.items()} if isinstance(data, dict) else None
+
+
+def set_aside(path: Path, clock: Clock) -> Path:
+    stamp = clock.now_ms()
+    while (aside := path.with_name(f"{path.name}.corrupt-{stamp}")).exists():
+        stamp += 1
+    return path.rename(aside)
+
+
+def _read(path: Path, warnings: list[str]) -> Iterator[tuple[int, str | None, Any]]:
+    """Yields the readable lines of a journal. Damaged lines are skipped and stay in the file."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        if not (stripped := line.strip(b"\0\r ")):
+            continue
+        try:
+            yield _decode_line(stripped)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            warnings.append(f"{path.name}: line {number} is damaged and was passed over")

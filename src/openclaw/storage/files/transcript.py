@@ -1,4 +1,8 @@
-"""An open transcript: its index and active branch are in memory, and its file gets one line per entry."""
+"""``TranscriptStore`` on files: one JSONL file for each transcript, which gets one line per entry.
+
+An open transcript has its index and its active branch in memory. Old ones are compressed, and plain again when they
+are opened.
+"""
 
 from __future__ import annotations
 
@@ -12,319 +16,42 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from openclaw import json_text
-from openclaw.clock import Clock, iso_utc
+from openclaw.clock import Clock
 from openclaw.paths import normalize_agent_id, sessions_dir
-from openclaw.sessions.keys import safe_file_name, session_file_name
+from openclaw.sessions.keys import session_file_name
 from openclaw.sessions.tree import BranchContext, fields_of
 from openclaw.storage.base import Compressed, Context, Entry, Shortened, Transcript, TranscriptRef
-from openclaw.storage.files.compressed import (
+from openclaw.storage.files.disk import AppendFile, Disk, atomic_replace, sync_dir
+from openclaw.storage.files.transcript_index import (
     SUFFIX,
     ChangedMeanwhile,
+    TranscriptIndex,
     old_files,
     pack,
     plain_name,
-    unpack,
-    unpacked_size,
-)
-from openclaw.storage.files.disk import AppendFile, Disk, atomic_replace, sync_dir
-from openclaw.storage.files.transcript_index import (
-    TranscriptIndex,
     read_head,
     read_packed_tail,
     read_page,
     read_spans,
     read_tail,
-    readable,
     scan,
+    unpack,
+    unpacked_size,
 )
-from openclaw.storage.indexed_transcript import IndexedTranscript
-
-
-class FileTranscript(IndexedTranscript):
-    """``Transcript`` on a JSONL file. It never changes existing bytes, even damaged ones."""
-
-    def __init__(self, path: Path, session_id: str, *, cwd: str, parent: str | None, disk: Disk, clock: Clock) -> None:
-        super().__init__(session_id, cwd=cwd, parent=parent, clock=clock)
-        self._file = AppendFile(path, disk)
-
-    def load(self) -> None:
-        """Reads the file, if there is one. Call it in a thread, before anyone else uses this object."""
-        if self._file.path.exists():
-            self._index = scan(self._file.path)
-            self._leaf = len(self._index) - 1
-            self._branch = self._rebuild()
-
-    @property
-    def path(self) -> str:
-        return str(self._file.path)
-
-    # Writing
-
-    async def append(self, fields: dict[str, Any], *, entry_id: str | None = None, durable: bool = False) -> str:
-        own = entry_id or self._new_id()
-        self._add({own: fields})
-        if durable:
-            await self._file.sync()
-        return own
-
-    async def append_all(self, entries: Mapping[str, dict[str, Any]], *, soon: bool = False) -> None:
-        """Writes one line per entry. They are safe from a power cut after ``sync`` (``AppendFile`` in ``disk.py``)."""
-        self._add(entries)
-
-    async def sync(self) -> None:
-        await self._file.sync()
-
-    @property
-    def file(self) -> AppendFile:
-        return self._file
-
-    async def branch(self, entry_id: str | None) -> None:
-        leaf = -1 if entry_id is None else self._index.by_id[entry_id]
-        if leaf != self._leaf:
-            self._leaf = leaf
-            self._branch = None
-
-    def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
-        """Appends the entries that are new, each as the child of the one before, in one write."""
-        self._new_entries(entries)
-        self.put_back()
-        if self._file.look() == 0 and (self._index.header is not None or self._index.ids):
-            self._index = TranscriptIndex()
-            self._index.warn("the file was removed while it was in use; it was begun anew")
-            self._leaf, self._branch, self._decoded_bytes = -1, BranchContext(), 0
-        index = self._index
-        new = self._new_entries(entries)
-        if not new:
-            return
-        lines = self._lines(new)
-        header = self._header_line() if index.header is None and not index.ids else b""
-        offset = self._file.append(header + b"\n".join(lines) + b"\n", looked=True) + len(header)
-        if header:
-            index.header = fields_of(header)
-        for (own, fields), line in zip(new.items(), lines, strict=True):
-            self._take_in(own, fields, line, offset)
-            offset += len(line) + 1
-
-    def begin_with(self, entries: Sequence[Entry]) -> None:
-        """Fills a new transcript with a branch of another one. The lines are copied in one write."""
-        header = self._header_line()
-        lines = [with_own_id(entry) for entry in entries]
-        offset = self._file.append(b"".join([header, *(line + b"\n" for line in lines)]))
-        self._index.take_line(1, header.rstrip(), offset)
-        offset += len(header)
-        for number, line in enumerate(lines, start=2):
-            self._index.take_line(number, line, offset)
-            offset += len(line) + 1
-        self._leaf, self._branch = len(self._index) - 1, None
-
-    # Reading
-
-    def context(self) -> Context:
-        if self._branch is None:
-            self._branch = self._rebuild()
-        return self._branch.context()
-
-    def _compacted(self, before: BranchContext) -> None:
-        self._branch = self._rebuild(before)
-
-    def _rebuild(self, before: BranchContext | None = None) -> BranchContext:
-        rebuilding = self._rebuilding(before)
-        try:
-            wanted = next(rebuilding)
-            while True:
-                wanted = rebuilding.send(list(read_spans(self._file.path, self._index.spans(wanted))))
-        except StopIteration as built:
-            return built.value
-
-    async def _entries(self, places: Sequence[int]) -> list[Entry]:
-        self.put_back()
-        index = self._index
-        named = [(index.ids[place], index.parent_id(place), index.types[place]) for place in places]
-        raws = await asyncio.to_thread(list, read_spans(self._file.path, index.spans(places)))
-        return [Entry(*names, readable(raw)) for names, raw in zip(named, raws, strict=True)]
-
-    # Life
-
-    def put_back(self) -> bool:
-        """Writes the file again if somebody removed it while the session was in use. Returns whether it did."""
-        if not self._file.put_back():
-            return False
-        self._index.warn("the file was removed while it was in use; it was written again")
-        return True
-
-    @property
-    def busy(self) -> bool:
-        return self._file.busy
-
-    def moved_to(self, path: Path) -> None:
-        """Tells that the file was renamed (archived). Later entries go to the renamed file."""
-        self._file.path = path
-
-    def rest(self) -> None:
-        """Closes the file unless it is being synced. The next append opens it again."""
-        if not self._file.busy:
-            self._file.close()
-
-
-def with_own_id(entry: Entry) -> bytes:
-    """Returns the line with its id and parent. Lines of the first format have neither."""
-    fields = fields_of(entry.raw)
-    if fields.get("id") == entry.id:
-        return entry.raw
-    return json_text.encode({**fields, "id": entry.id, "parentId": entry.parent_id})
-
+from openclaw.storage.indexed_transcript import (
+    LONGEST_TAIL,
+    IndexedTranscript,
+    archive_stamp,
+    check_types,
+    copy_labels,
+    shortened_lines,
+    with_own_id,
+)
 
 log = logging.getLogger(__name__)
-
+T = TypeVar("T")
 MOST_AGENTS = 256
 """The number of agents whose folders are cached."""
-
-
-class Locations:
-    """The paths of transcripts. ``store_path`` returns where an agent's ``sessions.json`` is, if that is configured."""
-
-    def __init__(self, state_dir: str, store_path: Callable[[str], str] | None = None) -> None:
-        self._state = state_dir
-        self._store_path = store_path
-        self._places = lru_cache(maxsize=MOST_AGENTS)(self._places_of)
-        self._real = lru_cache(maxsize=MOST_AGENTS)(os.path.realpath)
-        self._warned: set[str] = set()
-
-    def default(self, ref: TranscriptRef) -> tuple[Path, str]:
-        """Returns the path of a new transcript, and the same path with links followed.
-
-        It is the entry's ``sessionFile`` if that is allowed, and otherwise in the agent's folder.
-        """
-        if (pointed := self._pointed_at(ref)) is not None:
-            return pointed, os.path.realpath(pointed)
-        home, name = self._home(ref), session_file_name(ref.session_id, ref.thread_id)
-        return Path(home, name), f"{self._real(home)}{os.sep}{name}"  # A new file is no link itself.
-
-    def find_either(self, ref: TranscriptRef) -> tuple[Path | None, Path | None]:
-        """Returns the plain file, or else the compressed one."""
-        plain = next(self.plain(ref), None)
-        packed = next(self.packed(ref), None) if plain is None else None
-        if plain is None and packed is None:
-            # The file may have been decompressed between the two searches.
-            plain = next(self.plain(ref), None)
-        return plain, packed
-
-    def home(self, agent_id: str) -> str:
-        """Returns the folder beside the agent's session store."""
-        return self._places(agent_id)[0]
-
-    def folders(self, agent_id: str) -> list[Path]:
-        """Returns the folders of this agent's transcripts, also those of older versions."""
-        *own, _ = self._places(agent_id)
-        return _distinct(Path(folder) for folder in own)
-
-    def plain(self, ref: TranscriptRef) -> Iterator[Path]:
-        """Yields the plain files that may hold the transcript, the right one first."""
-        return (Path(path) for path in self._candidates(ref) if os.path.isfile(path) and self._is_inside(path, ref))
-
-    def packed(self, ref: TranscriptRef) -> Iterator[Path]:
-        """Yields the compressed files that may hold the transcript, the right one first."""
-        for path in self._candidates(ref):
-            packed = path + SUFFIX
-            if os.path.isfile(packed) and not os.path.islink(packed) and self._is_inside(path, ref):
-                yield Path(packed)
-
-    def _candidates(self, ref: TranscriptRef) -> list[str]:
-        names = [session_file_name(ref.session_id, ref.thread_id)]
-        if ref.thread_id is not None:
-            names.append(session_file_name(ref.session_id))
-        if ref.file:
-            # If the state directory was moved, the entry's absolute path is wrong but the file name is right.
-            names.insert(0, os.path.basename(ref.file.strip().rstrip("/")))
-        named = [name for name in names if name not in ("", ".", "..")]
-        pointed = self._pointed_at(ref)
-        *places, oldest, older = self._places(ref.agent_id)
-        if os.path.isdir(older):
-            places += [oldest, older]
-        found = [f"{folder}{os.sep}{name}" for folder in places for name in named]
-        return found if pointed is None else [str(pointed), *found]
-
-    def _places_of(self, agent_id: str) -> tuple[str, ...]:
-        """Returns the folders to search. The last two are of older versions, and all agents share the last one."""
-        beside = [os.path.dirname(self._store_path(agent_id))] if self._store_path else []
-        older = os.path.join(self._state, "sessions")
-        home, oldest = sessions_dir(self._state, agent_id), os.path.join(older, normalize_agent_id(agent_id))
-        return (*dict.fromkeys([*beside, home, oldest]), older)
-
-    def _home(self, ref: TranscriptRef) -> str:
-        return sessions_dir(self._state, ref.agent_id)
-
-    def _pointed_at(self, ref: TranscriptRef) -> Path | None:
-        """Returns the path in ``sessionFile``, if it is inside the state directory or beside the store."""
-        text = (ref.file or "").strip()
-        if not text:
-            return None
-        path = os.path.join(self._home(ref), os.path.expanduser(text))
-        free = _is_named_so(path) and not os.path.exists(path)
-        if not (free or os.path.isfile(path)) or not self._is_inside(path, ref):
-            self._warn_once(text)
-            return None
-        return Path(path)
-
-    def _is_inside(self, path: str, ref: TranscriptRef) -> bool:
-        """Follows links, because a name inside may lead outside."""
-        real = os.path.realpath(path)
-        beside, *_ = self._places(ref.agent_id)
-        roots = [os.path.join(os.path.realpath(root), "") for root in (self._state, beside)]
-        return _is_named_so(real) and real.startswith(tuple(roots))
-
-    def _warn_once(self, text: str) -> None:
-        if text not in self._warned and len(self._warned) < 1000:
-            self._warned.add(text)
-            log.warning("sessionFile %s is not a transcript inside %s; the default place is used", text, self._state)
-
-
-def _is_named_so(path: str) -> bool:
-    return os.path.splitext(path)[1] == ".jsonl"
-
-
-def _distinct(paths: Iterable[Path]) -> list[Path]:
-    """Removes paths that lead to the same file as another."""
-    return list({os.path.realpath(path): path for path in paths}.values())
-
-
-def shorten_file(path: Path, max_lines: int, archive: Path) -> Shortened:
-    """Keeps the header and the last lines, and makes the first of them the root. ``archive`` gets the whole file.
-
-    The archive is made first, and the new file replaces the old one in one step. So a crash loses nothing.
-    """
-    lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
-    header = lines[:1] if lines and fields_of(lines[0]).get("type") == "session" else []
-    entries = lines[len(header) :]
-    if len(entries) <= max_lines:
-        return Shortened(archived=None, kept=len(entries))
-    os.link(path, archive)
-    kept = rerooted(entries[-max_lines:])
-    atomic_replace(path, b"\n".join([*header, *kept]) + b"\n")
-    return Shortened(archived=str(archive), kept=max_lines)
-
-
-def rerooted(lines: list[bytes]) -> list[bytes]:
-    """Gives an entry whose parent was removed the entry before it as its parent. The first gets none."""
-    known: set[str] = set()
-    last: str | None = None
-    rooted: list[bytes] = []
-    for line in lines:
-        entry = fields_of(line)
-        if isinstance(entry.get("id"), str):
-            if entry.get("parentId") not in known:
-                entry["parentId"] = last
-                line = json_text.encode(entry)
-            last = entry["id"]
-            known.add(entry["id"])
-        rooted.append(line)
-    return rooted
-
-
-T = TypeVar("T")
-
-LONGEST_TAIL = 1000
 MOST_PLACES = 4096
 WEIGHED_EVERY = 32
 """The memory of all open transcripts is added up each time this many were opened, because they grow."""
@@ -407,11 +134,7 @@ class FileTranscriptStore:
         forked = self._make(path, ref.session_id, cwd, parent=source.path)
         forked.begin_with(entries)
         self._keep(place, forked)
-        # Labels that were given while another branch was active are not part of this one.
-        for entry_id, text in source.labels().items():
-            if entry_id in forked and forked.labels().get(entry_id) != text:
-                await forked.label(entry_id, text)
-        await forked.sync()
+        await copy_labels(source, forked)
         return forked
 
     async def tail(self, ref: TranscriptRef, limit: int, before: str | None = None) -> list[Entry]:
@@ -465,7 +188,7 @@ class FileTranscriptStore:
         await asyncio.to_thread(atomic_replace, self._locations.default(ref)[0], data)
 
     async def archive(self, ref: TranscriptRef, reason: str) -> list[str]:
-        stamp = f"{safe_file_name(reason)}.{iso_utc(self._clock.now_ms()).replace(':', '-')}"
+        stamp = archive_stamp(reason, self._clock.now_ms())
         archived: list[str] = []
         for path in _distinct(self._locations.plain(ref)):
             place = os.path.realpath(path)
@@ -486,8 +209,8 @@ class FileTranscriptStore:
         live = self._live.get(os.path.realpath(path))
         if live is not None:
             await live.sync()
-        stamp = iso_utc(self._clock.now_ms()).replace(":", "-")
-        shortened = await asyncio.to_thread(shorten_file, path, max_lines, path.with_name(f"{path.name}.bak.{stamp}"))
+        archive = path.with_name(f"{path.name}.{archive_stamp('bak', self._clock.now_ms())}")
+        shortened = await asyncio.to_thread(shorten_file, path, max_lines, archive)
         if shortened.archived is not None:
             # The old object would write to the old file, so the next caller gets a new one.
             await self.forget(ref.session_id)
@@ -617,6 +340,20 @@ class FileTranscriptStore:
         return oldest.weight
 
 
+def shorten_file(path: Path, max_lines: int, archive: Path) -> Shortened:
+    """Keeps the header and the last lines. ``archive`` gets the whole file.
+
+    The archive is made first, and the new file replaces the old one in one step. So a crash loses nothing.
+    """
+    lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
+    kept, count = shortened_lines(lines, max_lines)
+    if count <= max_lines:
+        return Shortened(archived=None, kept=count)
+    os.link(path, archive)
+    atomic_replace(path, b"\n".join(kept) + b"\n")
+    return Shortened(archived=str(archive), kept=max_lines)
+
+
 def _rename_free(path: Path, stamp: str) -> Path:
     """Renames a file to a free name. The stamp comes before the ending of a compressed file."""
     ending = SUFFIX if path.name.endswith(SUFFIX) else ""
@@ -627,3 +364,237 @@ def _rename_free(path: Path, stamp: str) -> Path:
     path.rename(target)
     sync_dir(path.parent)
     return target
+
+
+class FileTranscript(IndexedTranscript):
+    """``Transcript`` on a JSONL file. It never changes existing bytes, even damaged ones."""
+
+    def __init__(self, path: Path, session_id: str, *, cwd: str, parent: str | None, disk: Disk, clock: Clock) -> None:
+        super().__init__(session_id, cwd=cwd, parent=parent, clock=clock)
+        self._file = AppendFile(path, disk)
+
+    def load(self) -> None:
+        """Reads the file, if there is one. Call it in a thread, before anyone else uses this object."""
+        if self._file.path.exists():
+            self._index = scan(self._file.path)
+            self._leaf = len(self._index) - 1
+            self._branch = self._rebuild()
+
+    @property
+    def path(self) -> str:
+        return str(self._file.path)
+
+    # Writing
+
+    async def append(self, fields: dict[str, Any], *, entry_id: str | None = None, durable: bool = False) -> str:
+        own = entry_id or self._new_id()
+        self._add({own: fields})
+        if durable:
+            await self._file.sync()
+        return own
+
+    async def append_all(self, entries: Mapping[str, dict[str, Any]], *, soon: bool = False) -> None:
+        """Writes one line per entry, at once also with ``soon``, because that costs next to nothing.
+
+        The lines are safe from a power cut after ``sync`` (``AppendFile`` in ``disk.py``).
+        """
+        self._add(entries)
+
+    async def sync(self) -> None:
+        await self._file.sync()
+
+    @property
+    def file(self) -> AppendFile:
+        return self._file
+
+    async def branch(self, entry_id: str | None) -> None:
+        leaf = -1 if entry_id is None else self._index.by_id[entry_id]
+        if leaf != self._leaf:
+            self._leaf = leaf
+            self._branch = None
+
+    def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        """Appends the entries that are new, each as the child of the one before, in one write."""
+        check_types(entries)
+        self.put_back()
+        if self._file.look() == 0 and (self._index.header is not None or self._index.ids):
+            self._index = TranscriptIndex()
+            self._index.warn("the file was removed while it was in use; it was begun anew")
+            self._leaf, self._branch, self._decoded_bytes = -1, BranchContext(), 0
+        index = self._index
+        new = self._new_entries(entries)
+        if not new:
+            return
+        lines = self._lines(new)
+        header = self._header_line() if index.header is None and not index.ids else b""
+        offset = self._file.append(header + b"\n".join(lines) + b"\n", looked=True) + len(header)
+        if header:
+            index.header = fields_of(header)
+        for (own, fields), line in zip(new.items(), lines, strict=True):
+            self._take_in(own, fields, line, offset)
+            offset += len(line) + 1
+
+    def begin_with(self, entries: Sequence[Entry]) -> None:
+        """Fills a new transcript with a branch of another one. The lines are copied in one write."""
+        header = self._header_line()
+        lines = [with_own_id(entry) for entry in entries]
+        offset = self._file.append(b"".join([header, *(line + b"\n" for line in lines)]))
+        self._index.take_line(1, header.rstrip(), offset)
+        offset += len(header)
+        for number, line in enumerate(lines, start=2):
+            self._index.take_line(number, line, offset)
+            offset += len(line) + 1
+        self._leaf, self._branch = len(self._index) - 1, None
+
+    # Reading
+
+    def context(self) -> Context:
+        if self._branch is None:
+            self._branch = self._rebuild()
+        return self._branch.context()
+
+    def _compacted(self, before: BranchContext) -> None:
+        self._branch = self._rebuild(before)
+
+    def _rebuild(self, before: BranchContext | None = None) -> BranchContext:
+        rebuilding = self._rebuilding(before)
+        try:
+            wanted = next(rebuilding)
+            while True:
+                wanted = rebuilding.send(list(read_spans(self._file.path, self._index.spans(wanted))))
+        except StopIteration as built:
+            return built.value
+
+    async def _read(self, places: Sequence[int]) -> list[bytes]:
+        self.put_back()
+        return await asyncio.to_thread(list, read_spans(self._file.path, self._index.spans(places)))
+
+    # Life
+
+    def put_back(self) -> bool:
+        """Writes the file again if somebody removed it while the session was in use. Returns whether it did."""
+        if not self._file.put_back():
+            return False
+        self._index.warn("the file was removed while it was in use; it was written again")
+        return True
+
+    @property
+    def busy(self) -> bool:
+        return self._file.busy
+
+    def moved_to(self, path: Path) -> None:
+        """Tells that the file was renamed (archived). Later entries go to the renamed file."""
+        self._file.path = path
+
+    def rest(self) -> None:
+        """Closes the file unless it is being synced. The next append opens it again."""
+        if not self._file.busy:
+            self._file.close()
+
+
+class Locations:
+    """The paths of transcripts. ``store_path`` returns where an agent's ``sessions.json`` is, if that is configured."""
+
+    def __init__(self, state_dir: str, store_path: Callable[[str], str] | None = None) -> None:
+        self._state = state_dir
+        self._store_path = store_path
+        self._places = lru_cache(maxsize=MOST_AGENTS)(self._places_of)
+        self._real = lru_cache(maxsize=MOST_AGENTS)(os.path.realpath)
+        self._warned: set[str] = set()
+
+    def default(self, ref: TranscriptRef) -> tuple[Path, str]:
+        """Returns the path of a new transcript, and the same path with links followed.
+
+        It is the entry's ``sessionFile`` if that is allowed, and otherwise in the agent's folder.
+        """
+        if (pointed := self._pointed_at(ref)) is not None:
+            return pointed, os.path.realpath(pointed)
+        home, name = self._home(ref), session_file_name(ref.session_id, ref.thread_id)
+        return Path(home, name), f"{self._real(home)}{os.sep}{name}"  # A new file is no link itself.
+
+    def find_either(self, ref: TranscriptRef) -> tuple[Path | None, Path | None]:
+        """Returns the plain file, or else the compressed one."""
+        plain = next(self.plain(ref), None)
+        packed = next(self.packed(ref), None) if plain is None else None
+        if plain is None and packed is None:
+            # The file may have been decompressed between the two searches.
+            plain = next(self.plain(ref), None)
+        return plain, packed
+
+    def home(self, agent_id: str) -> str:
+        """Returns the folder beside the agent's session store."""
+        return self._places(agent_id)[0]
+
+    def folders(self, agent_id: str) -> list[Path]:
+        """Returns the folders of this agent's transcripts, also those of older versions."""
+        *own, _ = self._places(agent_id)
+        return _distinct(Path(folder) for folder in own)
+
+    def plain(self, ref: TranscriptRef) -> Iterator[Path]:
+        """Yields the plain files that may hold the transcript, the right one first."""
+        return (Path(path) for path in self._candidates(ref) if os.path.isfile(path) and self._is_inside(path, ref))
+
+    def packed(self, ref: TranscriptRef) -> Iterator[Path]:
+        """Yields the compressed files that may hold the transcript, the right one first."""
+        for path in self._candidates(ref):
+            packed = path + SUFFIX
+            if os.path.isfile(packed) and not os.path.islink(packed) and self._is_inside(path, ref):
+                yield Path(packed)
+
+    def _candidates(self, ref: TranscriptRef) -> list[str]:
+        names = [session_file_name(ref.session_id, ref.thread_id)]
+        if ref.thread_id is not None:
+            names.append(session_file_name(ref.session_id))
+        if ref.file:
+            # If the state directory was moved, the entry's absolute path is wrong but the file name is right.
+            names.insert(0, os.path.basename(ref.file.strip().rstrip("/")))
+        named = [name for name in names if name not in ("", ".", "..")]
+        pointed = self._pointed_at(ref)
+        *places, oldest, older = self._places(ref.agent_id)
+        if os.path.isdir(older):
+            places += [oldest, older]
+        found = [f"{folder}{os.sep}{name}" for folder in places for name in named]
+        return found if pointed is None else [str(pointed), *found]
+
+    def _places_of(self, agent_id: str) -> tuple[str, ...]:
+        """Returns the folders to search. The last two are of older versions, and all agents share the last one."""
+        beside = [os.path.dirname(self._store_path(agent_id))] if self._store_path else []
+        older = os.path.join(self._state, "sessions")
+        home, oldest = sessions_dir(self._state, agent_id), os.path.join(older, normalize_agent_id(agent_id))
+        return (*dict.fromkeys([*beside, home, oldest]), older)
+
+    def _home(self, ref: TranscriptRef) -> str:
+        return sessions_dir(self._state, ref.agent_id)
+
+    def _pointed_at(self, ref: TranscriptRef) -> Path | None:
+        """Returns the path in ``sessionFile``, if it is inside the state directory or beside the store."""
+        text = (ref.file or "").strip()
+        if not text:
+            return None
+        path = os.path.join(self._home(ref), os.path.expanduser(text))
+        free = _is_named_so(path) and not os.path.exists(path)
+        if not (free or os.path.isfile(path)) or not self._is_inside(path, ref):
+            self._warn_once(text)
+            return None
+        return Path(path)
+
+    def _is_inside(self, path: str, ref: TranscriptRef) -> bool:
+        """Follows links, because a name inside may lead outside."""
+        real = os.path.realpath(path)
+        beside, *_ = self._places(ref.agent_id)
+        roots = [os.path.join(os.path.realpath(root), "") for root in (self._state, beside)]
+        return _is_named_so(real) and real.startswith(tuple(roots))
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned and len(self._warned) < 1000:
+            self._warned.add(text)
+            log.warning("sessionFile %s is not a transcript inside %s; the default place is used", text, self._state)
+
+
+def _is_named_so(path: str) -> bool:
+    return os.path.splitext(path)[1] == ".jsonl"
+
+
+def _distinct(paths: Iterable[Path]) -> list[Path]:
+    """Removes paths that lead to the same file as another."""
+    return list({os.path.realpath(path): path for path in paths}.values())

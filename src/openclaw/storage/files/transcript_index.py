@@ -1,7 +1,13 @@
-"""The index of a transcript file: the envelope and the position of every entry, read in one pass."""
+"""The file of a transcript, as bytes: its index, its lines from either end, and its compressed form.
+
+The index holds the envelope and the position of every entry. A compressed transcript is ``<name>.jsonl.zst`` in the
+place of ``<name>.jsonl``: at every moment at least one of the two is whole, and if a crash leaves both, the plain one
+is used. Everything here blocks.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -12,97 +18,29 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import zstandard
 
 from openclaw import json_text
 from openclaw.sessions.tree import fields_of, is_displayed
 from openclaw.storage.base import Entry
-from openclaw.storage.files.compressed import unpacked_blocks, whole_lines
+from openclaw.storage.files.disk import put_in_place, sync_dir, write_beside
 
-SHOWN_TYPES = frozenset({"message", "compaction", "custom_message", "custom"})
-MAYBE_SHOWN_TYPES = frozenset({"custom_message", "custom"})
-"""Entries of these types are shown to people only when the entry says so."""
+SUFFIX = ".zst"
+LEVEL = 10
 _BLOCK = 1 << 20
 _TAIL_BLOCK = 256 << 10
 _WARNINGS = 50
 _LARGEST_READ = 4 << 20
 _READ_THROUGH = 64 << 10
+HEAD_BYTES, HEAD_LINES = 16 * 1024, 20
+_PACKABLE = re.compile(r".+\.jsonl(?:\.(?:deleted|reset|bak)\..+(?<!\.zst)(?<!\.tmp))?\Z")
 _LOST_NEWLINE = re.compile(rb'\}.\{"type":', re.DOTALL)
 """Where two lines run into each other because the byte between them was damaged."""
+SHOWN_TYPES = frozenset({"message", "compaction", "custom_message", "custom"})
+MAYBE_SHOWN_TYPES = frozenset({"custom_message", "custom"})
+"""Entries of these types are shown to people only when the entry says so."""
 DAMAGE_TYPE = "damage"
 """The ``customType`` of the marker that histories show where a file is damaged. It is not in the file."""
-
-
-class Envelope(msgspec.Struct):
-    type: str = ""
-    id: str | None = None
-    parentId: str | msgspec.UnsetType | None = msgspec.UNSET
-
-    @property
-    def above(self) -> str | None:
-        """The id of the parent, if the line names one."""
-        return self.parentId if isinstance(self.parentId, str) else None
-
-
-_decode_envelope = msgspec.json.Decoder(Envelope).decode
-_any_json = msgspec.json.Decoder(msgspec.Raw)
-"""Looks whether a line is JSON, and makes nothing of it."""
-
-
-def read_envelope(line: bytes) -> Envelope | None:
-    """Returns the envelope of a line, or None when the line is not a JSON object."""
-    try:
-        return _decode_envelope(line)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        pass
-    try:
-        data = json_text.decode_loosely(line)
-    except ValueError:
-        return None
-    if not isinstance(data, dict):
-        return None
-    kind, own, parent = data.get("type"), data.get("id"), data.get("parentId", msgspec.UNSET)
-    return Envelope(
-        type=kind if isinstance(kind, str) else "",
-        id=own if isinstance(own, str) else None,
-        parentId=parent if isinstance(parent, str | msgspec.UnsetType) else None,
-    )
-
-
-def readable(raw: bytes) -> bytes:
-    """Returns the line as JSON that every reader takes. A client would close its connection over broken UTF-8.
-
-    Other programs write half surrogate pairs, which strict readers refuse. They become U+FFFD.
-    """
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        raw = raw.decode(errors="replace").encode()
-    try:
-        _any_json.decode(raw)
-    except (msgspec.MsgspecError, RecursionError):
-        fields = fields_of(raw)
-        return json_text.encode(fields) if fields else raw
-    return raw
-
-
-def halves(line: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yields the lines, with their offsets, of a damaged one in which only a newline is wrong."""
-    if line[-2:-1] == b"}" and read_envelope(line[:-1]) is not None:
-        yield line[:-1], 0
-        return
-    for between in _LOST_NEWLINE.finditer(line):
-        end = between.start() + 1
-        if read_envelope(line[:end]) is not None and read_envelope(line[end + 1 :]) is not None:
-            yield from ((line[:end], 0), (line[end + 1 :], end + 1))
-            return
-
-
-def trim(line: bytes) -> tuple[bytes, int]:
-    """Strips what a crash or an editor left around a line. Returns the line and how many bytes went at the front."""
-    if line[:1] == b"{" and line[-1:] == b"}":
-        return line, 0
-    kept = line.lstrip(b"\0 \t\r\xef\xbb\xbf")
-    return kept.rstrip(b"\0 \t\r"), len(line) - len(kept)
 
 
 class TranscriptIndex:
@@ -222,6 +160,82 @@ class TranscriptIndex:
 
     def spans(self, places: Sequence[int]) -> list[tuple[int, int]]:
         return [(self.offsets[place], self.lengths[place]) for place in places]
+
+
+class Envelope(msgspec.Struct):
+    type: str = ""
+    id: str | None = None
+    parentId: str | msgspec.UnsetType | None = msgspec.UNSET
+
+    @property
+    def above(self) -> str | None:
+        """The id of the parent, if the line names one."""
+        return self.parentId if isinstance(self.parentId, str) else None
+
+
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+_any_json = msgspec.json.Decoder(msgspec.Raw)
+"""Looks whether a line is JSON, and makes nothing of it."""
+
+
+def read_envelope(line: bytes) -> Envelope | None:
+    """Returns the envelope of a line, or None when the line is not a JSON object."""
+    try:
+        return _decode_envelope(line)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        pass
+    try:
+        data = json_text.decode_loosely(line)
+    except ValueError:
+        return None
+    if not isinstance(data, dict):
+        return None
+    kind, own, parent = data.get("type"), data.get("id"), data.get("parentId", msgspec.UNSET)
+    return Envelope(
+        type=kind if isinstance(kind, str) else "",
+        id=own if isinstance(own, str) else None,
+        parentId=parent if isinstance(parent, str | msgspec.UnsetType) else None,
+    )
+
+
+def readable(raw: bytes) -> bytes:
+    """Returns the line as JSON that every reader takes. A client would close its connection over broken UTF-8.
+
+    Other programs write half surrogate pairs, which strict readers refuse. They become U+FFFD.
+    """
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        raw = raw.decode(errors="replace").encode()
+    try:
+        _any_json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        fields = fields_of(raw)
+        return json_text.encode(fields) if fields else raw
+    return raw
+
+
+def halves(line: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yields the lines, with their offsets, of a damaged one in which only a newline is wrong."""
+    if line[-2:-1] == b"}" and read_envelope(line[:-1]) is not None:
+        yield line[:-1], 0
+        return
+    for between in _LOST_NEWLINE.finditer(line):
+        end = between.start() + 1
+        if read_envelope(line[:end]) is not None and read_envelope(line[end + 1 :]) is not None:
+            yield from ((line[:end], 0), (line[end + 1 :], end + 1))
+            return
+
+
+def trim(line: bytes) -> tuple[bytes, int]:
+    """Strips what a crash or an editor left around a line. Returns the line and how many bytes went at the front."""
+    if line[:1] == b"{" and line[-1:] == b"}":
+        return line, 0
+    kept = line.lstrip(b"\0 \t\r\xef\xbb\xbf")
+    return kept.rstrip(b"\0 \t\r"), len(line) - len(kept)
+
+
+# Reading
 
 
 def scan(path: Path) -> TranscriptIndex:
@@ -378,9 +392,6 @@ def _lines_backwards(path: Path) -> Iterator[bytes]:
             yield b"".join(reversed(pieces))
 
 
-HEAD_BYTES, HEAD_LINES = 16 * 1024, 20
-
-
 def read_head(path: Path) -> list[bytes]:
     """Returns the first whole lines. None when the file begins with something very long."""
     try:
@@ -401,3 +412,136 @@ def read_page(path: Path, start: int, most_bytes: int) -> tuple[list[bytes], int
         lines.append(line.removesuffix(b"\n"))
         size += len(line)
     return lines, None
+
+
+def whole_lines(file: Path, start: int = 0) -> Iterator[bytes]:
+    """Whole lines with their newlines, from byte ``start`` of the plain text. An unfinished last line is left out."""
+    rest = b""
+    for block in plain_blocks(file, start):
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+
+
+def plain_blocks(file: Path, start: int = 0) -> Iterator[bytes]:
+    """Yields the plain text of a transcript from byte ``start`` on, whether the file is compressed or not."""
+    if not file.name.endswith(SUFFIX):
+        with file.open("rb") as opened:
+            opened.seek(start)
+            while block := opened.read(_BLOCK):
+                yield block
+        return
+    passed = 0
+    for block in unpacked_blocks(file):
+        if passed + len(block) > start:
+            yield block[max(0, start - passed) :]
+        passed += len(block)
+
+
+# Compression
+
+
+class ChangedMeanwhile(Exception):
+    """The file was written to during its compression, so it stays as it is."""
+
+
+def packed_name(path: Path) -> Path:
+    return path.with_name(path.name + SUFFIX)
+
+
+def plain_name(packed: Path) -> Path:
+    return packed.with_name(packed.name.removesuffix(SUFFIX))
+
+
+def pack(path: Path) -> tuple[int, int]:
+    """Compresses a file and returns its sizes before and after. The original goes when the copy is proven equal."""
+    before = path.stat()
+    compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+    with path.open("rb") as source:
+        prepared = write_beside(path, compressor.read_to_iter(source, size=before.st_size))
+    try:
+        copied = hashlib.blake2b()
+        for block in unpacked_blocks(prepared):
+            copied.update(block)
+        with path.open("rb") as source:
+            same = hashlib.file_digest(source, hashlib.blake2b).digest() == copied.digest()
+        now = path.stat()
+        if not same or (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            raise ChangedMeanwhile(str(path))
+        os.utime(prepared, ns=(before.st_atime_ns, before.st_mtime_ns))
+        after = prepared.stat().st_size
+        put_in_place(prepared, packed_name(path))
+    finally:
+        prepared.unlink(missing_ok=True)
+    path.unlink()
+    sync_dir(path.parent)
+    return before.st_size, after
+
+
+def unpack(packed: Path) -> Path:
+    """Restores the plain file with its modification time. A damaged file raises ``OSError`` and stays."""
+    path = plain_name(packed)
+    before = packed.stat()
+    prepared = write_beside(path, unpacked_blocks(packed))
+    try:
+        os.utime(prepared, ns=(before.st_atime_ns, before.st_mtime_ns))
+        put_in_place(prepared, path)
+    finally:
+        prepared.unlink(missing_ok=True)
+    packed.unlink(missing_ok=True)
+    sync_dir(path.parent)
+    return path
+
+
+def unpacked_blocks(packed: Path) -> Iterator[bytes]:
+    size, wanted = 0, unpacked_size(packed)
+    try:
+        with packed.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
+            while block := reader.read(_BLOCK):
+                size += len(block)
+                yield block
+    except zstandard.ZstdError as error:
+        raise OSError(f"{packed} is damaged and cannot be decompressed: {error}") from None
+    if size != wanted:  # The library reports no error for a file that was cut short.
+        raise OSError(f"{packed} is damaged: {size} bytes of {wanted} could be decompressed")
+
+
+def unpacked(data: bytes, most: int) -> bytes:
+    """What was compressed, up to ``most`` bytes. Raises ``zstandard.ZstdError``, also for more than that.
+
+    The library's own limit does not hold for data whose header gives a size.
+    """
+    size = zstandard.frame_content_size(data)
+    with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+        plain = reader.read(most + 1)
+    if len(plain) > most:
+        raise zstandard.ZstdError(f"it is larger than {most} bytes")
+    if size not in (-1, len(plain)):
+        raise zstandard.ZstdError("it was cut short")
+    return plain
+
+
+def unpacked_size(packed: Path) -> int | None:
+    """Returns the size that the header gives. None when it gives none."""
+    with packed.open("rb") as file:
+        head = file.read(18)
+    try:
+        size = zstandard.frame_content_size(head)
+    except zstandard.ZstdError:
+        return None
+    return size if size >= 0 else None
+
+
+def old_files(folder: Path, before_ms: int) -> list[Path]:
+    """Finds plain transcripts in ``folder`` that were last written before that time, the oldest first."""
+    found: list[tuple[float, Path]] = []
+    try:
+        with os.scandir(folder) as listed:
+            for item in listed:
+                if _PACKABLE.fullmatch(item.name) and item.is_file(follow_symlinks=False):
+                    status = item.stat(follow_symlinks=False)
+                    if status.st_mtime * 1000 < before_ms and status.st_size > 0:
+                        found.append((status.st_mtime, Path(item.path)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [path for _, path in sorted(found)]

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from openclaw.storage.documents import DocumentChanged, StoredDocument, Version
-from openclaw.storage.files.disk import FileBlobStore
-from openclaw.storage.files.documents import last_lines
+from openclaw.storage.files.disk import FileBlobStore, last_lines
 from openclaw.storage.postgres.database import CONNECT_S, PostgresDatabase
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.paths import make_private_dir, normalize_agent_id
-from openclaw.storage.files.compressed import SUFFIX, plain_name, whole_lines
-from openclaw.storage.files.disk import FileBlobStore, put_in_place, write_beside
-from openclaw.storage.files.documents import FileDocuments
+from openclaw.storage.files.disk import FileBlobStore, FileDocuments, put_in_place, write_beside
 from openclaw.storage.files.ledger import FileLedger
+from openclaw.storage.files.ledger_db import KEYS
 from openclaw.storage.files.session_store import FileSessionStore, sessions_folders
+from openclaw.storage.files.transcript_index import SUFFIX, plain_name, whole_lines
 from openclaw.storage.postgres.database import PostgresDatabase, without_nul
 from openclaw.storage.postgres.documents import PostgresBlobStore, PostgresDocuments
 from openclaw.storage.postgres.session_store import PostgresSessionStore
@@ -37,26 +37,8 @@ if TYPE_CHECKING:
 
 Tell: TypeAlias = Callable[[str, int], None]
 """Is told what is being copied and how many were done."""
-TABLES: dict[str, tuple[str, ...]] = {
-    "messages": (
-        *("id", "run_id", "dedupe_key", "agent_id", "session_key", "session_id", "source", "route", "body", "state"),
-        *("code", "detail", "attempts", "accepted_at", "started_at", "ended_at", "result"),
-    ),
-    "story": ("ledger_id", "step", "at", "state", "code", "detail"),
-    "tool_calls": ("ledger_id", "call_id", "name", "arguments", "started_at", "finished_at", "ok"),
-    "outbox": (
-        *("id", "ledger_id", "run_id", "part", "channel", "route", "payload", "state", "attempts", "next_at"),
-        *("created_at", "error", "doubts", "code", "message_id"),
-    ),
-    "seen": ("step", "key", "at"),
-    "held": ("step", "key", "message", "attempts"),
-    "turned_away": (
-        *("step", "message_id", "channel", "chat", "sender", "code", "detail", "count", "first_at", "last_at"),
-    ),
-    "jobs": ("id", "kind", "owner_key", "run_id", "trace", "state", "created_at", "ended_at"),
-}
-"""The tables of the ledger and their columns, which have the same names in SQLite and in PostgreSQL."""
-_NUMBERED = {"messages": "id", "outbox": "id", "seen": "step", "held": "step", "turned_away": "step"}
+_NUMBERED = {table: key for table, key in KEYS.items() if key in ("id", "step")}
+"""The tables whose rows have numbers that the database gives."""
 _BYTES = frozenset({"route", "body", "result", "payload", "message"})
 _ROWS_AT_ONCE = 500
 DOCUMENTS = (
@@ -327,16 +309,22 @@ def _blob_names(state: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
 
 
-def _to_columns(table: str, row: Sequence[Any]) -> list[Any]:
-    return [_to_column(name, value, table) for name, value in zip(TABLES[table], row, strict=True)]
+def _columns(ledger: sqlite3.Connection, table: str) -> list[str]:
+    """The columns of a table of the ledger, which have the same names in SQLite and in PostgreSQL."""
+    return [row[1] for row in ledger.execute(f"PRAGMA table_info({table})")]
 
 
-def _to_column(name: str, value: Any, table: str) -> Any:
-    if name in _BYTES or (table == "jobs" and name == "state"):
-        return value.encode() if isinstance(value, str) else value
-    if name == "ok":
-        return None if value is None else bool(value)
-    return without_nul(value) if isinstance(value, str) else value
+def _row(table: str, names: Sequence[str], row: Sequence[Any]) -> list[Any]:
+    """A row of SQLite as PostgreSQL takes it."""
+
+    def column(name: str, value: Any) -> Any:
+        if name in _BYTES or (table == "jobs" and name == "state"):
+            return value.encode() if isinstance(value, str) else value
+        if name == "ok":
+            return None if value is None else bool(value)
+        return without_nul(value) if isinstance(value, str) else value
+
+    return [column(name, value) for name, value in zip(names, row, strict=True)]
 
 
 async def _ledger_to_postgres(database: PostgresDatabase, path: Path, done: Copied) -> int:
@@ -352,12 +340,13 @@ async def _ledger_to_postgres(database: PostgresDatabase, path: Path, done: Copi
         async def work(connection: Connection) -> None:
             # The story of each message is copied. The trigger would tell its beginning again.
             await connection.execute("ALTER TABLE messages DISABLE TRIGGER USER")
-            for table, names in TABLES.items():
+            for table in KEYS:
+                names = _columns(ledger, table)
                 marks = ", ".join(f"${number}" for number in range(1, len(names) + 1))
                 insert = f"INSERT INTO {table} ({', '.join(names)}) OVERRIDING SYSTEM VALUE VALUES ({marks})"
                 rows = ledger.execute(f"SELECT {', '.join(names)} FROM {table}")
                 while batch := rows.fetchmany(_ROWS_AT_ONCE):
-                    await connection.executemany(insert, [_to_columns(table, row) for row in batch])
+                    await connection.executemany(insert, [_row(table, names, row) for row in batch])
                 if (numbered := _NUMBERED.get(table)) is not None:
                     await connection.execute(
                         f"SELECT setval(pg_get_serial_sequence('{table}', '{numbered}'), max({numbered})) FROM {table}"
@@ -378,7 +367,8 @@ async def _ledger_to_files(database: PostgresDatabase, path: Path, done: Copied)
             if here != there:
                 done.conflicts.append(f"the folder holds {here} messages and the database {there}")
             return 0
-        for table, names in TABLES.items():
+        for table in KEYS:
+            names = _columns(ledger, table)
             insert = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
             rows = await database.rows(f"SELECT {', '.join(names)} FROM {table} ORDER BY 1, 2")
             ledger.executemany(insert, [tuple(row) for row in rows])

@@ -45,6 +45,7 @@ INSERT INTO sessions (entry, updated_at, session_id, label, spawned_by, session_
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1 AS id"""
 _DELETE = "DELETE FROM sessions WHERE agent_id = ? AND key = ? AND version = ? RETURNING 1 AS id"
 _SELECT = "SELECT agent_id, key, entry FROM sessions"
+_NEWEST_FIRST = " ORDER BY updated_at DESC, key, agent_id"
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -94,7 +95,7 @@ class PendingWrite:
     async def sync(self) -> None:
         if not self.is_written:
             try:
-                await self._store.write_alone(self)
+                await self._store.database.write_pending(self)
             except ClaimLost:
                 self._store.forget(self)
                 raise
@@ -166,7 +167,7 @@ class PostgresSessionStore:
     """
 
     def __init__(self, database: PostgresDatabase, claim_of: Callable[[str, str], ClaimEpoch] | None = None) -> None:
-        self._database = database
+        self.database = database
         self._claim_of = claim_of
         self.on_foreign_write: Callable[[str, str], None] | None = None
         """Is told when this node has changed a session that another one owns."""
@@ -200,7 +201,7 @@ class PostgresSessionStore:
         return None if row.raw is None else cast("SessionEntry", _decode(row.raw))
 
     async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
-        entry, pending = await self._write(agent_id, key, change)
+        entry, pending = await self.write(agent_id, key, change)
         if not durable:
             self._write_soon(pending)
             return entry
@@ -210,7 +211,7 @@ class PostgresSessionStore:
                 break
             except StaleWriter:
                 self.forget(pending)
-                entry, pending = await self._write(agent_id, key, change)
+                entry, pending = await self.write(agent_id, key, change)
         else:
             raise StaleWriter(f"the session {key} changes too often to be written")
         if entry is None:
@@ -220,9 +221,6 @@ class PostgresSessionStore:
     async def write(self, agent_id: str, key: str, change: Change) -> tuple[SessionEntry | None, PendingWrite]:
         """Makes the change in memory. It is written by ``sync``, by the message that waits for it, or with the next
         change that is written."""
-        return await self._write(agent_id, key, change)
-
-    async def _write(self, agent_id: str, key: str, change: Change) -> tuple[SessionEntry | None, PendingWrite]:
         name = (normalize_agent_id(agent_id), key)
         async with self._lock(name):
             while (waiting := self._pending.get(name)) is not None and waiting.lock.locked():
@@ -237,9 +235,6 @@ class PostgresSessionStore:
             if raw is not None:
                 self._agents[name[0]] = None
         return None if raw is None else cast("SessionEntry", _decode(raw)), waiting
-
-    async def write_alone(self, pending: PendingWrite) -> None:
-        await self._database.write_pending(pending)
 
     def _write_soon(self, pending: PendingWrite) -> None:
         task = asyncio.create_task(self._write_later(pending), name=f"write {pending.name[1]}")
@@ -283,7 +278,7 @@ class PostgresSessionStore:
         statement.only_with(self.claim_for(name, before.epoch))
         _add_write(statement, name, before.version, raw)
         try:
-            await self._database.transact(lambda connection: statement.run(connection, "1"))
+            await self.database.transact(lambda connection: statement.run(connection, "1"))
         except NotWritten:
             return False
         return True
@@ -345,17 +340,17 @@ class PostgresSessionStore:
     async def select(self, query: SessionQuery) -> SessionPage:
         await self._write_all_pending()
         where, values = _conditions(query)
-        order = " ORDER BY updated_at DESC, key, agent_id"
+        order = " ORDER BY updated_at, key DESC, agent_id DESC" if query.oldest_first else _NEWEST_FIRST
         page = f" LIMIT {max(0, query.limit)}" if query.limit is not None else ""
         page += f" OFFSET {max(0, query.offset)}" if query.offset else ""
-        found = await self._database.rows(f"{_SELECT}{where}{order}{page}", *values)
+        found = await self.database.rows(f"{_SELECT}{where}{order}{page}", *values)
         rows = [SessionRow(agent, key, cast("SessionEntry", _decode(raw))) for agent, key, raw in found]
-        total = await self._database.value(f"SELECT count(*) FROM sessions{where}", *values) if query.count else None
+        total = await self.database.value(f"SELECT count(*) FROM sessions{where}", *values) if query.count else None
         return SessionPage(rows, total)
 
     async def find_session_id(self, session_id: str) -> SessionRow | None:
         await self._write_all_pending()
-        found = await self._database.row(
+        found = await self.database.row(
             f"{_SELECT} WHERE session_ids @> ARRAY[$1] AND session_id = $1"
             " ORDER BY is_alias, updated_at DESC, key LIMIT 1",
             without_nul(session_id),
@@ -364,7 +359,7 @@ class PostgresSessionStore:
 
     async def count(self, agent_id: str) -> int:
         await self._write_all_pending()
-        return await self._database.value(
+        return await self.database.value(
             "SELECT count(*) FROM sessions WHERE agent_id = $1", normalize_agent_id(agent_id)
         )
 
@@ -373,7 +368,7 @@ class PostgresSessionStore:
         return list(self._agents)
 
     def path(self, agent_id: str) -> str:
-        return self._database.shown
+        return self.database.shown
 
     async def close_agent(self, agent_id: str) -> None:
         """Its rows are deleted one by one, and there is no folder."""
@@ -415,7 +410,7 @@ class PostgresSessionStore:
 
     async def look_up_row(self, name: Name) -> CachedRow:
         select = "SELECT entry, version FROM sessions WHERE agent_id = $1 AND key = $2"
-        found = await self._database.row(select, without_nul(name[0]), without_nul(name[1]))
+        found = await self.database.row(select, without_nul(name[0]), without_nul(name[1]))
         return CachedRow(found[0], found[1]) if found is not None else CachedRow(None, 0)
 
     async def _write_all_pending(self) -> None:
@@ -425,7 +420,7 @@ class PostgresSessionStore:
     async def load_agents(self) -> None:
         """Reads which agents have sessions. Other nodes may have made some."""
         # It skips from agent to agent, because a list of all rows would grow with their number.
-        found = await self._database.rows(
+        found = await self.database.rows(
             "WITH RECURSIVE each AS ((SELECT agent_id FROM sessions ORDER BY agent_id LIMIT 1) UNION ALL"
             " SELECT (SELECT s.agent_id FROM sessions s WHERE s.agent_id > each.agent_id ORDER BY s.agent_id LIMIT 1)"
             " FROM each WHERE each.agent_id IS NOT NULL) SELECT agent_id FROM each WHERE agent_id IS NOT NULL"
@@ -451,6 +446,8 @@ def _conditions(query: SessionQuery) -> tuple[str, list[Any]]:
         add("session_ids && ?", [without_nul(one) for one in sorted(query.ever)])
     if query.updated_since is not None:
         add("updated_at >= ?", query.updated_since)
+    if query.updated_before is not None:
+        add("updated_at < ?", query.updated_before)
     if query.text:
         add("strpos(words, ?) > 0", without_nul(query.text))
     if query.hidden_keys:

@@ -13,9 +13,9 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from openclaw.clock import Clock, iso_utc
+from openclaw.clock import Clock
 from openclaw.paths import normalize_agent_id, sessions_dir
-from openclaw.sessions.keys import safe_file_name, session_file_name
+from openclaw.sessions.keys import session_file_name
 from openclaw.sessions.tree import BranchContext, fields_of
 from openclaw.storage import faults
 from openclaw.storage.base import (
@@ -27,26 +27,31 @@ from openclaw.storage.base import (
     Transcript,
     TranscriptRef,
 )
-from openclaw.storage.files.transcript import rerooted, with_own_id
 from openclaw.storage.files.transcript_index import (
     HEAD_BYTES,
     HEAD_LINES,
     TranscriptIndex,
     read_envelope,
-    readable,
     tail_of,
     trim,
 )
-from openclaw.storage.indexed_transcript import IndexedTranscript
+from openclaw.storage.indexed_transcript import (
+    LONGEST_TAIL,
+    IndexedTranscript,
+    StoredTranscript,
+    archive_stamp,
+    check_types,
+    copy_labels,
+    shortened_lines,
+    with_own_id,
+)
 from openclaw.storage.postgres.database import ClaimEpoch, PostgresDatabase, StaleWriter, Statement, without_nul
-from openclaw.storage.transcript_lines import StoredTranscript
 
 if TYPE_CHECKING:
     from openclaw.storage.postgres.database import Connection
 
 log = logging.getLogger(__name__)
 
-LONGEST_TAIL = 1000
 SHORT = 100
 """The lines of a transcript that has no more are read with its index."""
 PER_READ = 500
@@ -166,6 +171,7 @@ class PostgresTranscript(IndexedTranscript):
             await self.sync()
 
     async def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        check_types(entries)
         new = self._new_entries(entries)
         if not new:
             return
@@ -299,12 +305,6 @@ class PostgresTranscript(IndexedTranscript):
             here |= {row[0]: row[1] for row in await self._store.database.rows(select, self._row.id, missing)}
         return [here[seq] for seq in numbers]
 
-    async def _entries(self, places: Sequence[int]) -> list[Entry]:
-        index = self._index
-        named = [(index.ids[place], index.parent_id(place), index.types[place]) for place in places]
-        raws = await self._read(places) if places else []
-        return [Entry(*names, readable(raw)) for names, raw in zip(named, raws, strict=True)]
-
     def renamed(self, name: str) -> None:
         self._row.name = name
 
@@ -371,11 +371,7 @@ class PostgresTranscriptStore:
         await forked.sync()
         await forked.load()
         self._keep(forked)
-        # Labels that were given while another branch was active are not part of this one.
-        for entry_id, text in source.labels().items():
-            if entry_id in forked and forked.labels().get(entry_id) != text:
-                await forked.label(entry_id, text)
-        await forked.sync()
+        await copy_labels(source, forked)
         return forked
 
     async def tail(self, ref: TranscriptRef, limit: int, before: str | None = None) -> list[Entry]:
@@ -442,11 +438,11 @@ class PostgresTranscriptStore:
 
     async def archive(self, ref: TranscriptRef, reason: str) -> list[str]:
         agent, names = _names(ref)
-        stamp = f"{safe_file_name(reason)}.{iso_utc(self.clock.now_ms()).replace(':', '-')}"
+        stamp = archive_stamp(reason, self.clock.now_ms())
         archived: list[str] = []
         await self._settled(ref)
         for row in await self._rows(agent, names):
-            name = await self._rename(row, stamp)
+            name = await self.database.transact(lambda connection, row=row: _rename(connection, row, stamp))
             live = self._live.get((agent, row.name))
             self._drop((agent, row.name))
             if live is not None:
@@ -459,17 +455,13 @@ class PostgresTranscriptStore:
         if row is None:
             return Shortened(archived=None, kept=0)
         rows = await self.database.rows("SELECT body FROM entries WHERE transcript_id = $1 ORDER BY seq", row.id)
-        lines = [line[0] for line in rows]
-        header = lines[:1] if lines and fields_of(lines[0]).get("type") == "session" else []
-        entries = lines[len(header) :]
-        if len(entries) <= max_lines:
-            return Shortened(archived=None, kept=len(entries))
-        stamp = f"bak.{iso_utc(self.clock.now_ms()).replace(':', '-')}"
-        kept = parsed_lines(b"\n".join([*header, *rerooted(entries[-max_lines:])]))
+        last_lines, count = shortened_lines([line[0] for line in rows], max_lines)
+        if count <= max_lines:
+            return Shortened(archived=None, kept=count)
+        kept, stamp = parsed_lines(b"\n".join(last_lines)), archive_stamp("bak", self.clock.now_ms())
 
         async def work(connection: Connection) -> str:
-            name = await _free_name(connection, row, stamp)
-            await connection.execute("UPDATE transcripts SET name = $2 WHERE id = $1", row.id, name)
+            name = await _rename(connection, row, stamp)
             anew = TranscriptRow(row.agent_id, row.name, row.session_id)
             made = await make_row(connection, anew, kept[-1].seq, self.clock.now_ms())
             assert made is not None
@@ -583,14 +575,6 @@ class PostgresTranscriptStore:
                 await live.sync()
         return await self._row(agent, names)
 
-    async def _rename(self, row: TranscriptRow, stamp: str) -> str:
-        async def work(connection: Connection) -> str:
-            name = await _free_name(connection, row, stamp)
-            await connection.execute("UPDATE transcripts SET name = $2 WHERE id = $1", row.id, name)
-            return name
-
-        return await self.database.transact(work)
-
     def _keep(self, transcript: PostgresTranscript) -> PostgresTranscript:
         row = transcript.place
         self._live[row] = self._recent[row] = transcript
@@ -680,9 +664,11 @@ def _columns(lines: Sequence[StoredLine]) -> tuple[list[Any], ...]:
     )
 
 
-async def _free_name(connection: Connection, row: TranscriptRow, stamp: str) -> str:
+async def _rename(connection: Connection, row: TranscriptRow, stamp: str) -> str:
+    """Puts the stamp behind the name of a transcript, and a number if that name is taken."""
     taken = "SELECT 1 FROM transcripts WHERE agent_id = $1 AND name = $2"
     name, count = f"{row.name}.{stamp}", 1
     while await connection.fetchval(taken, row.agent_id, name):
         name, count = f"{row.name}.{stamp}-{count}", count + 1
+    await connection.execute("UPDATE transcripts SET name = $2 WHERE id = $1", row.id, name)
     return name

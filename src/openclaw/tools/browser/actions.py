@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from openclaw.tools.base import ToolError
-from openclaw.tools.browser.cdp import CdpClosed, CdpError
 from openclaw.tools.browser.snapshot import RefNode
-from openclaw.tools.browser.tab import Tab
+from openclaw.tools.browser.tab import CdpError, CdpRefused, Tab
 
 SETTLE_BEGIN_S, SHORTLY_S = 0.25, 0.05
 """How long it is waited for a navigation that an action may have begun."""
@@ -397,9 +396,7 @@ async def _wait_for(name: str, check: Callable[[], Awaitable[bool]], limit: floa
 async def _holds(check: Callable[[], Awaitable[bool]]) -> bool:
     try:
         return await check()
-    except CdpClosed:
-        raise
-    except CdpError:
+    except CdpRefused:
         return False  # The page is just being replaced by another.
 
 

@@ -1,6 +1,7 @@
 """The browsers of the Gateway, one for each profile: started when they are needed, ended when nobody uses them.
 
-The program is found and started here, and nothing of it is left behind.
+``Browsers`` keeps them, ``RunningBrowser`` is one with its tabs, and ``BrowserProcess`` is its program, of which
+nothing is left behind.
 """
 
 from __future__ import annotations
@@ -22,16 +23,8 @@ import msgspec
 from openclaw.clock import Clock
 from openclaw.config.schema.system import Browser, BrowserProfile
 from openclaw.paths import make_private_dir
+from openclaw.text import redact_urls
 from openclaw.tools.base import ToolError
-from openclaw.tools.browser.cdp import (
-    MOST_MESSAGE_BYTES,
-    CdpClosed,
-    CdpConnection,
-    CdpError,
-    PipeTransport,
-    Transport,
-    WebSocketTransport,
-)
 from openclaw.tools.browser.guard import (
     BLANK,
     AddressRefused,
@@ -41,23 +34,31 @@ from openclaw.tools.browser.guard import (
     checked_address,
     checked_resolver,
 )
-from openclaw.tools.browser.tab import FrameSession, Tab
+from openclaw.tools.browser.tab import (
+    MOST_MESSAGE_BYTES,
+    CdpClosed,
+    CdpConnection,
+    CdpError,
+    FrameSession,
+    PipeTransport,
+    Tab,
+    Transport,
+    WebSocketTransport,
+)
 from openclaw.tools.shell_process import signal_tree, survivors
-from openclaw.url_text import redact_urls
 
+log = logging.getLogger("openclaw.gateway.browser")
+DEFAULT_PROFILE = "openclaw"
+MOST_TABS = 20
+MOST_REMEMBERED = 256
+START_S = 60.0
+IDLE_CHECK_S = 30.0
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "brave-browser", "microsoft-edge")
 END_S = 5.0
 _LAST_LINES = 20
+_PAGES = [{"type": "page", "exclude": False}, {"exclude": True}]
 _KEPT = (
-    "PATH",
-    "LANG",
-    "LANGUAGE",
-    "LC_ALL",
-    "TZ",
-    "DISPLAY",
-    "WAYLAND_DISPLAY",
-    "XAUTHORITY",
-    "XDG_RUNTIME_DIR",
+    *("PATH", "LANG", "LANGUAGE", "LC_ALL", "TZ", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR"),
     "TMPDIR",
 )
 """What the browser gets of the Gateway's environment. Keys of the Gateway are not among it."""
@@ -91,13 +92,14 @@ _ARGUMENTS = (
     "--disable-quic",
     "--disk-cache-size=104857600",
 )
-
-
 _PREFERENCES = (
     '{"signin":{"allowed":false,"allowed_on_next_startup":false},"credentials_enable_service":false,'
     '"profile":{"password_manager_enabled":false},"search":{"suggest_enabled":false}}'
 )
 """What a new profile begins with: nobody is signed in, and it offers to keep no passwords."""
+
+
+# The program
 
 
 class BrowserUnavailable(Exception):
@@ -146,7 +148,7 @@ class BrowserProcess:
         self._folder = folder
         self.pid = process.pid
         self.transport = PipeTransport(process.stdout, process.stdin)
-        self._last_words: deque[bytes] = deque(maxlen=_LAST_LINES)
+        self._last_lines: deque[bytes] = deque(maxlen=_LAST_LINES)
         self._listening = asyncio.create_task(self._listen(process.stderr), name="browser errors")
         self._ending: asyncio.Task[None] | None = None
 
@@ -191,9 +193,9 @@ class BrowserProcess:
     def running(self) -> bool:
         return self._process.returncode is None
 
-    def last_words(self) -> str:
+    def last_errors(self) -> str:
         """What the program wrote last, for the person who must find out why it does not start."""
-        return b"\n".join(self._last_words).decode("utf-8", "replace")[-1500:]
+        return b"\n".join(self._last_lines).decode("utf-8", "replace")[-1500:]
 
     async def end(self) -> None:
         """Ends the program and all processes that it started. It goes on even if the caller is cancelled."""
@@ -222,7 +224,7 @@ class BrowserProcess:
     async def _listen(self, errors: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError, ValueError):
             while chunk := await errors.read(4096):
-                self._last_words.extend(line[:500] for line in chunk.splitlines())
+                self._last_lines.extend(line[:500] for line in chunk.splitlines())
 
 
 def _prepare(folder: Path) -> None:
@@ -256,14 +258,7 @@ def _sweep(folder: str) -> None:
                     os.kill(int(entry.name), signal.SIGKILL)
 
 
-DEFAULT_PROFILE = "openclaw"
-MOST_TABS = 20
-MOST_REMEMBERED = 256
-START_S = 60.0
-IDLE_CHECK_S = 30.0
-_PAGES = [{"type": "page", "exclude": False}, {"exclude": True}]
-
-log = logging.getLogger("openclaw.gateway.browser")
+# A browser and its tabs
 
 
 class ProfileSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -462,6 +457,9 @@ class RunningBrowser:
         task.add_done_callback(self._tasks.discard)
 
 
+# All browsers
+
+
 class Browsers:
     """Keeps the browsers. It costs nothing until the first is started."""
 
@@ -595,7 +593,7 @@ class Browsers:
             await browser.begin(browser.process.transport)
         except CdpError as error:
             await browser.end()
-            words = browser.process.last_words().splitlines()
+            words = browser.process.last_errors().splitlines()
             log.warning("the browser did not start (%s): %s", error, " | ".join(words[-5:]))
             worst = next((line for line in words if "FATAL" in line), words[-1] if words else "")
             said = f"; it said: {worst[-300:]}" if worst else ""

@@ -32,7 +32,7 @@ from openclaw.public_fetch import FetchRefused, PublicResolver, host_allowed, is
 MOST_CONNECTIONS = 512
 CONNECT_S = 15.0
 HANDSHAKE_S = 15.0
-LAST_WORDS_S = 30.0
+LAST_BYTES_S = 30.0
 """How long the browser may go on sending after the far side has ended."""
 MOST_REFUSALS = 100
 BLANK = "about:blank"
@@ -274,7 +274,7 @@ async def _both_ways(near: _Side, far: _Side) -> None:
     try:
         await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
         if not up.done():
-            await asyncio.wait({up}, timeout=LAST_WORDS_S)
+            await asyncio.wait({up}, timeout=LAST_BYTES_S)
     finally:
         for task in (up, down):
             task.cancel()

@@ -36,28 +36,13 @@ CONTENT = frozenset(
 )
 """Roles that get a ref when they have a name."""
 _DROPPED = frozenset(
-    (
-        "inlinetextbox",
-        "linebreak",
-        "none",
-        "generic",
-        "presentation",
-        "statictext",
-        "text",
-        "labeltext",
+    {
+        *("inlinetextbox", "linebreak", "none", "generic", "presentation", "statictext", "text", "labeltext"),
         "menulistpopup",
-    )
+    }
 )
 _STATES = (
-    "checked",
-    "pressed",
-    "expanded",
-    "selected",
-    "disabled",
-    "required",
-    "focused",
-    "invalid",
-    "readonly",
+    *("checked", "pressed", "expanded", "selected", "disabled", "required", "focused", "invalid", "readonly"),
     "level",
 )
 _ROLES = {"rootwebarea": "document", "statictext": "text", "textfield": "textbox", "image": "img", "iframe": "iframe"}

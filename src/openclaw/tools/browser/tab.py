@@ -1,20 +1,215 @@
-"""One tab: its page, what the page said and asked, and the refs of the last snapshot."""
+"""The tabs of a browser, and the connection to it in the Chrome DevTools protocol: calls with answers, and events.
+
+A tab knows its page, what the page said and asked, and the refs of the last snapshot. The browser that the Gateway
+starts speaks over a pipe, not over a port: nobody else on the machine can take it over, and it ends by itself when the
+Gateway is gone, even after a kill. A browser that already runs is reached by WebSocket.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+import aiohttp
 import msgspec
 
+from openclaw.net import read_bounded
 from openclaw.tools.base import ToolError
-from openclaw.tools.browser.cdp import CdpClosed, CdpConnection, CdpError, CdpTimeout
 from openclaw.tools.browser.guard import BLANK, GuardProxy
 from openclaw.tools.browser.snapshot import AccessibilityTree, Element, RefNode
+
+MOST_MESSAGE_BYTES = 128 * 1024 * 1024
+"""A picture or a tree of a large page comes as one message."""
+CALL_S = 30.0
+
+log = logging.getLogger("openclaw.gateway.browser")
+
+
+class CdpError(Exception):
+    """A call to the browser failed."""
+
+
+class CdpClosed(CdpError):
+    """The connection is gone: the browser has ended or crashed, or the tab is closed."""
+
+
+class CdpRefused(CdpError):
+    """The browser refused a call. The text is the browser's."""
+
+
+class CdpTimeout(CdpRefused):
+    """The browser did not answer in time."""
+
+
+class Transport(Protocol):
+    async def send(self, text: bytes) -> None: ...
+
+    async def receive(self) -> bytes | None:
+        """The next message, or None at the end."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class PipeTransport:
+    """Messages on two pipes. Each ends with a zero byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, text: bytes) -> None:
+        self._writer.write(text + b"\0")
+        await self._writer.drain()
+
+    async def receive(self) -> bytes | None:
+        try:
+            return (await self._reader.readuntil(b"\0"))[:-1]
+        except asyncio.LimitOverrunError:
+            log.warning("the browser sent a message of more than %d bytes; it is ended", MOST_MESSAGE_BYTES)
+            return None
+        except (asyncio.IncompleteReadError, OSError):
+            return None
+
+    async def close(self) -> None:
+        self._writer.close()
+
+
+class WebSocketTransport:
+    """Messages of a browser that already runs."""
+
+    def __init__(self, session: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._session = session
+        self._socket = socket
+
+    @classmethod
+    async def open(cls, address: str, lookup_s: float, handshake_s: float) -> WebSocketTransport:
+        """Connects to ``ws://…``, or to the socket that ``http://…`` names. Raises ``CdpError``."""
+        session = aiohttp.ClientSession(trust_env=False)
+        try:
+            if address.startswith(("http://", "https://")):
+                async with asyncio.timeout(lookup_s):
+                    address = await _socket_of(session, address)
+            async with asyncio.timeout(handshake_s):
+                return cls(session, await session.ws_connect(address, max_msg_size=MOST_MESSAGE_BYTES))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            await session.close()
+            raise CdpClosed(f"it does not answer ({type(error).__name__})") from None
+        except BaseException:
+            await session.close()
+            raise
+
+    async def send(self, text: bytes) -> None:
+        await self._socket.send_str(text.decode())
+
+    async def receive(self) -> bytes | None:
+        message = await self._socket.receive()
+        if message.type == aiohttp.WSMsgType.TEXT:
+            return message.data.encode()
+        return message.data if message.type == aiohttp.WSMsgType.BINARY else None
+
+    async def close(self) -> None:
+        await self._socket.close()
+        await self._session.close()
+
+
+async def _socket_of(session: aiohttp.ClientSession, address: str) -> str:
+    """The WebSocket of a browser. A browser behind a tunnel names a host of its own, so the known one is kept."""
+    from yarl import URL
+
+    base = URL(address)
+    async with session.get(base / "json" / "version", allow_redirects=False) as response:
+        told = msgspec.json.decode(await read_bounded(response, 64 * 1024))
+    url = URL(str(told["webSocketDebuggerUrl"]) if isinstance(told, dict) else "")
+    scheme = "wss" if base.scheme == "https" else "ws"
+    return str(url.with_scheme(scheme).with_host(base.host or "").with_port(base.port))
+
+
+class CdpConnection:
+    """Calls and events of one browser. Tabs are sessions of it."""
+
+    def __init__(self, transport: Transport, event: Callable[[str, dict[str, Any], str], None]) -> None:
+        """``event`` is called with the name, the parameters and the session."""
+        self._transport = transport
+        self._event = event
+        self._waiting: dict[int, tuple[asyncio.Future[Any], str]] = {}
+        self._last_id = 0
+        self.ended = asyncio.Event()
+        self._reading = asyncio.create_task(self._read(), name="browser connection")
+
+    async def call(
+        self, method: str, params: dict[str, Any] | None = None, session: str = "", timeout: float = CALL_S
+    ) -> dict[str, Any]:
+        """The result of a method. Raises ``CdpError``."""
+        if self.ended.is_set():
+            raise CdpClosed("the browser has ended")
+        self._last_id += 1
+        number, answer = self._last_id, asyncio.get_running_loop().create_future()
+        request: dict[str, Any] = {"id": number, "method": method, "params": params or {}}
+        if session:
+            request["sessionId"] = session
+        self._waiting[number] = answer, session
+        try:
+            async with asyncio.timeout(timeout):
+                await self._transport.send(msgspec.json.encode(request))
+                return await answer
+        except TimeoutError:
+            raise CdpTimeout(f"{method} was not answered within {timeout:g} s") from None
+        except (OSError, RuntimeError) as error:
+            raise CdpClosed(f"the browser cannot be reached ({type(error).__name__})") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        with contextlib.suppress(OSError, RuntimeError, aiohttp.ClientError):
+            await self._transport.close()
+
+    def drop(self, session: str) -> None:
+        """Ends the calls that wait for a tab which is gone."""
+        for answer, owner in list(self._waiting.values()):
+            if owner == session and not answer.done():
+                answer.set_exception(CdpClosed("the tab is closed"))
+
+    async def _read(self) -> None:
+        try:
+            while (raw := await self._transport.receive()) is not None:
+                self._take(raw)
+        finally:
+            self.ended.set()
+            for answer, _ in list(self._waiting.values()):
+                if not answer.done():
+                    answer.set_exception(CdpClosed("the browser has ended"))
+
+    def _take(self, raw: bytes) -> None:
+        try:
+            message = msgspec.json.decode(raw)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            log.warning("the browser sent something that is no JSON")
+            return
+        if not isinstance(message, dict):
+            return
+        if (number := message.get("id")) is not None:
+            answer, _ = self._waiting.get(number, (None, ""))
+            if answer is None or answer.done():
+                return
+            if (error := message.get("error")) is not None:
+                answer.set_exception(CdpRefused(str(error.get("message") if isinstance(error, dict) else error)[:500]))
+            else:
+                answer.set_result(message.get("result") or {})
+            return
+        try:
+            self._event(str(message.get("method")), message.get("params") or {}, str(message.get("sessionId") or ""))
+        except Exception:
+            log.exception("an event of the browser could not be handled")
+
 
 WORLD = "openclaw"
 """Scripts of ours run in a world of their own, where the page cannot replace what they call."""
@@ -116,23 +311,22 @@ class Tab:
         await self.call("Page.setLifecycleEventsEnabled", {"enabled": True})
         frame = (await self.call("Page.getFrameTree"))["frameTree"]["frame"]
         self._main_frame = frame["id"]
-        for method in ("Runtime.enable", "Log.enable", "DOM.enable"):
-            await self.call(method)
-        await self.call("Page.setInterceptFileChooserDialog", {"enabled": True})
-        await self.call("Target.setAutoAttach", _FRAMES)
-        # A window that a page opened stands still until now, and the page with it.
-        await self.call("Runtime.runIfWaitingForDebugger")
+        await self._watch("")
         self.ready.set()
 
     async def prepare_frame(self, frame: FrameSession) -> None:
         """The same for a frame of another site. It can be read and acted on from now on."""
-        session = frame.session
-        for method in ("Page.enable", "Runtime.enable", "Log.enable", "DOM.enable"):
+        await self.call("Page.enable", session=frame.session)
+        await self._watch(frame.session)
+        self.frames[frame.session] = frame
+
+    async def _watch(self, session: str) -> None:
+        for method in ("Runtime.enable", "Log.enable", "DOM.enable"):
             await self.call(method, session=session)
         await self.call("Page.setInterceptFileChooserDialog", {"enabled": True}, session=session)
         await self.call("Target.setAutoAttach", _FRAMES, session=session)
+        # A window that a page opened stands still until now, and the page with it.
         await self.call("Runtime.runIfWaitingForDebugger", session=session)
-        self.frames[session] = frame
 
     # What the browser tells
 
@@ -289,14 +483,6 @@ class Tab:
     async def wait_loaded(self, seconds: float) -> bool:
         return await self._until(lambda: not self._loading, seconds)
 
-    async def wait_files_taken(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self.files_taken.wait()
-        except TimeoutError:
-            return False
-        return True
-
     async def tree(self, frame_selector: str = "") -> AccessibilityTree:
         """The accessibility tree of the page and the frames in it."""
         tree = AccessibilityTree()
@@ -387,9 +573,7 @@ class Tab:
             params["executionContextId"] = await self._world(node.frame_id, node.session)
         try:
             object_id = (await self.call("DOM.resolveNode", params, session=node.session))["object"]["objectId"]
-        except CdpClosed:
-            raise
-        except CdpError:
+        except CdpRefused:
             raise _taken_off() from None
         given = [{"value": argument} for argument in arguments]
         # An element that was taken off the page still has its object.
@@ -420,9 +604,7 @@ class Tab:
         wanted = {"frameId": frame_id, "worldName": WORLD}
         try:
             made = await self.call("Page.createIsolatedWorld", wanted, session=session)
-        except CdpClosed:
-            raise
-        except CdpError:
+        except CdpRefused:
             raise ToolError("the frame is no longer on the page; take a new snapshot") from None
         return int(made["executionContextId"])
 
@@ -453,9 +635,7 @@ class Tab:
             try:
                 await self.call("DOM.scrollIntoViewIfNeeded", element, session=owner[0])
                 content = (await self.call("DOM.getBoxModel", element, session=owner[0]))["model"]["content"]
-            except CdpClosed:
-                raise
-            except CdpError:
+            except CdpRefused:
                 raise ToolError("the frame cannot be seen, so nothing in it can be acted on") from None
             left, top, session = left + content[0], top + content[1], owner[0]
         return left, top
@@ -466,9 +646,7 @@ class Tab:
         try:
             await self.call("DOM.scrollIntoViewIfNeeded", element, session=node.session)
             quads = (await self.call("DOM.getContentQuads", element, session=node.session)).get("quads") or []
-        except CdpClosed:
-            raise
-        except CdpError as error:
+        except CdpRefused as error:
             if "does not have a layout object" in str(error) or "Could not compute" in str(error):
                 raise ToolError("the element cannot be seen, so it cannot be acted on") from None
             raise _taken_off() from None
@@ -483,14 +661,12 @@ class Tab:
 
     async def screenshot(self, kind: str, *, whole: bool, node: RefNode | None) -> bytes:
         params: dict[str, Any] = {"format": kind, "captureBeyondViewport": whole or node is not None}
-        metrics = await self.call("Page.getLayoutMetrics")
         if node is not None:
             left, top, width, height = await self.box(node)
-            metrics = await self.call("Page.getLayoutMetrics")
-            view = metrics["cssVisualViewport"]
+            view = (await self.call("Page.getLayoutMetrics"))["cssVisualViewport"]
             params["clip"] = _clip(left + view["pageX"], top + view["pageY"], width, height)
         elif whole:
-            size = metrics["cssContentSize"]
+            size = (await self.call("Page.getLayoutMetrics"))["cssContentSize"]
             params["clip"] = _clip(0, 0, size["width"], size["height"])
         return base64.b64decode((await self.call("Page.captureScreenshot", params, 60))["data"])
 

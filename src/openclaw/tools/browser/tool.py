@@ -19,13 +19,12 @@ import msgspec
 from openclaw.clock import Clock
 from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
-from openclaw.opener import PathOpener, PathRefused
+from openclaw.opener import PathRefused
 from openclaw.paths import make_private_dir
 from openclaw.pictures import ImageProblem, fit_image, off_loop
-from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, indented, text_result
 from openclaw.tools.browser.actions import KINDS, act
 from openclaw.tools.browser.browsers import Browsers, RunningBrowser
-from openclaw.tools.browser.cdp import CdpClosed, CdpError
 from openclaw.tools.browser.guard import AddressRefused, checked_address
 from openclaw.tools.browser.snapshot import (
     EFFICIENT_CHARS,
@@ -35,7 +34,7 @@ from openclaw.tools.browser.snapshot import (
     RefNode,
     SnapshotOptions,
 )
-from openclaw.tools.browser.tab import DialogAnswer, Tab
+from openclaw.tools.browser.tab import CdpRefused, DialogAnswer, Tab
 from openclaw.tools.web import wrapped_as_foreign
 
 ACTION_S = 120.0
@@ -160,7 +159,7 @@ class BrowserTool:
         except ToolError as problem:
             # A message may quote the page.
             raise ToolError(disarmed_name(str(problem))[:1000]) from None
-        text = msgspec.json.format(msgspec.json.encode(done.details), indent=2).decode()
+        text = indented(done.details)
         if done.page:
             done.details["snapshot"] = disarmed(done.page)
             text = f"{text}\n{done.details['snapshot']}"
@@ -174,7 +173,8 @@ class BrowserTool:
             content.append(TextBlock(text="[The current model cannot see images, so the picture was left out.]"))
             return ToolResult(content=content, details=done.details)
         try:
-            fitted = await off_loop(lambda: fit_image(*_picture(done)))
+            data, mime = done.image
+            fitted = await off_loop(lambda: fit_image(data, mime))
         except ImageProblem as problem:
             content.append(TextBlock(text=f"[The picture was left out: {problem}.]"))
             return ToolResult(content=content, details=done.details)
@@ -375,28 +375,26 @@ class BrowserTool:
                 await act(tab, {"kind": "click", "ref": ref}, scripts=False)
                 given = arguments.get("timeoutMs")
                 limit = min(max(int(given), 100), 60_000) / 1000 if isinstance(given, int | float) else 10.0
-                if not await tab.wait_files_taken(limit):
+                try:
+                    async with asyncio.timeout(limit):
+                        await tab.files_taken.wait()
+                except TimeoutError:
                     tab.next_files = None
-                    raise ToolError("the click did not make the page ask for a file; name its input with inputRef")
+                    raise ToolError(
+                        "the click did not make the page ask for a file; name its input with inputRef"
+                    ) from None
 
 
 async def _set_files(tab: Tab, node: RefNode, files: list[str]) -> None:
     given = {"files": files, "backendNodeId": node.backend_id}
     try:
         await tab.call("DOM.setFileInputFiles", given, session=node.session)
-    except CdpClosed:
-        raise
-    except CdpError as error:
+    except CdpRefused as error:
         raise ToolError(f"the element takes no files: {error}") from None
-
-
-def _opener(context: ToolContext) -> PathOpener:
-    return context.sandbox.opener if context.sandbox else PathOpener(context.workspace, confine=True)
 
 
 def _copies(paths: list[str], uploads: Path, context: ToolContext) -> list[str]:
     """Copies files of the workspace to a folder that only the Gateway's user can read."""
-    opener = _opener(context)
     copies: list[str] = []
     older = sorted(uploads.iterdir(), key=lambda one: one.stat().st_mtime) if uploads.is_dir() else []
     for folder in older[: max(0, len(older) + len(paths) - MOST_KEPT_UPLOADS)]:
@@ -404,7 +402,7 @@ def _copies(paths: list[str], uploads: Path, context: ToolContext) -> list[str]:
     left = MOST_UPLOAD_BYTES
     for path in paths:
         folder = Path(make_private_dir(str(uploads / secrets.token_hex(8))))
-        with opener.open_read(path) as file:
+        with context.opener.open_read(path) as file:
             data = file.read(left + 1)
         if len(data) > left:
             raise ToolError(f"the files have more than {MOST_UPLOAD_BYTES} bytes")
@@ -417,7 +415,7 @@ def _copies(paths: list[str], uploads: Path, context: ToolContext) -> list[str]:
 
 def _save(context: ToolContext, name: str, data: bytes) -> str:
     """Writes a file to the folder ``browser`` of the workspace and returns its path there."""
-    with _opener(context).open_write_atomic(f"browser/{name}") as file:
+    with context.opener.open_write_atomic(f"browser/{name}") as file:
         file.write(data)
     return f"browser/{name}"
 
@@ -443,11 +441,6 @@ def _disarm(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def _picture(done: Performed) -> tuple[bytes, str]:
-    assert done.image is not None
-    return done.image
-
-
 class _Label(NamedTuple):
     ref: str
     left: float
@@ -470,9 +463,7 @@ async def _labelled(tab: Tab) -> tuple[bytes, str]:
             continue  # Frames of other sites have places of their own.
         try:
             quads = (await tab.call("DOM.getContentQuads", {"backendNodeId": node.backend_id})).get("quads") or []
-        except CdpClosed:
-            raise
-        except CdpError:
+        except CdpRefused:
             continue  # It cannot be seen.
         if not quads:
             continue

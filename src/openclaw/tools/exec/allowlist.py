@@ -18,8 +18,17 @@ from pathlib import Path
 
 import msgspec
 
-from openclaw.tools.exec.binding import Binding, BoundFile, bind, is_visible
-from openclaw.tools.exec.programs import Program, names, resolve_program, runs_arguments, runs_others
+from openclaw.tools.exec.binding import (
+    Binding,
+    BoundFile,
+    Program,
+    bind,
+    is_visible,
+    names,
+    resolve_program,
+    runs_arguments,
+    runs_others,
+)
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^-]+")
 _IN_DOUBLE_QUOTES = re.compile(r'[^"$`\\!\n]*')

@@ -229,13 +229,32 @@ async def _written(change: Awaitable[None]) -> None:
         log.warning("a restart would not know what became of a question: %s", error)
 
 
-async def asked_person(approvals: Approvals, request: ApprovalRequest, run_id: str) -> Approval:
-    """Puts the question, and keeps it on disk. Raises ``ToolError`` when it cannot be asked now."""
+async def ask_person(
+    approvals: Approvals,
+    tool: str,
+    request: ApprovalRequest,
+    run_id: str,
+    act: Callable[[Approval, Decision | None], Awaitable[None]],
+) -> Approval:
+    """Puts the question, keeps it on disk and returns at once: an answer may take minutes.
+
+    ``act`` is called in the background with the answer, or with None if nobody answers in time. It is not called if
+    the session is stopped. If the Gateway stops meanwhile, the request stays in the journal and the next start tells
+    the session. Raises ``ToolError`` when the question cannot be put.
+    """
     try:
         approval = approvals.ask(request, run_id=run_id)
-    except ValueError as full:
-        raise ToolError(f"exec needs an approval, which cannot be asked for now: {full}") from None
+    except ValueError as problem:
+        raise ToolError(f"{tool} needs an approval, which cannot be asked for now: {problem}") from None
     await approvals.keep(approval)
+
+    async def follow() -> None:
+        decision = await approval.wait()
+        if not approval.withdrawn:
+            await act(approval, decision)
+        await approvals.settled(approval)
+
+    approvals.spawn(follow())
     return approval
 
 
@@ -273,7 +292,6 @@ class ApprovalJournal:
     def __init__(self, documents: DocumentStore, node: str = "") -> None:
         """``node`` is the id of this Gateway among several that share the documents."""
         self._documents = documents
-        self._node = node
         self._name = journal_name(node)
         self._kept = _journal(documents, self._name)
         self.left_over: list[PendingApproval] = []
@@ -394,11 +412,13 @@ class ApprovalRules:
         except OSError as error:
             why = error.strerror or str(error)
             raise BadRules(f"{self._document.place} cannot be read ({why}); mend it or remove it") from None
-        return self._snapshot(_copy(file))
+        # A deep copy, because the document goes on to use its own record. This way is quicker than ``copy.deepcopy``.
+        return self._snapshot(msgspec.convert(msgspec.to_builtins(file), RulesFile))
 
     def _snapshot(self, file: RulesFile) -> RulesSnapshot:
         document = self._document
-        return RulesSnapshot(path=document.place, exists=document.exists, hash=_hash(document.data or b""), file=file)
+        digest = hashlib.sha256(document.data or b"").hexdigest()
+        return RulesSnapshot(path=document.place, exists=document.exists, hash=digest, file=file)
 
     async def rules_for(self, agent_id: str) -> HostRules:
         """The rules of the agent, then those of ``*``, then the defaults. Raises ``ToolError`` for a damaged file."""
@@ -438,7 +458,7 @@ class ApprovalRules:
             others = [one for one in rules.allowlist if (one.pattern, one.cwd) != (rule.pattern, rule.cwd)]
             rules.allowlist = [*others, entry][-MAX_PATTERNS:]
 
-        await self.snapshot()
+        await self.snapshot()  # Raises ``BadRules`` where ``change`` would raise an error without advice.
         await self._document.change(add)
 
     async def replace(self, file: Any, base_hash: str | None) -> RulesSnapshot:
@@ -479,10 +499,6 @@ def _encode_rules(file: RulesFile) -> bytes:
     return msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n"
 
 
-def _copy(file: RulesFile) -> RulesFile:
-    return msgspec.convert(msgspec.to_builtins(file), RulesFile)
-
-
 def _decoded(raw: Any) -> RulesFile:
     try:
         file = msgspec.convert(raw, RulesFile)
@@ -491,7 +507,3 @@ def _decoded(raw: Any) -> RulesFile:
     if file.version != 1:
         raise BadRules(f"exec approvals file has version {file.version}; this Gateway knows version 1")
     return file
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

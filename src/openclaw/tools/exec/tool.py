@@ -1,24 +1,28 @@
 """The ``exec`` tool: checks whether a command may run, asks a person if needed, and runs it, perhaps in the background.
 
 ``ExecTool.run`` is the whole way: the command is made ready, checked against the policy, and then either started or put
-before a person. What follows a person's answer runs in the background (``_after_answer``).
+before a person. What follows a person's answer runs in the background.
+
+``NodeExec`` does the same for commands on nodes: those of ``exec`` with the host ``node``, and of ``nodes run``. The
+node decides by its own rules whether a command may run there. If they want a person to be asked, the Gateway asks and
+sends the command again with the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from openclaw.clock import wait_within
+from openclaw.clock import Clock, wait_within
 from openclaw.messages import ToolSpec
-from openclaw.text import clipped
-from openclaw.tools.arguments import required_text
-from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
+from openclaw.text import clipped, shortened
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, required_text, text_result
 from openclaw.tools.exec.allowlist import AllowRule, RefusedCommand, evaluate, parse, rule_for
 from openclaw.tools.exec.approvals import (
     Approval,
@@ -26,37 +30,43 @@ from openclaw.tools.exec.approvals import (
     ApprovalRules,
     Approvals,
     Decision,
-    asked_person,
+    ask_person,
     pending_result,
 )
 from openclaw.tools.exec.binding import Binding, bind, bind_text
-from openclaw.tools.exec.environment import command_environment, wanted_variables, working_directory
-from openclaw.tools.exec.node import NodeExec, new_command
 from openclaw.tools.exec.settings import (
     CommandPolicy,
     ExecOverrides,
     ExecSettings,
     Fallback,
     HostRules,
+    command_environment,
     command_policy,
+    wanted_variables,
+    working_directory,
 )
-from openclaw.tools.nodes import NodeCalls
+from openclaw.tools.nodes import SYSTEM_RUN, NodeCalls, NodeFacts, NodeFailed, UnknownNode
 from openclaw.tools.process import ProcessRegistry, ProcessSession
-from openclaw.tools.shell_process import ShellCommand
+from openclaw.tools.shell_process import ShellCommand, clean
 
 if TYPE_CHECKING:
     from openclaw.tools.sandbox.boundary import Boundary
+
 
 UPDATE_INTERVAL_S = 0.25
 LINGER_S = 0.5
 """After the shell has exited, we wait this long for children that hold its output open."""
 MAX_YIELD_MS = 120_000
 MAX_TIMEOUT_S = 2_147_000
-MAX_NODE_TIMEOUT_S = 12 * 3600
 OUTCOME_CHARS = 2000
 """Characters from the end of the output that the session is told; ``process log`` shows the rest."""
 COMMAND_CHARS = 300
 """Characters of the command in notes to the session."""
+MAX_NODE_TIMEOUT_S = 12 * 3600
+ANSWER_GRACE_MS = 10_000
+"""A node has this long to answer after the time of a command is up."""
+MAX_BACKGROUND = 64
+"""Commands on nodes that go on in the background."""
 
 
 class NeedsApproval(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,15 +198,16 @@ class ExecTool:
         if self._on_nodes is None:
             raise ToolError("exec host node: no node is connected to this Gateway")
         bound = (overrides.node if overrides else None) or self._settings.node
-        node = self._on_nodes.choose(bound, arguments.get("node"))
-        command = new_command(
-            text,
-            node,
-            policy,
-            context,
-            cwd=arguments.get("workdir"),
+        command = NodeCommand(
+            run_id=str(uuid.uuid4()),
+            node=self._on_nodes.choose(bound, arguments.get("node")),
+            text=text,
+            cwd=(arguments.get("workdir") or "").strip() or None,
             sets=sets,
             timeout_s=min(self._timeout(arguments), MAX_NODE_TIMEOUT_S),
+            policy=policy,
+            agent_id=context.agent_id,
+            session_key=context.session_key,
         )
         return await self._on_nodes.run(command, self._window(arguments), context)
 
@@ -223,9 +234,8 @@ class ExecTool:
         return command, warning
 
     async def _ask(self, asked: NeedsApproval, context: ToolContext, warning: str) -> ToolResult:
-        """Asks a person and returns at once: an answer may take minutes, and the conversation goes on meanwhile."""
-        command, policy = asked.command, asked.policy
-        if self._approvals is None:
+        command, policy, approvals = asked.command, asked.policy, self._approvals
+        if approvals is None:
             why = f": {asked.refused}" if asked.refused else ""
             raise ToolError(f"exec needs an approval (ask={policy.ask}), but nobody can be asked here{why}")
         request = ApprovalRequest(
@@ -240,21 +250,11 @@ class ExecTool:
             env=dict(asked.sets) or None,
             once_only=asked.rule if isinstance(asked.rule, str) else None,
         )
-        approval = await asked_person(self._approvals, request, context.run_id)
-        self._approvals.spawn(self._after_answer(approval, asked, self._approvals, context))
-        return pending_result(approval, warning)
 
-    async def _after_answer(
-        self, approval: Approval, asked: NeedsApproval, approvals: Approvals, context: ToolContext
-    ) -> None:
-        """Waits for the answer, runs the command if it may, and tells the session what came of it.
-
-        If the Gateway stops meanwhile, the approval stays in the journal and the next start tells the session.
-        """
-        decision = await approval.wait()
-        if not approval.withdrawn:
+        async def act(approval: Approval, decision: Decision | None) -> None:
             await self._act_on(decision, approval, asked, approvals, context)
-        await approvals.settled(approval)
+
+        return pending_result(await ask_person(approvals, "exec", request, context.run_id, act), warning)
 
     async def _act_on(
         self,
@@ -266,13 +266,8 @@ class ExecTool:
     ) -> None:
         """A refusal is noted for the session's next turn; the end of the command begins a turn."""
         shown = clipped(" ".join(approval.request.command.split()), COMMAND_CHARS)
-
-        def note(text: str) -> None:
-            if context.notify is not None:
-                context.notify(text)
-
         if reason := asked.refusal_after(decision):
-            note(f"Exec denied (gateway id={approval.id}, {reason}): {shown}")
+            context.note(f"Exec denied (gateway id={approval.id}, {reason}): {shown}")
             return
         if decision == "allow-always" and self._rules is not None and isinstance(asked.rule, AllowRule):
             await self._rules.allow_always(context.agent_id, asked.rule, approval.request.command)
@@ -281,17 +276,17 @@ class ExecTool:
         try:
             session, _ = await self._start(asked.command, context.process_scope)
         except ToolError as failed:
-            note(f"Exec denied (gateway id={approval.id}, spawn-failed: {failed}): {shown}")
+            context.note(f"Exec denied (gateway id={approval.id}, spawn-failed: {failed}): {shown}")
             return
         self._processes.move_to_background(session, None)
         seconds = self._settings.approval_running_notice_ms / 1000
         if seconds and not await wait_within(session.ended, seconds, self._clock):
-            note(f"Exec running (gateway id={approval.id}, session={session.id}, >{seconds:g}s): {shown}")
+            context.note(f"Exec running (gateway id={approval.id}, session={session.id}, >{seconds:g}s): {shown}")
         await session.ended.wait()
         how = "timeout" if session.timed_out else session.how_it_ended()
         text = f"Exec finished (gateway id={approval.id}, session={session.id}, {how})"
         output = (await asyncio.to_thread(session.output.tail, OUTCOME_CHARS)).strip()
-        (context.wake or note)(f"{text}\n{output}" if output else text)
+        context.announce(f"{text}\n{output}" if output else text)
 
     async def _start(self, command: ShellCommand, scope: str) -> tuple[ProcessSession, str]:
         """Starts the command, without a terminal if none is available; then the second value is a warning."""
@@ -334,7 +329,7 @@ class ExecTool:
                     await session.process.stop()
             if context.update and session.output.total_bytes != reported:
                 reported = session.output.total_bytes
-                context.update(text_result(session.output.tail(), _running_details(session)))
+                context.update(text_result(session.output.tail(), session.facts()))
             left = UPDATE_INTERVAL_S if window is None else min(UPDATE_INTERVAL_S, started + window - now)
             await wait_within(session.ended, left, self._clock)
 
@@ -431,14 +426,242 @@ def still_running(session: ProcessSession, warning: str) -> ToolResult:
     if session.process.exited.is_set():
         code = session.process.exit_code
         text += f"\nThe shell itself exited with code {code}; programs it started keep its output open."
-    return text_result(text, {**_running_details(session), "tail": session.output.tail()})
+    return text_result(text, {**session.facts(), "tail": session.output.tail()})
 
 
-def _running_details(session: ProcessSession) -> dict[str, Any]:
-    return {
-        "status": "running",
-        "sessionId": session.id,
-        "pid": session.pid,
-        "startedAt": session.started_at,
-        "cwd": session.command.cwd,
-    }
+# Commands on nodes
+
+
+class NodeCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command for a node, with everything the node needs to run it."""
+
+    run_id: str
+    node: NodeFacts
+    text: str
+    cwd: str | None
+    sets: Mapping[str, str]
+    timeout_s: float
+    policy: CommandPolicy
+    agent_id: str
+    session_key: str
+
+    def params(self, decision: Decision | None = None) -> dict[str, Any]:
+        """The parameters of ``system.run``. ``decision`` is what a person said who was asked."""
+        params: dict[str, Any] = {
+            "command": ["/bin/sh", "-lc", self.text],
+            "rawCommand": self.text,
+            "cwd": self.cwd,
+            "env": dict(self.sets) or None,
+            "timeoutMs": round(self.timeout_s * 1000),
+            "agentId": self.agent_id,
+            "sessionKey": self.session_key,
+            "runId": self.run_id,
+            # A node of ours takes the stricter of this and its own. Others know their own only.
+            "security": self.policy.security,
+        }
+        return {**params, "approved": True, "approvalDecision": decision} if decision else params
+
+
+class NodeOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command ended on a node."""
+
+    output: str = ""
+    failure: str | None = None
+    """A sentence that says why it failed, or None if it did not."""
+    how: str = ""
+
+    @classmethod
+    def of(cls, payload: Any, command: NodeCommand, max_chars: int) -> NodeOutcome:
+        told: Mapping[str, Any] = payload if isinstance(payload, dict) else {}
+        parts = [str(told[name]) for name in ("stdout", "stderr", "error") if told.get(name)]
+        text = clean("\n".join(part.rstrip("\n") for part in parts)).strip("\n").rstrip()
+        if len(text) > max_chars:
+            text = f"[Output cut: the last {max_chars} characters of {len(text)}]\n{text[-max_chars:]}"
+        code = told.get("exitCode")
+        if told.get("timedOut"):
+            return cls(output=text, failure=f"Command timed out after {command.timeout_s:g} seconds", how="timeout")
+        if not isinstance(code, int):
+            failure = None if told.get("success") else "Command could not be run on the node"
+            return cls(output=text, failure=failure, how="code ?")
+        return cls(output=text, failure=f"Command exited with code {code}" if code else None, how=f"code {code}")
+
+
+class NodeExec:
+    """Runs commands on nodes. ``approvals`` None: nobody can be asked."""
+
+    def __init__(self, nodes: NodeCalls, approvals: Approvals | None, clock: Clock, settings: ExecSettings) -> None:
+        self._nodes = nodes
+        self._approvals = approvals
+        self._clock = clock
+        self._max_chars = settings.max_output_chars
+        self._notice_s = settings.approval_running_notice_ms / 1000
+        self._background: set[asyncio.Task[None]] = set()
+
+    def choose(self, bound: str | None, wanted: str | None) -> NodeFacts:
+        """The node that a command runs on. ``bound`` is the one that the owner set. Raises ``ToolError``."""
+        try:
+            node = self._nodes.choose(bound or wanted, SYSTEM_RUN)
+            if bound and wanted and self._nodes.choose(wanted) != node:
+                raise ToolError(f"exec node {shortened(wanted)} is not allowed: commands run on {shortened(node.name)}")
+        except UnknownNode as unknown:
+            raise ToolError(f"exec host node: {unknown}") from None
+        if not node.connected:
+            raise ToolError(f"exec host node: {shortened(node.name)} is not connected to this Gateway")
+        if SYSTEM_RUN not in node.commands:
+            raise ToolError(f"exec host node: {shortened(node.name)} runs no commands ({SYSTEM_RUN})")
+        return node
+
+    async def run(self, command: NodeCommand, window_s: float | None, context: ToolContext) -> ToolResult:
+        """Runs the command, or asks first. ``window_s`` is how long the call waits; None means until it ends."""
+        if command.policy.ask == "always":
+            return await self._ask(command, context)
+        task = asyncio.create_task(self._carry_out(command, context, None))
+        try:
+            await self._within(task, window_s)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not task.done():
+            return self._in_background(task, command, context)
+        try:
+            return _result(task.result(), command)
+        except NodeFailed as failed:
+            if failed.wants_approval:
+                return await self._ask(command, context)
+            raise ToolError(failure_text(failed, command)) from None
+
+    async def _carry_out(self, command: NodeCommand, context: ToolContext, decision: Decision | None) -> NodeOutcome:
+        """Has the node run the command. Raises ``NodeFailed``."""
+        await self._nodes.begin(command.run_id, command.node.node_id, context.run_id)
+        # An approved command is another call than the one that the node refused.
+        key = f"{command.run_id}:{decision}" if decision else command.run_id
+        timeout_ms = round(command.timeout_s * 1000) + ANSWER_GRACE_MS
+        try:
+            payload = await self._nodes.ask(
+                command.node.node_id, SYSTEM_RUN, command.params(decision), timeout_ms=timeout_ms, key=key
+            )
+        except NodeFailed as failed:
+            if failed.interrupted:
+                self._nodes.leave(command.run_id)
+            else:
+                await self._nodes.end(command.run_id)
+            raise
+        except asyncio.CancelledError:
+            await asyncio.shield(self._nodes.end(command.run_id))
+            raise
+        await self._nodes.end(command.run_id)
+        return NodeOutcome.of(payload, command, self._max_chars)
+
+    async def _within(self, task: asyncio.Task[Any], seconds: float | None) -> None:
+        if seconds is None:
+            await asyncio.wait([task])
+            return
+        pause = asyncio.create_task(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait([task, pause], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pause.cancel()
+
+    # In the background
+
+    def _in_background(self, task: asyncio.Task[NodeOutcome], command: NodeCommand, context: ToolContext) -> ToolResult:
+        if len(self._background) >= MAX_BACKGROUND:
+            task.cancel()
+            raise ToolError(f"{MAX_BACKGROUND} commands are running on nodes already; the command was ended")
+
+        async def follow() -> None:
+            try:
+                outcome = await task
+            except NodeFailed as failed:
+                named = f"node={shortened(command.node.name)}, id={command.run_id}"
+                context.note(f"Exec failed ({named}): {failure_text(failed, command)}")
+                return
+            context.announce(_finished(command, command.run_id, outcome))
+
+        following = asyncio.create_task(follow())
+        self._background.add(following)
+        following.add_done_callback(self._background.discard)
+        text = (
+            f"Command still running on node {shortened(command.node.name)} (id {command.run_id}). The outcome follows "
+            "in this session when it has ended."
+        )
+        return text_result(text, {"status": "running", **_facts(command)})
+
+    async def _ask(self, command: NodeCommand, context: ToolContext) -> ToolResult:
+        approvals = self._approvals
+        if approvals is None:
+            raise ToolError("exec needs an approval, but nobody can be asked here")
+        request = ApprovalRequest(
+            command=command.text,
+            cwd=command.cwd,
+            host="node",
+            node=command.node.name,
+            security=command.policy.security,
+            ask=command.policy.ask,
+            agent_id=command.agent_id,
+            session_key=command.session_key,
+            env=dict(command.sets) or None,
+        )
+
+        async def act(approval: Approval, decision: Decision | None) -> None:
+            await self._act_on(decision, approval, command, approvals, context)
+
+        return pending_result(await ask_person(approvals, "exec", request, context.run_id, act))
+
+    async def _act_on(
+        self,
+        decision: Decision | None,
+        approval: Approval,
+        command: NodeCommand,
+        approvals: Approvals,
+        context: ToolContext,
+    ) -> None:
+        shown = clipped(" ".join(approval.request.command.split()), COMMAND_CHARS)
+        named = f"node={shortened(command.node.name)}, id={approval.id}"
+        if decision is None or decision == "deny":
+            why = "user-denied" if decision else "approval-timeout"
+            context.note(f"Exec denied ({named}, {why}): {shown}")
+            return
+        await approvals.keep(approval, "running")
+        task = asyncio.create_task(self._carry_out(command, context, decision))
+        try:
+            await self._within(task, self._notice_s or None)
+            if not task.done():
+                context.note(f"Exec running ({named}, >{self._notice_s:g}s): {shown}")
+            outcome = await task
+        except NodeFailed as failed:
+            context.note(f"Exec denied ({named}): {failure_text(failed, command)}: {shown}")
+            return
+        finally:
+            task.cancel()
+        context.announce(_finished(command, approval.id, outcome))
+
+
+def failure_text(failed: NodeFailed, command: NodeCommand) -> str:
+    """Why a node did not run a command, and whether it may do so still."""
+    name = shortened(command.node.name)
+    if failed.failure == "NOT_ALLOWED":
+        return f"node {name} may not be asked to run commands: {failed}"
+    if failed.interrupted:
+        return (
+            f"node {name}: {failed}. The command may or may not have run, and may still be running there. Its outcome "
+            "follows in this session if the node reports it; check before you run it again"
+        )
+    return f"node {name}: {clipped(str(failed), OUTCOME_CHARS)}"
+
+
+def _result(outcome: NodeOutcome, command: NodeCommand) -> ToolResult:
+    if outcome.failure:
+        raise ToolError(f"{outcome.output}\n\n{outcome.failure}" if outcome.output else outcome.failure)
+    details = {"status": "completed", "exitCode": 0, **_facts(command)}
+    return text_result(outcome.output or "(no output)", details)
+
+
+def _facts(command: NodeCommand) -> dict[str, Any]:
+    return {"host": "node", "nodeId": command.node.node_id, "node": command.node.name, "runId": command.run_id}
+
+
+def _finished(command: NodeCommand, id: str, outcome: NodeOutcome) -> str:
+    text = f"Exec finished (node={shortened(command.node.name)}, id={id}, {outcome.how})"
+    output = outcome.output[-OUTCOME_CHARS:].strip()
+    return f"{text}\n{output}" if output else text

@@ -27,11 +27,13 @@ from openclaw.tools.sandbox.launch import (
     Mount,
     Parts,
     SandboxLimits,
+    SandboxPlan,
     bind_mounts,
     bubblewrap_argv,
     closed_by,
     control_group,
     engine_argv,
+    group_name,
     in_force,
     limits_of,
     missing,
@@ -40,7 +42,6 @@ from openclaw.tools.sandbox.launch import (
     uncounted,
     write_common_files,
 )
-from openclaw.tools.sandbox.plan import SandboxPlan, group_name
 from openclaw.tools.shell_process import ShellCommand
 
 SEEDED = ("AGENTS.md", "SOUL.md", "TOOLS.md", "IDENTITY.md", "USER.md", "BOOTSTRAP.md", "HEARTBEAT.md")

@@ -1,0 +1,380 @@
+"""The channels of a Gateway and the worker that delivers to them, and what a channel is shown of a run.
+
+Before its reply arrives, a run shows the typing sign, an acknowledging reaction, drafts, blocks and notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from openclaw.channels.manager import ChannelManager, RunningAccount
+from openclaw.config.agents import agent_config
+from openclaw.config.channels import account_settings
+from openclaw.config.schema import Config
+from openclaw.config.schema.channels import AckReaction, TelegramAccount
+from openclaw.events import Event, TextDelta, ThinkingDelta, ToolStarted, ToolUpdated
+from openclaw.outbound.blocks import BlockChunker, block_settings
+from openclaw.outbound.deliver import Delivery
+from openclaw.outbound.reply import OutgoingMessage, ReplyShape, SendFailed, Speaker, reply_shape
+from openclaw.outbound.reply_files import Files
+from openclaw.outbound.stream import DRAFT_CHUNK, DraftStream, ReplyStream, run_notice
+from openclaw.runs.queue import RunRecord
+from openclaw.sessions.keys import chat_type_of
+from openclaw.storage.base import Fenced
+
+if TYPE_CHECKING:
+    from openclaw.agent.runtime import Runtime
+
+log = logging.getLogger("openclaw.channels")
+OUTBOX = "outbox"
+"""What the nodes tell each other when there are parts to send. It names no document."""
+DELIVERED_S = 60.0
+"""How long the delivery of a reply is waited for before the acknowledging reaction stays."""
+SEEN = "👀"
+"""The reaction that says that a message was seen, where nothing else is configured."""
+TTL_S = 120.0
+"""The typing sign ends when the run shows no activity for this long."""
+
+
+class ChannelServices:
+    """Owns the channel manager and the delivery worker."""
+
+    def __init__(self, runtime: Runtime, channels: ChannelManager) -> None:
+        self._config = runtime.config
+        self.clock = runtime.clock
+        self.ledger = runtime.ledger
+        self.channels = channels
+        alone, documents = runtime.claims.alone, runtime.documents
+        self.delivery = Delivery(
+            runtime.ledger,
+            channels,
+            runtime.clock,
+            is_ours=None if alone else channels.is_ours,
+            tell_others=lambda: self._spawn(documents.tell(OUTBOX)),
+        )
+        channels.on_connected = self.delivery.wake
+        if not alone:
+            channels.took, channels.leave = self._took, self._leave
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._worker: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    async def start(self) -> None:
+        """Starts both. Call it once runs can be accepted: messages may come in before it returns."""
+        self._unsubscribe = self._config.subscribe(self._config_changed)
+        self._worker = asyncio.create_task(self.delivery.run(), name="outbox")
+        await self.channels.start()
+
+    async def stop(self) -> None:
+        """Stops both. Call it after the last run has ended. Parts that are on the wire may finish."""
+        self._unsubscribe()
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        await self.delivery.stop()
+        await self.channels.stop()
+
+    async def _took(self, running: RunningAccount) -> None:
+        """Takes back what the node was sending that had the account before."""
+        await self.ledger.outbox_take_back(running.kind.id, lambda route: self._goes_through(running, route))
+        self.delivery.wake()
+
+    async def _leave(self, running: RunningAccount) -> None:
+        def serves(channel: str, account_id: str) -> bool:
+            return channel == running.kind.id and self._goes_through(running, {"accountId": account_id})
+
+        await self.delivery.leave(serves)
+
+    def _goes_through(self, running: RunningAccount, route: dict[str, Any]) -> bool:
+        return self.channels.find(running.kind.id, route.get("accountId")) is running
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        async def quietly() -> None:
+            with contextlib.suppress(OSError, Fenced):  # The others look for themselves after a while.
+                await work
+
+        task = asyncio.create_task(quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _config_changed(self, old: Config, new: Config, changed: list[str]) -> None:
+        if new.gateway.reload.mode != "restart":
+            await self.channels.config_changed(old, new, changed)
+
+
+class ChannelRun:
+    """Observes a run: shows on its channel that the agent is typing, sends what is finished of the reply, and wakes
+    the delivery when the run has ended.
+
+    After the run has ended, the typing sign is not shown again.
+    """
+
+    def __init__(self, record: RunRecord, services: ChannelServices, config: Config) -> None:
+        self._record = record
+        self._services = services
+        session, defaults = config.session, config.agents.defaults
+        direct = chat_type_of(record.session_key) == "direct"
+        addressed = direct or record.row.body.mentioned
+        self._mode = session.typing_mode or defaults.typing_mode or ("instant" if addressed else "message")
+        self._interval_s = session.typing_interval_seconds or defaults.typing_interval_seconds
+        self._active_at = 0.0
+        self._sealed = self._mode == "never"
+        self._task: asyncio.Task[None] | None = None
+        self._last: asyncio.Task[None] | None = None
+        self._direct = direct
+        self._config = config
+        route = record.row.route
+        self._begun = False
+        self._stream: ReplyStream | None = None
+        self._draft: DraftStream | None = None
+        self._channel, self._account_id = str(route["channel"]), route.get("accountId")
+        found = services.channels.find(self._channel, self._account_id)
+        self._capabilities = found.kind.capabilities if found is not None else None
+        self._ack: asyncio.Task[bool] | None = None
+        self._emoji = ""
+        self._closing: set[asyncio.Task[None]] = set()
+        self._acknowledge()
+
+    def _begin(self) -> None:
+        """Makes what follows the reply. Many messages wait and are answered with another, so this is not done before.
+
+        Most runs need neither of the two.
+        """
+        record, services = self._record, self._services
+        blocks = block_settings(self._config, self._channel, self._account_id, record.agent_id)
+        self._draft = self._draft_stream() if blocks is None else None
+        if blocks is None and self._verbose() == "off":
+            return
+        self._stream = ReplyStream(
+            record.row,
+            services.ledger,
+            services.clock,
+            shape=self._shape,
+            blocks=blocks,
+            notice=lambda event: run_notice(event, self._verbose()),
+            files=self._reply_files,
+            wake=services.delivery.wake,
+        )
+        record.settle_reply = self._stream.settle
+
+    def _draft_stream(self) -> DraftStream | None:
+        """Shows drafts where the channel can, and the configuration does not ask for blocks instead."""
+        account = account_settings(self._config, self._channel, self._account_id)
+        if not isinstance(account, TelegramAccount) or account.stream_mode == "off":
+            return None
+        if self._capabilities is None or not self._capabilities.drafts:
+            return None
+        chunk = account.draft_chunk or DRAFT_CHUNK
+        pieces = BlockChunker(chunk.min_chars, chunk.max_chars, chunk.break_preference)
+        return DraftStream(
+            self._services.clock,
+            self._show_draft,
+            chunker=pieces if account.stream_mode == "block" else None,
+            with_reasoning=lambda: self._record.reasoning == "stream",
+        )
+
+    async def _show_draft(self, text: str) -> bool:
+        row = self._record.row
+        return await self._services.channels.draft(self._channel, row.route, row.id, text)
+
+    # The reaction that says that the message was seen
+
+    def _acknowledge(self) -> None:
+        record, target = self._record, self._record.row.route.get("replyToId")
+        if record.recovered or not target or self._capabilities is None or not self._capabilities.reactions:
+            return
+        self._emoji = ack_emoji(
+            self._config,
+            self._channel,
+            self._account_id,
+            record.agent_id,
+            direct=self._direct,
+            mentioned=record.row.body.mentioned,
+        )
+        if self._emoji:
+            self._ack = asyncio.create_task(self._react(str(target), remove=False))
+
+    async def _react(self, target: str, *, remove: bool) -> bool:
+        reaction = OutgoingMessage(act="react", target_id=target, emoji=self._emoji, remove=remove)
+        key = f"{self._record.run_id}:{'unack' if remove else 'ack'}"
+        try:
+            await self._services.channels.send(self._channel, self._record.row.route, reaction, key)
+        except SendFailed as failure:
+            log.info("the reaction to %s was not sent: %s", self._record.run_id, failure)
+            return False
+        return True
+
+    async def _take_ack_back(self, ack: asyncio.Task[bool]) -> None:
+        row = self._record.row
+        if not await ack:
+            return
+        parts = await self._services.delivery.wait(row.id, DELIVERED_S)
+        if any(part.state == "sent" for part in parts):
+            await self._react(str(row.route.get("replyToId")), remove=True)
+
+    def _close(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    # The run
+
+    def _shape(self) -> ReplyShape:
+        record = self._record
+        speaker = Speaker(agent_id=record.agent_id, model=record.model, thinking=record.thinking)
+        return reply_shape(self._config, record.row.route, speaker)
+
+    async def _reply_files(self, addresses: Sequence[str], voice: bool) -> Files:
+        find = self._record.reply_files
+        return Files() if find is None else await find(addresses, voice)
+
+    def _verbose(self) -> str:
+        """How much the chat is told of the tools. Groups are told nothing."""
+        if not self._direct:
+            return "off"
+        return self._record.verbose or self._config.agents.defaults.verbose_default or "off"
+
+    def started(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._begin()
+        if self._mode == "instant":
+            self._active()
+
+    def event(self, event: Event) -> None:
+        if self._stream is not None:
+            self._stream.event(event)
+        if self._draft is not None:
+            self._draft.event(event)
+        match event:
+            # Text that may turn out to be silence does not come as an event.
+            case TextDelta() | ToolStarted() | ToolUpdated():
+                self._active()
+            case ThinkingDelta() if self._mode == "thinking":
+                self._active()
+            case _:
+                pass
+
+    def aborted(self, reason: str) -> None:
+        if self._stream is not None:
+            self._stream.stop()
+        self._end_draft()
+        self._end_sign(reply_follows=False)
+
+    def absorbed(self, by: str) -> None:
+        self._end_draft()
+        self._end_sign(reply_follows=True)
+
+    def finished(self) -> None:
+        result = self._record.result
+        said = result is not None and bool(result.texts or result.notice)
+        self._end_draft()
+        self._end_sign(reply_follows=said or self._record.state == "error")
+        self._services.delivery.wake()
+        if self._ack is not None and self._config.messages.remove_ack_after_reply:
+            self._close(self._take_ack_back(self._ack))
+
+    def _end_draft(self) -> None:
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            self._close(draft.end())
+
+    def _end_sign(self, *, reply_follows: bool) -> None:
+        """Ends the sign. A reply ends it by itself, so it is only removed if no reply follows."""
+        if self._sealed:
+            return
+        self._sealed = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            if not reply_follows:
+                self._last = asyncio.create_task(self._remove_sign(task))
+
+    def _active(self) -> None:
+        self._active_at = self._services.clock.monotonic()
+        if not self._sealed and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._keep_showing())
+
+    async def _keep_showing(self) -> None:
+        clock = self._services.clock
+        while clock.monotonic() - self._active_at < TTL_S:
+            await self._show(True)
+            await clock.sleep(self._interval_s)
+        await self._show(False)
+
+    async def _remove_sign(self, task: asyncio.Task[None]) -> None:
+        await asyncio.gather(task, return_exceptions=True)
+        await self._show(False)
+
+    async def _show(self, on: bool) -> None:
+        route = self._record.row.route
+        await self._services.channels.typing(str(route["channel"]), route, on)
+
+
+def ack_emoji(
+    config: Config, channel: str, account_id: str | None, agent_id: str, *, direct: bool, mentioned: bool
+) -> str:
+    """The emoji for a message, or nothing if messages like this one are not acknowledged."""
+    account = account_settings(config, channel, account_id)
+    own = account.ack_reaction if account is not None else None
+    if isinstance(own, AckReaction):
+        in_group = own.group == "always" or (own.group == "mentions" and mentioned)
+        return own.emoji.strip() if (own.direct if direct else in_group) else ""
+    match config.messages.ack_reaction_scope:
+        case "all":
+            wanted = True
+        case "direct":
+            wanted = direct
+        case "group-all":
+            wanted = not direct
+        case "group-mentions":
+            wanted = not direct and mentioned
+        case "off" | "none":
+            wanted = False
+    if not wanted:
+        return ""
+    chosen = own if own is not None else config.messages.ack_reaction
+    if chosen is not None:
+        return chosen.strip()
+    agent = agent_config(config, agent_id)
+    return (agent.identity.emoji if agent is not None else None) or SEEN
+
+
+# State, for answers about status and health
+
+
+def by_channel(channels: ChannelManager) -> dict[str, list[RunningAccount]]:
+    """Groups the accounts by the id of their channel."""
+    grouped: dict[str, list[RunningAccount]] = {}
+    for running in channels.accounts():
+        grouped.setdefault(running.kind.id, []).append(running)
+    return grouped
+
+
+def summary_of(views: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The flags of one channel, from the views of its accounts. It is as well as the best of them."""
+    best = max(views, key=lambda view: (view["connected"], view["running"], view["configured"], view["enabled"]))
+    flags = {name: best[name] for name in ("enabled", "configured", "running", "connected")}
+    return {**flags, "lastError": best["lastError"]} if best.get("lastError") else flags
+
+
+def summary_lines(channels: ChannelManager) -> list[str]:
+    """One line for each channel, such as ``Signal: connected``."""
+    lines: list[str] = []
+    for accounts in by_channel(channels).values():
+        summary = summary_of([running.status.view() for running in accounts])
+        if not summary["enabled"]:
+            state = "disabled"
+        elif not summary["configured"]:
+            state = "not configured"
+        elif summary["connected"]:
+            state = "connected"
+        else:
+            state = "connecting" if summary["running"] else "not running"
+            state += f" ({summary['lastError']})" if summary.get("lastError") else ""
+        lines.append(f"{accounts[0].kind.label}: {state}")
+    return lines

@@ -1,0 +1,343 @@
+"""What the ledgers in SQLite and in PostgreSQL have in common: their columns, their rows as records, and the questions
+that both databases are asked in the same words.
+
+A column has the name of its field; only a ``Reason`` takes two columns, ``code`` and ``detail``. In a statement each
+``?`` stands for the next of its values.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+from zlib import crc32
+
+import msgspec
+
+from openclaw.clock import Clock
+from openclaw.json_text import encode
+from openclaw.storage import faults
+from openclaw.storage.base import (
+    END_STATES,
+    Accept,
+    DeliveryCode,
+    FirstStep,
+    HeldMessage,
+    JobRow,
+    LedgerRow,
+    MessageBody,
+    MessageState,
+    OutboxPart,
+    OutboxRow,
+    PartState,
+    Reason,
+    ReasonCode,
+    SessionName,
+    StateChange,
+    ToolCallRow,
+    TurnedAway,
+)
+
+LOOKED_THROUGH = 20_000
+"""How many of the latest messages a search by state or by the channel's id may read."""
+MOST_TURNED_AWAY = 5_000
+"""How many messages that were not taken in are remembered."""
+PRUNE_EVERY = 64
+"""One in so many look-ups of an unknown key removes keys that are too old. The others write nothing."""
+
+_ACCEPT_FIELDS = tuple(name for name in Accept.__struct_fields__ if name != "dedupe_keys")
+_accept_values = attrgetter(*_ACCEPT_FIELDS)
+ACCEPT_COLUMNS = (*_ACCEPT_FIELDS, "accepted_at", "state", "code", "detail", "attempts", "started_at")
+"""The columns of a message that are written when it is accepted."""
+_JSON_COLUMNS = frozenset({"route", "body"})
+_MESSAGE_COLUMNS = (
+    *(name for name in LedgerRow.__struct_fields__ if name not in ("dedupe_keys", "reason")),
+    "code",
+    "detail",
+)
+SELECT_MESSAGES = f"SELECT {', '.join(_MESSAGE_COLUMNS)} FROM messages"
+_SELECT_PARTS = f"SELECT {', '.join(OutboxRow.__struct_fields__)} FROM outbox"
+_LATEST = f"id > (SELECT coalesce(max(id), 0) FROM messages) - {LOOKED_THROUGH}"
+SEND_AGAIN = "UPDATE outbox SET state = 'pending', doubts = doubts + 1, error = '' WHERE state = 'sending'"
+"""A part that was being sent when its Gateway went away may have arrived. The delivery decides, given its doubts."""
+ADD_PART = (
+    "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
+    " SELECT id, run_id, (SELECT coalesce(max(part) + 1, 0) FROM outbox WHERE ledger_id = messages.id),"
+    " ?, route, ?, 'pending', ? FROM messages WHERE id = ? AND ended_at IS NULL"
+)
+_decode_body = msgspec.json.Decoder(MessageBody).decode
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class SqlLedger(abc.ABC):
+    """The part of ``Ledger`` that is the same SQL in both databases."""
+
+    _as_inserted: str
+    """The column that tells in which order the rows of ``tool_calls`` and ``jobs`` were inserted."""
+    _bytes_within: str
+    """The name of the function that finds bytes in a column: the column and the bytes are its arguments."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    @abc.abstractmethod
+    async def _rows(self, statement: str, *values: Any) -> Sequence[Any]:
+        """Does one statement and returns its rows."""
+        ...
+
+    @abc.abstractmethod
+    async def _write(self, statement: str, *values: Any) -> int:
+        """Does one statement and returns how many rows it changed."""
+        ...
+
+    # Messages
+
+    async def by_run(self, run_id: str) -> LedgerRow | None:
+        return next(iter(await self._messages("WHERE run_id = ?", run_id)), None)
+
+    async def get(self, ledger_id: int) -> LedgerRow | None:
+        # A caller may ask for any number, and the databases refuse larger ones.
+        return next(iter(await self._messages("WHERE id = ?", ledger_id)), None) if 0 < ledger_id < 2**63 else None
+
+    async def story(self, ledger_id: int) -> list[StateChange]:
+        select = "SELECT at, state, code, detail FROM story WHERE ledger_id = ? ORDER BY step"
+        rows = await self._rows(select, ledger_id)
+        return [StateChange(at=at, state=state, reason=reason_of(code, detail)) for at, state, code, detail in rows]
+
+    async def unfinished(self, session: SessionName | None = None) -> list[LedgerRow]:
+        if session is None:
+            return await self._messages("WHERE ended_at IS NULL ORDER BY id")
+        of_session = "WHERE ended_at IS NULL AND agent_id = ? AND session_key = ? ORDER BY id"
+        return await self._messages(of_session, *session)
+
+    async def recent(
+        self, *, session_key: str | None = None, state: MessageState | None = None, limit: int = 50
+    ) -> list[LedgerRow]:
+        asked = {"session_key": session_key, "state": state}
+        given = {name: value for name, value in asked.items() if value is not None}
+        # Without a bound, the search for a rare state would read every message.
+        tests = [*(f"{name} = ?" for name in given), *([_LATEST] if state is not None else [])]
+        return await self._messages(f"{_where(tests)}ORDER BY id DESC LIMIT ?", *given.values(), max(0, limit))
+
+    async def runs_beginning(self, prefix: str, limit: int = 10) -> list[LedgerRow]:
+        # LIKE would neither use the index nor distinguish capitals.
+        condition = "WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT ?"
+        return await self._messages(condition, prefix, f"{prefix}\U0010ffff", max(0, limit))
+
+    async def by_message_id(self, message_id: str) -> LedgerRow | None:
+        # The id is looked for as bytes first, so that only few bodies are decoded.
+        condition = f"WHERE {_LATEST} AND {self._bytes_within}(body, ?) > 0 ORDER BY id DESC LIMIT 50"
+        rows = await self._messages(condition, encode(message_id))
+        return next((row for row in rows if message_id in row.body.message_ids), None)
+
+    async def turned_away(self, message_ids: Sequence[str]) -> list[TurnedAway]:
+        names = TurnedAway.__struct_fields__
+        select = f"SELECT {', '.join(names)} FROM turned_away WHERE {_among('message_id', message_ids)}"
+        rows = await self._rows(f"{select} ORDER BY first_at, step", *message_ids)
+        return [msgspec.convert(dict(zip(names, row, strict=True)), TurnedAway) for row in rows]
+
+    async def tool_calls(self, ledger_id: int) -> list[ToolCallRow]:
+        names = ToolCallRow.__struct_fields__
+        select = f"SELECT {', '.join(names)} FROM tool_calls WHERE ledger_id = ? ORDER BY {self._as_inserted}"
+        calls = [ToolCallRow(**dict(zip(names, row, strict=True))) for row in await self._rows(select, ledger_id)]
+        for call in calls:
+            call.ok = None if call.ok is None else bool(call.ok)
+        return calls
+
+    # Held messages
+
+    async def hold(self, key: str, message: bytes) -> None:
+        await self._write("INSERT INTO held (key, message) VALUES (?, ?) ON CONFLICT DO NOTHING", key, message)
+
+    async def held(self) -> list[HeldMessage]:
+        rows = await self._rows("SELECT key, message, attempts FROM held ORDER BY step")
+        return [HeldMessage(key=key, message=message, attempts=attempts) for key, message, attempts in rows]
+
+    async def held_tried(self, key: str) -> None:
+        await self._write("UPDATE held SET attempts = attempts + 1 WHERE key = ?", key)
+
+    async def let_go(self, keys: Sequence[str]) -> None:
+        await self._write(f"DELETE FROM held WHERE {_among('key', keys)}", *keys)
+
+    # Jobs
+
+    async def job_put(self, job: JobRow) -> None:
+        names = JobRow.__struct_fields__
+        values = [encode(job.state) if name == "state" else getattr(job, name) for name in names]
+        replaced = ", ".join(f"{name} = excluded.{name}" for name in names if name != "id")
+        insert = f"INSERT INTO jobs ({', '.join(names)}) VALUES ({_marks(names)})"
+        await self._write(f"{insert} ON CONFLICT (id) DO UPDATE SET {replaced}", *values)
+
+    async def job(self, job_id: str) -> JobRow | None:
+        return next(iter(await self._jobs("WHERE id = ?", job_id)), None)
+
+    async def jobs(
+        self,
+        *,
+        kind: str | None = None,
+        owner_key: str | None = None,
+        run_id: str | None = None,
+        trace: str | None = None,
+        ended: bool | None = None,
+        limit: int = 1000,
+    ) -> list[JobRow]:
+        asked = {"kind": kind, "owner_key": owner_key, "run_id": run_id, "trace": trace}
+        given = {name: value for name, value in asked.items() if value is not None}
+        tests = [f"{name} = ?" for name in given]
+        if ended is not None:
+            tests.append(f"ended_at IS {'NOT ' if ended else ''}NULL")
+        order = f"ORDER BY created_at, {self._as_inserted} LIMIT ?"
+        return await self._jobs(f"{_where(tests)}{order}", *given.values(), max(0, limit))
+
+    async def _jobs(self, condition: str, *values: Any) -> list[JobRow]:
+        names = JobRow.__struct_fields__
+        rows = await self._rows(f"SELECT {', '.join(names)} FROM jobs {condition}", *values)
+        found = [dict(zip(names, row, strict=True)) for row in rows]
+        return [JobRow(**{**fields, "state": msgspec.json.decode(fields["state"])}) for fields in found]
+
+    # Outbox
+
+    async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
+        due = "WHERE state = 'pending' AND next_at <= ? ORDER BY next_at, id LIMIT ?"
+        return await self._parts(due, now_ms, max(0, limit))
+
+    async def outbox_depth(self) -> int:
+        ((depth,),) = await self._rows("SELECT count(*) FROM outbox WHERE state = 'pending'")
+        return depth
+
+    async def outbox_of(self, ledger_id: int) -> list[OutboxRow]:
+        return await self._parts("WHERE ledger_id = ? ORDER BY part", ledger_id)
+
+    async def outbox_parts(
+        self, states: Sequence[PartState], *, channel: str | None = None, limit: int = 100
+    ) -> list[OutboxRow]:
+        tests = [_among("state", states), *(["channel = ?"] if channel is not None else [])]
+        values = [*states, *([channel] if channel is not None else [])]
+        return await self._parts(f"{_where(tests)}ORDER BY id DESC LIMIT ?", *values, max(0, limit))
+
+    async def outbox_again(self, outbox_ids: Sequence[int]) -> int:
+        return await self._write(
+            "UPDATE outbox SET state = 'pending', attempts = 0, next_at = 0, error = '', code = '', created_at = ?,"
+            " doubts = CASE WHEN doubts > 0 THEN 1 ELSE 0 END"
+            f" WHERE state = 'dead' AND {_among('id', outbox_ids)}",
+            *(self._clock.now_ms(), *outbox_ids),
+        )
+
+    async def outbox_mark(
+        self,
+        outbox_id: int,
+        state: PartState,
+        *,
+        next_at: int = 0,
+        error: str = "",
+        doubts: int = 0,
+        code: DeliveryCode = DeliveryCode.NONE,
+        message_id: str = "",
+    ) -> bool:
+        marked = await self._write(
+            "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ?, doubts = ?, code = ?,"
+            " message_id = ? WHERE id = ?" + (" AND state NOT IN ('sent', 'dead')" if state == "sending" else ""),
+            *(state, int(state == "sending"), next_at, error, doubts, code, message_id, outbox_id),
+        )
+        if not marked:
+            if state == "sending" and await self._rows("SELECT 1 FROM outbox WHERE id = ?", outbox_id):
+                return False
+            raise KeyError(f"the outbox has no part {outbox_id}")
+        faults.point(f"outbox.{state}")
+        return True
+
+    async def _messages(self, condition: str, *values: Any) -> list[LedgerRow]:
+        return [message_of(row) for row in await self._rows(f"{SELECT_MESSAGES} {condition}", *values)]
+
+    async def _parts(self, condition: str, *values: Any) -> list[OutboxRow]:
+        return [_part_of(row) for row in await self._rows(f"{_SELECT_PARTS} {condition}", *values)]
+
+
+def _where(tests: Sequence[str]) -> str:
+    return f"WHERE {' AND '.join(tests)} " if tests else ""
+
+
+def _among(column: str, values: Sequence[Any]) -> str:
+    # PostgreSQL does not take an empty list.
+    return f"{column} IN ({_marks(values)})" if values else "1 = 0"
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))
+
+
+# Rules of both ledgers
+
+
+def check_end(ledger_id: int, state: MessageState, parts: Sequence[OutboxPart]) -> None:
+    """Refuses a step where an end is meant, and parts that cannot be told apart."""
+    if state not in END_STATES:
+        raise ValueError(f"'{state}' does not end a message: use advance")
+    if len({part.part for part in parts}) < len(parts):
+        raise ValueError(f"message {ledger_id}: two parts to deliver have the same number")
+
+
+def absorbed_result(reason: Reason, run_id: str) -> dict[str, Any] | None:
+    """The result of a message that another run takes in. A collected one is answered there."""
+    return {"answeredBy": run_id} if reason.code is ReasonCode.COLLECTED else None
+
+
+def is_time_to_prune(key: str) -> bool:
+    return crc32(key.encode(errors="replace")) % PRUNE_EVERY == 0
+
+
+# Rows
+
+
+def accept_values(message: Accept, step: FirstStep | None, reason: Reason, now: int) -> list[Any]:
+    """Returns the values of ``ACCEPT_COLUMNS``."""
+    values = zip(_ACCEPT_FIELDS, _accept_values(message), strict=True)
+    given = [encode(value) if name in _JSON_COLUMNS else value for name, value in values]
+    begun = step == "running"
+    return [*given, now, step or "accepted", reason.code, reason.detail, int(begun), now if begun else None]
+
+
+def accepted_row(message: Accept, ledger_id: int, now: int) -> LedgerRow:
+    """Returns the row of a message that was just accepted, before its first step."""
+    fields = dict(zip(_ACCEPT_FIELDS, _accept_values(message), strict=True))
+    return LedgerRow(id=ledger_id, accepted_at=now, **fields)
+
+
+def message_of(row: Any) -> LedgerRow:
+    """Makes a message of a row. What is damaged is read as empty, so that other messages can be read."""
+    fields = dict(zip(_MESSAGE_COLUMNS, row, strict=True))
+    reason, result = reason_of(fields.pop("code"), fields.pop("detail")), fields["result"]
+    fields["route"] = _object(fields["route"]) or {}
+    fields["result"] = None if result is None else _object(result)
+    try:
+        fields["body"] = _decode_body(fields["body"])
+    except (msgspec.MsgspecError, UnicodeError):
+        fields["body"] = MessageBody()
+    return LedgerRow(reason=reason, **fields)
+
+
+def _object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        return _decode_object(raw)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def reason_of(code: str, detail: str) -> Reason:
+    """A code written by a newer version is read as ``other``."""
+    try:
+        return Reason(ReasonCode(code), detail)
+    except ValueError:
+        return Reason(ReasonCode.OTHER, detail or code)
+
+
+def _part_of(row: Any) -> OutboxRow:
+    """Makes a part of a row. One whose payload is damaged cannot be sent, and ends with that reason."""
+    fields = dict(zip(OutboxRow.__struct_fields__, row, strict=True))
+    fields["route"] = _object(fields["route"]) or {}
+    payload = _object(fields["payload"])
+    fields["payload"] = {"text": None} if payload is None else payload
+    codes = frozenset(DeliveryCode)
+    fields["code"] = DeliveryCode(fields["code"]) if fields["code"] in codes else DeliveryCode.NONE
+    return OutboxRow(**fields)
