@@ -35,6 +35,8 @@ TALK: list[tuple[str, list[Answer | str]]] = [
 _SHOWN = re.compile(
     r"^ *- (?:heading|link|button|textbox|searchbox|combobox|checkbox|tab|table|columnheader|log|navigation|img)\b"
 )
+_OF_THE_MINUTE = '- heading "turn facts:"'
+"""The time of day is a fact of a turn, so this part of the context page shows when a minute ended between two turns."""
 
 
 async def pictures(browser: Browser, gateway: WebGateway) -> AsyncGenerator[tuple[str, Tab]]:
@@ -66,7 +68,9 @@ async def found_on(tab: Tab) -> str:
     """What a person finds on the page: its parts by role and name, without numbers and times."""
     lines = (await tab.page.locator("body").aria_snapshot()).splitlines()
     plain = [
-        re.sub(r"\d[\d.,:]*", "0", line.strip().replace(" [disabled]", "")) for line in lines if _SHOWN.match(line)
+        re.sub(r"\d[\d.,:]*", "0", line.strip().replace(" [disabled]", ""))
+        for line in lines
+        if _SHOWN.match(line) and not line.strip().startswith(_OF_THE_MINUTE)
     ]
     return "\n".join(plain) + "\n"
 

@@ -17,15 +17,16 @@ import msgspec
 import pytest
 
 from openclaw.clock import SystemClock
-from openclaw.storage.files.documents import FileDocuments
+from openclaw.storage.files.disk import FileDocuments
 from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.exec import binding
 from openclaw.tools.exec.allowlist import FREE_ARGUMENTS, SAFE_USES, AllowRule, rule_for
 from openclaw.tools.exec.approvals import ApprovalRules, Approvals
-from openclaw.tools.exec.programs import _RUNS_ARGUMENTS, _RUNS_OTHERS
+from openclaw.tools.exec.binding import _RUNS_ARGUMENTS, _RUNS_OTHERS
 from openclaw.tools.exec.settings import ExecOverrides, ExecSettings
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process import ProcessRegistry
+from tests.support.clock import until
 
 CARRIERS = ("echo x", "ls", "grep x", "true", "/usr/bin/true")
 JOINED = ("; ", ";", " && ", "&&", " || ", " | ", "|", " & ", "&", "\n", "\r\n", " |& ", "\n\n#\n", ";:;", " ;\t")
@@ -208,8 +209,11 @@ async def test_a_filter_runs_without_environment_and_without_a_shell(
     result = await tool.run({"command": "grep -c x", "background": True}, context)
     session = processes.get(context.process_scope, result.details["sessionId"])
     assert session is not None
-    assert Path(f"/proc/{session.pid}/environ").read_bytes() == b""
-    assert Path(f"/proc/{session.pid}/cmdline").read_bytes().endswith(b"/grep\0-c\0x\0")
+    proc = Path(f"/proc/{session.pid}")
+    # The kernel says that a program was begun a moment before it shows what it was begun with.
+    await until(lambda: proc.joinpath("cmdline").read_bytes() != b"")
+    assert proc.joinpath("cmdline").read_bytes().endswith(b"/grep\0-c\0x\0")
+    assert proc.joinpath("environ").read_bytes() == b""
     await session.process.write(b"x\ny\nx\n")
     session.process.close_input()
     await asyncio.wait_for(session.ended.wait(), 60)
