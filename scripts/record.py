@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
+from tests.support.clock import until
 from tests.support.gateway import TOKEN
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
@@ -82,7 +83,7 @@ async def record(folder: Path, *, hurried: bool = False) -> Recording:
         watch = _Watch(terminal)
         looking = asyncio.create_task(watch.look())
         try:
-            await _Session(terminal, model, 0 if hurried else 1).play()
+            await _Session(terminal, model, gateway, 0 if hurried else 1).play()
         finally:
             watch.ended = True
             await looking
@@ -108,9 +109,10 @@ def _config(model: ModelServer) -> dict[str, Any]:
 class _Session:
     """What is said. ``pace`` stretches the pauses between words; 0 leaves them out."""
 
-    def __init__(self, terminal: Tmux, model: ModelServer, pace: float) -> None:
+    def __init__(self, terminal: Tmux, model: ModelServer, gateway: InProcessGateway, pace: float) -> None:
         self._terminal = terminal
         self._model = model
+        self._gateway = gateway
         self._pace = pace
 
     async def play(self) -> None:
@@ -132,6 +134,8 @@ class _Session:
         await shows("early in the", "writing…")
         await self._say("And when is my train?")
         await shows("⋯ waits: And when is my train?")
+        # The chat shows it a moment before the Gateway has it.
+        await until(lambda: bool(self._gateway.gateway.dispatcher.waiting("agent:main:main")))
         held.set()
         await shows("is enough.", "At 9:12", idle=True)
 
