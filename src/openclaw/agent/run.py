@@ -47,7 +47,7 @@ from openclaw.storage.base import Context, LedgerRow, Transcript
 from openclaw.storage.disk_errors import DiskWait
 from openclaw.tools.policy import allowed_tools
 
-log = logging.getLogger("openclaw.agents.run")
+log = logging.getLogger("openclaw.agent.run")
 
 LONGEST_SILENCE = 0.9
 """The part of a run's time that a silent model may use up if there are others."""
@@ -88,7 +88,7 @@ class AgentRun:
         """Set when the run knows its model and prompt. It is another one when another model goes on."""
         self._candidates: Candidates
         self._told: tuple[str, str] | None = None
-        """The chosen model and the one that answers in its place, as the person was told. None: they are the same."""
+        """What the person was last told: the chosen model, and the one that answers in its place. None: it answers."""
         self._demo_told = False
         """Whether the person knows that the demo model answers."""
         self._failure: ModelError | None = None
@@ -221,7 +221,7 @@ class AgentRun:
         said: list[Spoken] = []
         while True:
             model = self._candidates.current
-            result = await self._answer(prepared)
+            result = await self._answer_within_window(prepared)
             result.said = [*said, *result.said]
             if self._candidates.current is model:
                 return result, prepared
@@ -245,7 +245,7 @@ class AgentRun:
             return 0
         return self._runtime.config.current.agents.defaults.max_length_continuations
 
-    async def _answer(self, prepared: Prepared) -> RunResult:
+    async def _answer_within_window(self, prepared: Prepared) -> RunResult:
         """Runs the loop. Each time the prompt turns out too large, it is made smaller and the loop goes on."""
         transcript, window = self.transcript, prepared.window
         context = transcript.context()
@@ -327,6 +327,11 @@ class AgentRun:
             self._failure = error
             return await self._candidates.next_step(error, attempt, runtime.config.current.retry)
 
+        async def store(event: Event) -> None:
+            await recorder.store(event)
+            if isinstance(event, AssistantEnded):
+                self._paid.written()
+
         def request(messages: list[Message]) -> ModelRequest:
             built, window = prepared.request(messages), prepared.window
             pruned = window.pruner.count if window.pruner else 0
@@ -343,7 +348,7 @@ class AgentRun:
             clock=runtime.clock,
             abort=self._abort,
             show=self._show(prepared),
-            keep=self._keep,
+            store=store,
             inbox=self._inbox,
             client_tools=frozenset(spec.name for spec in prepared.body.client_tools),
             after_failure=after_failure,
@@ -362,14 +367,9 @@ class AgentRun:
         result.usage = result.final.usage if result.final else None
         return result
 
-    async def _keep(self, event: Event) -> None:
-        await self._recorder.keep(event)
-        if isinstance(event, AssistantEnded):
-            self._paid.written()
-
     def _show(self, prepared: Prepared) -> Callable[[Event], None]:
         """Shows events. It says before the first words that another model answers, if the person does not know it."""
-        show = self._recorder.show if prepared.with_reasoning else self._emit
+        show = self._recorder.show_with_reasoning if prepared.with_reasoning else self._emit
         chosen, active = self._candidates.chosen, prepared.model.ref
         now = (chosen, active) if active != chosen else None
         # A person who chose another model meanwhile knows that it answers.
@@ -455,10 +455,12 @@ class AgentRun:
             return entry
 
         sessions = runtime.sessions
-        await self._recorder.kept(lambda: sessions.update(row.agent_id, row.session_key, change, durable=False))
+        await self._recorder.until_written(
+            lambda: sessions.update(row.agent_id, row.session_key, change, durable=False)
+        )
 
 
 def told_of(entry: SessionEntry) -> tuple[str, str] | None:
-    """The chosen model and the one that answers in its place, as the person was told. None: the chosen one answers."""
+    """What the person was last told: the chosen model, and the one that answers in its place. None: it answers."""
     chosen, active = entry.get("fallbackNoticeSelectedModel"), entry.get("fallbackNoticeActiveModel")
     return (chosen, active) if chosen and active else None

@@ -54,7 +54,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.tree import fields_of
 from openclaw.storage.base import Context, Transcript
 
-log = logging.getLogger("openclaw.agents.compaction")
+log = logging.getLogger("openclaw.agent.compaction")
 
 CompactionReason: TypeAlias = Literal["threshold", "overflow", "manual"]
 SMALLEST_KEPT = 64

@@ -39,7 +39,7 @@ from openclaw.tools.base import Tool, ToolContext, ToolResult
 from openclaw.tools.files import WriteTool
 from openclaw.tools.sandbox.boundary import Boundary
 
-log = logging.getLogger("openclaw.agents.memory")
+log = logging.getLogger("openclaw.agent.memory")
 
 MOST_ANSWERS = 12
 """The most model calls of one flush. A flush that wants more is stopped."""
@@ -255,7 +255,7 @@ def _options(runtime: Runtime, prepared: Prepared, tools: dict[str, Tool], calls
         tool_context=tool_context,
         clock=runtime.clock,
         abort=abort,
-        keep=count,
+        store=count,
         after_failure=after_failure,
     )
 

@@ -40,7 +40,7 @@ from openclaw.models.calls import Candidates, for_model
 from openclaw.paths import make_private_dir, sessions_dir
 from openclaw.storage.base import Transcript
 
-log = logging.getLogger("openclaw.agents.spend")
+log = logging.getLogger("openclaw.agent.spend")
 
 
 class PaidCalls:

@@ -26,6 +26,7 @@ from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
 from openclaw.foreign_text import disarmed
 from openclaw.messages import (
+    FAILED_STOPS,
     AssistantMessage,
     ImageBlock,
     Message,
@@ -37,7 +38,7 @@ from openclaw.messages import (
     user_text,
 )
 from openclaw.models.base import Model
-from openclaw.models.convert import FAILED, is_blank, json_text, pair, without_failed
+from openclaw.models.convert import is_blank, json_text, pair, without_failed
 from openclaw.models.http import strip_lone_surrogates
 from openclaw.opener import PathOpener, PathRefused
 from openclaw.pictures import MAX_SIDE, MAX_SOURCE_BYTES, ImageProblem, fit_image, off_loop, sniff_image
@@ -164,7 +165,7 @@ class CleanedMessages:
         for message in messages[known:]:
             self._source.append(message)
             if isinstance(message, AssistantMessage):
-                self._out += without_failed([message]) if message.stop_reason in FAILED else (message,)
+                self._out += without_failed([message]) if message.stop_reason in FAILED_STOPS else (message,)
                 continue
             message = _mended(message, model)
             if has_images(message):

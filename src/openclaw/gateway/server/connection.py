@@ -196,9 +196,9 @@ class Connection:
                 self._room.clear()
                 await self._room.wait()
             self._in_flight += 1
-            self._gateway.spawn(self._answer(client, request))
+            self._gateway.spawn(self._answer_call(client, request))
 
-    async def _answer(self, client: Client, request: registry.Request) -> None:
+    async def _answer_call(self, client: Client, request: registry.Request) -> None:
         began = self._gateway.runtime.clock.monotonic()
         try:
             await self._gateway.loop_fairness.enter()
