@@ -120,7 +120,10 @@ class LoopOptions(msgspec.Struct, kw_only=True):
     model: Model
     thinking: str = ""
     ask: Callable[[ModelRequest, OnEvent], Awaitable[AssistantMessage]]
-    """Calls the model and returns its whole answer. Stream events go to the callback as they arrive."""
+    """Calls the model and returns its whole answer. Stream events go to the callback as they arrive.
+
+    In a run this is ``AgentRun._ask_model``.
+    """
     request: Callable[[list[Message]], ModelRequest]
     """Builds the next request from all messages so far. It cleans and prunes them."""
     tools: Mapping[str, Tool]

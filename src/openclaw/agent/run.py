@@ -23,8 +23,7 @@ from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox
 from openclaw.agent.prepare import UNSEEN_SOURCES, Prepared, choose_model, prepare, tool_context
 from openclaw.agent.recorder import Recorder, RunResult, entry_id, open_transcript
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.billed_calls import BilledEmbeddings, PaidCalls
-from openclaw.agent.spend.budget import Payer
+from openclaw.agent.spend.budget import BilledEmbeddings, PaidCalls, Payer
 from openclaw.agent.tool_set import opener_of, policies_of
 from openclaw.agent.window.tokens import reported_prompt
 from openclaw.agent.window.window import DoesNotFit, check_room
@@ -341,7 +340,7 @@ class AgentRun:
         options = LoopOptions(
             model=prepared.model,
             thinking=prepared.thinking,
-            ask=self._ask_in_time,
+            ask=self._ask_model,
             request=request,
             tools=runtime.extensions.watched(prepared.prompt.tools),
             tool_context=partial(tool_context, runtime, prepared, self._row.run_id, pay=self._embeddings),
@@ -388,11 +387,16 @@ class AgentRun:
 
         return tell_first
 
-    async def _ask_in_time(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
-        """Calls the model. If another one could answer, a model that stays silent fails before the run's time is up."""
-        left = self._abort.time_left
+    async def _ask_model(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
+        """Calls the model, as far as the budget allows it (``PaidCalls.ask``).
+
+        If another model could answer, one that stays silent fails before the run's time is up.
+        """
+        faults.point("model.call")
+        self._on_model_call()
+        left, limited = self._abort.time_left, self._recorder.log.limit_output
         if left is None or not self._candidates.has_others:
-            return await self._call_model(request, on_event)
+            return await self._paid.ask(request, on_event, limited)
         silent = True
 
         def heard(event: StreamEvent) -> None:
@@ -405,18 +409,12 @@ class AgentRun:
         timer = asyncio.timeout(left * LONGEST_SILENCE)
         try:
             async with timer:
-                return await self._call_model(request, heard)
+                return await self._paid.ask(request, heard, limited)
         except TimeoutError:
             if not timer.expired():
                 raise
             text = f"{request.model.ref} gave no answer within {left * LONGEST_SILENCE:.0f} s."
             raise ModelError(text, kind="timeout", retryable=True) from None
-
-    async def _call_model(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
-        """Asks the budget, then ``ModelCalls.call`` in ``models/calls.py``."""
-        faults.point("model.call")
-        self._on_model_call()
-        return await self._paid.ask(request, on_event, self._recorder.log.limit_output)
 
     async def _account(self, result: RunResult, prepared: Prepared) -> None:
         """Updates the session's entry: what the run used, and in ``totalTokens`` the size of its last prompt."""

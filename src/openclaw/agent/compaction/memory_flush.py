@@ -22,8 +22,7 @@ from openclaw.agent.loop import AbortSignal, LoopOptions, run_loop
 from openclaw.agent.prepare import Prepared, prepare
 from openclaw.agent.recorder import stored_result
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.billed_calls import BilledCalls
-from openclaw.agent.spend.budget import RunBill
+from openclaw.agent.spend.budget import BilledCalls, RunBill
 from openclaw.clock import named_zone
 from openclaw.config.schema.agents import MemoryFlush
 from openclaw.events import AssistantEnded, Event, ToolEnded

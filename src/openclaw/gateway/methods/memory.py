@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from openclaw.agent.spend.billed_calls import BilledEmbeddings, embeddings_of_agent
+from openclaw.agent.spend.budget import BilledEmbeddings, embeddings_of_agent
 from openclaw.config.agents import agent_config, default_agent_id, workspace_dir
 from openclaw.config.schema.agents import MemorySearch
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, Params, require_agent

@@ -43,7 +43,7 @@ class UsedKey(msgspec.Struct, frozen=True):
 
     def view(self, gateway: Gateway) -> dict[str, Any]:
         """What clients see of it. The key itself is never shown."""
-        rests = gateway.model_calls.keys.rests_until(self.key, self.model)
+        rests = gateway.runtime.model_calls.keys.rests_until(self.key, self.model)
         source = self.key.source
         return {
             "id": self.key.credential.id,
@@ -112,7 +112,7 @@ async def probe(call: MethodCall, params: ModelsProbe) -> Any:
 
 
 async def _trial(gateway: Gateway, one: UsedKey, timeout_s: float) -> dict[str, Any]:
-    calls, config, clock = gateway.model_calls, gateway.runtime.config.current, gateway.runtime.clock
+    calls, config, clock = gateway.runtime.model_calls, gateway.runtime.config.current, gateway.runtime.clock
     began = clock.now_ms()
     try:
         secret = await calls.keys.read(one.key, one.model, config)
@@ -131,7 +131,7 @@ async def used_keys(gateway: Gateway, agent_id: str) -> list[UsedKey]:
     used: list[UsedKey] = []
     for model in _models_to_try(catalogue, gateway, agent_id):
         try:
-            keys = await gateway.model_calls.keys.all_for(model, config, agent_id)
+            keys = await gateway.runtime.model_calls.keys.all_for(model, config, agent_id)
         except MissingKey:
             continue
         used += [UsedKey(model, key) for key in keys]
