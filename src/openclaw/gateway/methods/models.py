@@ -9,7 +9,8 @@ import msgspec
 
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, NoParams, Params
+from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.models.base import Model
 from openclaw.models.calls import TRIAL_S, try_key
 from openclaw.models.catalogue import Catalogue, UnknownModel, public_row
