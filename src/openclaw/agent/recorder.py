@@ -22,7 +22,6 @@ from openclaw.agent.prompt.report import PromptReport
 from openclaw.agent.request_log import RequestLog
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.budget import RunBill
-from openclaw.agent.window.history_cleaner import with_pictures
 from openclaw.events import (
     AssistantEnded,
     AssistantStarted,
@@ -51,14 +50,17 @@ from openclaw.messages import (
     user_text,
 )
 from openclaw.models.calls import ModelFailure
+from openclaw.opener import PathOpener
 from openclaw.outbound.reply import MOST_REMEMBERED, messaged_here, with_footer
 from openclaw.outbound.visible import speech_of
+from openclaw.pictures import with_named_pictures
 from openclaw.sessions.reset import home_of
 from openclaw.sessions.tree import message_of
 from openclaw.storage import faults
 from openclaw.storage.base import BlobStore, Context, LedgerRow, Transcript, TranscriptRef
 from openclaw.storage.disk_errors import FIRST_PAUSE_S, DiskWait, until_written
 from openclaw.tools.base import reports_failure
+from openclaw.tools.files import ReadTool
 
 log = logging.getLogger("openclaw.agent.run")
 
@@ -71,6 +73,8 @@ INTERRUPTED = (
 NOT_STARTED = "Not run: the Gateway stopped before this call began. Call it again if it is still needed."
 LARGEST_GAP = 64
 """``next_step`` skips at most this many missing entries in a row."""
+OPERATORS = ("webchat", "agent")
+"""Sources whose messages come from the person who runs the Gateway. They may name any picture on this machine."""
 INLINE_LIMIT = 100_000
 """A longer tool output is stored as a blob. The message then holds ``HEAD`` and ``TAIL`` characters of it."""
 HEAD = 20_000
@@ -147,7 +151,7 @@ class Recorder:
             source = INTERNAL if row.body.internal else row.body.provenance or None
             now, written = self._runtime.clock.now_ms(), row.body.written or None
             message = UserMessage(content=blocks, timestamp=now, provenance=source, written=written)
-            message = await with_pictures(message, prepared, row.source)
+            message = await _with_pictures(message, prepared, row.source)
             faults.point("user.before")
             # It need not be on disk at once: the ledger has its words.
             await self.append(message, first=entries, soon=True)
@@ -346,7 +350,7 @@ class Recorder:
                 self._messages[-1] = event.message
                 await cleaner.prepare([event.message])
             case SteeringInjected(message, token):
-                message = self._messages[-1] = await with_pictures(message, self._prepared)
+                message = self._messages[-1] = await _with_pictures(message, self._prepared)
                 await self.append(message, own_id=token)
                 await self.until_written(self.transcript.sync)
                 await cleaner.prepare([message])
@@ -591,6 +595,20 @@ def found_answer(run_id: str, step: int, context: Context) -> Literal["own", "ot
     if not isinstance(last, AssistantMessage) or last.stop_reason not in ("stop", "length") or last.tool_calls:
         return None
     return "own" if context.entry_ids[-1] == entry_id(run_id, step - 1) else "other"
+
+
+async def _with_pictures(message: UserMessage, prepared: Prepared | None, source: str = "") -> UserMessage:
+    """Adds the pictures that the message names, if the model sees pictures.
+
+    They become part of the stored message, so the model sees the same in every later turn.
+    """
+    if prepared is None or "image" not in prepared.model.input:
+        return message
+    read = prepared.prompt.tools.get("read")
+    if not isinstance(read, ReadTool):
+        return message
+    own = source in OPERATORS and prepared.sandbox is None
+    return await with_named_pictures(message, PathOpener(prepared.workspace, confine=False) if own else read.opener)
 
 
 async def stored_result(message: ToolResultMessage, blobs: BlobStore, state_dir: Path) -> ToolResultMessage:
