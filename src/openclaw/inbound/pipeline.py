@@ -112,6 +112,9 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 class TakenElsewhere(msgspec.Struct, frozen=True, tag=True):
     """Another node has taken the message in, and says what is to be said."""
 
+    stopped: list[str] | None = None
+    """The ids of the runs that the message stopped; None: it was no stop."""
+
 
 Result: TypeAlias = Handled | Blocked | Empty | Accepted | TakenElsewhere
 HandedOn: TypeAlias = Blocked | Accepted | TakenElsewhere

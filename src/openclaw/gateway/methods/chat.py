@@ -35,7 +35,7 @@ from openclaw.inbound.commands.registry import COMMANDS
 from openclaw.inbound.directives import may_be_command
 from openclaw.inbound.incoming import Handled, Incoming, client_facts
 from openclaw.inbound.notices import injected_message
-from openclaw.inbound.pipeline import Accepted
+from openclaw.inbound.pipeline import Accepted, Blocked, Empty, TakenElsewhere
 from openclaw.messages import Usage
 from openclaw.models.thinking import level_unless_set, parse_level
 from openclaw.outbound.reply_files import Unsendable, workspace_file
@@ -117,7 +117,8 @@ async def send(call: MethodCall, params: ChatSend) -> Any:
     else:
         answer = {"runId": run_id, "status": "started"}
         client.finish_after(run_id)
-        gateway.spawn(_say_after_acknowledgement(call, message, result))
+        if isinstance(result, Handled):
+            gateway.spawn(_say_after_acknowledgement(call, message, result))
     return {**answer, "warnings": warnings} if warnings else answer
 
 
@@ -169,11 +170,14 @@ def _chat_fields(key: str, entry: SessionEntry | None, writer: str | None) -> di
 # What ``chat.send`` and ``agent`` share
 
 
-async def _hand_in(call: MethodCall, message: Incoming) -> Accepted | Handled:
-    """Hands a message of a client to the pipeline. The client gets the events of its run from now on."""
+async def _hand_in(call: MethodCall, message: Incoming) -> Accepted | Handled | TakenElsewhere:
+    """Hands a message of a client to the pipeline. The client gets the events of its run from now on.
+
+    ``TakenElsewhere`` is a command that another node has carried out and answers, because it owns the session.
+    """
     call.client.follow_run(message.run_id)
     result = await call.gateway.pipeline.process(message)
-    if not isinstance(result, Accepted | Handled):
+    if isinstance(result, Blocked | Empty):
         raise MethodError("send blocked by session policy")
     return result
 
@@ -258,7 +262,7 @@ async def agent(call: MethodCall, params: AgentParams) -> Any:
         watcher=call.client.conn_id,
     )
     result = await _hand_in(call, message)
-    if isinstance(result, Handled):
+    if isinstance(result, Handled | TakenElsewhere):
         return await _command_result(call, message, result)
     record, row = result.submission.record, result.submission.row
     call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": row.accepted_at})
@@ -357,12 +361,19 @@ def _stored_result(row: LedgerRow) -> dict[str, Any]:
     return _completed(row.run_id, [_payload(text or "", media)] if text or media else [], meta)
 
 
-async def _command_result(call: MethodCall, message: Incoming, handled: Handled) -> dict[str, Any]:
+async def _command_result(call: MethodCall, message: Incoming, handled: Handled | TakenElsewhere) -> dict[str, Any]:
     """Answers a command. The answer has the shape of a run's."""
     gateway, run_id = call.gateway, message.run_id
     began = gateway.runtime.clock.now_ms()
     call.respond({"runId": run_id, "status": "accepted", "acceptedAt": began})
-    reply = await gateway.pipeline.answer(message, handled)
+    if isinstance(handled, Handled):
+        reply = await gateway.pipeline.answer(message, handled)
+    elif handled.stopped is None:
+        await gateway.dispatcher.index.wait(run_id, LONGEST_WAIT_S)
+        row = await gateway.runtime.ledger.by_run(run_id)
+        reply = (row.result or {}).get("text") if row is not None else None
+    else:
+        reply = None  # A stop is not answered in words.
     entry = await entry_of(gateway, message.facts.session)
     meta = {
         "durationMs": gateway.runtime.clock.now_ms() - began,
