@@ -266,11 +266,10 @@ async def agent(call: MethodCall, params: AgentParams) -> Any:
         return await _command_result(call, message, result)
     record, row = result.submission.record, result.submission.row
     call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": row.accepted_at})
-    if record is not None:
-        await record.wait()
+    await _wait_for_end(gateway, row.run_id)
+    if record is not None and record.ended:
         answer = _run_result(record)
     else:
-        await gateway.dispatcher.index.wait(row.run_id, LONGEST_WAIT_S)
         answer = _stored_result(await gateway.runtime.ledger.by_run(row.run_id) or row)
     said = [_payload(text) for text in result.side_replies]
     answer["result"]["payloads"] = [*said, *answer["result"]["payloads"]]
@@ -330,6 +329,12 @@ def _agent_fields(params: AgentParams, target: SessionRef) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
+async def _wait_for_end(gateway: Gateway, run_id: str) -> None:
+    """Waits until the message has ended, here or at another node that goes on with it."""
+    while (await gateway.dispatcher.index.wait(run_id, LONGEST_WAIT_S)).status == "timeout":
+        pass
+
+
 def _run_result(record: RunRecord) -> dict[str, Any]:
     _check_not_failed(record, record.row)
     result = record.result
@@ -353,7 +358,7 @@ def _run_result(record: RunRecord) -> dict[str, Any]:
 
 
 def _stored_result(row: LedgerRow) -> dict[str, Any]:
-    """Returns what the ledger knows of a run that ended long ago or before this Gateway started."""
+    """Returns what the ledger knows of a run that ended long ago, before this Gateway started, or at another node."""
     _check_not_failed(None, row)
     stored = row.result or {}
     text, media = stored.get("text"), stored.get("media") or []
@@ -369,7 +374,7 @@ async def _command_result(call: MethodCall, message: Incoming, handled: Handled 
     if isinstance(handled, Handled):
         reply = await gateway.pipeline.answer(message, handled)
     elif handled.stopped is None:
-        await gateway.dispatcher.index.wait(run_id, LONGEST_WAIT_S)
+        await _wait_for_end(gateway, run_id)
         row = await gateway.runtime.ledger.by_run(run_id)
         reply = (row.result or {}).get("text") if row is not None else None
     else:
