@@ -131,7 +131,7 @@ class Transcript(Protocol):
 
     @property
     def warnings(self) -> list[str]:
-        """What was wrong with the file when it was opened: damaged lines, a torn end, a missing header."""
+        """What was wrong with the file: damaged lines, a torn end, a missing header. The store has logged it."""
         ...
 
     def __len__(self) -> int:
@@ -665,8 +665,8 @@ class MessageLives(Protocol):
     ) -> tuple[LedgerRow, bool]:
         """Stores a message. Returns its row and True, or the row of the known message with this id or dedupe key.
 
-        ``step`` is a first step that is known already. The same commit notes it with its ``reason``; the returned row
-        is the one before that step. ``after`` is a write that must be on disk before the message is.
+        ``step`` is a first step that is known already. The same commit notes it with its ``reason``, and the returned
+        row does not show it. ``after`` is a write that must be on disk before the message is.
         """
         ...
 

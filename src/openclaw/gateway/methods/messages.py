@@ -13,12 +13,11 @@ import msgspec
 
 from openclaw.gateway import messenger
 from openclaw.gateway.messenger import MessageToSend, SendRefused
+from openclaw.gateway.server.frames import NonEmpty, Params
 from openclaw.gateway.server.registry import (
     MethodCall,
     MethodError,
     MethodTable,
-    NonEmpty,
-    Params,
     check_send_policy,
     entry_of,
     find_row,
