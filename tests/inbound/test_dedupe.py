@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.inbound.debounce import Dedupe, dedupe_key
+from openclaw.inbound.dedupe import Dedupe, dedupe_key
 from openclaw.storage.files.ledger import FileLedger
 from tests.inbound.support import message
 from tests.storage.still_clock import StillClock

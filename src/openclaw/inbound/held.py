@@ -14,7 +14,7 @@ from openclaw import json_text
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import Backoff, wait_within
 from openclaw.config.agents import default_agent_id, main_session_key
-from openclaw.inbound.debounce import held_key
+from openclaw.inbound.dedupe import dedupe_key
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.notices import Notices
 from openclaw.runs.why_text import reason_text
@@ -161,6 +161,11 @@ class Held:
             log.error("that could not be written down; it is tried again: %s", error)
             return False
         return True
+
+
+def held_key(inbound: Inbound) -> str:
+    """Returns the key under which a message waits in the ledger for more words of its sender."""
+    return dedupe_key(inbound) or f"{inbound.channel}|{inbound.account_id}|{inbound.peer.id}|{inbound.timestamp_ms}"
 
 
 def read(held: HeldMessage) -> Inbound:

@@ -28,18 +28,17 @@ from openclaw.inbound.access import (
     ChannelSettings,
     Drop,
     Pair,
-    PairingStore,
     channel_settings,
     decide_access,
     group_rules,
-    pairing_reply,
     sender_ids,
     sender_rights,
 )
 from openclaw.inbound.attachments import within_reach
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.inbound.commands.settings import elevated_allowed
-from openclaw.inbound.debounce import Debouncer, Dedupe, debounce_ms, dedupe_key, merged, run_id_of
+from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
+from openclaw.inbound.dedupe import Dedupe, dedupe_key, run_id_of
 from openclaw.inbound.directives import Listening, is_abort, is_control_message, may_be_command
 from openclaw.inbound.gate import (
     QUICKLY_SEARCHED,
@@ -63,6 +62,7 @@ from openclaw.inbound.incoming import (
 )
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.notices import Notices
+from openclaw.inbound.pairing import PairingStore, pairing_reply
 from openclaw.inbound.prompt_text import (
     NOTHING_TO_ANSWER,
     HistoryEntry,

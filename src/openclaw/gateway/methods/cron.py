@@ -8,7 +8,8 @@ import msgspec
 
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, NoParams, Params
-from openclaw.scheduler.jobs import BadSchedule, JobError
+from openclaw.scheduler.jobs import JobError
+from openclaw.scheduler.schedule import BadSchedule
 
 methods = MethodTable()
 
