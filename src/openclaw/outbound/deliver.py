@@ -197,7 +197,10 @@ class Delivery:
         return now
 
     async def _due(self, until: int) -> tuple[list[OutboxRow], bool]:
-        """Returns our parts that are due until then, and whether there may be more. Others hear of theirs."""
+        """Returns our parts that are due until then, and whether there may be more.
+
+        When it finds new parts of other nodes, it tells them to look.
+        """
         limit = BATCH
         while True:
             found = await self._ledger.outbox_due(until, limit)

@@ -338,7 +338,7 @@ async def test_a_default_model_that_does_not_exist_is_named_in_the_answer(make_d
     assert (await desk.reply("/new hello") or "").startswith("Unknown model 'nobody/nothing'.")
     assert desk.done == []
     assert await desk.say("hello /think high there") == Continue(
-        text="hello there", settings=MessageBody(thinking="high")
+        text="hello there", wishes=MessageBody(thinking="high")
     )
 
 

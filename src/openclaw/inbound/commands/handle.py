@@ -178,10 +178,10 @@ async def _with_directives(text: str, facts: Facts, context: CommandContext) -> 
         return Handled(reply="\n".join(replies))
     if directives.spans and not facts.has_media and not _words(directives, facts):
         return Handled(reply="\n\n".join(replies) or None)
-    settings, complaints = await settings_for_run(directives, facts, context)
+    wishes, complaints = await settings_for_run(directives, facts, context)
     return Continue(
-        text=directives.prompt(model_known=directives.model is None or settings.model is not None),
-        settings=settings,
+        text=directives.prompt(model_known=directives.model is None or wishes.model is not None),
+        wishes=wishes,
         queue=directives.queue.wish if directives.queue and directives.queue.says_something else None,
         side_replies=[*replies, *complaints],
     )
