@@ -872,7 +872,8 @@ class Outbox(Protocol):
     ) -> bool:
         """Replaces the state of a part and all that is given with it. ``sending`` counts one attempt more.
 
-        A part that was sent or given up meanwhile does not become ``sending``. Then this returns False.
+        A part that was sent or given up meanwhile stays as it is, and this returns False. Only a part that was given up
+        while it was being sent, and has arrived all the same, becomes ``sent``.
         """
         ...
 

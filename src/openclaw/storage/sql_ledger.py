@@ -237,11 +237,11 @@ class SqlLedger(abc.ABC):
     ) -> bool:
         marked = await self._write(
             "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ?, doubts = ?, code = ?,"
-            " message_id = ? WHERE id = ?" + (" AND state NOT IN ('sent', 'dead')" if state == "sending" else ""),
+            " message_id = ? WHERE id = ?" + ("" if state == "sent" else " AND state NOT IN ('sent', 'dead')"),
             *(state, int(state == "sending"), next_at, error, doubts, code, message_id, outbox_id),
         )
         if not marked:
-            if state == "sending" and await self._rows("SELECT 1 FROM outbox WHERE id = ?", outbox_id):
+            if state != "sent" and await self._rows("SELECT 1 FROM outbox WHERE id = ?", outbox_id):
                 return False
             raise KeyError(f"the outbox has no part {outbox_id}")
         faults.point(f"outbox.{state}")
