@@ -41,7 +41,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
     @property
     def message_id(self) -> str:
-        return self.held.key.rpartition("|")[2]
+        return self.inbound.message_id if self.inbound else _id_in(self.held.key)
 
     @property
     def channel(self) -> str:
@@ -152,7 +152,9 @@ class Held:
             session_id=entry["sessionId"] if entry else "",
             source=channel,
             route={"channel": channel, "to": items[-1].to if items else to, "accountId": account},
-            body=MessageBody(prompt=text or None, message_ids=[key.rpartition("|")[2] for key in keys]),
+            body=MessageBody(
+                prompt=text or None, message_ids=[item.message_id for item in items] or [_id_in(key) for key in keys]
+            ),
             dedupe_keys=tuple(keys),
         )
         log.error("message %s is given up: %s", ", ".join(keys), problem)
@@ -163,6 +165,11 @@ class Held:
             log.error("that could not be written down; it is tried again: %s", error)
             return False
         return True
+
+
+def _id_in(key: str) -> str:
+    """The channel's id of a message that cannot be read. The key of an edit ends with its revision instead."""
+    return key.rpartition("|")[2]
 
 
 def held_key(inbound: Inbound) -> str:

@@ -20,7 +20,7 @@ import msgspec
 from openclaw.agent.runtime import Runtime
 from openclaw.cluster.claims import session_name
 from openclaw.config.agents import main_session_key, user_zone
-from openclaw.config.channels import message_prefix, normalize_account_id
+from openclaw.config.channels import message_prefix
 from openclaw.config.schema import Config
 from openclaw.extensions.api import MessageReceived
 from openclaw.foreign_text import disarmed
@@ -38,7 +38,7 @@ from openclaw.inbound.attachments import within_reach
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
-from openclaw.inbound.dedupe import Dedupe, dedupe_key, run_id_of
+from openclaw.inbound.dedupe import Dedupe, accepted_rows, dedupe_key, run_id_of
 from openclaw.inbound.directives import Listening, is_abort, is_control_message, may_be_command
 from openclaw.inbound.gate import (
     QUICKLY_SEARCHED,
@@ -147,7 +147,7 @@ class Pipeline:
         self._spawn = spawn
         self.others: OtherNodes | None = None
         """The other nodes of a cluster. None with files."""
-        self._dedupe = Dedupe(runtime.ledger)
+        self._dedupe = Dedupe(runtime.ledger, runtime.clock)
         self._history = PendingHistory()
         self._transcriber = transcriber
         self.held = Held(runtime, notices, self._take_turn)
@@ -202,27 +202,33 @@ class Pipeline:
 
         Dedupe comes this late, so that a message that could not be kept counts as new when it is delivered again.
         """
-        new: list[tuple[Inbound, str | None]] = []
-        for item in items:
-            if await self._dedupe.take(key := dedupe_key(item)):
-                new.append((item, key))
-            else:
-                await self._turn_away(item, ReasonCode.REDELIVERED)
-        keys = tuple(key for _, key in new if key is not None)
+        new: list[Inbound] = []
         try:
+            for item in items:
+                if await self._dedupe.take(item, may_be_joined=self._window(item) > 0):
+                    new.append(item)
+                else:
+                    await self._turn_away(item, ReasonCode.REDELIVERED)
             if new:
-                inbound, config, taken = merged([item for item, _ in new]), self._runtime.config.current, False
-                inbound = await self._transcriber.heard(inbound, resolve_route(config, inbound).agent_id)
-                for resolved in broadcast_routes(config, inbound) or [resolve_route(config, inbound)]:
-                    if (message := await self._addressed(inbound, resolved, keys)) is not None:
-                        await self._tell_channel(message, await self.process(message))
-                        taken = True
-                # The row of a message that was taken has its keys.
-                for key in () if taken else keys:
-                    await self._dedupe.keep(key)
+                await self._take_new(new)
         finally:
-            for key in keys:
+            for key in filter(None, map(dedupe_key, new)):
                 self._dedupe.release(key)
+
+    async def _take_new(self, items: list[Inbound]) -> None:
+        keys, config = tuple(filter(None, map(dedupe_key, items))), self._runtime.config.current
+        inbound = merged(items)
+        inbound = await self._transcriber.heard(inbound, resolve_route(config, inbound).agent_id)
+        routes = broadcast_routes(config, inbound) or [resolve_route(config, inbound)]
+        addressed = [await self._addressed(inbound, resolved, keys) for resolved in routes]
+        messages = [message for message in addressed if message is not None]
+        for message in messages:
+            # The row of the last agent has the keys. If the disk fails before it, the message counts as new, and the
+            # agents that have it know it by its run id.
+            message.dedupe_keys = keys if message is messages[-1] else ()
+            await self._tell_channel(message, await self.process(message))
+        for key in () if messages else keys:
+            await self._dedupe.keep(key)
 
     async def _addressed(self, inbound: Inbound, resolved: Resolved, keys: tuple[str, ...]) -> Incoming | None:
         """Applies the gate. Returns None for a message that is not meant for the agent; it is kept as context."""
@@ -283,7 +289,6 @@ class Pipeline:
             settings=settings,
             policy_channel=inbound.channel,
             entry_fields=_entry_fields(inbound, resolved) | owned,
-            dedupe_keys=keys,
             reads_commands=not inbound.spoken,
         )
 
@@ -623,12 +628,8 @@ class Pipeline:
         """The message that a platform speaks of, if a run was made of it and its sender may still write."""
         if not await self.admits(inbound):
             return None
-        row = await self._runtime.ledger.by_message_id(inbound.message_id)
-        if row is None or row.body.command or row.body.prompt is None:
-            return None
-        there = (row.route.get("channel"), row.route.get("to"), normalize_account_id(row.route.get("accountId")))
-        here = (inbound.channel, inbound.to, normalize_account_id(inbound.account_id))
-        return row if there == here else None
+        rows = await accepted_rows(self._runtime.ledger, inbound)
+        return rows[0] if rows and not rows[0].body.command and rows[0].body.prompt is not None else None
 
     async def _take_back(self, inbound: Inbound, row: LedgerRow) -> bool:
         """Withdraws the turn of one message. Messages that share a turn with others stay."""

@@ -530,7 +530,10 @@ class Accept(msgspec.Struct, kw_only=True):
     """Where the reply goes. It never changes."""
     body: MessageBody
     dedupe_keys: tuple[str, ...] = ()
-    """The keys of the channel messages it was made of. The same transaction remembers them for ``Ledger.seen``."""
+    """The keys of the channel messages it was made of.
+
+    The same transaction remembers them for ``Ledger.seen`` and lets go of what is held under them.
+    """
 
 
 class LedgerRow(Accept, kw_only=True):
@@ -746,8 +749,11 @@ class MessageSearch(Protocol):
         """Returns the latest messages, newest first. A search by ``state`` reads only a limited number of messages."""
         ...
 
-    async def by_message_id(self, message_id: str) -> LedgerRow | None:
-        """Returns the latest message with this id of its channel. Only the latest thousands are looked through."""
+    async def by_message_id(self, message_id: str) -> list[LedgerRow]:
+        """Returns the messages with this id of their channels, newest first. Only the latest are looked through.
+
+        Several chats, and several channels, may use the same id.
+        """
         ...
 
     async def turn_away(self, note: TurnedAway) -> None:
