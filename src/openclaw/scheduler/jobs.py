@@ -388,8 +388,9 @@ def _decode_jobs(data: bytes) -> JobList:
             made = cast("Job", job)
             text = json.dumps(made, sort_keys=True)
             job_id = str(made.get("id") or made.get("jobId") or uuid.uuid5(uuid.NAMESPACE_OID, text))
-            made.setdefault("id", job_id)
-            made.setdefault("state", {})
+            made["id"] = job_id
+            if not isinstance(made.get("state"), dict):
+                made["state"] = {}
             known.jobs[job_id] = made
     return known
 
