@@ -78,13 +78,13 @@ from openclaw.gateway.server.registry import Handler, MethodCall, MethodError, M
 from openclaw.gateway.server.server import taken_names
 from openclaw.gateway.session_maintenance import Maintenance
 from openclaw.gateway.views import read_history
-from openclaw.inbound.access import PairingStore
 from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
 from openclaw.inbound.incoming import CommandContext, client_facts
 from openclaw.inbound.message import MovedChat
 from openclaw.inbound.moved import carry_over
 from openclaw.inbound.notices import Notices
+from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
 from openclaw.inbound.transcription import Transcriber
 from openclaw.mcp.servers import McpServers

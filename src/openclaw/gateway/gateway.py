@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from openclaw.gateway.server.server import Route
     from openclaw.gateway.session_maintenance import Maintenance
     from openclaw.gateway.tls import ServerTls
-    from openclaw.inbound.access import PairingStore
     from openclaw.inbound.notices import Notices
+    from openclaw.inbound.pairing import PairingStore
     from openclaw.inbound.pipeline import Pipeline
     from openclaw.mcp.servers import McpServers
     from openclaw.runs.dispatcher import Dispatcher

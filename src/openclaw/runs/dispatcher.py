@@ -182,8 +182,10 @@ class Dispatcher:
         active = lane.active
         steerable = active is not None and active.steerable and may_share([active, record])
         choice = decide(settings, busy=lane.busy, steerable=steerable, waiting=lane.depth)
-        if choice == "steer" and active is not None and await self._steer_in_order(lane, active, record, settings):
-            return True
+        if choice == "steer" and active is not None:
+            if await self._steer_in_order(lane, active, record, settings):
+                return True
+            choice = decide(settings, busy=lane.busy, steerable=False, waiting=lane.depth)
         if choice == "refuse":
             ending = Ending("failed", Reason(ReasonCode.QUEUE_FULL, str(lane.depth)))
             await self._end_message(record, RunResult(outcome="error"), ending=ending)

@@ -133,11 +133,11 @@ class SqlLedger(abc.ABC):
         condition = "WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT ?"
         return await self._messages(condition, prefix, f"{prefix}\U0010ffff", max(0, limit))
 
-    async def by_message_id(self, message_id: str) -> LedgerRow | None:
+    async def by_message_id(self, message_id: str) -> list[LedgerRow]:
         # The id is looked for as bytes first, so that only few bodies are decoded.
         condition = f"WHERE {_LATEST} AND {self._bytes_within}(body, ?) > 0 ORDER BY id DESC LIMIT 50"
         rows = await self._messages(condition, encode(message_id))
-        return next((row for row in rows if message_id in row.body.message_ids), None)
+        return [row for row in rows if message_id in row.body.message_ids]
 
     async def turned_away(self, message_ids: Sequence[str]) -> list[TurnedAway]:
         names = TurnedAway.__struct_fields__
@@ -253,11 +253,11 @@ class SqlLedger(abc.ABC):
     ) -> bool:
         marked = await self._write(
             "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ?, doubts = ?, code = ?,"
-            " message_id = ? WHERE id = ?" + (" AND state NOT IN ('sent', 'dead')" if state == "sending" else ""),
+            " message_id = ? WHERE id = ?" + ("" if state == "sent" else " AND state NOT IN ('sent', 'dead')"),
             *(state, int(state == "sending"), next_at, error, doubts, code, message_id, outbox_id),
         )
         if not marked:
-            if state == "sending" and await self._rows("SELECT 1 FROM outbox WHERE id = ?", outbox_id):
+            if state != "sent" and await self._rows("SELECT 1 FROM outbox WHERE id = ?", outbox_id):
                 return False
             raise KeyError(f"the outbox has no part {outbox_id}")
         faults.point(f"outbox.{state}")

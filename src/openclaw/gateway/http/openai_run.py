@@ -19,6 +19,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from openclaw.agent.loop import replies
 from openclaw.agent.run import entry_id
@@ -621,7 +622,9 @@ def compose(said: Sequence[Said], known: Sequence[Message], now_ms: int) -> Prom
         if (call := matched.get(id(one))) is not None and call.id not in answered
     ]
     continues = bool(matched) or not earlier or _is_last_answer(earlier[-1].text, known)
-    rest = [one for one in (new if continues else said) if id(one) not in matched]
+    # An output holds text alone, so its pictures come as words of their own after it.
+    pictures = {place: replace(one, text="") for one in new if (place := id(one)) in matched and one.images}
+    rest = [pictures.get(id(one), one) for one in (new if continues else said) if id(one) not in matched or one.images]
     return Prompt(
         text=_wrapped(rest),
         images=[image for one in rest for image in one.images],

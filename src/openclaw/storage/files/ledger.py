@@ -282,6 +282,7 @@ def _accept(
     inserted = db.execute(_ACCEPT, accept_values(message, step, reason, now))
     if message.dedupe_keys:
         _remember_seen(db, message.dedupe_keys, now)
+        db.executemany("DELETE FROM held WHERE key = ?", [(key,) for key in message.dedupe_keys])
     if inserted.rowcount:
         return accepted_row(message, inserted.lastrowid or 0, now), True
     # The index covers only keys that are not empty. The condition says so, and SQLite can use the index.

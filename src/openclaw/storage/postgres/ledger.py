@@ -372,6 +372,7 @@ async def _accept(
     if keys := list(dict.fromkeys(without_nul(key) for key in message.dedupe_keys if key)):
         remember = f"INSERT INTO seen (key, at) SELECT key, ? FROM unnest(?::text[]) AS key{statement.where} {_SEEN}"
         statement.add("remembered", remember, now, keys)
+        statement.add("let_go", f"DELETE FROM held WHERE key = ANY(?::text[]){statement.also}", keys)
     ledger_id = (await statement.run(connection, "(SELECT id FROM accepted)"))[0]
     if ledger_id is not None:
         return accepted_row(message, ledger_id, now), True
