@@ -224,6 +224,30 @@ async def test_a_picture_without_words_is_a_message_too(tmp_path: Path) -> None:
         assert len(setup.receiver.messages[0].media) == 1
 
 
+@pytest.mark.parametrize(
+    ("failures", "kept"), [([OSError(28, "No space left on device")] * 3, 1), ([KeyError("a bug")], 0)]
+)
+async def test_a_file_that_cannot_be_kept_costs_neither_its_message_nor_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: list[Exception], kept: int
+) -> None:
+    put = FileBlobStore.put
+
+    async def failing(store: FileBlobStore, data: bytes) -> str:
+        if failures:
+            raise failures.pop()
+        return await put(store, data)
+
+    monkeypatch.setattr(FileBlobStore, "put", failing)
+    async with running(tmp_path) as setup:
+        setup.daemon.attachments["a1"] = b"words"
+        await setup.daemon.say("see", attachments=[{"id": "a1", "contentType": "text/plain", "size": 5}])
+        await setup.receiver.heard("see")
+        (inbound,) = setup.receiver.messages
+        assert len(inbound.media) == kept and len(inbound.untrusted) == 1 - kept
+        (account,) = setup.channels.accounts()
+        assert account.status.restarts == 0
+
+
 async def test_attachments_are_left_alone_when_told_so(tmp_path: Path) -> None:
     async with running(tmp_path, ignoreAttachments=True) as setup:
         await setup.daemon.say("words", attachments=[{"id": "a1", "contentType": "image/png", "size": 1}])
