@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
@@ -453,6 +454,8 @@ def decode_params(method: str, raw: bytes | msgspec.Raw, shape: type[T]) -> T:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         first = str(error)
     try:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            return _decoder(shape).decode(mended_json(data))
         value = _whole_numbers(decode_any(data))
         found = problems(value, shape)
         if not found:
