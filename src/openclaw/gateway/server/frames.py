@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast
 
@@ -181,6 +182,8 @@ def decode_params(method: str, raw: bytes | msgspec.Raw, shape: type[T]) -> T:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         first = str(error)
     try:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            return _decoder(shape).decode(mended_json(data))
         value = _whole_numbers(decode_any(data))
         found = problems(value, shape)
         if not found:
