@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from openclaw.config.channels import heartbeat_visibility
 from openclaw.config.load import Snapshot, parse_config, read_config
 from openclaw.config.schema import Config
 from openclaw.config.schema.base import SecretRef
@@ -323,6 +324,25 @@ def test_a_signal_account_inherits_from_the_channel(read: Read) -> None:
     assert signal and signal.group_policy == "open"
     assert (signal.accounts["two"].http_port, signal.accounts["two"].name) == (9000, None)
     assert (signal.accounts["two"].group_policy, signal.accounts["three"].group_policy) == ("open", "disabled")
+
+
+def test_how_heartbeats_show_is_inherited_key_by_key(read: Read) -> None:
+    snapshot = read("""{ channels: {
+      defaults: { heartbeat: { useIndicator: false } },
+      signal: { heartbeat: { showOk: true }, accounts: { two: { heartbeat: { showAlerts: false } }, three: {} } },
+      telegram: { accounts: { two: { heartbeat: { showOk: true } } } },
+    } }""")
+    shown = [
+        heartbeat_visibility(snapshot.config, *account)
+        for account in [("signal", "two"), ("signal", "three"), ("signal", None), ("telegram", "two"), ("irc", None)]
+    ]
+    assert [(one.show_ok, one.show_alerts, one.use_indicator) for one in shown] == [
+        (True, False, False),
+        (True, True, False),
+        (True, True, False),
+        (True, True, False),
+        (False, True, False),
+    ]
 
 
 def read_files(folder: Path, **files: str) -> Snapshot:
