@@ -37,6 +37,8 @@ _AGENT_SECTIONS = ("sandbox", "heartbeat", "memorySearch", "humanDelay", "budget
 _AGENT_TOOL_SECTIONS = ("exec", "elevated", "fs", "sandbox")
 _CHANNEL_SECTIONS = ("heartbeat",)
 _NOT_INHERITED = ("accounts", "defaultAccount", "name")
+_ONE_CREDENTIAL = (frozenset({"botToken", "tokenFile"}), frozenset({"accessToken", "password"}))
+"""Keys of which an account needs one. Where it finds two, one of them is not used."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,10 +305,15 @@ def _with_inherited_accounts(channels: dict[str, Any]) -> dict[str, Any]:
             continue
         base = {**shared, **section, **_filled(section, defaults, _CHANNEL_SECTIONS)}
         inherited = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
-        accounts = {
-            name: {**inherited, **account, **_filled(account, {**defaults, **inherited}, _CHANNEL_SECTIONS)}
-            for name, account in (section.get("accounts") or {}).items()
-        }
+        accounts: dict[str, Any] = {}
+        for account_id, account in (section.get("accounts") or {}).items():
+            # An account with a credential of its own does not use another kind of credential of the channel.
+            given = {key for keys in _ONE_CREDENTIAL if not keys.isdisjoint(account) for key in keys}
+            accounts[account_id] = {
+                **{key: value for key, value in inherited.items() if key not in given},
+                **account,
+                **_filled(account, {**defaults, **inherited}, _CHANNEL_SECTIONS),
+            }
         filled[name] = {**base, "accounts": accounts} if accounts else base
     return filled
 
