@@ -65,7 +65,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     refusals: list[Issue] = []
     """The warnings about values that promise safety which nothing gives. The Gateway does not start with them."""
     includes: list[str] = []
-    """The paths of the included files."""
+    """The paths of the included files, also of those that are missing or faulty: they may be mended."""
 
 
 def read_config(path: str, environ: Mapping[str, str]) -> Snapshot:
@@ -122,7 +122,7 @@ def parse_config(path: str, text: str, environ: Mapping[str, str]) -> Snapshot:
         warnings=[_located(*found, sources) for found in report.warnings],
         mistakes=[_located(*found, sources) for found in report.mistakes],
         refusals=[_located(*found, sources) for found in report.refusals],
-        includes=[included.file for included in includes.files if included.file],
+        includes=includes.named,
     )
 
 
@@ -152,6 +152,7 @@ class Includes:
 
     def __init__(self, main: str, report: Report) -> None:
         self.files: list[Included] = []
+        self.named: list[str] = []
         self.main = str(Path(main).resolve())
         self._root = Path(self.main).parent
         self._report = report
@@ -195,7 +196,7 @@ class Includes:
             problem = f"{name} includes itself ({' → '.join(Path(link).name for link in (*chain, file))})"
         elif len(chain) > MAX_INCLUDES:
             problem = f"{name}: includes are nested more than {MAX_INCLUDES} levels deep"
-        elif len(self.files) >= MAX_FILES:
+        elif len(self.named) >= MAX_FILES:
             problem = f"more than {MAX_FILES} files are included"
         else:
             return self._read(name, file, path, chain)
@@ -204,6 +205,7 @@ class Includes:
 
     def _read(self, name: str, file: str, path: KeyPath, chain: tuple[str, ...]) -> Any:
         text = ""
+        self.named.append(file)
         try:
             text = read_source(file)
             if text is None:
