@@ -330,16 +330,21 @@ async def test_a_person_looks_at_them_speaks_to_one_and_stops_them(home: InProce
         held.set()
 
 
-async def test_stop_ends_the_sub_agents_of_the_chat_too(home: InProcessGateway, models: ModelServer) -> None:
+@pytest.mark.parametrize(("count", "said"), [(1, "Stopped 1 sub-agent."), (2, "Stopped 2 sub-agents.")])
+async def test_stop_ends_the_sub_agents_of_the_chat_too(
+    home: InProcessGateway, models: ModelServer, count: int, said: str
+) -> None:
     held = asyncio.Event()
     async with home.client() as client:
-        models.queue(Reply("never", hold=held, hold_after=0))
-        await invoke(home, "sessions_spawn", {"task": "slow"})
-        await models.wait_for_requests(2)
-        stop = {"sessionKey": "main", "message": "/stop", "idempotencyKey": "s"}
-        assert (await client.call("chat.send", stop))["ok"]
-        (state,) = await ended(home)
-        assert state.status == "stopped" and not state.delivered
+        models.queue(*(Reply("never", hold=held, hold_after=0) for _ in range(count)))
+        for _ in range(count):
+            await invoke(home, "sessions_spawn", {"task": "slow"})
+        await models.wait_for_requests(1 + count)
+        stop = await client.send("agent", {"sessionKey": "main", "message": "/stop", "idempotencyKey": "s"})
+        await client.answer(stop)
+        (payload,) = (await client.answer(stop))["result"]["payloads"]
+        assert payload["text"] == f"⚙️ Agent was aborted. {said}"
+        assert [(state.status, state.delivered) for state in await ended(home)] == [("stopped", False)] * count
         held.set()
 
 
