@@ -53,9 +53,8 @@ from openclaw.storage.base import END_STATES, AbortReason, LedgerRow, MessageBod
 methods = MethodTable()
 LONGEST_WAIT_S = 24 * 3600
 MOST_MEDIA_BYTES = 4 * 1024 * 1024
-KNOWN_CHANNELS = frozenset(
-    {"whatsapp", "telegram", "discord", "slack", "signal", "imessage", "webchat", "last", "internal", "matrix", "irc"}
-)
+NO_PLATFORM = frozenset({"webchat", "last", "internal"})
+"""What a caller may name as a channel besides the platforms."""
 WEBCHAT_FIELDS: dict[str, Any] = {
     "chatType": "direct",
     "deliveryContext": {"channel": "webchat"},
@@ -237,8 +236,10 @@ class AgentParams(Params):
 async def agent(call: MethodCall, params: AgentParams) -> Any:
     """Runs one turn of an agent: an early answer when it is accepted, the result at its end."""
     gateway = call.gateway
+    kinds = gateway.channel_services.channels.kinds
     for channel in (params.channel, params.reply_channel):
-        if channel and channel.strip().lower() not in KNOWN_CHANNELS:
+        name = (channel or "").strip().lower()
+        if channel and name not in NO_PLATFORM and not kinds.knows(name):
             raise MethodError(f"unknown channel: {channel}")
     session = await _session(call, params)
     images, _ = _images(params.attachments)
