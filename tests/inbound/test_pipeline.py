@@ -187,6 +187,17 @@ async def test_in_a_group_what_is_not_meant_for_the_agent_is_context_for_what_is
 # Commands
 
 
+async def test_each_of_several_agents_reads_once_what_was_said_before_it_was_meant(tmp_path: Path) -> None:
+    section = {"allowFrom": ["ann"], "groups": {"*": {"requireMention": True}}}
+    agents = {"agents": {"list": [{"id": "one"}, {"id": "two"}]}, "broadcast": {"fam": ["one", "two"]}}
+    async with place(tmp_path / "state", section, **agents) as at:
+        await at.people.say("the cat is ill", group="fam")
+        await at.people.say("what now?", group="fam", mentioned=True)
+        await at.people.got(2)
+        prompts = [row.body.prompt or "" for row in await at.rows() if row.body.prompt]
+        assert [prompt.count("the cat is ill") for prompt in prompts] == [1, 1]
+
+
 async def test_a_command_is_answered_without_a_model(known: Place) -> None:
     await known.people.say("/status")
     assert "mock/mock-1" in (await known.texts(1))[0]
