@@ -149,6 +149,21 @@ async def test_the_channel_learns_why_a_message_could_not_be_taken(
     assert await known.texts(1) == ["ok"]
 
 
+async def test_a_line_beside_a_message_is_said_once_although_the_message_is_offered_again(
+    known: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(known.gateway.dispatcher, "submit", full)
+        with pytest.raises(OSError, match="No space"):
+            await known.people.say("/new hello", message_id="m1")
+    await known.people.redeliver()
+    started, answer = await known.texts(2)
+    assert started.startswith("✅ New session started") and answer == "ok"
+
+
 async def test_a_channel_that_is_stopped_does_not_cut_off_a_message_that_is_half_accepted(
     known: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
