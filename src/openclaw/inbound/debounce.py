@@ -134,10 +134,10 @@ class Debouncer:
         """Whether the item may wait for more words of its sender."""
         if self._closed or conversation_of(item) is None or self._window_ms(item) <= 0:
             return False
-        # A forwarded text keeps its own heading.
-        if item.native_command or item.forwarded_from:
+        # A forwarded text keeps its own heading, and people wait for an answer to a file.
+        if item.native_command or item.forwarded_from or item.media:
             return False
-        return not self._is_control(item.text) if item.text.strip() else bool(item.media)
+        return bool(item.text.strip()) and not self._is_control(item.text)
 
     async def close(self) -> None:
         """Begins the turns of everything that waits, and returns when they have ended. Later messages do not wait."""
@@ -155,8 +155,7 @@ class Debouncer:
         waiting.chars += len(item.text)
         waiting.due = min(now + window, waiting.since + window * WINDOWS_AT_MOST)
         self._held += 1
-        # People write first and attach last, so a message with a file completes the turn.
-        if item.media or len(waiting.items) >= MOST_MESSAGES:
+        if len(waiting.items) >= MOST_MESSAGES:
             self._flush(key)
         elif waiting.timer is None:
             waiting.timer = asyncio.create_task(self._wait(key, waiting))
@@ -245,9 +244,8 @@ def merged(items: list[Inbound]) -> Inbound:
     }
     return msgspec.structs.replace(
         newest,
-        text="\n".join(item.text for item in items if item.text.strip()),
+        text="\n".join(item.text for item in items),
         message_ids=tuple(one for item in items for one in item.message_ids or (item.message_id,) if one),
-        media=tuple(media for item in items for media in item.media),
         mentioned=any(item.mentioned for item in items),
         mentions_others=any(item.mentions_others for item in items),
         can_detect_mention=any(item.can_detect_mention for item in items),
