@@ -81,7 +81,6 @@ from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
 from openclaw.inbound.incoming import CommandContext, client_facts
 from openclaw.inbound.message import MovedChat
-from openclaw.inbound.moved import carry_over
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
@@ -96,6 +95,7 @@ from openclaw.models.keys import Keys
 from openclaw.outbound.reply import SendFailed, is_delivered
 from openclaw.outbound.visible import visible_text
 from openclaw.rights import OWNER
+from openclaw.routing import carry_over
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import Observer, RunRecord
 from openclaw.scheduler.cron import Cron, CronTool
