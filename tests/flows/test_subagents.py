@@ -14,7 +14,7 @@ import pytest
 
 from openclaw.runs.session_change import StillActive
 from openclaw.teamwork import subagents
-from openclaw.teamwork.subagents import state_of
+from openclaw.teamwork.subagents import runtime_text, state_of
 from tests.flows.test_session_tools import invoke
 from tests.support import stored
 from tests.support.clock import MovableClock
@@ -139,7 +139,17 @@ async def test_a_bad_call_is_an_error_and_starts_nothing(
         assert error in answer
     else:
         assert answer["status"] == status and error in answer["error"]
+    if "model" in arguments:
+        assert answer["childSessionKey"].startswith("agent:main:subagent:"), "the one that was not made"
     assert not await home.gateway.runtime.ledger.jobs()
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(88, "88ms"), (1500, "2s"), (60_000, "1m"), (151_000, "2m31s"), (3_661_000, "1h1m"), (59_700, "1m"), (0, "n/a")],
+)
+async def test_how_long_it_took_is_said_in_few_letters(ms: int, text: str) -> None:
+    assert runtime_text(ms) == text
 
 
 async def test_another_agent_is_started_if_it_is_allowed(tmp_path: Path, models: ModelServer) -> None:
@@ -330,16 +340,21 @@ async def test_a_person_looks_at_them_speaks_to_one_and_stops_them(home: InProce
         held.set()
 
 
-async def test_stop_ends_the_sub_agents_of_the_chat_too(home: InProcessGateway, models: ModelServer) -> None:
+@pytest.mark.parametrize(("count", "said"), [(1, "Stopped 1 sub-agent."), (2, "Stopped 2 sub-agents.")])
+async def test_stop_ends_the_sub_agents_of_the_chat_too(
+    home: InProcessGateway, models: ModelServer, count: int, said: str
+) -> None:
     held = asyncio.Event()
     async with home.client() as client:
-        models.queue(Reply("never", hold=held, hold_after=0))
-        await invoke(home, "sessions_spawn", {"task": "slow"})
-        await models.wait_for_requests(2)
-        stop = {"sessionKey": "main", "message": "/stop", "idempotencyKey": "s"}
-        assert (await client.call("chat.send", stop))["ok"]
-        (state,) = await ended(home)
-        assert state.status == "stopped" and not state.delivered
+        models.queue(*(Reply("never", hold=held, hold_after=0) for _ in range(count)))
+        for _ in range(count):
+            await invoke(home, "sessions_spawn", {"task": "slow"})
+        await models.wait_for_requests(1 + count)
+        stop = await client.send("agent", {"sessionKey": "main", "message": "/stop", "idempotencyKey": "s"})
+        await client.answer(stop)
+        (payload,) = (await client.answer(stop))["result"]["payloads"]
+        assert payload["text"] == f"⚙️ Agent was aborted. {said}"
+        assert [(state.status, state.delivered) for state in await ended(home)] == [("stopped", False)] * count
         held.set()
 
 

@@ -239,6 +239,8 @@ def test_the_conversation_silent_for_longest_is_forgotten_first(monkeypatch: pyt
         ("discord", {}, None, 20),
         ("signal", {}, 7, 7),
         ("discord", {}, 7, 7),
+        ("slack", {}, None, 50),
+        ("slack", {}, 0, 0),
         ("signal", {"historyLimit": 5}, 7, 5),
         ("telegram", {"historyLimit": 5}, 7, 5),
         ("signal", {"historyLimit": 5, "accounts": {"biz": {"historyLimit": 3}}}, 7, 3),

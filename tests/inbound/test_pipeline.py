@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from openclaw.gateway.gateway import Gateway
+from openclaw.inbound.message import Media
 from openclaw.storage.base import LedgerRow, ReasonCode
 from tests.support.clock import HeldClock
 from tests.support.gateway_in_process import gateway_parts
@@ -124,6 +125,19 @@ async def test_words_in_quick_succession_are_one_message_after_the_pause(tmp_pat
         (row,) = await at.rows()
         assert row.body.message_ids == ["m1", "m2"]
         assert "first\nsecond" in at.model.prompts()[-1]
+
+
+async def test_a_file_is_a_turn_at_once_behind_the_words_before_it(tmp_path: Path) -> None:
+    messages = {"inbound": {"byChannel": {"loopback": 60_000}}, "queue": {"mode": "followup"}}
+    async with place(tmp_path / "state", {"allowFrom": ["ann"]}, messages=messages) as at:
+        await at.people.say("look at this")
+        await at.people.say("", media=(Media(mime_type="image/png", path="a.png"),))
+        await at.people.got(2)
+        assert [row.body.message_ids for row in await at.rows()] == [["m1"], ["m2"]]
+        assert (
+            "look at this" in at.model.prompts()[0] and "[media attached: a.png (image/png)]" in at.model.prompts()[1]
+        )
+        assert not await at.gateway.runtime.ledger.held()
 
 
 async def test_a_command_does_not_wait_for_more_words(tmp_path: Path) -> None:

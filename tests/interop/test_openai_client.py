@@ -264,6 +264,24 @@ async def test_responses_tools_make_the_round_trip(client: AsyncOpenAI, gateway:
     assert gateway.sent[-1]["content"][0]["content"] == "minus four"
 
 
+async def test_a_picture_in_the_output_of_a_tool_reaches_the_model(client: AsyncOpenAI, gateway: Served) -> None:
+    first = await client.responses.create(model="openclaw", input=TWO_STEPS, tools=[RESPONSES_TOOL])
+    call: Any = first.output[0]
+    parts = [
+        {"type": "input_text", "text": "the radar shows"},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"},
+    ]
+    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": parts}
+    answer = await client.responses.create(
+        model="openclaw", previous_response_id=first.id, input=[output], tools=[RESPONSES_TOOL]
+    )
+    assert answer.output_text
+    blocks = [block for message in gateway.sent for block in message["content"]]
+    result = next(block for block in blocks if block["type"] == "tool_result")
+    assert result["content"] == "the radar shows"
+    assert [block["type"] for block in blocks[blocks.index(result) :]].count("image") == 1
+
+
 async def test_responses_with_a_picture_and_a_file(client: AsyncOpenAI, gateway: Served) -> None:
     data = base64.b64encode(b"alpha beta").decode()
     content: list[Any] = [

@@ -32,20 +32,18 @@ from openclaw.scheduler.heartbeat import Heartbeats
 from openclaw.scheduler.jobs import (
     MOST_JOBS,
     SCHEDULED_BY,
-    BadSchedule,
     History,
     Job,
     JobError,
     JobStore,
-    backoff_ms,
     jobs_place,
     new_job,
-    next_run,
     normalized,
     patched_job,
     shown,
     with_next_run,
 )
+from openclaw.scheduler.schedule import BadSchedule, backoff_ms, next_run
 from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, Status, TurnOutcome, said_nothing
 from openclaw.sessions.entry import normalize_route
 from openclaw.sessions.keys import SessionRef, is_cron_run_alias, kind_of

@@ -1,8 +1,9 @@
 """Heartbeats: turns in which an agent looks after what HEARTBEAT.md lists, and speaks only when something needs it.
 
 A heartbeat runs in the agent's main session and leaves the settings and the activity of that session alone. Its prompt
-is the Gateway's own, so no client shows it. What is under way stands in ``heartbeat.json``; a Gateway that dies goes on
-with it, and an alert is delivered once.
+is the Gateway's own, so no client shows it. ``SilenceGate`` in ``outbound/silence.py`` takes the token of silence out
+of its answer, and ``said_nothing`` in ``scheduler/turns.py`` tells whether anything is left. What is under way stands
+in ``heartbeat.json``; a Gateway that dies goes on with it, and an alert is delivered once.
 """
 
 from __future__ import annotations

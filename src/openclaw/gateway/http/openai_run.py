@@ -19,6 +19,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from openclaw.agent.loop import replies
 from openclaw.agent.run import entry_id
@@ -27,7 +28,7 @@ from openclaw.config.schema.gateway import ChatCompletionsEndpoint, ResponseFile
 from openclaw.events import AssistantEnded, AssistantStarted, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.common import RequestRefused, json_response, read_json
-from openclaw.gateway.server import registry
+from openclaw.gateway.server import frames
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
 from openclaw.gateway.server.registry import MethodError, entry_of, require_agent, target_of
 from openclaw.inbound.attachments import Image
@@ -192,7 +193,8 @@ def chosen_tools(choice: Any, tools: list[ToolSpec]) -> tuple[list[ToolSpec], An
 
 def run_id_for(request: web.BaseRequest, prefix: str) -> str:
     """Returns a new id. The same ``Idempotency-Key`` always gives the same id."""
-    key = request.headers.get("idempotency-key", "").strip()
+    # A header may hold bytes that are no text.
+    key = request.headers.get("idempotency-key", "").strip().encode("utf-8", "backslashreplace").decode()
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"openclaw {prefix} {key}") if key else uuid.uuid4())
 
 
@@ -586,7 +588,7 @@ async def _stream(request: web.BaseRequest, following: Following, form: AnswerFo
 
 def sse_event(data: Any, name: str | None = None) -> bytes:
     head = b"event: " + name.encode() + b"\n" if name else b""
-    return head + b"data: " + registry.encode(data) + b"\n\n"
+    return head + b"data: " + frames.encode(data) + b"\n\n"
 
 
 # What the conversation of a request means for a session
@@ -621,7 +623,9 @@ def compose(said: Sequence[Said], known: Sequence[Message], now_ms: int) -> Prom
         if (call := matched.get(id(one))) is not None and call.id not in answered
     ]
     continues = bool(matched) or not earlier or _is_last_answer(earlier[-1].text, known)
-    rest = [one for one in (new if continues else said) if id(one) not in matched]
+    # An output holds text alone, so its pictures come as words of their own after it.
+    pictures = {place: replace(one, text="") for one in new if (place := id(one)) in matched and one.images}
+    rest = [pictures.get(id(one), one) for one in (new if continues else said) if id(one) not in matched or one.images]
     return Prompt(
         text=_wrapped(rest),
         images=[image for one in rest for image in one.images],
