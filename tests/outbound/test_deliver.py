@@ -524,3 +524,34 @@ async def test_a_part_that_was_dropped_is_not_sent_even_when_a_worker_had_read_i
     assert bench.wire.texts == ["one"] and await bench.states(message) == ["sent", "dead"]
     (dead,) = await bench.ledger.outbox_parts(("dead",))
     assert (dead.id, dead.code) == (second.id, DeliveryCode.DROPPED)
+
+
+async def test_a_part_that_was_dropped_stays_dropped_when_the_one_before_it_is_tried_again(bench: Bench) -> None:
+    bench.wire.hanging["signal"] = asyncio.Event()
+    bench.wire.failures["signal"] = [SendFailed("busy")]
+    message = await bench.post("r1", "one", "two")
+    await bench.delivery.deliver_due()
+    await bench.wire.until(lambda: bench.wire.most_at_once > 0)
+    assert await bench.delivery.drop((await bench.ledger.outbox_of(message))[1:]) == 1
+    bench.wire.hanging["signal"].set()
+    await bench.delivery.drain()
+    assert await bench.states(message) == ["pending", "dead"]
+    await bench.crash()
+    bench.clock.advance(60)
+    await bench.round()
+    assert bench.wire.texts == ["one"] and await bench.states(message) == ["sent", "dead"]
+
+
+async def test_a_part_that_is_dropped_while_it_is_being_sent_is_not_tried_again(bench: Bench) -> None:
+    bench.wire.hanging["signal"] = asyncio.Event()
+    bench.wire.failures["signal"] = [SendFailed("busy")]
+    message = await bench.post("r1", "one")
+    rows = await bench.ledger.outbox_of(message)
+    await bench.delivery.deliver_due()
+    await bench.wire.until(lambda: bench.wire.most_at_once > 0)
+    assert await bench.delivery.drop(rows) == 1, "it was read before the worker began with it"
+    bench.wire.hanging["signal"].set()
+    await bench.delivery.drain()
+    bench.clock.advance(60)
+    await bench.round()
+    assert bench.wire.texts == [] and await bench.states(message) == ["dead"]

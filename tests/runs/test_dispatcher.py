@@ -253,6 +253,17 @@ async def test_a_full_queue_that_keeps_the_old_refuses_the_new(on: Stage) -> Non
     assert (await on.end("two")).state == "answered"
 
 
+async def test_a_full_queue_refuses_the_new_one_that_cannot_be_steered_past_those_that_wait(on: Stage) -> None:
+    hold = on.model.held()
+    await on.send("one", QueueSettings(mode="followup", cap=1, drop="new"))
+    await on.model.asked(1)
+    await on.send("two", QueueSettings(mode="followup", cap=1, drop="new"))
+    await on.send("three", QueueSettings(mode="steer", cap=1, drop="new"))
+    assert (await on.end("three")).state == "failed"
+    hold.set()
+    assert (await on.end("two")).state == "answered"
+
+
 async def test_aborting_stops_what_runs_and_what_waits(on: Stage) -> None:
     on.model.held("never said")
     for name in ("one", "two", "three"):

@@ -1,7 +1,7 @@
 """What a channel is: the protocols ``Channel`` and ``ChannelKind``, what the Gateway gives a channel, and our kinds.
 
 A channel is one account on one chat platform. It only translates and transports. Access, sessions, replies and retries
-are decided elsewhere, in the same way for all channels. How a message is handed in stands in ``channels/incoming.py``.
+are decided elsewhere, in the same way for all channels. How a message is handed in stands in ``channels/hand_in.py``.
 """
 
 from __future__ import annotations

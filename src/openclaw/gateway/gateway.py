@@ -48,11 +48,10 @@ if TYPE_CHECKING:
     from openclaw.gateway.server.server import Route
     from openclaw.gateway.session_maintenance import Maintenance
     from openclaw.gateway.tls import ServerTls
-    from openclaw.inbound.access import PairingStore
     from openclaw.inbound.notices import Notices
+    from openclaw.inbound.pairing import PairingStore
     from openclaw.inbound.pipeline import Pipeline
     from openclaw.mcp.servers import McpServers
-    from openclaw.models.calls import ModelCalls
     from openclaw.runs.dispatcher import Dispatcher
     from openclaw.scheduler.cron import Cron
     from openclaw.scheduler.heartbeat import Heartbeats
@@ -126,8 +125,6 @@ class Gateway:
     search: TranscriptSearch
     channel_services: ChannelServices = field(init=False)
     """The channels and the worker that delivers to them."""
-    model_calls: ModelCalls = field(init=False)
-    """The HTTP connections to the providers."""
     dispatcher: Dispatcher = field(init=False)
     """The runs under way."""
     maintenance: Maintenance = field(init=False)

@@ -117,7 +117,7 @@ class Dispatcher:
         self.abort_elsewhere: Callable[[str, str | None, AbortReason], Awaitable[list[str]]] | None = None
         """Stops runs of a session that another node owns. None with files."""
 
-    # The main path: submit, place, perform, run, finish
+    # The main path: submit, place, perform, run, attempt, end
 
     async def submit(
         self,
@@ -182,11 +182,13 @@ class Dispatcher:
         active = lane.active
         steerable = active is not None and active.steerable and may_share([active, record])
         choice = decide(settings, busy=lane.busy, steerable=steerable, waiting=lane.depth)
-        if choice == "steer" and active is not None and await self._steer_in_order(lane, active, record, settings):
-            return True
+        if choice == "steer" and active is not None:
+            if await self._steer_in_order(lane, active, record, settings):
+                return True
+            choice = decide(settings, busy=lane.busy, steerable=False, waiting=lane.depth)
         if choice == "refuse":
             ending = Ending("failed", Reason(ReasonCode.QUEUE_FULL, str(lane.depth)))
-            await self._finish(record, RunResult(outcome="error"), ending=ending)
+            await self._end_message(record, RunResult(outcome="error"), ending=ending)
             return True
         if choice == "interrupt":
             await self.abort(record.session_key, reason=AbortReason.INTERRUPT)
@@ -226,7 +228,7 @@ class Dispatcher:
                 if other.absorbed_by is None:
                     lane.add(other, QueueSettings(mode="followup"), first=True)
             problem = redact(f"Something went wrong inside the Gateway: {error}")
-            await self._finish(record, RunResult(outcome="error", error=problem))
+            await self._end_message(record, RunResult(outcome="error", error=problem))
         finally:
             self._limits.end(lane.key)
 
@@ -276,7 +278,7 @@ class Dispatcher:
         refused = Ending("superseded" if stopped else "expired" if record.expired else "failed", refusal)
         outcome = "aborted" if stopped else "error"
         if choice == "close" or (choice == "stop" and not record.row.attempts):
-            await self._finish(record, RunResult(outcome=outcome), ending=refused)
+            await self._end_message(record, RunResult(outcome=outcome), ending=refused)
             return
         session_id = await self._session_of(record)
         images = await load_images(record.row.body, self._runtime.blobs)
@@ -324,12 +326,12 @@ class Dispatcher:
                 lane.add(left, left.queue, first=True)
         gave_up = choice != "run" and result.outcome != "ok"
         files = await self._files(record, run, result)
-        await self._finish(record, result, run.transcript, refused if gave_up else None, files)
+        await self._end_message(record, result, run.transcript, refused if gave_up else None, files)
         record.reply_files = None  # The record outlives the run, whose transcript is then free to be packed away.
         if run.prepared is not None and result.outcome == "ok":
             self.compactions.after_run(run.prepared, result.final, emit)
 
-    async def _finish(
+    async def _end_message(
         self,
         record: RunRecord,
         result: RunResult,
@@ -483,7 +485,7 @@ class Dispatcher:
                 self._in_background(self._hand_over(oldest, waiting[0], body, str(settings.cap)))
             else:
                 ending = Ending("superseded", Reason(ReasonCode.QUEUE_OVERFLOW, str(settings.cap)))
-                self._in_background(self._finish(oldest, RunResult(outcome="aborted"), ending=ending))
+                self._in_background(self._end_message(oldest, RunResult(outcome="aborted"), ending=ending))
 
     async def _hand_over(self, dropped: RunRecord, next_one: RunRecord, body: MessageBody, cap: str) -> None:
         """Ends a dropped message. In the same write, the next message takes its beginning over, in ``body``."""
@@ -492,7 +494,7 @@ class Dispatcher:
             await self._until_written(lambda: ledger.absorb(next_one.row.id, {dropped.row.id: reason}, body=body))
         except ValueError:  # The next message has ended meanwhile.
             ending = Ending("superseded", Reason(ReasonCode.QUEUE_OVERFLOW, cap))
-            await self._finish(dropped, RunResult(outcome="aborted"), ending=ending)
+            await self._end_message(dropped, RunResult(outcome="aborted"), ending=ending)
         else:
             self._tell_end(dropped, RunResult(outcome="aborted"), reason)
 
@@ -650,7 +652,7 @@ class Dispatcher:
         noted = self._note_stopped(stopped, abort_reason(reason))
         for record in stopped:
             if lane.withdraw(record):
-                self._in_background(self._finish(record, RunResult(outcome="aborted", error=reason)))
+                self._in_background(self._end_message(record, RunResult(outcome="aborted", error=reason)))
         await noted
         return [record.run_id for record in stopped]
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from openclaw.channels.base import ChannelKinds
-from openclaw.channels.incoming import OFFERS
+from openclaw.channels.hand_in import OFFERS
 from openclaw.channels.manager import ChannelManager
 from openclaw.channels.signal import SignalKind
 from openclaw.channels.signal.channel import SignalChannel

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.channels.incoming import Deleted, Edited, Posted, Reacted
+from openclaw.channels.hand_in import Deleted, Edited, Posted, Reacted
 from openclaw.channels.signal import normalize_number, recipient_params
 from openclaw.channels.signal.channel import (
     Mention,

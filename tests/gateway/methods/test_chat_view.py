@@ -18,7 +18,7 @@ KEY = "agent:main:main"
 async def started(folder: Path, model: ScriptedModel, **config: Any) -> InProcessGateway:
     gateway = InProcessGateway(folder / "state", model_config("http://127.0.0.1:9", **config))
     await gateway.start()
-    gateway.gateway.runtime.call_model = model.answer
+    gateway.gateway.runtime.model_calls.call = model.answer
     return gateway
 
 

@@ -35,7 +35,7 @@ from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.files.transcript_index import SUFFIX, unpacked_blocks
 from openclaw.storage.indexed_transcript import TranscriptLines
 
-log = logging.getLogger("openclaw.agents.spend")
+log = logging.getLogger("openclaw.agent.spend")
 
 DAY_MS = 86_400_000
 QUARTER_MS = 15 * 60_000

@@ -26,8 +26,7 @@ from openclaw.channels.base import (
 )
 from openclaw.channels.bluebubbles import chat_guid, normalize_handle
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.http import call, download, mapping, new_session
-from openclaw.channels.incoming import (
+from openclaw.channels.hand_in import (
     MAX_TEXT,
     ChannelEvent,
     ConversationOrder,
@@ -41,6 +40,7 @@ from openclaw.channels.incoming import (
     reaction_text,
     take_in,
 )
+from openclaw.channels.http import call, download, mapping, new_session
 from openclaw.channels.media import files_to_send, kept_file, safe_file_name
 from openclaw.clock import Backoff
 from openclaw.config.schema.channels import BlueBubblesAccount

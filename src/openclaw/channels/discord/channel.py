@@ -52,8 +52,8 @@ from openclaw.channels.discord.incoming import (
     interpret,
     said_in,
 )
+from openclaw.channels.hand_in import ConversationTasks, Posted, Reacted, offer, take_in, wants_reaction
 from openclaw.channels.http import download, is_on, new_session
-from openclaw.channels.incoming import ConversationTasks, Posted, Reacted, offer, take_in, wants_reaction
 from openclaw.channels.media import NotFetched, files_to_send, kept_file, opus_seconds, safe_file_name
 from openclaw.clock import Backoff
 from openclaw.config.schema.channels import DiscordAccount

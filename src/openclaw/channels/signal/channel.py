@@ -25,8 +25,7 @@ import aiohttp
 import msgspec
 
 from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, is_number, need_action, running
-from openclaw.channels.http import call, new_session
-from openclaw.channels.incoming import (
+from openclaw.channels.hand_in import (
     MAX_TEXT,
     ChannelEvent,
     Deleted,
@@ -36,6 +35,7 @@ from openclaw.channels.incoming import (
     reaction_text,
     take_in,
 )
+from openclaw.channels.http import call, new_session
 from openclaw.channels.media import NotFetched, check_size, files_to_send, kept_file
 from openclaw.channels.signal import normalize_number, recipient_params
 from openclaw.clock import Backoff, Clock

@@ -35,7 +35,8 @@ from openclaw.gateway.server.events import (
     field_of,
     spoken,
 )
-from openclaw.gateway.server.registry import Answer, MethodCall, MethodError, NotJson, decode_any, encode, target_of
+from openclaw.gateway.server.frames import NotJson, decode_any, encode
+from openclaw.gateway.server.registry import Answer, MethodCall, MethodError, target_of
 from openclaw.inbound.incoming import Incoming, SessionGone
 from openclaw.inbound.pipeline import Accepted, Blocked, HandedOn, Result, TakenElsewhere
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt

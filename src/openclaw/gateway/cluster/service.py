@@ -32,7 +32,8 @@ from openclaw.gateway.cluster.remote import (
     session_of,
 )
 from openclaw.gateway.methods.exec_approvals import tell_lost
-from openclaw.gateway.server.registry import Answer, MethodCall, MethodError, decode_any, encode, encode_response
+from openclaw.gateway.server.frames import decode_any, encode, encode_response
+from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
 from openclaw.scheduler import heartbeat, hooks
 from openclaw.sessions import system_events
 from openclaw.storage.base import END_STATES, Fenced

@@ -28,7 +28,7 @@ from openclaw.config.schema.gateway import ChatCompletionsEndpoint, ResponseFile
 from openclaw.events import AssistantEnded, AssistantStarted, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.common import RequestRefused, json_response, read_json
-from openclaw.gateway.server import registry
+from openclaw.gateway.server import frames
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
 from openclaw.gateway.server.registry import MethodError, entry_of, require_agent, target_of
 from openclaw.inbound.attachments import Image
@@ -588,7 +588,7 @@ async def _stream(request: web.BaseRequest, following: Following, form: AnswerFo
 
 def sse_event(data: Any, name: str | None = None) -> bytes:
     head = b"event: " + name.encode() + b"\n" if name else b""
-    return head + b"data: " + registry.encode(data) + b"\n\n"
+    return head + b"data: " + frames.encode(data) + b"\n\n"
 
 
 # What the conversation of a request means for a session

@@ -16,7 +16,8 @@ from openclaw.config.agents import agent_config, agent_ids, default_agent_id, ma
 from openclaw.config.schema.agents import BindingMatch
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.config import patch_config
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, Params
+from openclaw.gateway.server.frames import NonEmpty, Params
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.views import model_defaults
 from openclaw.opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import agent_dir, make_private_dir, normalize_agent_id

@@ -19,13 +19,11 @@ from openclaw.foreign_text import disarmed
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.sessions import session_model
 from openclaw.gateway.server.events import RunStream
+from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import (
     MethodCall,
     MethodError,
     MethodTable,
-    NonEmpty,
-    NoParams,
-    Params,
     entry_of,
     require_agent,
     require_configured,

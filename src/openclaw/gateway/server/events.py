@@ -36,8 +36,8 @@ from openclaw.events import (
     ToolUpdated,
 )
 from openclaw.gateway.auth.authorise import may_receive
-from openclaw.gateway.server import registry
-from openclaw.gateway.server.registry import NonEmpty, Params
+from openclaw.gateway.server import frames
+from openclaw.gateway.server.frames import NonEmpty, Params
 from openclaw.messages import ImageBlock, UserBlock
 from openclaw.models.errors import demo_text, switch_text
 from openclaw.outbound.reply import with_footer
@@ -133,7 +133,7 @@ class Broadcaster:
         if self.relay is not None:
             self.relay.event(event, payload, may_be_lost=drop_if_slow)
         self.seq += 1
-        frame = registry.encode_event(event, payload, self.seq, state_version)
+        frame = frames.encode_event(event, payload, self.seq, state_version)
         _send(self._live(event), event, payload, frame, drop_if_slow)
         self.backlog.keep(KeptEvent(self.seq, event, frame))
 
@@ -145,11 +145,11 @@ class Broadcaster:
         if self.relay is not None:
             self.relay.growing(event, full, delta)
         self.seq += 1
-        increment = registry.encode_event(event, delta, self.seq)
+        increment = frames.encode_event(event, delta, self.seq)
         live = self._live(event)
         if whole := [client for client in live if not client.takes_increments]:
             payload = full() if callable(full) else full
-            _send(whole, event, payload, registry.encode_event(event, payload, self.seq), drop_if_slow)
+            _send(whole, event, payload, frames.encode_event(event, payload, self.seq), drop_if_slow)
         if len(whole) < len(live):
             _send([client for client in live if client.takes_increments], event, delta, increment, drop_if_slow)
         self.backlog.keep(KeptEvent(self.seq, event, increment, full))
@@ -162,7 +162,7 @@ class Broadcaster:
             self.relay.to(conn_ids, event, payload)
         named = [client for client in found if may_receive(client.rights, event)]
         if named:
-            _send(named, event, payload, registry.encode_event(event, payload), filtered=False)
+            _send(named, event, payload, frames.encode_event(event, payload), filtered=False)
 
     def _live(self, event: str) -> list[Client]:
         return [client for client in self.clients.values() if client.live and may_receive(client.rights, event)]
@@ -446,12 +446,12 @@ def frame_for(client: Client, kept: KeptEvent) -> bytes | None:
     if not may_receive(client.rights, kept.event):
         return None
     accepts = client.event_filter
-    if accepts is not None and not accepts(kept.event, registry.decode_any(kept.frame).get("payload")):
+    if accepts is not None and not accepts(kept.event, frames.decode_any(kept.frame).get("payload")):
         return None
     if kept.whole is None or client.takes_increments:
         return kept.frame
     whole = kept.whole
-    return registry.encode_event(kept.event, whole() if callable(whole) else whole, kept.seq)
+    return frames.encode_event(kept.event, whole() if callable(whole) else whole, kept.seq)
 
 
 # The events of a run
