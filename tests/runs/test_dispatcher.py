@@ -16,7 +16,7 @@ from openclaw.messages import ToolCall
 from openclaw.models.base import ModelError
 from openclaw.runs.dispatcher import EXPIRY_MS, Dispatcher, Submission
 from openclaw.runs.queue import QueueSettings
-from openclaw.storage.base import Accept, LedgerRow, MessageBody
+from openclaw.storage.base import Accept, Fenced, LedgerRow, MessageBody
 from tests.support.clock import HeldClock, until
 from tests.support.gateway_in_process import gateway_parts
 from tests.support.scripted_model import Answer, ScriptedModel
@@ -428,3 +428,18 @@ async def test_stopping_in_the_middle_costs_a_message_no_try(
         on.runs.start_unfinished()
         row = await on.end("hi")
         assert (row.state, (row.result or {})["text"]) == ("answered", "at last")
+
+
+async def test_who_waits_for_a_session_that_another_node_took_over_is_told(on: Stage) -> None:
+    on.model.held()
+    await on.send("one")
+    await on.model.asked(1)
+
+    async def keep_house() -> None:
+        raise AssertionError("another node owns the session")
+
+    keeping = asyncio.create_task(on.runs.exclusively(KEY, keep_house))
+    await asyncio.sleep(0)
+    on.runs.drop_session(KEY)
+    with pytest.raises(Fenced):
+        await asyncio.wait_for(keeping, 10)

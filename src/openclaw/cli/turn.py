@@ -375,7 +375,7 @@ def _unfinished(turn: Turn, reason: str) -> UserError:
         return UserError(reason)
     return UserError(
         f"{reason}\nThe message was accepted as run {turn.run_id}; the Gateway finishes it when it can. "
-        "`openclaw chat` shows the reply."
+        f"`openclaw chat` shows the reply, `openclaw why {turn.run_id}` how far it is."
     )
 
 

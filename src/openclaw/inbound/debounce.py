@@ -23,6 +23,7 @@ MOST_MESSAGES = 20
 MOST_CHARS = 20_000
 MOST_WAITING = 1000
 """The limit of messages held back in all conversations. Beyond it the turns of the oldest begin early."""
+_NOBODY: Key = ("", "", "", "", "")
 _TAKEN_FROM_THE_LATEST = (
     *("quoted", "thread_label", "thread_starter", "conversation_label"),
     *("group_subject", "group_channel", "group_space", "group_members"),
@@ -102,6 +103,32 @@ class Debouncer:
             waiting = None
         self._hold(key, waiting, item, self._window_ms(item) / 1000)
         return None
+
+    def change(self, item: Inbound) -> bool:
+        """Gives a message that waits its new words. Returns False when it does not wait (any more)."""
+        if (waiting := self._waiting.get(conversation_of(item) or _NOBODY)) is None:
+            return False
+        for place, held in enumerate(waiting.items):
+            if item.message_id and held.message_id == item.message_id:
+                waiting.items[place] = msgspec.structs.replace(held, text=item.text)
+                return True
+        return False
+
+    def take_back(self, item: Inbound) -> Inbound | None:
+        """Removes a message that waits, and returns it."""
+        waiting = self._waiting.get(key := conversation_of(item) or _NOBODY)
+        if waiting is None or not item.message_id:
+            return None
+        held = next((held for held in waiting.items if held.message_id == item.message_id), None)
+        if held is None:
+            return None
+        waiting.items.remove(held)
+        self._held -= 1
+        if not waiting.items:
+            del self._waiting[key]
+            if waiting.timer is not None:
+                waiting.timer.cancel()
+        return held
 
     def may_wait(self, item: Inbound) -> bool:
         """Whether the item may wait for more words of its sender."""

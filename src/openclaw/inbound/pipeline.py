@@ -112,6 +112,9 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 class TakenElsewhere(msgspec.Struct, frozen=True, tag=True):
     """Another node has taken the message in, and answers its sender."""
 
+    stopped: list[str] | None = None
+    """The ids of the runs that the message stopped; None: it was no stop."""
+
 
 Result: TypeAlias = Handled | Blocked | Empty | Accepted | TakenElsewhere
 HandedOn: TypeAlias = Blocked | Accepted | TakenElsewhere
@@ -598,6 +601,8 @@ class Pipeline:
         at its next turn. A message that was not meant for the agent is looked at anew. Not every platform asks who
         changes a message, so nobody changes those of others here.
         """
+        if self._debouncer.change(inbound):
+            return
         row = await self._turn_of(inbound)
         if row is not None and row.body.sender not in ("", inbound.sender.id):
             log.warning(
@@ -621,6 +626,9 @@ class Pipeline:
 
     async def deleted(self, inbound: Inbound) -> None:
         """Takes in that a person took a message back. If nobody has spoken since, its turn goes too."""
+        if (waiting := self._debouncer.take_back(inbound)) is not None:
+            await self.held.let_go([waiting])
+            return
         row = await self._turn_of(inbound)
         if row is not None and not await self._take_back(inbound, row):
             words = f"message {inbound.message_id} was taken back by its sender"

@@ -23,7 +23,7 @@ from openclaw.outbound.reply_files import FilesOf
 from openclaw.runs.admission import Ticket
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.prompt_prefix import COLLECTED, newest_words
-from openclaw.storage.base import END_STATES, FirstStep, Ledger, LedgerRow, MessageBody, Reason, ReasonCode
+from openclaw.storage.base import END_STATES, Fenced, FirstStep, Ledger, LedgerRow, MessageBody, Reason, ReasonCode
 from openclaw.storage.disk_errors import DiskWait
 
 MODES: dict[str, QueueMode] = {
@@ -355,6 +355,8 @@ class Lane:
         """When the last message came, on the monotonic clock."""
         self._changed = asyncio.Event()
         """Set whenever ``_waiting`` changes."""
+        self._promised: set[asyncio.Future[Any]] = set()
+        """What the callers of ``exclusively`` wait for."""
         self._one_by_one = False
         """Each of the messages that wait now gets a run of its own."""
         self._dropped = False
@@ -400,8 +402,13 @@ class Lane:
         return behind
 
     async def exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Does the work when its turn comes. No run of the session is active meanwhile."""
+        """Does the work when its turn comes. No run of the session is active meanwhile.
+
+        Raises ``Fenced`` if the lane is dropped before the work is done.
+        """
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._promised.add(done)
+        done.add_done_callback(self._promised.discard)
 
         async def settle() -> None:
             try:
@@ -493,6 +500,13 @@ class Lane:
         return [head, *together]
 
     def drop(self) -> None:
+        """Ends everything at once, because the session goes on elsewhere. Those who wait for their work learn it."""
+        self._cut_short()
+        for done in self._promised:
+            if not done.done():
+                done.set_exception(Fenced("the session goes on elsewhere"))
+
+    def _cut_short(self) -> None:
         self._dropped = True
         self._waiting.clear()
         self._jobs = 0
@@ -500,7 +514,8 @@ class Lane:
             self._task.cancel()
 
     async def stop(self) -> None:
-        self.drop()
+        """Ends everything, because the process ends. Work that waits is not done and not failed."""
+        self._cut_short()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 

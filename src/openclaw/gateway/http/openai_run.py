@@ -193,7 +193,8 @@ def chosen_tools(choice: Any, tools: list[ToolSpec]) -> tuple[list[ToolSpec], An
 
 def run_id_for(request: web.BaseRequest, prefix: str) -> str:
     """Returns a new id. The same ``Idempotency-Key`` always gives the same id."""
-    key = request.headers.get("idempotency-key", "").strip()
+    # A header may hold bytes that are no text.
+    key = request.headers.get("idempotency-key", "").strip().encode("utf-8", "backslashreplace").decode()
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"openclaw {prefix} {key}") if key else uuid.uuid4())
 
 

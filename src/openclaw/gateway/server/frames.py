@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast
 
@@ -181,6 +182,8 @@ def decode_params(method: str, raw: bytes | msgspec.Raw, shape: type[T]) -> T:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         first = str(error)
     try:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            return _decoder(shape).decode(mended_json(data))
         value = _whole_numbers(decode_any(data))
         found = problems(value, shape)
         if not found:
@@ -303,6 +306,10 @@ def _check_union(value: Any, kind: inspect.UnionType, path: str, found: list[str
     members = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
     if value is None and len(members) < len(kind.types):
         return
+    if isinstance(value, dict):
+        # Records that a field tells apart: the others have nothing to say about this one.
+        told_apart = [one for one in members if isinstance(one, inspect.StructType) and one.tag_field is not None]
+        members = [one for one in told_apart if value.get(one.tag_field) == one.tag] or members
     attempts: list[list[str]] = []
     for member in members:
         attempt: list[str] = []
