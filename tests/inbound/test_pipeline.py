@@ -213,6 +213,14 @@ async def test_in_a_group_what_is_not_meant_for_the_agent_is_context_for_what_is
         assert at.people.delivered[0].to == "group:g1"
 
 
+@pytest.mark.parametrize(("required", "said"), [(True, "mention"), (False, "always")])
+async def test_the_status_of_a_group_says_when_it_is_answered(tmp_path: Path, required: bool, said: str) -> None:
+    section = {"allowFrom": ["ann"], "groupPolicy": "open", "groups": {"*": {"requireMention": required}}}
+    async with place(tmp_path / "state", section) as at:
+        await at.people.say("/status", group="g1")
+        assert f"Activation: {said} " in (await at.texts(1))[0]
+
+
 # Commands
 
 

@@ -241,11 +241,12 @@ class Pipeline:
         listening = Listening(group=inbound.peer.kind != "direct", channel=inbound.channel, mentions=patterns)
         entry = await self._runtime.sessions.get(resolved.agent_id, resolved.session_key)
         rules = group_rules(settings, inbound)
+        mention_needed = needs_mention(entry, rules, inbound.channel, patterns)
         deciding = partial(
             gate,
             inbound,
             patterns,
-            require_mention=needs_mention(entry, rules, inbound.channel, patterns),
+            require_mention=mention_needed,
             authorised_command=bool(rights) and not inbound.spoken and is_control_message(inbound.text, listening),
         )
         quick = not patterns or len(inbound.text) <= QUICKLY_SEARCHED
@@ -274,6 +275,7 @@ class Pipeline:
             thread_id=resolved.new_thread or inbound.thread_id,
             parent_key=resolved.parent_key,
             mentioned=addressed.mentioned,
+            mention_needed=mention_needed,
             has_media=bool(inbound.media),
             native=inbound.native_command,
             listening=listening,

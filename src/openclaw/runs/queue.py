@@ -57,6 +57,8 @@ DEFAULT_CAP = 20
 SUMMARY_LENGTH = 160
 BACKLOG = ":backlog"
 """Ends the run id of the second turn that ``steer-backlog`` gives a message."""
+OVERFLOW = ":overflow"
+"""Ends the run id of the turn before a message in which the agent is told of dropped ones."""
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,6 +238,11 @@ class RunRecord:
     @property
     def ended(self) -> bool:
         return self._ended.is_set()
+
+    @property
+    def collected(self) -> bool:
+        """The message waited, and is answered together with the others that did."""
+        return self.queued and self.queue.mode == "collect"
 
     @property
     def steerable(self) -> bool:
@@ -530,7 +537,7 @@ def may_share(records: Sequence[RunRecord]) -> bool:
 def _is_collectable(item: RunRecord | Housekeeping) -> TypeGuard[RunRecord]:
     if not isinstance(item, RunRecord) or item.row.body.internal:
         return False  # What nobody wrote is not mixed with what people wrote.
-    return item.queued and item.queue.mode == "collect"
+    return item.collected
 
 
 # The index of runs
