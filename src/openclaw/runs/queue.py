@@ -57,6 +57,8 @@ DEFAULT_CAP = 20
 SUMMARY_LENGTH = 160
 BACKLOG = ":backlog"
 """Ends the run id of the second turn that ``steer-backlog`` gives a message."""
+OVERFLOW = ":overflow"
+"""Ends the run id of the turn before a message in which the agent is told of dropped ones."""
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,6 +238,11 @@ class RunRecord:
     @property
     def ended(self) -> bool:
         return self._ended.is_set()
+
+    @property
+    def collected(self) -> bool:
+        """The message waited, and is answered together with the others that did."""
+        return self.queued and self.queue.mode == "collect"
 
     @property
     def steerable(self) -> bool:
@@ -530,7 +537,7 @@ def may_share(records: Sequence[RunRecord]) -> bool:
 def _is_collectable(item: RunRecord | Housekeeping) -> TypeGuard[RunRecord]:
     if not isinstance(item, RunRecord) or item.row.body.internal:
         return False  # What nobody wrote is not mixed with what people wrote.
-    return item.queued and item.queue.mode == "collect"
+    return item.collected
 
 
 # The index of runs
@@ -571,9 +578,15 @@ class RunIndex:
         while len(self._records) > REMEMBERED_RUNS and self._ended:
             self._records.pop(self._ended.popleft(), None)
 
-    def forget(self, run_id: str) -> None:
-        """Forgets a run that goes on elsewhere."""
-        self._records.pop(run_id, None)
+    def forget_session(self, session_key: str) -> list[str]:
+        """Forgets the runs of a session that goes on elsewhere, also those on their way into another run.
+
+        Returns their ids. If the session comes back, its messages without an end are found in the ledger.
+        """
+        gone = [one.run_id for one in self._records.values() if one.session_key == session_key and not one.ended]
+        for run_id in gone:
+            del self._records[run_id]
+        return gone
 
     def ended(self, run_id: str) -> None:
         self._ended.append(run_id)
