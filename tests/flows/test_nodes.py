@@ -163,9 +163,15 @@ async def test_a_stopped_turn_ends_its_command_on_the_node(
         await until(lambda: not Path(f"/proc/{int(pid_file.read_text())}").exists())
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["", "and the Gateway's disk is full"])
 async def test_a_slow_command_goes_on_in_the_background_and_its_end_begins_a_turn(
-    on_nodes: InProcessGateway, models: ModelServer, tmp_path: Path
+    on_nodes: InProcessGateway, models: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
+    async def no_room(run_id: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if full:
+        monkeypatch.setattr(on_nodes.gateway.nodes, "end", no_room)
     async with serving(NodeUnderTest(on_nodes, tmp_path / "attic")), on_nodes.client() as client:
         runs(models, "until test -e go; do sleep 0.05; done; echo finally", yieldMs=20)
         await client.chat("build it")

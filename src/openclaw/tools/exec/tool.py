@@ -11,6 +11,7 @@ sends the command again with the answer.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import uuid
 from collections.abc import Mapping
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from openclaw.tools.sandbox.boundary import Boundary
 
 
+log = logging.getLogger("openclaw.tools.exec")
 UPDATE_INTERVAL_S = 0.25
 LINGER_S = 0.5
 """After the shell has exited, we wait this long for children that hold its output open."""
@@ -548,13 +550,19 @@ class NodeExec:
             if failed.interrupted:
                 self._nodes.leave(command.run_id)
             else:
-                await self._nodes.end(command.run_id)
+                await self._end(command)
             raise
         except asyncio.CancelledError:
-            await asyncio.shield(self._nodes.end(command.run_id))
+            await asyncio.shield(self._end(command))
             raise
-        await self._nodes.end(command.run_id)
+        await self._end(command)
         return NodeOutcome.of(payload, command, self._max_chars)
+
+    async def _end(self, command: NodeCommand) -> None:
+        try:
+            await self._nodes.end(command.run_id)
+        except OSError as error:  # The outcome is known all the same. The note of the command is dropped later.
+            log.warning("a command on node %s stays noted as under way: %s", command.node.name, error)
 
     async def _within(self, task: asyncio.Task[Any], seconds: float | None) -> None:
         if seconds is None:
