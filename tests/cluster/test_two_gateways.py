@@ -348,6 +348,31 @@ async def test_what_may_have_been_done_where_its_answer_was_lost_is_not_done_aga
         assert [one["name"] for one in (await there.call("cron.list", {}))["jobs"]] == ["once"]
 
 
+async def test_a_command_is_answered_where_it_was_sent_although_another_node_carried_it_out(
+    pair: Pair, models: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair.owner.client() as client:
+        await client.chat("hello [[reply:Hi.]]", run_id="r0")
+
+    async def stays_here(*_: object) -> None:
+        """The session changes its node only after the call was placed."""
+
+    monkeypatch.setattr(pair.other.gateway.cluster, "answer_elsewhere", stays_here)
+    async with pair.other.client() as there:
+        assert "mock-1" in text_of(await there.chat("/status", run_id="c1"))
+        asked = {"sessionKey": "main", "message": "/status", "idempotencyKey": "c2"}
+        sent = await there.send("agent", asked)
+        assert (await there.answer(sent))["status"] == "accepted"
+        done = await there.answer(sent)
+        assert "mock-1" in done["result"]["payloads"][0]["text"]
+        models.queue(Reply("never said", hold=asyncio.Event(), hold_after=0))
+        await there.call("chat.send", {"sessionKey": "main", "message": "think", "idempotencyKey": "r1"})
+        await models.wait_for_requests(2)
+        stop = {"sessionKey": "main", "message": "/stop", "idempotencyKey": "c3"}
+        assert await there.call("chat.send", stop) == {"ok": True, "aborted": True, "runIds": ["r1"]}
+        assert (await there.ending("r1"))["state"] == "aborted"
+
+
 async def test_a_session_is_taken_up_once_when_the_answer_was_lost(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = pair.other.gateway.cluster
     assert cluster is not None

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from openclaw.inbound.dedupe import TTL_MS
+from openclaw.inbound.message import Sender
 from openclaw.runs.why_text import life_of
 from openclaw.storage.base import ReasonCode
 
@@ -112,3 +114,18 @@ async def test_a_ledger_that_fails_at_the_second_of_two_joined_messages_costs_ne
             at.clock.advance(2)
             await settle()
         assert [row.body.message_ids for row in await at.rows()] == [["m1", "m2"]]
+
+
+async def test_a_message_that_is_changed_or_taken_back_while_it_waits_is_read_as_it_is_then(tmp_path: Path) -> None:
+    async with place(tmp_path / "state", {"allowFrom": ["ann", "bob"]}, **SLOW) as at:
+        first = await at.people.say("frist", message_id="m1")
+        second = await at.people.say("never mind", message_id="m2")
+        pipeline = at.gateway.pipeline
+        await pipeline.edited(msgspec.structs.replace(first, text="not hers", revision="r0", sender=Sender(id="bob")))
+        await pipeline.edited(msgspec.structs.replace(first, text="first", revision="r1"))
+        await pipeline.deleted(msgspec.structs.replace(second, text=""))
+        at.clock.advance(1.1)
+        await at.people.got(1)
+        (row,) = await at.rows()
+        assert row.body.message_ids == ["m1"] and "first" in (row.body.prompt or "")
+        assert await pipeline.held.waiting() == []

@@ -555,3 +555,27 @@ async def test_a_part_that_is_dropped_while_it_is_being_sent_is_not_tried_again(
     bench.clock.advance(60)
     await bench.round()
     assert bench.wire.texts == [] and await bench.states(message) == ["dead"]
+
+
+async def test_a_disk_that_fails_for_longer_than_a_pause_leaves_the_conversation_in_order(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.wire.failures["signal"] = [SendFailed("busy")]
+    message = await bench.post("r1", "one", "two")
+    mark, full = bench.ledger.outbox_mark, True
+
+    async def refused(part: int, state: Any, **more: Any) -> bool:
+        if state == "pending" and full:
+            raise OSError(28, "No space left on device")
+        return await mark(part, state, **more)
+
+    monkeypatch.setattr(bench.ledger, "outbox_mark", refused)
+    await bench.delivery.deliver_due()
+    await bench.clock.until(lambda: bench.clock.sleeps > 0)
+    bench.clock.advance(0.1)
+    full = False
+    bench.clock.advance(60)
+    await bench.delivery.deliver_due()
+    await bench.delivery.drain()
+    await bench.round()
+    assert bench.wire.texts == ["one", "two"] and await bench.states(message) == ["sent", "sent"]

@@ -401,6 +401,10 @@ class ChannelKinds:
         """The kind of a channel that the configuration has named before."""
         return self._made.get(channel)
 
+    def knows(self, channel: str) -> bool:
+        """Whether there is such a channel: one of ours, or one of another package that is configured."""
+        return channel in BUILT_IN or channel in self._made
+
     def add(self, kind: ChannelKind) -> None:
         """Makes a channel of an extension known."""
         self._made[kind.id] = kind

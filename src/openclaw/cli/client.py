@@ -335,11 +335,19 @@ class GatewayClient:
         return self._foreign(f"it answered HTTP {exchange.status}")
 
     def _secret_hint(self) -> str:
+        from openclaw import paths
+        from openclaw.cli.target import running_gateway
+
         source = self.target.secret_source
-        if not source:
-            return "No secret was sent: set gateway.auth.token in the configuration, or pass --token."
         if source.startswith("OPENCLAW_") and self.target.local:
             return f"The secret came from {source}, which wins over the configuration file: unset it or correct it."
+        if self.target.local and running_gateway() is None:
+            return (
+                f"What answers there is not the Gateway of {paths.state_dir()}. Stop it, or choose another port: "
+                "`openclaw config set gateway.port NUMBER`."
+            )
+        if not source:
+            return "No secret was sent: set gateway.auth.token in the configuration, or pass --token."
         return f"The secret came from {source}; the Gateway has another one."
 
     def _unreachable(self, error: OSError, timeout_ms: int) -> Unreachable:

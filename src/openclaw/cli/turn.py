@@ -118,6 +118,8 @@ class Turn:
             return self._text(data)
         if stream == "tool":
             return self._tool(data)
+        if stream == "lifecycle" and data.get("phase") == "start":
+            self._missed_beginning = False
         if stream == "lifecycle" and data.get("phase") == "error":
             self.error = str(data.get("error") or "the run failed")
         if stream == "lifecycle" and str(data.get("phase")).startswith("fallback"):
@@ -375,7 +377,7 @@ def _unfinished(turn: Turn, reason: str) -> UserError:
         return UserError(reason)
     return UserError(
         f"{reason}\nThe message was accepted as run {turn.run_id}; the Gateway finishes it when it can. "
-        "`openclaw chat` shows the reply."
+        f"`openclaw chat` shows the reply, `openclaw why {turn.run_id}` how far it is."
     )
 
 

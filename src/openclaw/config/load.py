@@ -35,7 +35,10 @@ MAX_FILES = 100
 REFERENCE = re.compile(r"\$(\$?)\{([A-Z_][A-Z0-9_]*)\}")
 _AGENT_SECTIONS = ("sandbox", "heartbeat", "memorySearch", "humanDelay", "budget")
 _AGENT_TOOL_SECTIONS = ("exec", "elevated", "fs", "sandbox")
+_CHANNEL_SECTIONS = ("heartbeat",)
 _NOT_INHERITED = ("accounts", "defaultAccount", "name")
+_ONE_CREDENTIAL = (frozenset({"botToken", "tokenFile"}), frozenset({"accessToken", "password"}))
+"""Keys of which an account needs one. Where it finds two, one of them is not used."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,15 +298,24 @@ def _filled(own: dict[str, Any], defaults: dict[str, Any], sections: tuple[str, 
 
 
 def _with_inherited_accounts(channels: dict[str, Any]) -> dict[str, Any]:
-    policy = (channels.get("defaults") or {}).get("groupPolicy")
+    defaults: dict[str, Any] = channels.get("defaults") or {}
+    shared = {"groupPolicy": defaults["groupPolicy"]} if defaults.get("groupPolicy") else {}
     filled = dict(channels)
     for name in fields_of(Channels):
         section: dict[str, Any] | None = channels.get(name) if name != "defaults" else None
         if section is None:
             continue
-        base = {"groupPolicy": policy, **section} if policy else section
+        base = {**shared, **section, **_filled(section, defaults, _CHANNEL_SECTIONS)}
         inherited = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
-        accounts = {name: {**inherited, **account} for name, account in (section.get("accounts") or {}).items()}
+        accounts: dict[str, Any] = {}
+        for account_id, account in (section.get("accounts") or {}).items():
+            # An account with a credential of its own does not use another kind of credential of the channel.
+            given = {key for keys in _ONE_CREDENTIAL if not keys.isdisjoint(account) for key in keys}
+            accounts[account_id] = {
+                **{key: value for key, value in inherited.items() if key not in given},
+                **account,
+                **_filled(account, {**defaults, **inherited}, _CHANNEL_SECTIONS),
+            }
         filled[name] = {**base, "accounts": accounts} if accounts else base
     return filled
 

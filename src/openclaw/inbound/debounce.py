@@ -23,6 +23,7 @@ MOST_MESSAGES = 20
 MOST_CHARS = 20_000
 MOST_WAITING = 1000
 """The limit of messages held back in all conversations. Beyond it the turns of the oldest begin early."""
+_NOBODY: Key = ("", "", "", "", "")
 _TAKEN_FROM_THE_LATEST = (
     *("quoted", "thread_label", "thread_starter", "conversation_label"),
     *("group_subject", "group_channel", "group_space", "group_members"),
@@ -103,14 +104,40 @@ class Debouncer:
         self._hold(key, waiting, item, self._window_ms(item) / 1000)
         return None
 
+    def change(self, item: Inbound) -> bool:
+        """Gives a message that waits its new words. Returns False when it does not wait (any more)."""
+        if (waiting := self._waiting.get(conversation_of(item) or _NOBODY)) is None:
+            return False
+        for place, held in enumerate(waiting.items):
+            if item.message_id and held.message_id == item.message_id:
+                waiting.items[place] = msgspec.structs.replace(held, text=item.text)
+                return True
+        return False
+
+    def take_back(self, item: Inbound) -> Inbound | None:
+        """Removes a message that waits, and returns it."""
+        waiting = self._waiting.get(key := conversation_of(item) or _NOBODY)
+        if waiting is None or not item.message_id:
+            return None
+        held = next((held for held in waiting.items if held.message_id == item.message_id), None)
+        if held is None:
+            return None
+        waiting.items.remove(held)
+        self._held -= 1
+        if not waiting.items:
+            del self._waiting[key]
+            if waiting.timer is not None:
+                waiting.timer.cancel()
+        return held
+
     def may_wait(self, item: Inbound) -> bool:
         """Whether the item may wait for more words of its sender."""
         if self._closed or conversation_of(item) is None or self._window_ms(item) <= 0:
             return False
-        # A forwarded text keeps its own heading.
-        if item.native_command or item.forwarded_from:
+        # A forwarded text keeps its own heading, and people wait for an answer to a file.
+        if item.native_command or item.forwarded_from or item.media:
             return False
-        return not self._is_control(item.text) if item.text.strip() else bool(item.media)
+        return bool(item.text.strip()) and not self._is_control(item.text)
 
     async def close(self) -> None:
         """Begins the turns of everything that waits, and returns when they have ended. Later messages do not wait."""
@@ -128,8 +155,7 @@ class Debouncer:
         waiting.chars += len(item.text)
         waiting.due = min(now + window, waiting.since + window * WINDOWS_AT_MOST)
         self._held += 1
-        # People write first and attach last, so a message with a file completes the turn.
-        if item.media or len(waiting.items) >= MOST_MESSAGES:
+        if len(waiting.items) >= MOST_MESSAGES:
             self._flush(key)
         elif waiting.timer is None:
             waiting.timer = asyncio.create_task(self._wait(key, waiting))
@@ -218,9 +244,8 @@ def merged(items: list[Inbound]) -> Inbound:
     }
     return msgspec.structs.replace(
         newest,
-        text="\n".join(item.text for item in items if item.text.strip()),
+        text="\n".join(item.text for item in items),
         message_ids=tuple(one for item in items for one in item.message_ids or (item.message_id,) if one),
-        media=tuple(media for item in items for media in item.media),
         mentioned=any(item.mentioned for item in items),
         mentions_others=any(item.mentions_others for item in items),
         can_detect_mention=any(item.can_detect_mention for item in items),

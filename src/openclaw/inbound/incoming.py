@@ -50,6 +50,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The session that a new session of a thread begins with."""
     mentioned: bool = False
     """Whether the message mentions the agent."""
+    mention_needed: bool = True
+    """Whether a message of this group is answered only if it mentions the agent."""
     has_media: bool = False
     native: bool = False
     """Whether the command was chosen from the platform's own menu."""

@@ -112,6 +112,9 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 class TakenElsewhere(msgspec.Struct, frozen=True, tag=True):
     """Another node has taken the message in, and answers its sender."""
 
+    stopped: list[str] | None = None
+    """The ids of the runs that the message stopped; None: it was no stop."""
+
 
 Result: TypeAlias = Handled | Blocked | Empty | Accepted | TakenElsewhere
 HandedOn: TypeAlias = Blocked | Accepted | TakenElsewhere
@@ -238,19 +241,19 @@ class Pipeline:
         listening = Listening(group=inbound.peer.kind != "direct", channel=inbound.channel, mentions=patterns)
         entry = await self._runtime.sessions.get(resolved.agent_id, resolved.session_key)
         rules = group_rules(settings, inbound)
+        mention_needed = needs_mention(entry, rules, inbound.channel, patterns)
         deciding = partial(
             gate,
             inbound,
             patterns,
-            require_mention=needs_mention(entry, rules, inbound.channel, patterns),
+            require_mention=mention_needed,
             authorised_command=bool(rights) and not inbound.spoken and is_control_message(inbound.text, listening),
         )
         quick = not patterns or len(inbound.text) <= QUICKLY_SEARCHED
         addressed = deciding() if quick else await asyncio.to_thread(deciding)
         if not addressed.process:
-            self._history.record(
-                history_key(inbound, settings), history_entry(inbound), history_limit(config, settings)
-            )
+            history = history_key(inbound, settings, resolved.agent_id)
+            self._history.record(history, history_entry(inbound), history_limit(config, settings))
             place = f"{inbound.peer.kind} {inbound.peer.id}"
             log.info("%s message of %s in %s not answered: no mention", inbound.channel, inbound.sender.id, place)
             await self._turn_away(inbound, ReasonCode.NOT_ADDRESSED)
@@ -272,6 +275,7 @@ class Pipeline:
             thread_id=resolved.new_thread or inbound.thread_id,
             parent_key=resolved.parent_key,
             mentioned=addressed.mentioned,
+            mention_needed=mention_needed,
             has_media=bool(inbound.media),
             native=inbound.native_command,
             listening=listening,
@@ -368,15 +372,15 @@ class Pipeline:
         elif is_empty(inbound, outcome.text):
             return Empty()
         else:
-            limit = history_limit(config, message.settings)
-            pending = self._history.pending(history_key(inbound, message.settings), limit)
+            place = history_key(inbound, message.settings, session.agent_id)
+            pending = self._history.pending(place, history_limit(config, message.settings))
             body = await self._channel_body(message, inbound, outcome, entry, rotation, pending)
         message.queue = outcome.queue or message.queue
         submission = await self._accept(message, body, ticket)
         if not submission.new:
             return await self._came_again(message, submission)
         if inbound is not None:
-            self._history.forget(history_key(inbound, message.settings), pending)
+            self._history.forget(history_key(inbound, message.settings, session.agent_id), pending)
         return Accepted(submission, outcome.side_replies)
 
     async def _known(self, message: Incoming) -> Submission | None:
@@ -596,6 +600,8 @@ class Pipeline:
         at its next turn. A message that was not meant for the agent is looked at anew. Not every platform asks who
         changes a message, so nobody changes those of others here.
         """
+        if self._debouncer.change(inbound):
+            return
         row = await self._turn_of(inbound)
         if row is not None and row.body.sender not in ("", inbound.sender.id):
             log.warning(
@@ -619,6 +625,9 @@ class Pipeline:
 
     async def deleted(self, inbound: Inbound) -> None:
         """Takes in that a person took a message back. If nobody has spoken since, its turn goes too."""
+        if (waiting := self._debouncer.take_back(inbound)) is not None:
+            await self.held.let_go([waiting])
+            return
         row = await self._turn_of(inbound)
         if row is not None and not await self._take_back(inbound, row):
             words = f"message {inbound.message_id} was taken back by its sender"

@@ -288,7 +288,8 @@ class Delivery:
                 dead_messages.add(row.ledger_id)
             elif outcome == "later":
                 if rest := rows[index + 1 :]:
-                    await self._defer(rest, self._held[key])
+                    # The pause may be over by now, if the disk took long to note it.
+                    await self._defer(rest, self._held.get(key, 0))
                 return
 
     async def _deliver(self, row: OutboxRow) -> Outcome:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -33,6 +34,7 @@ from openclaw.runs.compactions import Compactions
 from openclaw.runs.endings import ANNOUNCED_SOURCES, Ending, abort_reason, ending_of, reply_parts, unsent
 from openclaw.runs.queue import (
     BACKLOG,
+    OVERFLOW,
     Lane,
     Observer,
     QueueSettings,
@@ -213,6 +215,8 @@ class Dispatcher:
         # With PostgreSQL, what the run reads waits for a database that cannot be reached. Files are always there.
         reads_wait.set(True)
         try:
+            if await self._tells_dropped(lane, record):
+                return  # The lane has the message again, behind the turn that tells the agent what it missed.
             await self._collect(lane, batch)
             turn = self._limits.turn(lane.key)
             if turn is None:
@@ -232,16 +236,40 @@ class Dispatcher:
         finally:
             self._limits.end(lane.key)
 
+    async def _tells_dropped(self, lane: Lane, record: RunRecord) -> bool:
+        """Puts a turn before the message that tells the agent which messages were dropped, if some were.
+
+        Collected messages have that in their own prompt.
+        """
+        row, text, ledger = record.row, overflow_text([record.row.body]), self._runtime.ledger
+        if not text or row.attempts or record.collected:
+            return False
+        asks = msgspec.structs.replace(
+            row.body.wishes(),
+            prompt=text,
+            internal=True,
+            extra_system_prompt=row.body.extra_system_prompt,
+            skills=row.body.skills,
+        )
+        settings = QueueSettings(mode="followup", cap=sys.maxsize)
+        told = (await self.submit(row.another(row.run_id + OVERFLOW, body=asks), settings)).record
+        row.body = body = msgspec.structs.replace(row.body, dropped_count=0, dropped_lines=[])
+        await self._until_written(lambda: ledger.absorb(row.id, {}, body=body))
+        if told is None or told.ended:
+            return False  # It was told before a restart.
+        if record.abort.aborted:
+            await self.abort(lane.key, told.run_id, AbortReason.STOP)
+            return False
+        lane.add(record, record.queue, first=True)
+        lane.promote(told)
+        return True
+
     async def _collect(self, lane: Lane, batch: list[RunRecord]) -> None:
         """Makes one prompt of the batch, under the newest message's run id. It is on disk before the model sees it."""
         record, bodies = batch[-1], [one.row.body for one in batch]
-        collects, overflow = record.queued and record.queue.mode == "collect", overflow_text(bodies)
-        if record.row.attempts or not (collects or overflow):
+        if record.row.attempts or not record.collected:
             return  # The words of a message that had begun before a restart are in the transcript already.
-        if collects:
-            prompt = collected_prompt([body.prompt or "" for body in bodies], overflow)
-        else:
-            prompt = f"{overflow}\n\n{record.row.body.prompt or ''}"
+        prompt = collected_prompt([body.prompt or "" for body in bodies], overflow_text(bodies))
         others = batch[:-1]
         images = [image for body in bodies for image in body.images]
         reason = Reason(ReasonCode.COLLECTED, record.run_id)
@@ -689,9 +717,8 @@ class Dispatcher:
     def drop_session(self, session_key: str) -> None:
         """Ends the runs of one session in this process at once, as ``drop`` does with all of them."""
         if (lane := self._lanes.pop(session_key, None)) is not None:
-            for record in lane.records:
-                self._observers.pop(record.run_id, None)
-                self.index.forget(record.run_id)
+            for run_id in self.index.forget_session(session_key):
+                self._observers.pop(run_id, None)
             lane.drop()
 
     async def stop(self) -> None:

@@ -42,7 +42,11 @@ _PAYLOAD_KINDS = {"systemevent": "systemEvent", "agentturn": "agentTurn"}
 
 
 class JobError(ValueError):
-    """The job cannot be added or changed. The text says why."""
+    """The job cannot be added or changed. The text says why. ``job`` is given if it has not the form of a job."""
+
+    def __init__(self, text: str, job: Job | None = None) -> None:
+        super().__init__(text)
+        self.job = job
 
 
 class _Shape(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -153,7 +157,7 @@ def patched_job(job: Job, patch: Mapping[str, Any], now_ms: int) -> Job:
     known = {field.encode_name for field in msgspec.structs.fields(JobShape)}
     unknown = {name: value for name, value in changed.items() if name not in known}
     if strange := set(change) - known:
-        raise JobError(f"unexpected property '{min(strange)}'")
+        raise JobError(f"at root: unexpected property '{min(strange)}'")
     made = {**unknown, **_checked({name: value for name, value in changed.items() if name in known})}
     if "schedule" in change:
         check_new(made["schedule"], now_ms)
@@ -263,7 +267,7 @@ def _checked(job: Job) -> Job:
     try:
         made = msgspec.convert(job, JobShape)
     except msgspec.ValidationError as problem:
-        raise JobError(str(problem)) from None
+        raise JobError(str(problem), job) from None
     if made.session_target == "main" and not isinstance(made.payload, SystemEventPayload):
         raise JobError('main cron jobs require payload.kind="systemEvent"')
     if made.session_target == "isolated" and not isinstance(made.payload, AgentTurnPayload):

@@ -821,7 +821,7 @@ class JobRows(Protocol):
         ended: bool | None = None,
         limit: int = 1000,
     ) -> list[JobRow]:
-        """Returns the jobs that fit, oldest first."""
+        """Returns the jobs that fit, oldest first. If there are more than ``limit``, they are the newest."""
         ...
 
 

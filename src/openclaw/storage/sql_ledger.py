@@ -195,8 +195,8 @@ class SqlLedger(abc.ABC):
         tests = [f"{name} = ?" for name in given]
         if ended is not None:
             tests.append(f"ended_at IS {'NOT ' if ended else ''}NULL")
-        order = f"ORDER BY created_at, {self._as_inserted} LIMIT ?"
-        return await self._jobs(f"{_where(tests)}{order}", *given.values(), max(0, limit))
+        order = f"ORDER BY created_at DESC, {self._as_inserted} DESC LIMIT ?"
+        return (await self._jobs(f"{_where(tests)}{order}", *given.values(), max(0, limit)))[::-1]
 
     async def _jobs(self, condition: str, *values: Any) -> list[JobRow]:
         names = JobRow.__struct_fields__

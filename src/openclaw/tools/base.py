@@ -182,7 +182,8 @@ def required_text(arguments: Mapping[str, Any], name: str, *, allow_blank: bool 
 
 
 def missing_parameter(name: str) -> str:
-    return f"Missing required parameter: {name} ({' or '.join((name, *ALIASES.get(name, ())))})"
+    names = (name, *ALIASES.get(name, ()))
+    return f"Missing required parameter: {name} ({' or '.join(names)})" if len(names) > 1 else f"{name} required"
 
 
 def _report(tool: str, problems: list[str], arguments: dict[str, Any]) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.gateway.http.served import BEARER, PNG, Served
-from tests.support.gateway import TOKEN
+from tests.support.gateway import TOKEN, model_config
+from tests.support.gateway_in_process import InProcessGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 PATH = "/v1/chat/completions"
@@ -289,3 +292,14 @@ async def test_other_v1_paths_are_not_found_as_json(gateway: Served) -> None:
     status, answer = await gateway.post("/v1/embeddings", {})
     assert status == 404
     assert answer["error"]["type"] == "invalid_request_error"
+
+
+async def test_endpoints_that_are_off_say_how_they_are_switched_on(tmp_path: Path) -> None:
+    async with (
+        InProcessGateway(tmp_path / "state", model_config("http://127.0.0.1:1", "k")) as off,
+        aiohttp.ClientSession() as http,
+    ):
+        async with http.post(off.url + PATH, json=ask("hi"), headers=BEARER) as response:
+            assert "gateway.http.endpoints.chatCompletions.enabled" in await response.text()
+        async with http.get(off.url + "/v1/models", headers=BEARER) as response:
+            assert "gateway.http.endpoints.chatCompletions.enabled" in await response.text()

@@ -290,7 +290,9 @@ async def make_plan(job: CompactionJob) -> CompactionPlan:
     density = _density(job.budget, context.messages, tokens_before)
     cut = _choose_cut(job, context.messages, start, density)
     if cut.index <= start:
-        raise NothingToDo(TOO_SMALL)
+        # What OpenClaw itself said since, such as the answer to /compact, is not among these messages.
+        is_new = any(message.timestamp > compacted_at(context) for message in context.messages)
+        raise NothingToDo(ALREADY if start and not is_new else TOO_SMALL)
     leaving = context.messages[start : cut.index]
     if job.reason == "threshold" and prompt_tokens(leaving) * density < job.settings.window // 50:
         raise NothingToDo("what could be condensed is too little to help")

@@ -210,12 +210,19 @@ def turn_facts(
 def _time(zone_name: str | None, style: str, minutes: int) -> list[str]:
     moment = datetime.fromtimestamp(minutes * 60, UTC)
     lines = [f"UTC: {moment:%A %Y-%m-%d %H:%M}"]
-    zone = named_zone(zone_name)
-    if zone is not None:
-        local = moment.astimezone(zone)
-        clock = f"{local:%I:%M %p}".lstrip("0") if style == "12" else f"{local:%H:%M}"
-        lines.append(f"Local time: {local:%A %Y-%m-%d} {clock} ({zone_name})")
+    if local := local_time(zone_name, style, minutes):
+        lines.append(f"Local time: {local}")
     return lines
+
+
+def local_time(zone_name: str | None, style: str, minutes: int) -> str:
+    """``Wednesday 2026-11-18 14:05 (Europe/Madrid)``. Empty if nobody knows the zone."""
+    zone = named_zone(zone_name)
+    if zone is None:
+        return ""
+    local = datetime.fromtimestamp(minutes * 60, zone)
+    clock = f"{local:%I:%M %p}".lstrip("0") if style == "12" else f"{local:%H:%M}"
+    return f"{local:%A %Y-%m-%d} {clock} ({zone_name})"
 
 
 class SystemPrompt(msgspec.Struct, kw_only=True):

@@ -40,7 +40,7 @@ async def list_plugins(call: MethodCall) -> Any:
     for one in found:
         loaded.setdefault(one.loaded.id, one.loaded)
     rows = [msgspec.to_builtins(one) for one in loaded.values()]
-    return {"plugins": [{**row, "lastFailure": row.pop("last_failure")} for row in rows]}
+    return {"plugins": [{"lastFailure": row.pop("last_failure"), **row} for row in rows]}
 
 
 @methods.add("mcp.status", NoParams)

@@ -68,7 +68,7 @@ LET_GO = "these events are no longer kept"
 CHAT_DELTA_S = 0.150
 AGENT_DELTA_S = 0.040
 CUMULATIVE_BYTES_PER_S = 64_000
-"""Older clients get the whole text so far in each event, so longer texts are sent less often."""
+"""Events hold the whole text so far, for older clients, or the whole reasoning. Longer ones are sent less often."""
 TEXT_LIMIT = 8_000
 META_LIMIT = 200
 _META_FIELDS = ("path", "file_path", "command", "url", "query", "action", "sessionKey", "message", "task")
@@ -499,7 +499,7 @@ class RunStream:
         self._spoke = False
         self._unsent: list[str] = []
         self._media_unsent: list[str] = []
-        self._thoughts: list[str] = []
+        self._thoughts = GrowingText()
         self._thought_unsent: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
         self._last_flush = 0.0
@@ -514,7 +514,9 @@ class RunStream:
     def so_far(self) -> dict[str, Any]:
         """What the run has said and does now, as far as the transcript does not hold it yet."""
         text = "" if self._stored else self._text.upto(self._text.size - sum(map(len, self._unsent)))
-        thinking = "" if self._stored or self._record.reasoning != "stream" else "".join(self._thoughts)
+        thinking = (
+            "" if self._stored or self._record.reasoning != "stream" else self._thoughts.upto(self._thoughts.size)
+        )
         return {"text": text, "thinking": thinking, "tools": [_under_way(event) for event in self._tools.values()]}
 
     def started(self) -> None:
@@ -529,7 +531,7 @@ class RunStream:
                 if self._timer is None:
                     self._schedule()
             case ThinkingDelta(delta) if self._record.reasoning != "off":
-                self._thoughts.append(delta)
+                self._thoughts.add(delta)
                 self._thought_unsent.append(delta)
                 if self._record.reasoning == "stream" and self._timer is None:
                     self._schedule()
@@ -537,7 +539,7 @@ class RunStream:
                 self._flush()
                 if self._text.size:
                     self._text = GrowingText()
-                self._thoughts, self._thought_unsent = [], []
+                self._thoughts, self._thought_unsent = GrowingText(), []
                 self._stored = False
             case AssistantEnded(_, speech):
                 self._flush()
@@ -648,7 +650,8 @@ class RunStream:
 
     def _schedule(self) -> None:
         """Flushes at once when the last flush is long enough ago, otherwise later."""
-        interval = max(AGENT_DELTA_S, self._text.size / CUMULATIVE_BYTES_PER_S)
+        size = (self._thoughts if self._thought_unsent else self._text).size
+        interval = max(AGENT_DELTA_S, size / CUMULATIVE_BYTES_PER_S)
         due = self._last_flush + interval - self._clock.monotonic()
         if due <= 0:
             self._flush()
@@ -677,7 +680,7 @@ class RunStream:
         if delta:
             self._thought_unsent = []
             self._last_flush = self._clock.monotonic()
-            self._agent("thinking", {"text": "".join(self._thoughts), "delta": delta})
+            self._agent("thinking", {"text": self._thoughts.upto(self._thoughts.size), "delta": delta})
 
     # A client that missed an event gets it much later, so the payload functions below capture the current values and
     # not the run.

@@ -306,6 +306,10 @@ def _check_union(value: Any, kind: inspect.UnionType, path: str, found: list[str
     members = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
     if value is None and len(members) < len(kind.types):
         return
+    if isinstance(value, dict):
+        # Records that a field tells apart: the others have nothing to say about this one.
+        told_apart = [one for one in members if isinstance(one, inspect.StructType) and one.tag_field is not None]
+        members = [one for one in told_apart if value.get(one.tag_field) == one.tag] or members
     attempts: list[list[str]] = []
     for member in members:
         attempt: list[str] = []

@@ -29,7 +29,7 @@ from openclaw.rights import Right
 from openclaw.runs.session_change import StillActive
 from openclaw.sessions.entry import SessionEntry, is_blocked
 from openclaw.sessions.keys import LONGEST_KEY, REMEMBERED_KEYS, SessionRef, agent_of, canonical_key, key_problem
-from openclaw.storage.base import SessionRow
+from openclaw.storage.base import Fenced, SessionRow
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
 from openclaw.storage.session_query import SessionQuery
 from openclaw.text import clipped, redact_urls
@@ -220,6 +220,9 @@ async def answer(
     except MethodError as error:
         client.note_answer(error.payload)
         return Answer(encode_error(id, error.shape, error.payload), False, str(error))
+    except Fenced:
+        shape = ErrorShape(code="UNAVAILABLE", message="the session changes its node; try again", retryable=True)
+        return Answer(encode_error(id, shape), False, shape.message)
     except StillActive as active:
         shape = ErrorShape(code="UNAVAILABLE", message=str(active))
         return Answer(encode_error(id, shape), False, shape.message)

@@ -28,7 +28,7 @@ from openclaw.runs.session_change import NotResumable, earlier_sessions, set_ent
 from openclaw.runs.why_text import life_of, named_message, story_of, tell_turned_away
 from openclaw.sessions.prompt_prefix import GREETING_MARK
 from openclaw.storage.base import AbortReason
-from openclaw.text import age, shortened
+from openclaw.text import age, counted, shortened
 from openclaw.tools.exec.approvals import Decision, UnknownApproval
 from openclaw.tools.exec.binding import fenced
 
@@ -42,7 +42,7 @@ async def stop(context: CommandContext, facts: Facts, _: str = "") -> Handled:
     if stopped and await context.entry(facts.session) is not None:
         await set_entry_fields(context.runtime, facts.session, {"abortedLastRun": True})
     workers = await context.stop_subagents(facts.session.key)
-    also = f" {workers} sub-agent(s) too." if workers else ""
+    also = f" Stopped {counted(workers, 'sub-agent', 'sub-agents')}." if workers else ""
     return Handled(reply=f"⚙️ Agent was aborted.{also}", stopped=stopped)
 
 

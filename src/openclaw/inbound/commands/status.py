@@ -44,7 +44,8 @@ async def status(context: CommandContext, facts: Facts, _: str) -> str:
     lines.append(f"🧵 Session: {shown_key(session.key)} • {activity}")
     sandbox = await plan_of(context.runtime, session.agent_id, session.key, stored)
     lines.append(_settings_line(effective_levels(config, facts, stored, model), sandbox))
-    activation = f"👥 Activation: {entry.get('groupActivation', 'mention')} · " if facts.group else ""
+    answers = entry.get("groupActivation") or ("mention" if facts.mention_needed else "always")
+    activation = f"👥 Activation: {answers} · " if facts.group else ""
     mode = queue_settings(config.messages.queue, entry, facts.channel).mode
     running, waiting = running_and_waiting(context, facts)
     depth = f"{'running, ' if running else ''}depth {len(waiting)}"

@@ -363,6 +363,8 @@ class LedgerThread:
         self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
         self._asked: Batch[_Job] = Batch(self._jobs.put)
         self._thread: threading.Thread | None = None
+        self._damage: sqlite3.Error | None = None
+        """What was met in a database that could not be replaced yet."""
 
     async def start(self) -> None:
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -404,6 +406,8 @@ class LedgerThread:
         try:
             for jobs in self._batches():
                 try:
+                    if self._damage is not None:
+                        raise self._damage
                     outcomes = self._commit_together(connection, jobs)
                 except sqlite3.Error as damage:
                     connection, outcomes = self._after_damage(connection, damage, jobs)
@@ -414,11 +418,17 @@ class LedgerThread:
     def _after_damage(
         self, connection: sqlite3.Connection, damage: sqlite3.Error, jobs: list[_Job]
     ) -> tuple[sqlite3.Connection, list[Outcome]]:
-        """Replaces the damaged database and does the operations on the new one. Nothing of them was committed."""
+        """Replaces the damaged database and does the operations on the new one. Nothing of them was committed.
+
+        If it cannot be replaced now, e.g. because the disk is full, the next operations try it again.
+        """
         connection.close()
+        self._damage = damage
         try:
             connection = reopen_rescued(self._path, self._now_ms(), str(damage), self._repairs.note)
-            return connection, self._commit_together(connection, jobs)
+            outcomes = self._commit_together(connection, jobs)
+            self._damage = None
+            return connection, outcomes
         except (OSError, sqlite3.Error) as error:
             failure = ledger_error(f"the ledger {self._path} is damaged and could not be replaced", error)
             return connection, [(done, None, failure) for _, done in jobs]
