@@ -113,6 +113,58 @@ async def test_the_openai_endpoint_of_any_node_answers_in_a_session_of_another(p
         assert [message["role"] for message in history["messages"]] == ["user", "assistant"] * 3
 
 
+async def test_two_callers_of_one_run_of_another_node_each_get_all_its_words(pair: Pair, models: ModelServer) -> None:
+    async with pair.owner.client() as client:
+        await client.chat("hello [[reply:Hi.]]")
+    held = asyncio.Event()
+    models.reply("one two three four", hold=held, hold_after=2)
+    headers = {"authorization": f"Bearer {TOKEN}", "x-openclaw-session-key": "agent:main:main", "idempotency-key": "k"}
+    body = {"model": "openclaw", "messages": [{"role": "user", "content": "count"}], "stream": True}
+    url = f"{pair.other.url}/v1/chat/completions"
+    async with aiohttp.ClientSession(headers=headers) as http, asyncio.timeout(60), http.post(url, json=body) as first:
+        begun = await first.content.readuntil(b"two")
+        async with http.post(url, json=body) as second:
+            again = await second.content.readuntil(b"assistant")
+            held.set()
+            for seen, answer in ((begun, first), (again, second)):
+                assert spoken_in(seen + await answer.content.read()) == "one two three four"
+
+
+@pytest.mark.parametrize("lost", [1, 1000])
+async def test_a_caller_gets_the_words_of_another_node_that_were_left_out_on_the_way(
+    pair: Pair, models: ModelServer, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    async with pair.owner.client() as client:
+        await client.chat("hello [[reply:Hi.]]")
+    cluster, dropped = pair.owner.gateway.cluster, list[str]()
+    assert cluster is not None
+    tell_all = cluster.links.tell_all
+
+    def busy(kind: str, data: bytes, *, may_be_lost: bool = False) -> bool:
+        if kind == "delta agent" and len(dropped) < lost:
+            dropped.append(kind)
+            return False
+        return tell_all(kind, data, may_be_lost=may_be_lost)
+
+    monkeypatch.setattr(cluster.links, "tell_all", busy)
+    held = asyncio.Event()
+    models.reply("one two three four five six seven", hold=held, hold_after=2, delay_ms=50)
+    headers = {"authorization": f"Bearer {TOKEN}", "x-openclaw-session-key": "agent:main:main"}
+    body = {"model": "openclaw", "messages": [{"role": "user", "content": "count"}], "stream": True}
+    url = f"{pair.other.url}/v1/chat/completions"
+    async with aiohttp.ClientSession(headers=headers) as http, asyncio.timeout(60), http.post(url, json=body) as answer:
+        begun = await answer.content.readuntil(b"two")
+        held.set()
+        assert spoken_in(begun + await answer.content.read()) == "one two three four five six seven"
+    assert dropped
+
+
+def spoken_in(stream: bytes) -> str:
+    """The words of a stream of chat completion chunks."""
+    chunks = [json.loads(part[6:]) for part in stream.decode().split("\n\n") if part.startswith("data: {")]
+    return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+
+
 async def test_a_stream_over_http_ends_with_a_run_of_another_node(pair: Pair) -> None:
     async with pair.owner.client() as client:
         await client.chat("hello [[reply:Hi.]]")

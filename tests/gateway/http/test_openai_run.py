@@ -143,7 +143,7 @@ async def test_a_refused_request_leaves_nothing_that_listens_to_other_nodes(
 ) -> None:
     body = {"messages": [{"role": "user", "content": "hi [[reply:ok]]"}], "user": "muted"}
     followed: dict[str, Any] = {}
-    relay = SimpleNamespace(follow=followed.__setitem__, unfollow=lambda run_id: followed.pop(run_id, None))
+    relay = SimpleNamespace(follow=followed.__setitem__, unfollow=lambda run_id, _heard: followed.pop(run_id, None))
     async with served(tmp_path) as gateway:
         await gateway.post("/v1/chat/completions", body)
         await gateway.rpc("sessions.patch", {"key": "agent:main:openai-user:muted", "sendPolicy": "deny"})

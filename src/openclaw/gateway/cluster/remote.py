@@ -542,8 +542,8 @@ class ClusterRelay:
         """What runs of other nodes have said in their present message."""
         self.active: OrderedDict[str, str] = OrderedDict()
         """The runs of other nodes that are under way, and their nodes."""
-        self._followers: OrderedDict[str, Callable[[str, bool], None]] = OrderedDict()
-        """Who wants the words of a run of another node, by run id."""
+        self._followers: OrderedDict[str, list[Callable[[str, bool], None]]] = OrderedDict()
+        """Those who want the words of a run of another node, by run id."""
 
     # To the others
 
@@ -614,10 +614,11 @@ class ClusterRelay:
 
     def follow(self, run_id: str, heard: Callable[[str, bool], None]) -> None:
         """Calls ``heard`` with the words of a run of another node, and whether another message begins with them."""
-        _remember(self._followers, run_id, heard)
+        _remember(self._followers, run_id, [*self._followers.get(run_id, ()), heard])
 
-    def unfollow(self, run_id: str) -> None:
-        self._followers.pop(run_id, None)
+    def unfollow(self, run_id: str, heard: Callable[[str, bool], None]) -> None:
+        if left := [one for one in self._followers.pop(run_id, ()) if one != heard]:
+            _remember(self._followers, run_id, left)
 
     def wake(self, run_id: str) -> None:
         """Wakes those who wait here for a run of another node."""
@@ -661,11 +662,14 @@ class ClusterRelay:
             )
             return
         data = dict(field_of(delta, "data") or {})
-        said = str(data.get("delta", ""))
-        if text is None or full is not None or "text" in data:
+        said, begins = str(data.get("delta", "")), "text" in data
+        if text is None or full is not None or begins:
+            before = "" if text is None or begins else text.upto(text.size)
             text = GrowingText()
             whole = field_of(field_of(full, "data"), "text") if full is not None else None
             text.add(whole if isinstance(whole, str) else said)
+            # The whole text comes after an increment was left out, which a follower lacks too.
+            said = text.upto(text.size).removeprefix(before)
         else:
             text.add(said)
         _remember(self._texts, run_id, text)
@@ -673,8 +677,8 @@ class ClusterRelay:
         self._gateway.broadcaster.publish_variants(
             event, lambda: {**delta, "data": {**data, "text": grown.upto(size)}}, delta
         )
-        if (follower := self._followers.get(run_id)) is not None:
-            follower(said, "text" in data)
+        for follower in self._followers.get(run_id, ()):
+            follower(said, begins)
 
 
 def _remember(kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:

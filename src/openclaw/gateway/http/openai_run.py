@@ -368,7 +368,6 @@ class Following:
         self._tools = tools
         self._row: LedgerRow | None = None
         self._record: RunRecord | None = None
-        self._live = False
         self._unread: list[str] = []
         self._size = 0
         self._spoke = False
@@ -384,8 +383,12 @@ class Following:
 
     def begin(self, submission: Submission) -> None:
         """Attaches to the run. It is called before a new run can say anything. An earlier run is only waited for."""
-        self._row, self._record, self._live = submission.row, submission.record, submission.new
-        if self._live and self._record is not None:
+        self._row, self._record = submission.row, submission.record
+        if not submission.new:
+            # Of a run on another node the rest of a message may have been heard meanwhile. The end has the whole.
+            self.leave()
+            self._unread, self._size, self._spoke = [], 0, False
+        elif self._record is not None:
             self._record.listeners.append(self._event)
 
     def _heard_elsewhere(self, delta: str, begins: bool) -> None:
@@ -396,7 +399,7 @@ class Following:
 
     def leave(self) -> None:
         if self._gateway.cluster is not None:
-            self._gateway.cluster.relay.unfollow(self.run_id)
+            self._gateway.cluster.relay.unfollow(self.run_id, self._heard_elsewhere)
         if self._record is not None and self._event in self._record.listeners:
             self._record.listeners.remove(self._event)
 
@@ -580,10 +583,16 @@ async def _stream(request: web.BaseRequest, following: Following, form: AnswerFo
         assert writer is not None
         writer.send_headers()
         await response.write(b"".join(form.begin()))
+        said = ""
         async with aclosing(following.text(KEEP_ALIVE_S)) as pieces:
             async for piece in pieces:
+                said += piece
                 await response.write(b"".join(form.text(piece)) if piece else KEEP_ALIVE)
-        await response.write(b"".join(form.end(await following.ending())))
+        ending = await following.ending()
+        # Of a run on another node the last words may come with its end only.
+        if said and len(ending.text) > len(said) and ending.text.startswith(said):
+            await response.write(b"".join(form.text(ending.text[len(said) :])))
+        await response.write(b"".join(form.end(ending)))
         await response.write(DONE)
         await response.write_eof()
     except (SlowReader, ConnectionError):
