@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from pathlib import Path
@@ -222,6 +223,20 @@ async def test_the_same_idempotency_key_runs_once(gateway: Served) -> None:
     assert answers[0][1]["id"] == answers[1][1]["id"] == chunks(stream)[0]["id"]
     assert answers[1][1]["choices"][0]["message"]["content"] == "only once"
     assert "only once" in stream
+
+
+@pytest.mark.parametrize(("header", "status"), [(b"Idempotency-Key", b"200"), (b"X-OpenClaw-Session-Key", b"400")])
+async def test_a_header_of_bytes_that_are_no_text_is_answered(gateway: Served, header: bytes, status: bytes) -> None:
+    """No client of a library sends such a header, so the request is written by hand."""
+    body = json.dumps(ask("[[reply:ok]]")).encode()
+    host = gateway.gateway.url.removeprefix("http://")
+    head = [b"POST " + PATH.encode() + b" HTTP/1.1", b"Host: " + host.encode(), b"Connection: close"]
+    head += [b"Authorization: Bearer " + TOKEN.encode(), b"Content-Length: %d" % len(body), header + b": \xe9\xff"]
+    reader, writer = await asyncio.open_connection(*host.split(":"))
+    writer.write(b"\r\n".join([*head, b"", body]))
+    answer = await reader.read()
+    writer.close()
+    assert answer.split()[1] == status, answer
 
 
 async def test_a_caller_that_hangs_up_does_not_stop_the_run(gateway: Served) -> None:

@@ -23,7 +23,8 @@ from openclaw.config.secrets import redacted
 from openclaw.extensions.points import find_extensions
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.config import patch_config
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, NoParams, Params
+from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.paths import normalize_agent_id
 
 methods = MethodTable()
