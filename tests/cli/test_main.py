@@ -13,6 +13,7 @@ import pytest
 from openclaw import __version__
 from openclaw.cli.command import Action, Group, explained
 from openclaw.cli.main import TABLE, find_command, main
+from tests.support.ports import KeptPort
 
 from .conftest import Cli
 from .fake_gateway import FakeGateway, spoken
@@ -183,6 +184,19 @@ def test_a_wrong_option_is_a_usage_error(cli: Cli) -> None:
     done = cli("sessions", "--nope")
     assert done.returncode == 2
     assert "--nope" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "start"),
+    [
+        ((), "openclaw gateway start"),
+        (("--profile", "work"), "openclaw --profile work gateway start"),
+    ],
+)
+def test_advice_to_start_a_gateway_names_the_profile_in_use(cli: Cli, flags: tuple[str, ...], start: str) -> None:
+    port = KeptPort()
+    done = cli(*flags, "status", OPENCLAW_GATEWAY_PORT=str(port.number))
+    assert f"Start one: {start}\n" in done.stderr and f"`{start}` to start it" in " ".join(done.stdout.split())
 
 
 def test_a_profile_has_a_state_directory_of_its_own(cli: Cli, tmp_path: Path) -> None:

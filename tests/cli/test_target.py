@@ -192,3 +192,12 @@ def test_an_included_file_may_hold_the_gateway_part(home: Path, text: str) -> No
     configure(home, text)
     target = targets.resolve()
     assert (target.port, target.secret) == (20009, "included")
+
+
+@pytest.mark.parametrize(
+    ("profile", "command"),
+    [("", "openclaw gateway start"), ("default", "openclaw gateway start"), ("dev", "openclaw --dev gateway start")],
+)
+def test_the_command_that_starts_a_gateway(monkeypatch: pytest.MonkeyPatch, profile: str, command: str) -> None:
+    monkeypatch.setenv("OPENCLAW_PROFILE", profile)
+    assert targets.start_command() == command

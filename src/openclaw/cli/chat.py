@@ -10,7 +10,7 @@ from openclaw import paths
 from openclaw.cli import service
 from openclaw.cli.client import GatewayClient, GatewayError, Lost, Unreachable, new_id
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
-from openclaw.cli.target import check_agent, resolve, session_key
+from openclaw.cli.target import check_agent, resolve, session_key, start_command
 from openclaw.cli.terminal import note
 from openclaw.cli.turn import MOST_SHOWN, NOTE, VOID, Printer, Turn, close_turn, message_text
 
@@ -111,7 +111,7 @@ class Conversation:
             yield VOID, ""
             yield NOTE, "The connection to the Gateway broke; the chat attaches to this message again."
         elif tries == TRIES_BEFORE_ADVICE and self.client.target.local and service.running_pid() is None:
-            yield NOTE, "No Gateway is running. Your next message starts one, and so does `openclaw gateway start`."
+            yield NOTE, f"No Gateway is running. Your next message starts one, and so does `{start_command()}`."
 
     def _reply_of(self, run_id: str) -> str | None:
         """What was answered to a run of ours that ended while the connection was gone."""

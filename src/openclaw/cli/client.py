@@ -354,7 +354,9 @@ class GatewayClient:
         if isinstance(error, TimeoutError):
             return Unreachable(f"gateway timeout after {timeout_ms}ms\n{self.target.describe()}")
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        start = "\nStart one with `openclaw gateway start`." if self.target.local else ""
+        from openclaw.cli.target import start_command
+
+        start = f"\nStart one with `{start_command()}`." if self.target.local else ""
         return Unreachable(f"No Gateway is running at {self.target.url} ({reason}).{start}\n{self.target.describe()}")
 
     def _lost(self, error: Exception, timeout_ms: int) -> Lost:

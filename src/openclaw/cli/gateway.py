@@ -162,7 +162,7 @@ def _status(args: argparse.Namespace) -> dict[str, Any]:
             "port": target.port,
             "status": "busy" if listening else "free",
             "listeners": [{"pid": runtime["pid"]}] if "pid" in runtime else [],
-            "hints": [] if listening else ["Start one with `openclaw gateway start`."],
+            "hints": [] if listening else [f"Start one with `{targets.start_command()}`."],
         },
         "rpc": rpc,
         "extraServices": service.other_units(),

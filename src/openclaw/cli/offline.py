@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from openclaw import paths
 from openclaw.cli.command import UserError
 from openclaw.cli.service import locked_state
+from openclaw.cli.target import start_command
 from openclaw.cli.terminal import note
 from openclaw.clock import SystemClock
 from openclaw.storage.files.newer_state import Unreadable
@@ -49,7 +50,7 @@ def read_folder(method: str, params: dict[str, Any], *, told: bool) -> dict[str,
     except OSError as error:
         raise UserError(f"No Gateway is running, and {state} cannot be read: {error.strerror or error}") from error
     if not told:
-        note(f"No Gateway is running; this is what {state} holds. Start one: openclaw gateway start")
+        note(f"No Gateway is running; this is what {state} holds. Start one: {start_command()}")
         for problem in problems:
             note(f"{paths.config_path()} is not valid and is left out: {problem}. `openclaw doctor` tells more.")
     return reply

@@ -10,7 +10,7 @@ from openclaw import __version__, paths
 from openclaw.cli.client import GatewayClient, from_args
 from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, failure, query
 from openclaw.cli.service import ensure_running, unit_name, unit_path
-from openclaw.cli.target import gateway_section, resolve, running_gateway
+from openclaw.cli.target import gateway_section, resolve, running_gateway, start_command
 from openclaw.cli.terminal import fitted, note, paint, print_json
 from openclaw.text import age
 
@@ -85,7 +85,7 @@ def dashboard(args: argparse.Namespace) -> int:
         print_json(report)
         return 0
     if not running:
-        sys.stdout.write(f"No Gateway is running. Start it with `openclaw gateway start`; its page is at {clean}\n")
+        sys.stdout.write(f"No Gateway is running. Start it with `{start_command()}`; its page is at {clean}\n")
         return 0
     lines = [f"Opened in your browser: {clean}"] if opened else ["Open this address; it signs you in once:", address]
     if not opened and "expiresInMs" in report:
@@ -221,7 +221,7 @@ def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any],
     lines += ["", paint("Sessions", "bold")]
     recent = (sessions.get("recent") or [])[:10]
     lines += [f"  {line}" for line in table(recent).splitlines()] if recent else ["  none yet"]
-    start = "" if latency is not None else "`openclaw gateway start` to start it, "
+    start = "" if latency is not None else f"`{start_command()}` to start it, "
     tips = f"Next: {start}`openclaw chat` to talk, `openclaw logs -f` to watch, `openclaw doctor` to check the files."
     lines += ["", *fitted(tips, 80).split("\n")]
     # An error of a platform may hold line breaks. They make no line that looks like one of ours.

@@ -198,6 +198,13 @@ def running_gateway() -> dict[str, Any] | None:
     return lock if isinstance(lock, dict) else None
 
 
+def start_command() -> str:
+    """The command that starts the Gateway of the profile in use."""
+    profile = os.environ.get("OPENCLAW_PROFILE", "").strip()
+    chosen = {"": "", "default": "", "dev": "--dev "}.get(profile, f"--profile {profile} ")
+    return f"openclaw {chosen}gateway start"
+
+
 def lock_path() -> str:
     return os.path.join(paths.state_dir(), "gateway.lock")
 
