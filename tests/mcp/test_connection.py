@@ -26,8 +26,16 @@ ROOT = Path(__file__).parents[2]
 LIMIT_S = 60.0
 
 
-def stdio(*args: str, **more: Any) -> McpServer:
-    return McpServer(command=sys.executable, args=["-m", "tests.mcp.tool_server", *args], cwd=str(ROOT), **more)
+PLAIN = ["-S", str(ROOT / "tests/mcp/plain_server.py")]
+"""The arguments of Python for a server that starts in a moment. It has the same tools as the one of the package."""
+
+
+def official(**more: Any) -> McpServer:
+    return McpServer(command=sys.executable, args=["-m", "tests.mcp.tool_server"], cwd=str(ROOT), **more)
+
+
+def plain(*args: str, **more: Any) -> McpServer:
+    return McpServer(command=sys.executable, args=[*PLAIN, *args], **more)
 
 
 @asynccontextmanager
@@ -52,7 +60,7 @@ def text(answer: Any) -> str:
 
 async def test_a_program_is_started_called_and_ended_with_all_that_it_started() -> None:
     meaning = {"SHELF_MEANING": SecretRef(env="SHELF")}
-    async with connected(stdio(env=meaning)) as shelf:
+    async with connected(official(env=meaning)) as shelf:
         assert shelf.state == "idle" and shelf.starts == 0
         assert await shelf.ready(LIMIT_S), shelf.problem
         assert "shelf__lookup" in [tool.spec.name for tool in shelf.tools]
@@ -65,7 +73,7 @@ async def test_a_program_is_started_called_and_ended_with_all_that_it_started() 
 
 
 async def test_changes_of_the_tool_list_are_noticed() -> None:
-    async with connected(stdio()) as shelf:
+    async with connected(official()) as shelf:
         assert await shelf.ready(LIMIT_S), shelf.problem
         assert text(await shelf.call("grow", {})) == "grown"
         await until(lambda: "shelf__grown" in [tool.spec.name for tool in shelf.tools])
@@ -84,7 +92,7 @@ async def test_a_list_that_changes_all_the_time_is_not_read_all_the_time(monkeyp
             self._tools_changed()
 
     monkeypatch.setattr(ServerConnection, "_list", noted)
-    async with connected(stdio(), clock=clock) as shelf:
+    async with connected(plain(), clock=clock) as shelf:
         assert await shelf.ready(LIMIT_S), shelf.problem
         shelf._tools_changed()
         await until(lambda: len(read) == 2)
@@ -93,7 +101,7 @@ async def test_a_list_that_changes_all_the_time_is_not_read_all_the_time(monkeyp
 
 
 async def test_a_server_that_dies_is_started_again_after_a_pause() -> None:
-    async with connected(stdio()) as shelf:
+    async with connected(plain()) as shelf:
         assert await shelf.ready(LIMIT_S), shelf.problem
         with pytest.raises(ToolError, match=r"shelf collapsed.*Nobody knows whether") as died:
             await shelf.call("die", {})
@@ -103,24 +111,24 @@ async def test_a_server_that_dies_is_started_again_after_a_pause() -> None:
 
 
 async def test_a_slow_call_is_given_up_and_the_next_one_is_answered() -> None:
-    async with connected(stdio(timeout_seconds=1)) as shelf:
+    async with connected(plain(timeout_seconds=1)) as shelf:
         assert await shelf.ready(LIMIT_S), shelf.problem
         with pytest.raises(ToolError, match="gave no answer within 1 s"):
             await shelf.call("wait", {"seconds": 3600})
-        shelf.settings = stdio(timeout_seconds=LIMIT_S)
+        shelf.settings = plain(timeout_seconds=LIMIT_S)
         assert text(await shelf.call("lookUp", {"word": "book"}))
 
 
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        (stdio("--broken"), "it ended: no shelf here"),
-        (stdio("--silent", connection_timeout_ms=1500), "it did not answer within 1.5 s"),
+        (plain("--broken"), "it ended: no shelf here"),
+        (plain("--silent", connection_timeout_ms=1500), "it did not answer within 1.5 s"),
         (McpServer(command="no-such-program-here"), "there is no program 'no-such-program-here'"),
         (McpServer(command=sys.executable, cwd="/no/such/folder"), "its folder /no/such/folder does not exist"),
         (McpServer(), "mcp.servers.shelf needs a url"),
         (McpServer(url="http://127.0.0.1:9/mcp"), "no connection to http://127.0.0.1:9/mcp"),
-        (stdio(env={"A": SecretRef(env="NOT_THERE")}), "mcp.servers.shelf.env.A: the environment variable NOT_THERE"),
+        (plain(env={"A": SecretRef(env="NOT_THERE")}), "mcp.servers.shelf.env.A: the environment variable NOT_THERE"),
     ],
     ids=["broken", "silent", "no program", "no folder", "nothing", "no server", "no secret"],
 )
@@ -153,7 +161,7 @@ async def test_a_server_that_never_starts_rests_until_it_is_needed() -> None:
 
 async def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    async with connected(stdio()) as shelf:
+    async with connected(plain()) as shelf:
         assert not await shelf.ready(LIMIT_S)
         assert shelf.state == "failed" and "openclaw extras add mcp" in shelf.problem
 

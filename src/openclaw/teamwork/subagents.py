@@ -301,14 +301,16 @@ class Subagents:
         try:
             await self._follow(job)
         finally:
-            if job.ended_at is not None or state_of(job).status != "running":
-                self._forget(job)
+            self._forget(job)
 
     async def _follow(self, job: JobRow) -> None:
         state = state_of(job)
         if not state.begun:
             if await self._runtime.ledger.by_run(step_id(job.id, "work")) is None:
-                await self._begin_work(job, state)
+                try:
+                    await self._begin_work(job, state)
+                except Refusal as refusal:
+                    state.status, state.error = "error", str(refusal)
             state.begun = True
             await self._save(job, state)
         if state.status == "running":

@@ -24,17 +24,22 @@ if TYPE_CHECKING:
     from openclaw.tools.sandbox.boundary import Boundary
 
 
-FAILED = ("error", "failed", "timeout", "forbidden")
+FAILED_STATUSES = ("error", "failed", "timeout", "forbidden")
 
 
 class ToolResult(msgspec.Struct, kw_only=True):
     content: list[UserBlock]
     details: Any = msgspec.UNSET
-    """Facts for UIs and logs, as JSON values. A ``details["status"]`` of ``FAILED`` marks a failure."""
+    """Facts for UIs and logs, as JSON values. A ``details["status"]`` of ``FAILED_STATUSES`` marks a failure."""
 
     @property
     def failed(self) -> bool:
-        return isinstance(self.details, dict) and self.details.get("status") in FAILED
+        return reports_failure(self.details)
+
+
+def reports_failure(details: Any) -> bool:
+    """Whether the details of a tool's result say that the tool failed."""
+    return isinstance(details, dict) and details.get("status") in FAILED_STATUSES
 
 
 class ToolError(Exception):

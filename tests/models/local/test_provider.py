@@ -38,7 +38,7 @@ SYSTEM = "You are a helpful assistant. Answer in one or two short sentences."
 LONG = "Tell me a very long story about a fox."
 
 
-def request(*texts: str, context: int = 2048, max_tokens: int | None = 24, **more: Any) -> ModelRequest:
+def request(*texts: str, context: int = 2048, max_tokens: int | None = 8, **more: Any) -> ModelRequest:
     roles = (UserMessage(content=text) if i % 2 == 0 else said(text) for i, text in enumerate(texts))
     messages: list[Message] = list(roles)
     model = local_model(context_window=context)
@@ -230,7 +230,7 @@ async def test_a_large_window_is_kept_in_half_the_memory(provider: LocalProvider
 @real
 async def test_a_model_with_tools_reads_its_prompt_as_it_is_written(provider: LocalProvider, installed: str) -> None:
     model = msgspec.structs.replace(
-        local_model(context_window=512), id="other", base_url=weights_path(installed), tools=True, max_tokens=64
+        local_model(context_window=256), id="other", base_url=weights_path(installed), tools=True, max_tokens=64
     )
     tool = ToolSpec(name="read", description="Reads a file", parameters={"type": "object"})
     asked = ModelRequest(
@@ -239,15 +239,15 @@ async def test_a_model_with_tools_reads_its_prompt_as_it_is_written(provider: Lo
     message = final(await collect(provider, asked))
     assert message.content and message.usage.output <= 9 and message.usage.input + message.usage.cache_read > 100
     asked.messages = [UserMessage(content="word " * 300) for _ in range(12)]
-    assert final(await collect(provider, asked)).usage.total_tokens <= 512
+    assert final(await collect(provider, asked)).usage.total_tokens <= 256
 
 
 @real
 async def test_a_conversation_larger_than_the_window_is_answered(provider: LocalProvider) -> None:
     turns = [word for _ in range(40) for word in ("日本語のとても長い質問です。" * 4, "はい。")]
-    message = final(await collect(provider, request(*turns, "What is 2+2?", context=512, max_tokens=8)))
+    message = final(await collect(provider, request(*turns, "What is 2+2?", context=256, max_tokens=8)))
     assert message.text
-    assert message.usage.total_tokens <= 512
+    assert message.usage.total_tokens <= 256
 
 
 class HeldClock:

@@ -41,8 +41,7 @@ from openclaw.agent.compaction.summary import (
 )
 from openclaw.agent.prepare import Prepared
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.billed_calls import BilledCalls
-from openclaw.agent.spend.budget import RunBill
+from openclaw.agent.spend.budget import BilledCalls, RunBill
 from openclaw.agent.window.tokens import PromptBudget, context_estimate, message_tokens, prompt_tokens, text_tokens
 from openclaw.agent.window.window import DoesNotFit, Pin, check_room, open_turn, pinned_block, pins_of, unpinned
 from openclaw.config.schema import Config
@@ -54,7 +53,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.tree import fields_of
 from openclaw.storage.base import Context, Transcript
 
-log = logging.getLogger("openclaw.agents.compaction")
+log = logging.getLogger("openclaw.agent.compaction")
 
 CompactionReason: TypeAlias = Literal["threshold", "overflow", "manual"]
 SMALLEST_KEPT = 64

@@ -7,16 +7,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openclaw.config.agents import default_agent_id
-from openclaw.gateway.server.registry import (
-    MethodCall,
-    MethodError,
-    MethodTable,
-    NonEmpty,
-    NoParams,
-    Params,
-    problems,
-)
-from openclaw.scheduler.jobs import BadSchedule, JobError, JobShape
+from openclaw.gateway.server.frames import NonEmpty, NoParams, Params, problems
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.scheduler.jobs import JobError, JobShape
+from openclaw.scheduler.schedule import BadSchedule
 
 methods = MethodTable()
 

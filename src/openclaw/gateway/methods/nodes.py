@@ -25,16 +25,8 @@ from openclaw.gateway.nodes import (
     answer_of,
     take_event,
 )
-from openclaw.gateway.server.registry import (
-    MethodCall,
-    MethodError,
-    MethodTable,
-    NonEmpty,
-    NoParams,
-    NotJson,
-    Params,
-    decode_any,
-)
+from openclaw.gateway.server.frames import NonEmpty, NoParams, NotJson, Params, decode_any
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.tools.nodes import NodeFacts, NodeFailed, UnknownNode
 
 if TYPE_CHECKING:
