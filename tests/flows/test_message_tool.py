@@ -68,6 +68,10 @@ async def test_a_message_is_delivered_and_stands_in_the_session_of_the_chat(
     key = f"agent:main:signal:direct:{BOB}"
     assert answer["sessionKey"] == key and answer["messageId"].isdigit() and answer["runId"]
     await until_said(gateway, key, "dinner at 8")
+    async with gateway.client() as client:
+        (kept,) = (await client.call("chat.history", {"sessionKey": key}))["messages"]
+    # Clients know by this that it is no answer of the Gateway to a command.
+    assert (kept["provider"], kept["model"], kept["role"]) == ("openclaw", "delivery-mirror", "assistant")
 
 
 async def test_the_model_sends_elsewhere_and_says_nothing_more(
@@ -132,6 +136,8 @@ async def test_files_of_the_workspace_go_along_and_others_do_not(
     assert (await invoke(gateway, "message", {**send, "path": "a.txt"}))["status"] == "ok"
     encoded = base64.b64encode(b"\x89PNG\r\n\x1a\nmade").decode()
     assert (await invoke(gateway, "message", {**send, "buffer": encoded, "filename": "b.png"}))["status"] == "ok"
+    await until_said(gateway, f"agent:main:signal:direct:{BOB}", "b.png")
+    assert "a.txt" in await said(gateway, f"agent:main:signal:direct:{BOB}")
     sent = [one["attachments"][0] for one in signal.of("send")]
     assert base64.b64decode(sent[0].partition("base64,")[2]) == b"inside" and sent[1].startswith("data:image/png")
     for path in (str(tmp_path / "secret.txt"), "../../secret.txt", "link.txt"):

@@ -175,8 +175,8 @@ async def write_to_transcript(gateway: Gateway, message: MessageToSend) -> None:
 
     It waits until no run of the session is under way. A session that is gone gets nothing.
     """
-    text = message.text or f"[{len(message.media)} file(s)]"
-    entry = injected_message(text, gateway.runtime.clock.now_ms())
+    text = message.text or ", ".join(file.file_name or "media" for file in message.media)
+    entry = injected_message(text, gateway.runtime.clock.now_ms(), sent=True)
     await gateway.notices.write(message.session, entry, entry_id(message.run_id, "sent"))
 
 

@@ -38,8 +38,8 @@ LONGEST_SHOWN = 4_000
 """A page gets this much of a tool's output, and of each argument of a call. It asks for the entry to see more."""
 LONGEST_WORDS = 100_000
 LONGEST_PREVIEW = 200
-_OURS = "gateway-injected"
-"""The model name in messages of the Gateway itself."""
+_OURS = "openclaw"
+"""The provider in messages that no model wrote."""
 _MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|MEDIA:|_SKIP"|<|\[\[|"thinking"|\\u')
 """A message that contains none of these is shown as it is, without being decoded."""
 _CUT = b'"length"'
@@ -311,7 +311,7 @@ def _answer_line(entry: Entry) -> dict[str, Any] | None:
     except (msgspec.MsgspecError, RecursionError):
         return None
     match line:
-        case {"message": {"role": "assistant", "content": list(), **fields}} if fields.get("model") != _OURS:
+        case {"message": {"role": "assistant", "content": list(), **fields}} if fields.get("provider") != _OURS:
             return cast("dict[str, Any]", line)
         case _:
             return None

@@ -267,12 +267,12 @@ class Notices:
         self._publish("chat", payload if message is None else {**payload, "message": message})
 
 
-def injected_message(text: str, now_ms: int) -> AssistantMessage:
-    """Makes a message that transcripts mark as written by no model."""
+def injected_message(text: str, now_ms: int, *, sent: bool = False) -> AssistantMessage:
+    """Makes a message that transcripts mark as written by no model. ``sent``: it went out on a channel by itself."""
     return AssistantMessage(
         content=[TextBlock(text=text)],
         api="openai-responses",
         provider="openclaw",
-        model="gateway-injected",
+        model="delivery-mirror" if sent else "gateway-injected",
         timestamp=now_ms,
     )

@@ -49,7 +49,7 @@ function addParts(rows, message, calls, live) {
   }
   (message.mediaUrls || []).forEach((address, index) => row.parts.push({ kind: "file", address, index, entryId: message.__openclaw.id }));
   if (message.stopReason === "error" && message.errorMessage) row.parts.push({ kind: "error", text: message.errorMessage });
-  if (message.model && !fromGateway) row.model = message.model;
+  if (message.model && !fromGateway && message.model !== "delivery-mirror") row.model = message.model;
 }
 
 function addResult(rows, message, calls, id) {
