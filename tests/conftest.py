@@ -12,7 +12,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator
-from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -58,6 +57,11 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     return {"uvloop": uvloop.new_event_loop} if folder in _WHOLE_GATEWAY else {"asyncio": asyncio.new_event_loop}
 
 
+_READ_THE_SOURCE = {
+    *("config/test_unsupported.py", "gateway/test_bombs.py", "security/test_text_sources.py"),
+    *("test_imports.py", "test_patterns.py"),
+}
+"""Files whose tests need the trees of the whole package, which are made once in a process."""
 _SECONDS = {
     "browser/": 2.5,
     "faults/": 1.0,
@@ -65,18 +69,22 @@ _SECONDS = {
     "models/local/": 0.8,
     "tools/browser/": 0.6,
     "cluster/": 0.5,
+    "models/test_oracle.py": 0.4,
     "flows/": 0.4,
     "cli/": 0.2,
     "storage/": 0.2,
     "channels/": 0.1,
+    "the source": 0.03,
 }
-"""Folders whose tests wait for processes and timers, and how long a test takes there on average."""
+"""Units whose tests wait for processes and timers or load much, and how long a test takes there on average."""
 
 
 def _unit(item: pytest.Item) -> str:
-    """Tests of one unit begin in one process: those of a file, and all that share a browser."""
-    inside = item.nodeid.removeprefix("tests/")
-    return "browser/" if inside.startswith("browser/") else inside.split("::")[0]
+    """Tests of one unit begin in one process: those of a file, and all that share a browser or trees of the source."""
+    file = item.nodeid.removeprefix("tests/").split("::")[0]
+    if file in _READ_THE_SOURCE:
+        return "the source"
+    return "browser/" if file.startswith("browser/") else file
 
 
 def _deal(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
@@ -87,8 +95,10 @@ def _deal(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """
     waiting: list[tuple[float, list[pytest.Item]]] = []
     short: list[pytest.Item] = []
-    for name, tests in groupby(items, _unit):
-        unit = list(tests)
+    units: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        units.setdefault(_unit(item), []).append(item)
+    for name, unit in units.items():
         if each := next((seconds for folder, seconds in _SECONDS.items() if name.startswith(folder)), 0):
             waiting.append((each * len(unit), unit))
         else:

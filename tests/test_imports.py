@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sources import many_nodes
+from tests.support.sources import many_nodes, parsed
 
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
 RECORDS = {
@@ -63,7 +63,7 @@ ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "s
 @many_nodes()
 def imported_packages(path: Path) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

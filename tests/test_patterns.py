@@ -31,11 +31,11 @@ from openclaw.patterns import (
     redact_pattern,
     slow_reason,
 )
-from tests.support.sources import many_nodes
+from tests.support.sources import many_nodes, parsed
 
-LENGTH = 8000
-"""With this many characters a linear search takes half a millisecond, and a quadratic one half a second or more."""
-ALLOWED_S = 0.2
+LENGTH = 4000
+"""With this many characters a linear search takes a quarter of a millisecond, and a quadratic one 120 or more."""
+ALLOWED_S = 0.1
 """Seconds of the processor, so that a busy machine changes nothing."""
 METHODS = {"match", "search", "sub", "subn", "fullmatch", "finditer", "findall", "split"}
 
@@ -90,7 +90,7 @@ class Found:
 def modules() -> list[tuple[Any, ast.Module]]:
     names = [info.name for info in pkgutil.walk_packages(openclaw.__path__, "openclaw.")]
     found = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
-    return [(module, ast.parse(Path(module.__file__ or "").read_text())) for module in found]
+    return [(module, parsed(Path(module.__file__ or ""))) for module in found]
 
 
 def names_in(node: ast.expr) -> Iterator[str]:

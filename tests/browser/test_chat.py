@@ -295,6 +295,7 @@ async def test_a_restart_of_the_gateway_in_the_middle_of_an_answer(tab: Tab) -> 
     await expect(tab.page.get_by_role("status").filter(has_text="Reconnecting…").first).to_be_visible()
     await tab.box.fill("Written while it was away")
     await tab.button("Send").click()
+    await tab.sees("It is sent when the Gateway is back.")
     await tab.gateway.start()
     await tab.sees("Said after the restart.")
     await tab.sees("And again.")

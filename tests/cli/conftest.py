@@ -29,6 +29,8 @@ def environ(tmp_path: Path, state: Path) -> dict[str, str]:
         **kept,
         "HOME": str(tmp_path),
         "OPENCLAW_STATE_DIR": str(state),
+        # Any free port: somebody's Gateway may listen at the usual one.
+        "OPENCLAW_GATEWAY_PORT": "0",
         "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
         "PYTHONUTF8": "1",
     }

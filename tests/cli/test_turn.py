@@ -72,6 +72,13 @@ def test_a_message_whose_beginning_was_missed_is_shown_from_its_beginning() -> N
     assert turn.rest() == ""
 
 
+def test_words_of_a_run_that_begins_after_the_connection_came_back_are_shown_as_they_come() -> None:
+    turn = Turn("r")
+    turn.attach_again()
+    turn.digest(agent_event("r", "lifecycle", {"phase": "start"}))
+    assert turn.digest(agent_event("r", "assistant", {"delta": "At once"})) == [("text", "At once")]
+
+
 def test_a_message_that_waits_goes_on_waiting_when_its_words_change() -> None:
     turn = Turn("r")
     turn.waiting = True

@@ -17,7 +17,7 @@ import msgspec
 import openclaw
 from openclaw.config.schema import Config
 from openclaw.config.validate import record_in, shape_of
-from tests.support.sources import many_nodes
+from tests.support.sources import many_nodes, parsed
 
 ROOT = Path(openclaw.__file__).parent
 READERS_IN_CONFIG = ("agents.py", "channels.py", "secrets.py", "store.py")
@@ -77,7 +77,7 @@ class Reads:
         self._attributes: dict[str, Types] = defaultdict(frozenset)
         functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
         for path in _sources():
-            functions += self._declarations(ast.parse(path.read_text("utf-8")))
+            functions += self._declarations(parsed(path))
         for function in functions:
             self._function(function)
 

@@ -22,7 +22,7 @@ from openclaw.gateway.http.rpc import MAX_BODY_BYTES
 from openclaw.json_text import MAX_DEPTH, is_deep, may_be_deep
 from openclaw.models.http import parse_arguments
 from tests.gateway.support import TOKEN, Running, running_gateway
-from tests.support.sources import many_nodes
+from tests.support.sources import many_nodes, parsed
 
 TAKES_A_BODY = {
     ("POST", "/v1/chat/completions"): 20 * 1024 * 1024,
@@ -325,7 +325,7 @@ def _unguarded(path: Path) -> list[int]:
     text = path.read_text()
     if not any(word in text for word in ("Decoder", "decode", "json.load", "pyjson5")):
         return []
-    tree = ast.parse(text)
+    tree = parsed(path)
     made = {
         ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
         for node in (ast.walk(tree) if "Decoder" in text else ())

@@ -293,13 +293,13 @@ def test_an_entry_is_made_from_a_message() -> None:
 
 def test_conversations_are_told_apart() -> None:
     own = ChannelSettings(channel="slack")
-    assert history_key(family(account_id="Biz"), own) == "signal:biz:group:fam"
+    assert history_key(family(account_id="Biz"), own, "main") == "main:signal:biz:group:fam"
     thread = family(channel="slack", kind="channel", peer="C1", thread_id="17.5")
-    assert history_key(thread, own) == "slack:default:channel:c1"
+    assert history_key(thread, own, "main") == "main:slack:default:channel:c1"
     thread.thread_has_session = True
-    assert history_key(thread, own) == "slack:default:channel:c1:thread:17.5"
+    assert history_key(thread, own, "main") == "main:slack:default:channel:c1:thread:17.5"
     shared = ChannelSettings(channel="slack", threads_share_history=True)
-    assert history_key(thread, shared) == "slack:default:channel:c1"
+    assert history_key(thread, shared, "main") == "main:slack:default:channel:c1"
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab")), max_size=60), st.integers(1, 6))

@@ -163,6 +163,21 @@ async def test_the_channel_learns_why_a_message_could_not_be_taken(
     assert await known.texts(1) == ["ok"]
 
 
+async def test_a_line_beside_a_message_is_said_once_although_the_message_is_offered_again(
+    known: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(known.gateway.dispatcher, "submit", full)
+        with pytest.raises(OSError, match="No space"):
+            await known.people.say("/new hello", message_id="m1")
+    await known.people.redeliver()
+    started, answer = await known.texts(2)
+    assert started.startswith("✅ New session started") and answer == "ok"
+
+
 async def test_a_channel_that_is_stopped_does_not_cut_off_a_message_that_is_half_accepted(
     known: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +222,17 @@ async def test_the_status_of_a_group_says_when_it_is_answered(tmp_path: Path, re
 
 
 # Commands
+
+
+async def test_each_of_several_agents_reads_once_what_was_said_before_it_was_meant(tmp_path: Path) -> None:
+    section = {"allowFrom": ["ann"], "groups": {"*": {"requireMention": True}}}
+    agents = {"agents": {"list": [{"id": "one"}, {"id": "two"}]}, "broadcast": {"fam": ["one", "two"]}}
+    async with place(tmp_path / "state", section, **agents) as at:
+        await at.people.say("the cat is ill", group="fam")
+        await at.people.say("what now?", group="fam", mentioned=True)
+        await at.people.got(2)
+        prompts = [row.body.prompt or "" for row in await at.rows() if row.body.prompt]
+        assert [prompt.count("the cat is ill") for prompt in prompts] == [1, 1]
 
 
 async def test_a_command_is_answered_without_a_model(known: Place) -> None:

@@ -239,13 +239,13 @@ async def test_what_a_program_complains_of_is_short_and_shows_no_key_and_no_mark
     path = tmp_path / "bad-program"
     path.write_text(
         f"#!{sys.executable}\nimport json, os\n"
-        "text = 'bad key ' + os.environ['MY_TOKEN'] + ' \\x1b]0;x\\x07' + 'y' * 3_000_000\n"
+        "text = 'bad key ' + os.environ['MY_TOKEN'] + ' \\x1b]0;x\\x07' + 'y' * 3_000_000 + ' rate limit'\n"
         "print(json.dumps({'result': text, 'is_error': True}))\n"
     )
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     with pytest.raises(ModelError, match="bad key") as failed:
         await ask(provider_for(path, tmp_path, env={"MY_TOKEN": "plain-words-here"}), request(user("hi")))
-    assert len(str(failed.value)) < 1000
+    assert len(str(failed.value)) < 1000 and failed.value.kind == "other"
     assert "plain-words-here" not in str(failed.value) and "\x1b" not in str(failed.value)
 
 

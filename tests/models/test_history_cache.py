@@ -18,7 +18,7 @@ from tests.models.histories import Happening, Life
 from tests.models.streams import READ
 from tests.models.test_valid_requests import HYGIENE, SONNET_4_5, SPEAKERS, TARGETS, first_speakers, happenings, levels
 
-CASES = int(os.environ.get("OPENCLAW_GROWTH_CASES", "60"))
+CASES = int(os.environ.get("OPENCLAW_GROWTH_CASES", "30"))
 
 
 @pytest.fixture(autouse=True)

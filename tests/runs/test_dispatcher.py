@@ -474,3 +474,16 @@ async def test_who_waits_for_a_session_that_another_node_took_over_is_told(on: S
     on.runs.drop_session(KEY)
     with pytest.raises(Fenced):
         await asyncio.wait_for(keeping, 10)
+
+
+async def test_a_steered_message_of_a_session_that_was_lost_and_comes_back_is_answered(on: Stage) -> None:
+    on.model.held()
+    await on.send("one")
+    await on.model.asked(1)
+    await on.send("two", STEER)
+    on.runs.drop_session(KEY)
+    assert await on.runs.find_unfinished(session=("main", KEY)) == 2
+    on.runs.start_unfinished(KEY)
+    assert (await on.end("one")).state == "answered"
+    on.clock.advance(60)
+    assert (await on.end("two")).state == "answered"

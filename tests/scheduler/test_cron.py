@@ -340,6 +340,25 @@ async def test_a_reminder_that_is_put_off_while_it_runs_comes_again(
             await asyncio.sleep(0.01)
 
 
+async def test_a_job_that_is_switched_off_while_it_waits_for_another_one_does_not_run(
+    gateway: Gateway, model: ScriptedModel, clock: MovableClock
+) -> None:
+    at, silent = {"kind": "at", "atMs": clock.now_ms() + 60_000}, {"mode": "none"}
+    slow = {"schedule": at, "payload": {**TURN, "message": "slow"}, "delivery": silent}
+    first = await gateway.cron.add(slow)
+    other = await gateway.cron.add({"schedule": MINUTE, "payload": {**TURN, "message": "next"}, "delivery": silent})
+    held = model.held("done")
+    clock.advance(61)
+    await model.asked(1)
+    waiting = other if "slow" in model.prompts()[0] else first
+    await gateway.cron.update(waiting["id"], {"enabled": False})
+    held.set()
+    await history(gateway, (first if waiting is other else other)["id"], 1)
+    # A run by hand waits for its slot behind the one that was switched off.
+    assert await gateway.cron.run((await gateway.cron.add(slow))["id"]) == {"ok": True, "ran": True}
+    assert await gateway.cron.history.entries(waiting["id"]) == [] and len(model.requests) == 2
+
+
 async def test_rows_of_single_runs_leave_the_list_of_sessions_after_a_day_also_of_jobs_that_are_over(
     gateway: Gateway, model: ScriptedModel, clock: MovableClock
 ) -> None:

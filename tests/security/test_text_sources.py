@@ -62,7 +62,7 @@ from openclaw.sessions.prompt_prefix import is_internal, system_line
 from openclaw.sessions.system_events import SessionNotes
 from openclaw.tools.exec.approvals import PendingApproval
 from tests.support.clock import HeldClock
-from tests.support.sources import many_nodes
+from tests.support.sources import many_nodes, parsed
 
 SOURCE = Path(__file__).parents[2] / "src" / "openclaw"
 CASES = int(os.environ.get("OPENCLAW_TEST_CASES", "60"))
@@ -533,7 +533,7 @@ def test_every_place_that_makes_a_prompt_is_known() -> None:
     for path in SOURCE.rglob("*.py"):
         text = path.read_text()
         named = [name for name in found if all(part in text for part in name.split("."))]
-        for node in ast.walk(ast.parse(text)) if named else ():
+        for node in ast.walk(parsed(path)) if named else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 last = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
                 for name in named:

@@ -19,12 +19,7 @@ from openclaw.storage import faults
 from tests.support.gateway import GatewayProcess
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    [
-        *("openclaw.gateway.main", "openclaw.models.anthropic", "openclaw.cli.client", "openclaw.cli.render"),
-        *("openclaw.config.edit", "tests.support.forked_command"),
-    ]
-)
+FORKS.set_forkserver_preload(["tests.support.fork_origin"])
 
 
 class ForkedGateway(GatewayProcess):

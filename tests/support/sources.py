@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 
 @contextmanager
@@ -16,3 +19,9 @@ def many_nodes() -> Generator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The tree of a file. It is kept for the other tests that read the package; nobody may change it."""
+    return ast.parse(path.read_text())

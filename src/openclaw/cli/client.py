@@ -317,12 +317,19 @@ class GatewayClient:
             error = reply.get("error") if isinstance(reply, dict) else None
         except (OSError, BadResponse, ValueError):
             error = None
-        if exchange.status in (401, 403):
-            return UserError(f"{_text(error, 'unauthorized')}\n{self._secret_hint()}\n{self.target.describe()}")
-        if exchange.status == 413:
-            return UserError("The message is too large for the Gateway. Send fewer or smaller files.")
-        if exchange.status == 429:
-            return UserError(f"{_text(error, 'Too many failed logins')}.\n{self.target.describe()}")
+        told = ""
+        if exchange.status == 401:
+            told = f"{_text(error, 'unauthorized')}\n{self._secret_hint()}\n{self.target.describe()}"
+        elif exchange.status == 403:
+            told = f"{_text(error, 'forbidden')}\n{self.target.describe()}"
+        elif exchange.status == 413:
+            told = "The message is too large for the Gateway. Send fewer or smaller files."
+        elif exchange.status == 429:
+            told = f"{_text(error, 'Too many failed logins')}.\n{self.target.describe()}"
+        if told:
+            refusal = UserError(told)
+            refusal.error_code = str((error if isinstance(error, dict) else {}).get("code") or refusal.error_code)
+            return refusal
         if isinstance(error, dict):
             return refused(error)
         return self._foreign(f"it answered HTTP {exchange.status}")

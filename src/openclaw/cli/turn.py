@@ -118,6 +118,8 @@ class Turn:
             return self._text(data)
         if stream == "tool":
             return self._tool(data)
+        if stream == "lifecycle" and data.get("phase") == "start":
+            self._missed_beginning = False
         if stream == "lifecycle" and data.get("phase") == "error":
             self.error = str(data.get("error") or "the run failed")
         if stream == "lifecycle" and str(data.get("phase")).startswith("fallback"):

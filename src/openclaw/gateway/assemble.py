@@ -45,7 +45,7 @@ from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.channels import ChannelRun, ChannelServices
 from openclaw.gateway.cluster.service import ClusterService, SchedulerService, SharedState
-from openclaw.gateway.gateway import Gateway, LoopFairness, LoopLag, Restart
+from openclaw.gateway.gateway import Gateway, LoopFairness, LoopLag, Presence, Restart
 from openclaw.gateway.http import control_ui, monitoring, openai_chat, openai_responses, rpc, tools_invoke, webhooks
 from openclaw.gateway.http.common import json_response, refusal_response
 from openclaw.gateway.http.control_ui import SignInTickets
@@ -73,7 +73,6 @@ from openclaw.gateway.methods import sessions as sessions_methods
 from openclaw.gateway.methods.exec_approvals import watch_approvals
 from openclaw.gateway.nodes import Nodes
 from openclaw.gateway.server.events import Broadcaster, RunStream
-from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import Handler, MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.server import taken_names
 from openclaw.gateway.session_maintenance import Maintenance
@@ -82,7 +81,6 @@ from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
 from openclaw.inbound.incoming import CommandContext, client_facts
 from openclaw.inbound.message import MovedChat
-from openclaw.inbound.moved import carry_over
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
@@ -97,6 +95,7 @@ from openclaw.models.keys import Keys
 from openclaw.outbound.reply import SendFailed, is_delivered
 from openclaw.outbound.visible import visible_text
 from openclaw.rights import OWNER
+from openclaw.routing import carry_over
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import Observer, RunRecord
 from openclaw.scheduler.cron import Cron, CronTool

@@ -252,9 +252,8 @@ class Pipeline:
         quick = not patterns or len(inbound.text) <= QUICKLY_SEARCHED
         addressed = deciding() if quick else await asyncio.to_thread(deciding)
         if not addressed.process:
-            self._history.record(
-                history_key(inbound, settings), history_entry(inbound), history_limit(config, settings)
-            )
+            history = history_key(inbound, settings, resolved.agent_id)
+            self._history.record(history, history_entry(inbound), history_limit(config, settings))
             place = f"{inbound.peer.kind} {inbound.peer.id}"
             log.info("%s message of %s in %s not answered: no mention", inbound.channel, inbound.sender.id, place)
             await self._turn_away(inbound, ReasonCode.NOT_ADDRESSED)
@@ -373,15 +372,15 @@ class Pipeline:
         elif is_empty(inbound, outcome.text):
             return Empty()
         else:
-            limit = history_limit(config, message.settings)
-            pending = self._history.pending(history_key(inbound, message.settings), limit)
+            place = history_key(inbound, message.settings, session.agent_id)
+            pending = self._history.pending(place, history_limit(config, message.settings))
             body = await self._channel_body(message, inbound, outcome, entry, rotation, pending)
         message.queue = outcome.queue or message.queue
         submission = await self._accept(message, body, ticket)
         if not submission.new:
             return await self._came_again(message, submission)
         if inbound is not None:
-            self._history.forget(history_key(inbound, message.settings), pending)
+            self._history.forget(history_key(inbound, message.settings, session.agent_id), pending)
         return Accepted(submission, outcome.side_replies)
 
     async def _known(self, message: Incoming) -> Submission | None:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 LONGEST_ARGUMENT = 100_000
 """Bytes. A longer text goes to the program's standard input, because Linux takes no argument of 128 KiB."""
+LONGEST_READ = 4 * LONGEST_COMPLAINT
+"""How much of a program's complaint is searched for what went wrong. A long one would hold everything up."""
 LONGEST_OUTPUT = 16 * 1024 * 1024
 LONGEST_RESULT = 2000
 """Characters of a tool result in the text of a conversation."""
@@ -161,7 +163,7 @@ class CliProvider:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         answer = read_output(printed, call.output, backend.session_id_fields or _SESSION_FIELDS)
         if answer.failed:
-            found = classify(None, answer.text)
+            found = classify(None, answer.text[:LONGEST_READ])
             raise _failure(backend, answer.text, kind=found.kind, retryable=found.retryable)
         own_id = answer.session_id or call.session_id
         if request.session_id and own_id and can_resume(backend):
@@ -180,7 +182,7 @@ class CliProvider:
 def _failure(backend: CliBackend, said: str, *, kind: ErrorKind, retryable: bool) -> ModelError:
     """The error for people. What a program says may be long, and may show its key."""
     given = [value for name, value in backend.env.items() if len(value) > 7 and _SECRET_NAME.search(name)]
-    text = clipped(redact(said[: 4 * LONGEST_COMPLAINT], given), LONGEST_COMPLAINT)
+    text = clipped(redact(said[:LONGEST_READ], given), LONGEST_COMPLAINT)
     return ModelError(f"{backend.command}: {printable(text)}", kind=kind, retryable=retryable)
 
 

@@ -717,9 +717,8 @@ class Dispatcher:
     def drop_session(self, session_key: str) -> None:
         """Ends the runs of one session in this process at once, as ``drop`` does with all of them."""
         if (lane := self._lanes.pop(session_key, None)) is not None:
-            for record in lane.records:
-                self._observers.pop(record.run_id, None)
-                self.index.forget(record.run_id)
+            for run_id in self.index.forget_session(session_key):
+                self._observers.pop(run_id, None)
             lane.drop()
 
     async def stop(self) -> None:

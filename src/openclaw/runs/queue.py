@@ -578,9 +578,15 @@ class RunIndex:
         while len(self._records) > REMEMBERED_RUNS and self._ended:
             self._records.pop(self._ended.popleft(), None)
 
-    def forget(self, run_id: str) -> None:
-        """Forgets a run that goes on elsewhere."""
-        self._records.pop(run_id, None)
+    def forget_session(self, session_key: str) -> list[str]:
+        """Forgets the runs of a session that goes on elsewhere, also those on their way into another run.
+
+        Returns their ids. If the session comes back, its messages without an end are found in the ledger.
+        """
+        gone = [one.run_id for one in self._records.values() if one.session_key == session_key and not one.ended]
+        for run_id in gone:
+            del self._records[run_id]
+        return gone
 
     def ended(self, run_id: str) -> None:
         self._ended.append(run_id)

@@ -230,6 +230,9 @@ class Cron:
             job = self._store.jobs.get(job_id)
             if job is None:
                 return Finished(status="skipped", error="the job was removed")
+            if began is None and run_id == run_id_of(job_id, str(due)) and _next_moment(job) != due:
+                # It waited for a slot meanwhile.
+                return Finished(status="skipped", error="the job was switched off or put off")
             faults.point("cron.due")
             known = await self.history.of_run(job_id, run_id)
             if known is not None and job["state"].get("runId") != run_id:

@@ -250,7 +250,7 @@ def _options(runtime: Runtime, prepared: Prepared, tools: dict[str, Tool], calls
         model=prepared.model,
         ask=calls.ask,
         request=prepared.request,
-        tools=tools,
+        tools=runtime.extensions.watched(tools),
         tool_context=tool_context,
         clock=runtime.clock,
         abort=abort,

@@ -9,6 +9,7 @@ are in memory only: after a restart no call is under way, and the transcripts sa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -406,8 +407,10 @@ def _transcripts(places: Sequence[Path], since_ms: int) -> list[Path]:
             continue
         with os.scandir(place) as listing:
             for item in listing:
-                if is_transcript(item.name) and item.is_file() and item.stat().st_mtime_ns // 1_000_000 >= since_ms:
-                    found[Path(item.path)] = None
+                # Another session may be archived at this moment, and its file renamed.
+                with contextlib.suppress(FileNotFoundError):
+                    if is_transcript(item.name) and item.is_file() and item.stat().st_mtime_ns // 1_000_000 >= since_ms:
+                        found[Path(item.path)] = None
     return list(found)
 
 

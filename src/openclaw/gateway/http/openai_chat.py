@@ -176,7 +176,8 @@ class Completion:
         return {**self._head, "object": "chat.completion", "choices": [choice], **_usage_field(ending.usage)}
 
     def failed(self, ending: RunEnding) -> dict[str, Any]:
-        return {"error": error_shape(ending.error or "")}
+        kind = "rate_limit_error" if ending.status == 429 else "api_error"
+        return {"error": error_shape(ending.error or "", kind)}
 
     def begin(self) -> list[bytes]:
         return [self._chunk({"role": "assistant"})]

@@ -58,7 +58,7 @@ from openclaw.runs.queue import QueueWish, RunRecord
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.base import LedgerRow, MessageBody, TranscriptRef
+from openclaw.storage.base import LedgerRow, MessageBody, ReasonCode, TranscriptRef
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -478,13 +478,14 @@ class Following:
             error = record.error or "the run failed"
             if record.state == "aborted":
                 error = f"the run was stopped before it was done ({record.error or 'stop'})"
-            return RunEnding(error=error, usage=self._usage)
+            ended = await self._gateway.runtime.ledger.by_run(self.run_id)
+            return RunEnding(error=error, status=_failure_status(ended), usage=self._usage)
         return self._ok([_with_files(one) for one in result.said], result.final, self._usage or result.usage)
 
     async def _stored_ending(self, row: LedgerRow) -> RunEnding:
         """Reads the ending from the transcript, for a run that ended long ago or before this Gateway started."""
         if row.state not in ("answered", "silent"):
-            return RunEnding(error=reason_text(row.reason) or row.state)
+            return RunEnding(error=reason_text(row.reason) or row.state, status=_failure_status(row))
         answers = await _answers_of(self._gateway, row)
         usage: Usage | None = None
         for answer in answers:
@@ -510,6 +511,11 @@ class Following:
             cut=final is not None and final.stop_reason == "length",
             usage=usage,
         )
+
+
+def _failure_status(row: LedgerRow | None) -> int:
+    """A message that found too many others waiting was not taken, so the caller may send it again."""
+    return 429 if row is not None and row.reason.code == ReasonCode.QUEUE_FULL else 500
 
 
 async def _answers_of(gateway: Gateway, row: LedgerRow) -> list[AssistantMessage]:
@@ -558,7 +564,8 @@ async def answer(request: web.BaseRequest, following: Following, form: AnswerFor
             return await _stream(request, following, form)
         ending = await following.ending()
         if ending.error is not None:
-            return json_response(form.failed(ending), status=ending.status, headers=NO_RETRY)
+            headers = NO_RETRY if ending.status != 429 else {}
+            return json_response(form.failed(ending), status=ending.status, headers=headers)
         return json_response(form.whole(ending))
     finally:
         following.leave()

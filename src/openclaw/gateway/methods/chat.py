@@ -134,11 +134,14 @@ def _acknowledgement(submission: Submission) -> dict[str, Any]:
     record, row = submission.record, submission.row
     if submission.new:
         return {"runId": row.run_id, "status": "started", **({"queued": True} if submission.queued else {})}
-    ended = record.ended if record else row.state in END_STATES
-    if not ended:
+    if not _has_ended(record, row):
         return {"runId": row.run_id, "status": "in_flight"}
     _check_not_failed(record, row)
     return {"runId": row.run_id, "status": "ok"}
+
+
+def _has_ended(record: RunRecord | None, row: LedgerRow) -> bool:
+    return record.ended if record else row.state in END_STATES
 
 
 def _check_not_failed(record: RunRecord | None, row: LedgerRow) -> None:
@@ -266,7 +269,8 @@ async def agent(call: MethodCall, params: AgentParams) -> Any:
     if isinstance(result, Handled | TakenElsewhere):
         return await _command_result(call, message, result)
     record, row = result.submission.record, result.submission.row
-    call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": row.accepted_at})
+    if result.submission.new or not _has_ended(record, row):
+        call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": row.accepted_at})
     await _wait_for_end(gateway, row.run_id)
     if record is not None and record.ended:
         answer = _run_result(record)

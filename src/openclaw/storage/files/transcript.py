@@ -83,7 +83,7 @@ class FileTranscriptStore:
         self._changing: dict[str, asyncio.Task[Any]] = {}
         """Files being compressed or made plain again."""
         self._places: dict[TranscriptRef, str] = {}
-        """Found before: following links from every root to a file that is open anyway was a quarter of a turn."""
+        """Where each transcript was found. To look again would follow links from every root: a quarter of a turn."""
         self._kept = 0
 
     async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> FileTranscript | None:
