@@ -58,7 +58,7 @@ BOUNDED_INPUT = {
 }
 """Expressions that only ever see a short text, and what bounds it."""
 MADE_AT_RUN_TIME = {
-    ("gateway/server/registry.py", "kind.pattern"): "a pattern of a parameter record; none is used today",
+    ("gateway/server/frames.py", "kind.pattern"): "a pattern of a parameter record; none is used today",
     ("models/errors.py", "pattern"): "iterates over a tuple of constants in this file",
     ("storage/files/ledger_db.py", "pattern"): "iterates over constants, for sentences of our own ledger",
     ("models/errors.py", "'|'.join((f'(?:{pattern})' for pattern in patterns))"): "constants of this file",

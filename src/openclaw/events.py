@@ -113,7 +113,7 @@ class ToolEnded(msgspec.Struct, frozen=True):
     message: ToolResultMessage
     arguments: dict[str, Any]
     failed: bool
-    """True when the tool reported a failure. ``message.is_error`` is true only for bad arguments, abort and skip."""
+    """The tool reported a failure in its details, or the call was not run to its end (``message.is_error``)."""
 
 
 class RetryScheduled(msgspec.Struct, frozen=True):

@@ -86,6 +86,10 @@ INTERNAL: dict[str, Any] = {"kind": "internal_system"}
 """The provenance of an internal message."""
 
 
+FAILED_STOPS = ("error", "aborted")
+"""Stop reasons of answers that did not finish. They are not sent to a model again."""
+
+
 class AssistantMessage(_Record, tag_field="role", tag="assistant", omit_defaults=False):
     content: list[AssistantBlock]
     api: str = ""
@@ -113,6 +117,7 @@ class ToolResultMessage(_Record, tag_field="role", tag="toolResult", omit_defaul
     content: list[UserBlock]
     details: Any = msgspec.UNSET
     is_error: bool = False
+    """The call was not run to its end: wrong arguments, stopped, skipped. A tool that failed says so in ``details``."""
     timestamp: int = 0
 
     @property

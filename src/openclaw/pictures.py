@@ -1,7 +1,8 @@
 """Pictures that others made: opened within bounds of memory, turned upright, and made small enough.
 
 ``smaller_picture`` makes one small enough for a channel, ``fit_image`` for a model. ``sniff`` and ``content_type`` tell
-what a file is by its first bytes, because names and claims of others may be wrong.
+what a file is by its first bytes, because names and claims of others may be wrong. ``with_named_pictures`` loads the
+pictures that a message names.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import re
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from openclaw.messages import ImageBlock
+from openclaw.messages import ImageBlock, TextBlock, UserBlock, UserMessage, user_text
+from openclaw.opener import PathOpener, PathRefused
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -318,3 +322,70 @@ def content_type(data: bytes, claimed: str) -> str:
         same_container = found in ("video/mp4", "video/webm", "audio/ogg", "video/x-matroska")
         return mime if same_container and mime.startswith(("audio/", "video/")) else found
     return _UNKNOWN if mime.startswith("image/") or "/" not in mime else mime
+
+
+# Pictures that a message names
+
+MOST_PICTURES = 10
+"""The most pictures that are loaded for one message. The agent can read the others with its tool."""
+LONGEST_TEXT = 200_000
+"""Pictures are not looked for in a longer text."""
+_ENDING = r"\.(?:png|jpe?g|gif|webp)"
+_ANY = re.compile(_ENDING, re.IGNORECASE)
+_START = r"(?:file://|(?:~|\.{1,2})?/(?!/))"
+_PATH = re.compile(
+    # A note of an attachment, whose path may hold blanks.
+    rf"\[media attached(?: \d+/\d+)?: (?P<note>{_START}[^\n\]|]{{1,1000}}?{_ENDING})(?=[\s\]|(])"
+    # In quotes.
+    rf"|(?P<quote>[\"'`])(?P<quoted>{_START}[^\n\"'`]{{1,1000}}?{_ENDING})(?P=quote)"
+    # As a word of its own.
+    rf"|(?<![\w/.:~@-])(?P<word>{_START}[^\s\"'`()\[\]<>|]{{1,1000}}?{_ENDING})(?![\w/-]|\.\w)",
+    re.IGNORECASE,
+)
+
+
+def named_pictures(text: str) -> list[str]:
+    """The paths of pictures on this machine that the text names, in its order, each once."""
+    if len(text) > LONGEST_TEXT or _ANY.search(text) is None:
+        return []
+    found = [_as_path(match["note"] or match["quoted"] or match["word"]) for match in _PATH.finditer(text)]
+    return list(dict.fromkeys(path for path in found if path))[:MOST_PICTURES]
+
+
+def _as_path(written: str) -> str:
+    if not written.lower().startswith("file:"):
+        return "" if "://" in written else written
+    parts = urlsplit(written)
+    return unquote(parts.path) if parts.netloc in ("", "localhost") else ""
+
+
+async def with_named_pictures(message: UserMessage, opener: PathOpener) -> UserMessage:
+    """The message with the pictures that it names. The same object if it names none."""
+    paths = named_pictures(user_text(message))
+    if not paths:
+        return message
+    blocks: list[UserBlock] = (
+        [TextBlock(text=message.content)] if isinstance(message.content, str) else list(message.content)
+    )
+    attached = {block.data for block in blocks if isinstance(block, ImageBlock)}
+    loaded = await off_loop(lambda: _load(paths, opener, attached))
+    return msgspec.structs.replace(message, content=[*blocks, *loaded]) if loaded else message
+
+
+def _load(paths: Sequence[str], opener: PathOpener, known: set[str]) -> list[ImageBlock]:
+    """Loads the pictures, except those whose data is in ``known``. Adds the data of the loaded ones to it."""
+    loaded: list[ImageBlock] = []
+    for path in paths:
+        try:
+            with opener.open_read(path) as file:
+                data = file.read(MAX_SOURCE_BYTES + 1)
+            mime_type = sniff_image(data)
+            if mime_type is None or base64.b64encode(data).decode() in known:
+                continue
+            block = fit_image(data, mime_type).block
+        except (PathRefused, ImageProblem, OSError):
+            continue
+        if block.data not in known:
+            known.add(block.data)
+            loaded.append(block)
+    return loaded

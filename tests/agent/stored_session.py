@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -77,7 +78,7 @@ class Summaries:
 
 def make_runtime(state_dir: Path, clock: HeldClock, config: dict[str, Any] | None = None, **parts: Any) -> Runtime:
     """A ``Runtime`` with its own real parts; whatever else a test needs it gives as ``parts``."""
-    outside = ("sessions", "transcripts", "ledger", "blobs", "catalogue", "call_model", "processes", "memories")
+    outside = ("sessions", "transcripts", "ledger", "blobs", "catalogue", "model_calls", "processes", "memories")
     asked = ("approvals", "approval_rules", "notes", "wake", "close_stores", "search", "documents")
     fields: dict[str, Any] = {
         **dict.fromkeys((*outside, *asked)),
@@ -113,7 +114,7 @@ class StoredSession:
             config,
             sessions=self.sessions,
             transcripts=self.transcripts,
-            call_model=summaries.answer,
+            model_calls=SimpleNamespace(call=summaries.answer),
         )
         self.transcript: Transcript
 

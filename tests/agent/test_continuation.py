@@ -154,7 +154,7 @@ def request_after(*parts: AssistantMessage) -> UserMessage:
         part = reply.begin()
         part.feed(message.text)
         part.pause()
-        reply.keep(part)
+        reply.add(part)
     return reply.request(parts[-1], 0)
 
 

@@ -84,10 +84,10 @@ def prompt(text: str = "hello") -> list[Message]:
 async def run(script: Script, messages: list[Message] | None = None, **more: Any) -> list[Event]:
     events: list[Event] = []
 
-    async def keep(event: Event) -> None:
+    async def store(event: Event) -> None:
         events.append(event)
 
-    ended = await run_loop(messages or prompt(), options(script, **({"show": events.append, "keep": keep} | more)))
+    ended = await run_loop(messages or prompt(), options(script, **({"show": events.append, "store": store} | more)))
     return [*events, ended]
 
 

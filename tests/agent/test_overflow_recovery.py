@@ -249,7 +249,7 @@ async def run_case(gateway: Gateway, number: int, vendor: Vendor) -> RunResult:
     assert transcript is not None
     pin = await add_pin(transcript, vendor.pin, WINDOW)
     await write_history(transcript, chance, vendor.name, pin)
-    runtime.call_model = vendor.answer
+    runtime.model_calls.call = vendor.answer
     body = MessageBody(
         prompt=f"{vendor.question} " + "please " * chance.choice((1, 30, 3000)), model=f"{vendor.name}/m"
     )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -166,3 +167,34 @@ async def test_a_run_taken_up_again_after_its_answer_was_stored_asks_nothing(ses
     assert (again.outcome, again.texts) == ("ok", ["Hello."])
     assert len(session.model.requests) == 1
     assert len(await session.messages()) == 2
+
+
+async def test_a_call_whose_end_a_crash_lost_is_noted_as_the_tool_reported_it(session: Session) -> None:
+    ledger = session.gateway.runtime.ledger
+
+    async def lost(*_: object) -> None:
+        """The process dies before this write."""
+
+    session.model.queue(Answer(calls=[ToolCall(id="c1", name="read", arguments={"path": "missing.txt"})]))
+    session.model.held()
+    with patch.object(ledger, "tool_finished", lost):
+        running = asyncio.create_task(session.run("look"))
+        await session.model.asked(2)
+        running.cancel()
+        await asyncio.wait([running])
+    assert [call.ok for call in await ledger.tool_calls(1)] == [None]
+    await ledger.advance(1, "running", session_id=SESSION_ID)
+    await session.run("look")
+    assert [call.ok for call in await ledger.tool_calls(1)] == [False]
+
+
+async def test_a_damaged_line_is_told_once_and_not_at_every_turn(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    transcripts = session.gateway.runtime.transcripts
+    path = Path(transcripts.default_path(TranscriptRef(agent_id="main", session_id=SESSION_ID)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('{"type":"session","version":3,"id":"s","timestamp":"t","cwd":"/"}\n{"type":"mess\n')
+    for number in range(3):
+        await session.run("hi", run_id=f"r{number}")
+    assert len([line for line in caplog.messages if "was passed over" in line]) == 1

@@ -17,7 +17,7 @@ from tests.support.gateway import TOKEN, model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.scripted_model import ScriptedModel
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium") or "/usr/bin/chromium"
 LIMIT_MS = 45_000
 """How long a test waits for what it expects to see. A loaded machine is slow, not wrong."""
 ELSEWHERE = "claw.test"
@@ -61,7 +61,7 @@ class WebGateway(InProcessGateway):
 
     async def start(self) -> InProcessGateway:
         await super().start()
-        self.gateway.runtime.call_model = self.model.answer
+        self.gateway.runtime.model_calls.call = self.model.answer
         return self
 
 

@@ -295,6 +295,7 @@ async def test_a_restart_of_the_gateway_in_the_middle_of_an_answer(tab: Tab) -> 
     await expect(tab.page.get_by_role("status").filter(has_text="Reconnecting…").first).to_be_visible()
     await tab.box.fill("Written while it was away")
     await tab.button("Send").click()
+    await tab.sees("It is sent when the Gateway is back.")
     await tab.gateway.start()
     await tab.sees("Said after the restart.")
     await tab.sees("And again.")
@@ -319,7 +320,7 @@ class ThinkingModel(ScriptedModel):
 
 async def test_reasoning_is_shown_while_it_comes_and_can_be_hidden(tab: Tab) -> None:
     model = tab.gateway.model = ThinkingModel()
-    tab.gateway.gateway.runtime.call_model = model.answer
+    tab.gateway.gateway.runtime.model_calls.call = model.answer
     model.queue("Fish, mostly.")
     await tab.say("/reasoning stream")
     await tab.sees("easoning")

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from .conftest import Cli
 from .fake_gateway import FakeGateway
 
@@ -26,6 +28,14 @@ def rules(**agents: Any) -> dict[str, Any]:
     }
 
 
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path.resolve() / "weigh"
+    path.write_bytes(b"")
+    path.chmod(0o700)
+    return path
+
+
 def test_the_rules_are_shown(cli: Cli, gateway: FakeGateway) -> None:
     gateway.replies["exec.approvals.get"] = rules(main={"security": "allowlist", "allowlist": [{"pattern": "/bin/ls"}]})
     shown = cli("approvals").stdout
@@ -35,15 +45,30 @@ def test_the_rules_are_shown(cli: Cli, gateway: FakeGateway) -> None:
     assert json.loads(cli("approvals", "get", "--json").stdout) == EMPTY
 
 
-def test_a_program_is_added_and_removed_on_top_of_what_was_read(cli: Cli, gateway: FakeGateway) -> None:
+def test_a_program_is_added_and_removed_on_top_of_what_was_read(cli: Cli, gateway: FakeGateway, program: Path) -> None:
     gateway.replies["exec.approvals.get"] = rules(main={"allowlist": [{"pattern": "/bin/ls"}]})
     gateway.replies["exec.approvals.set"] = rules()
-    assert cli("approvals", "allowlist", "add", "/bin/cat", "--agent", "main").returncode == 0
+    assert cli("approvals", "allowlist", "add", str(program), "--agent", "main").returncode == 0
     assert cli("approvals", "allowlist", "remove", "/bin/ls", "--agent", "main").returncode == 0
     added, removed = gateway.params_of("exec.approvals.set")
     assert added["baseHash"] == "h1"
-    assert added["file"]["agents"]["main"]["allowlist"] == [{"pattern": "/bin/ls"}, {"pattern": "/bin/cat"}]
+    assert added["file"]["agents"]["main"]["allowlist"] == [{"pattern": "/bin/ls"}, {"pattern": str(program)}]
     assert removed["file"]["agents"]["main"]["allowlist"] == []
+
+
+def test_a_rule_that_could_never_count_is_not_made(cli: Cli, gateway: FakeGateway, program: Path) -> None:
+    gateway.replies["exec.approvals.get"] = rules()
+    gateway.replies["exec.approvals.set"] = rules()
+    shell = cli("approvals", "allowlist", "add", "/bin/sh")
+    assert shell.returncode == 1 and "are always asked about" in shell.stderr
+    link = program.with_name("link")
+    link.symlink_to(program)
+    for pattern in (link, "/opt/tools/*", program.with_name("later")):
+        assert cli("approvals", "allowlist", "add", str(pattern)).returncode == 0
+    made = [
+        params["file"]["agents"]["*"]["allowlist"][0]["pattern"] for params in gateway.params_of("exec.approvals.set")
+    ]
+    assert made == [str(program), "/opt/tools/*", str(program.with_name("later"))]
 
 
 def test_mistakes_are_named(cli: Cli, gateway: FakeGateway, tmp_path: Path) -> None:

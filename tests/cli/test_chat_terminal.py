@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forked_command import run_command
 from tests.support.gateway import model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
@@ -107,6 +108,51 @@ async def test_after_a_restart_the_chat_shows_the_reply_to_its_own_message(
         screen = await terminal.shows("the whole reply", idle=True)
         assert screen.count("› go on") == 1
         assert screen.count("the whole reply") == 1
+
+
+async def test_after_a_restart_the_chat_no_longer_waits_for_the_gateway_and_what_waited_still_waits(
+    gateway: InProcessGateway, models: ModelServer, folder: Path
+) -> None:
+    never, hold = asyncio.Event(), asyncio.Event()
+    models.queue(
+        held("half ", "a reply", hold=never, after=1),
+        held("anew ", "and whole", hold=hold, after=1),
+        Reply(text="that was two"),
+    )
+    async with Tmux(folder, gateway.env, "chat") as terminal:
+        await terminal.shows(idle=True)
+        await terminal.type("number one")
+        await terminal.press("Enter")
+        await terminal.shows("half", "writing…")
+        await terminal.type("number two")
+        await terminal.press("Enter")
+        await terminal.shows("⋯ waits: number two")
+        await gateway.stop()
+        await terminal.shows("waiting for the Gateway…", "⋯ waits: number two", without=("› number two",))
+        await gateway.start()
+        await terminal.shows(
+            "Ctrl-C stops", "⋯ waits: number two", without=("› number two", "waiting for the Gateway…")
+        )
+        hold.set()
+        screen = await terminal.shows("anew and whole", "that was two", idle=True)
+        places = [screen.index(text) for text in ("› number one", "anew and whole", "› number two", "that was two")]
+        assert places == sorted(places) and screen.count("The connection to the Gateway broke") == 1
+
+
+async def test_a_message_to_a_gateway_that_died_starts_one(
+    gateway: InProcessGateway, models: ModelServer, folder: Path
+) -> None:
+    models.queue(Reply(text="here again"))
+    env = {**gateway.env, "OPENCLAW_GATEWAY_PORT": str(gateway.port)}
+    async with Tmux(folder, env, "chat") as terminal:
+        await terminal.shows(idle=True)
+        await gateway.stop()
+        try:
+            await terminal.type("are you there?")
+            await terminal.press("Enter")
+            await terminal.shows("› are you there?", "No Gateway is running", "starting one", "here again", idle=True)
+        finally:
+            await asyncio.to_thread(run_command, ("gateway", "stop"), env, folder)
 
 
 async def test_no_key_swallows_a_line(gateway: InProcessGateway, models: ModelServer, folder: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 from openclaw.cli.client import GatewayClient, GatewayError, Lost, Unreachable, new_id
 from openclaw.cli.command import UserError
 from openclaw.cli.target import Target
+from tests.support.gateway import TOKEN
+from tests.support.gateway_in_process import InProcessGateway
 
-from .fake_gateway import SECRET, FakeGateway, Refusal, spoken
+from .fake_gateway import SECRET, FakeGateway, Refusal, spoken, write_state
 
 
 @pytest.fixture
@@ -65,7 +68,11 @@ def test_a_refusal_carries_code_and_details(fake: FakeGateway) -> None:
     assert "gateway.port: must be integer" in str(caught.value)
 
 
-def test_a_wrong_secret_says_where_it_came_from(fake: FakeGateway) -> None:
+def test_a_wrong_secret_says_where_it_came_from(
+    fake: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENCLAW_STATE_DIR", str(tmp_path))
+    write_state(str(tmp_path), fake.port, os.getpid())
     with pytest.raises(UserError) as caught:
         client_of(fake.port, "wrong").call("health")
     assert "token mismatch" in str(caught.value)
@@ -75,6 +82,31 @@ def test_a_wrong_secret_says_where_it_came_from(fake: FakeGateway) -> None:
     client.target.secret_source = "OPENCLAW_GATEWAY_TOKEN"
     with pytest.raises(UserError, match="wins over the configuration file"):
         client.call("health")
+
+
+def test_the_gateway_of_another_folder_is_not_taken_for_our_own(
+    fake: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENCLAW_STATE_DIR", str(tmp_path))
+    with pytest.raises(UserError) as caught:
+        client_of(fake.port, "ours").call("health")
+    assert f"is not the Gateway of {tmp_path}" in str(caught.value)
+    assert "openclaw config set gateway.port" in str(caught.value)
+
+
+async def test_a_refusal_at_the_door_is_told_apart_from_other_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with InProcessGateway(tmp_path / "state") as gateway:
+        wrong = await gateway.command("health", "--json", "--token", "wrong")
+        assert json.loads(wrong.stdout)["error"]["code"] == "UNAUTHORIZED"
+        client = client_of(gateway.port, TOKEN)
+        with monkeypatch.context() as patched:
+            patched.setattr(Target, "authority", "gateway.example:18789")
+            with pytest.raises(UserError, match="is not one of this Gateway's names") as refused:
+                await asyncio.to_thread(client.call, "health")
+    assert refused.value.error_code == "FORBIDDEN"
+    assert "the Gateway has another one" not in str(refused.value)
 
 
 def test_nobody_there_is_unreachable() -> None:

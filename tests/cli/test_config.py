@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 from pathlib import Path
 
 import pytest
+
+from tests.support.clock import HeldClock
+from tests.support.forked_command import run_command
+from tests.support.gateway_in_process import InProcessGateway
+from tests.support.ports import KeptPort
 
 from .conftest import Cli
 
@@ -194,3 +200,39 @@ def test_the_start_says_on_the_terminal_and_in_the_log_what_has_no_effect(cli: C
     logged = "".join(path.read_text() for path in (state / "logs").iterdir())
     for place in (shown, logged):
         assert "talk (line" in place and "has no effect yet" in place
+
+
+async def test_a_running_gateway_has_a_change_when_the_command_ends(tmp_path: Path) -> None:
+    # On a clock that stands still the watcher never looks.
+    async with InProcessGateway(tmp_path / "state", clock=HeldClock()) as gateway:
+
+        async def openclaw(*words: str) -> str:
+            return (await asyncio.to_thread(run_command, words, gateway.env, tmp_path)).stderr
+
+        settings = gateway.gateway.runtime.config
+        assert "restarts" not in await openclaw("config", "set", "messages.queue.cap", "7")
+        assert settings.current.messages.queue.cap == 7
+        assert "restarts" not in await openclaw("config", "unset", "messages.queue.cap")
+        assert settings.current.messages.queue.cap != 7
+        told = await openclaw("config", "set", "gateway.controlUi.enabled", "false")
+        assert "The Gateway restarts by itself in a moment" in told
+
+
+def test_a_restart_takes_a_changed_port_and_keeps_one_of_the_command_line(cli: Cli, state: Path) -> None:
+    ports = [KeptPort() for _ in range(3)]
+    first, second, third = (port.number for port in ports)
+    (state / "openclaw.json").write_text(json.dumps({"gateway": {"port": first, "reload": {"mode": "off"}}}))
+
+    def url(*words: str) -> str:
+        return json.loads(cli("gateway", *words, "--json", XDG_RUNTIME_DIR="", DBUS_SESSION_BUS_ADDRESS="").stdout)[
+            "url"
+        ]
+
+    try:
+        assert url("start") == f"ws://127.0.0.1:{first}"
+        cli("config", "set", "gateway.port", str(second))
+        assert url("restart") == f"ws://127.0.0.1:{second}"
+        assert url("restart", "--port", str(third)) == f"ws://127.0.0.1:{third}"
+        assert url("restart") == f"ws://127.0.0.1:{third}"
+    finally:
+        cli("gateway", "stop")

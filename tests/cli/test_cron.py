@@ -117,6 +117,25 @@ def test_the_last_heartbeat_is_told(cli: Cli, gateway: FakeGateway) -> None:
     assert "sent, signal" in shown and "Disk full" in shown
 
 
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (
+            {"status": "skipped", "reason": "no-target", "preview": "Tea"},
+            "kept in the conversation; there is no chat channel",
+        ),
+        ({"status": "skipped", "reason": "empty-heartbeat-file"}, "HEARTBEAT.md asks for nothing"),
+        ({"status": "ok-token", "reason": "interval"}, "nothing needed you"),
+        ({"status": "failed", "reason": "529 Overloaded"}, "failed, 529 Overloaded"),
+    ],
+)
+def test_a_heartbeat_that_sent_nothing_says_why(
+    cli: Cli, gateway: FakeGateway, event: dict[str, str], words: str
+) -> None:
+    gateway.replies["last-heartbeat"] = {"ts": 0, **event}
+    assert words in cli("system", "heartbeat").stdout
+
+
 def test_a_person_says_how_long_to_wait(cli: Cli, gateway: FakeGateway) -> None:
     held = threading.Event()
     gateway.replies["cron.run"] = lambda params: held.wait(30)

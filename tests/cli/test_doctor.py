@@ -189,6 +189,10 @@ def test_the_security_audit_is_one_line(cli: Cli, state: Path) -> None:
     code, found = findings(cli)
     assert (code, found["security"]["level"], found["security"]["fix"]) == (1, "error", "openclaw security audit")
     assert found["security"]["text"].startswith("security audit: 1 critical")
+    (state / "openclaw.json").write_text("{}")
+    _, found = findings(cli)
+    assert found["security"]["level"] == "ok"
+    assert found["security"]["text"].endswith("1 info; `openclaw security audit` lists them")
 
 
 def kept_in_database(state: Path, documents: dict[str, bytes]) -> dict[str, str]:

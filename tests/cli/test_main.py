@@ -52,6 +52,19 @@ def test_unknown_command_names_the_nearest_one(cli: Cli, typed: str, meant: str)
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("start", "`openclaw gateway start`"),
+        ("export", "`openclaw sessions export`"),
+        ("restore", "`openclaw backup restore`"),
+    ],
+)
+def test_a_sub_command_alone_names_the_command_it_belongs_to(cli: Cli, typed: str, meant: str) -> None:
+    done = cli(typed)
+    assert done.returncode == 2 and f"Did you mean {meant}" in done.stderr
+
+
 def test_unknown_sub_command_names_the_nearest_one(cli: Cli) -> None:
     done = cli("gateway", "strat")
     assert done.returncode == 2

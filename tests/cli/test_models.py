@@ -32,6 +32,7 @@ def test_models_fallbacks_are_listed_added_removed_and_cleared(cli: Cli) -> None
     assert cli("models", "set-image", "mock/m2").stderr == "Image model: mock/m2\n"
     report = json.loads(cli("models", "status", "--json").stdout)
     assert (report["imageModel"], report["imageFallbacks"], report["auth"]["unusableProfiles"]) == ("mock/m2", [], [])
+    assert report["agentDir"] == str(Path(report["auth"]["storePath"]).parent)
 
 
 def test_models_auth_order_is_kept_in_the_file_of_the_credentials(cli: Cli, state: Path) -> None:

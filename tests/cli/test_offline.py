@@ -57,6 +57,17 @@ def test_on_a_new_machine_what_can_be_read_is_read_and_nothing_is_written(
     assert os.listdir(state) == []
 
 
+def test_the_log_is_read_where_the_configuration_puts_it(
+    alone: None, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (state / "openclaw.json").write_text("{ logging: { file: '~/own.log' } }")
+    assert main(["logs"]) == 1
+    assert str(tmp_path / "own.log") in capsys.readouterr().err
+    (tmp_path / "own.log").write_text(json.dumps({"level": "error", "message": "it went wrong"}) + "\n")
+    assert main(["logs"]) == 0
+    assert "it went wrong" in capsys.readouterr().out
+
+
 async def test_conversations_can_be_read_after_the_gateway_stopped(tmp_path: Path) -> None:
     async with ModelServer() as server:
         server.reply("Blue.")

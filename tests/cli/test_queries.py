@@ -157,6 +157,11 @@ STATUS = {
 }
 
 
+def test_status_says_what_the_agent_is_told_next(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies |= {"status": {**STATUS, "queuedSystemEvents": ["the kettle boils"]}, "health": HEALTH}
+    assert "Events        1 for the next turn" in cli("status").stdout
+
+
 def test_status_json_is_the_gateways_status_and_its_surroundings(cli: Cli, gateway: FakeGateway) -> None:
     gateway.replies |= {"status": STATUS, "health": HEALTH}
     report = json.loads(cli("status", "--json").stdout)

@@ -149,6 +149,12 @@ def test_words_are_written_in_place_and_replaced_by_the_finished_block(capsys: p
     assert "- a" not in on_terminal(raw)
 
 
+def test_the_history_shows_the_beginning_of_a_very_long_message(capsys: pytest.CaptureFixture[str]) -> None:
+    Renderer().history([{"role": "user", "content": "x" * 50_000}, {"role": "assistant", "content": "read"}])
+    shown = capsys.readouterr().out
+    assert "(48,000 more characters)" in " ".join(shown.split()) and len(shown) < 3000 and "read" in shown
+
+
 def test_the_history_shows_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
     Renderer().history(
         [

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from openclaw.cli import target as targets
 from openclaw.cli.command import UserError
+from openclaw.config.load import read_config
+from openclaw.gateway.auth.authorise import shared_secret
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +64,21 @@ def test_a_broken_lock_file_is_no_gateway(home: Path, lock: str) -> None:
 def test_password_mode_prefers_the_password(home: Path) -> None:
     configure(home, '{"gateway": {"auth": {"mode": "password", "token": "t", "password": "p"}}}')
     assert targets.resolve().secret == "p"
+
+
+@pytest.mark.parametrize("mode", [None, "token", "password"])
+@pytest.mark.parametrize("stored", [{"token": "t"}, {"password": "p"}, {"token": "t", "password": "p"}])
+@pytest.mark.parametrize("variable", [None, "OPENCLAW_GATEWAY_TOKEN", "OPENCLAW_GATEWAY_PASSWORD"])
+def test_the_secret_is_the_one_that_the_gateway_compares(
+    home: Path, monkeypatch: pytest.MonkeyPatch, mode: str | None, stored: dict[str, str], variable: str | None
+) -> None:
+    kind = (variable or "").rpartition("_")[2].lower()
+    if variable is not None:
+        monkeypatch.setenv(variable, f"{stored.get(kind, 'e')}\n")
+    auth = {**stored, **({"mode": mode} if mode else {})}
+    configure(home, json.dumps({"gateway": {"auth": auth}}))
+    gateway = shared_secret(read_config(str(home / "openclaw.json"), os.environ).config, os.environ)
+    assert not gateway.value or targets.resolve().secret == gateway.value
 
 
 def test_a_secret_may_name_an_environment_variable(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,9 +176,18 @@ def test_json5_is_read_as_the_full_parser_reads_it(text: str) -> None:
     assert targets.loose_json(text) == pyjson5.decode(text)
 
 
-@pytest.mark.parametrize("text", ["{$include: './g.json5'}", "{gateway: {$include: './inner.json5'}, ui: {}}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{$include: './g.json5'}",
+        "{gateway: {$include: './inner.json5'}, ui: {}}",
+        "{$include: './g.json5', gateway: {bind: 'loopback'}}",
+        "{gateway: {port: 20009, auth: {$include: './auth.json5'}}}",
+    ],
+)
 def test_an_included_file_may_hold_the_gateway_part(home: Path, text: str) -> None:
     (home / "g.json5").write_text("{gateway: {port: 20009, auth: {token: 'included'}}}")
+    (home / "auth.json5").write_text("{token: 'included'}")
     (home / "inner.json5").write_text("{port: 20009, auth: {token: 'included'}}")
     configure(home, text)
     target = targets.resolve()

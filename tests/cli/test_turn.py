@@ -60,11 +60,23 @@ def test_a_failed_tool_tells_its_error_in_words() -> None:
     assert turn_of(agent_event("r", "tool", data))[1] == [("failed", "exec: ls: no such file")]
 
 
-def test_a_message_whose_beginning_was_missed_is_shown_when_it_is_complete() -> None:
+def test_a_message_whose_beginning_was_missed_is_shown_from_its_beginning() -> None:
     turn = Turn("r")
     turn.attach_again()
     assert turn.digest(agent_event("r", "assistant", {"delta": "of words"})) == []
-    assert turn.digest(agent_event("r", "assistant", {"text": "New", "delta": "New"})) == [("text", "New")]
+    data = {"text": "A lot of words", "delta": " of words"}
+    assert turn.digest(agent_event("r", "assistant", data)) == [("text", "A lot of words")]
+    data = {"text": "A lot of words.", "delta": "."}
+    assert turn.digest(agent_event("r", "assistant", data)) == [("text", ".")]
+    turn.digest(chat_event("r", "final", "A lot of words."))
+    assert turn.rest() == ""
+
+
+def test_words_of_a_run_that_begins_after_the_connection_came_back_are_shown_as_they_come() -> None:
+    turn = Turn("r")
+    turn.attach_again()
+    turn.digest(agent_event("r", "lifecycle", {"phase": "start"}))
+    assert turn.digest(agent_event("r", "assistant", {"delta": "At once"})) == [("text", "At once")]
 
 
 def test_a_message_that_waits_goes_on_waiting_when_its_words_change() -> None:

@@ -24,6 +24,7 @@ from openclaw.tools.exec.approvals import ApprovalRequest
 from tests.support.gateway import TOKEN, RequestFailed, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
+from tests.support.node import NodeUnderTest, serving
 from tests.support.postgres import storage_for
 
 
@@ -293,3 +294,77 @@ async def test_what_may_have_been_done_where_its_answer_was_lost_is_not_done_aga
                 await there.call("cron.add", job)
         assert not lost, "a request that was not sent is sent again"
         assert [one["name"] for one in (await there.call("cron.list", {}))["jobs"]] == ["once"]
+
+
+async def test_a_command_is_answered_where_it_was_sent_although_another_node_carried_it_out(
+    pair: Pair, models: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair.owner.client() as client:
+        await client.chat("hello [[reply:Hi.]]", run_id="r0")
+
+    async def stays_here(*_: object) -> None:
+        """The session changes its node only after the call was placed."""
+
+    monkeypatch.setattr(pair.other.gateway.cluster, "answer_elsewhere", stays_here)
+    async with pair.other.client() as there:
+        assert "mock-1" in text_of(await there.chat("/status", run_id="c1"))
+        asked = {"sessionKey": "main", "message": "/status", "idempotencyKey": "c2"}
+        sent = await there.send("agent", asked)
+        assert (await there.answer(sent))["status"] == "accepted"
+        done = await there.answer(sent)
+        assert "mock-1" in done["result"]["payloads"][0]["text"]
+        models.queue(Reply("never said", hold=asyncio.Event(), hold_after=0))
+        await there.call("chat.send", {"sessionKey": "main", "message": "think", "idempotencyKey": "r1"})
+        await models.wait_for_requests(2)
+        stop = {"sessionKey": "main", "message": "/stop", "idempotencyKey": "c3"}
+        assert await there.call("chat.send", stop) == {"ok": True, "aborted": True, "runIds": ["r1"]}
+        assert (await there.ending("r1"))["state"] == "aborted"
+
+
+async def test_a_session_is_taken_up_once_when_the_answer_was_lost(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = pair.other.gateway.cluster
+    assert cluster is not None
+    ask, cuts = cluster.links.ask, [True]
+
+    async def cut(node: str, kind: str, data: bytes, on_part: OnPart | None = None) -> bytes:
+        answer = await ask(node, kind, data, None if cuts else on_part)
+        if cuts:
+            cuts.pop()
+            raise LinkLost("the node went away", may_be_done=True)
+        return answer
+
+    async with pair.owner.client() as here, pair.other.client() as there:
+        await here.chat("one [[reply:1]]")
+        first = (await here.call("chat.history", {"sessionKey": "main"}))["sessionId"]
+        await here.call("sessions.reset", {"key": "main"})
+        await here.chat("two [[reply:2]]")
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster.links, "ask", cut)
+            with pytest.raises(RequestFailed, match="may or may not have been done"):
+                await there.call("sessions.resume", {"key": "main"})
+        assert (await here.call("chat.history", {"sessionKey": "main"}))["sessionId"] == first
+
+
+async def test_a_machine_is_called_by_its_name_at_any_node(pair: Pair, tmp_path: Path) -> None:
+    async with serving(NodeUnderTest(pair.owner, tmp_path / "machine", name="attic")), pair.other.client() as there:
+        for name in ("Attic", "attic"):
+            asked = {"nodeId": name, "command": "system.which", "params": {"bins": ["sh"]}, "idempotencyKey": name}
+            assert (await there.call("node.invoke", asked))["payload"]["bins"]["sh"]
+
+
+async def test_nodes_connect_again_after_one_could_not_take_in_what_the_other_sent(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters = [one.gateway.cluster for one in pair]
+    assert clusters[0] is not None and clusters[1] is not None
+    ours, theirs = sorted((clusters[0], clusters[1]), key=lambda cluster: cluster.claims.node)
+    before = ours.links.open_to(theirs.claims.node)
+    with monkeypatch.context() as patched:
+        patched.setattr(ours.relay, "hear", lambda *_: 1 / 0)
+        theirs.relay.ended("a run")
+        async with asyncio.timeout(30):
+            while before is not None and before.open:
+                await asyncio.sleep(0.01)
+    async with asyncio.timeout(30):
+        while ours.links.open_to(theirs.claims.node) is None:
+            await asyncio.sleep(0.01)

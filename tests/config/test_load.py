@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from openclaw.config.channels import heartbeat_visibility
 from openclaw.config.load import Snapshot, parse_config, read_config
 from openclaw.config.schema import Config
 from openclaw.config.schema.base import SecretRef
@@ -323,6 +325,42 @@ def test_a_signal_account_inherits_from_the_channel(read: Read) -> None:
     assert signal and signal.group_policy == "open"
     assert (signal.accounts["two"].http_port, signal.accounts["two"].name) == (9000, None)
     assert (signal.accounts["two"].group_policy, signal.accounts["three"].group_policy) == ("open", "disabled")
+
+
+@pytest.mark.parametrize(
+    ("channel", "shared", "own", "unused"),
+    [
+        ("telegram", {"tokenFile": "/base"}, {"botToken": "1:own"}, "token_file"),
+        ("telegram", {"botToken": "1:base"}, {"tokenFile": "/own"}, "bot_token"),
+        ("matrix", {"accessToken": "base"}, {"userId": "@two:x", "password": "own"}, "access_token"),
+    ],
+)
+def test_an_account_with_a_credential_of_its_own_inherits_no_other(
+    read: Read, channel: str, shared: dict[str, str], own: dict[str, str], unused: str
+) -> None:
+    section = {**shared, "allowFrom": ["1"], "accounts": {"two": own, "three": {}}}
+    accounts = getattr(read(json.dumps({"channels": {channel: section}})).config.channels, channel).accounts
+    assert getattr(accounts["two"], unused) is None and accounts["two"].allow_from == ["1"]
+    assert getattr(accounts["three"], unused) is not None
+
+
+def test_how_heartbeats_show_is_inherited_key_by_key(read: Read) -> None:
+    snapshot = read("""{ channels: {
+      defaults: { heartbeat: { useIndicator: false } },
+      signal: { heartbeat: { showOk: true }, accounts: { two: { heartbeat: { showAlerts: false } }, three: {} } },
+      telegram: { accounts: { two: { heartbeat: { showOk: true } } } },
+    } }""")
+    shown = [
+        heartbeat_visibility(snapshot.config, *account)
+        for account in [("signal", "two"), ("signal", "three"), ("signal", None), ("telegram", "two"), ("irc", None)]
+    ]
+    assert [(one.show_ok, one.show_alerts, one.use_indicator) for one in shown] == [
+        (True, False, False),
+        (True, True, False),
+        (True, True, False),
+        (True, True, False),
+        (False, True, False),
+    ]
 
 
 def read_files(folder: Path, **files: str) -> Snapshot:

@@ -94,6 +94,20 @@ def test_text_that_cannot_be_parsed_shows_no_secret_either() -> None:
     assert "hunter2" not in redact_raw('{ gateway: { auth: { password: "hunter2", "botToken": \'hunter2', {})
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{ gateway: { auth: { token: "hunter2", token: "new" } } }',
+        '{ gateway: { auth: { token: "hunter2" } }, ui: {}, gateway: { port: 1 } }',
+        '{ env: { SOME_KEY: "sk-hunter2-0123456789" }, env: {} }',
+    ],
+)
+def test_a_secret_under_a_key_that_is_written_twice_is_hidden(text: str) -> None:
+    shown = redact_raw(text, pyjson5.decode(text))
+    assert "hunter2" not in shown
+    assert pyjson5.decode(shown) == redacted(pyjson5.decode(text))
+
+
 def test_sentinels_come_back_as_what_they_stood_for() -> None:
     parsed = pyjson5.decode(EXISTING)
     assert restored(redacted(parsed), parsed) == parsed

@@ -268,6 +268,32 @@ async def test_the_watcher_notices_included_files_and_atomic_replacement(
         await watcher
 
 
+@pytest.mark.parametrize("broken", ["{ seamColor: ", None])
+async def test_the_watcher_notices_that_a_faulty_or_missing_included_file_was_mended(
+    path: Path, write: Callable[[str], None], broken: str | None
+) -> None:
+    write('{ gateway: { auth: { token: "t" } }, ui: { $include: "ui.json5" } }')
+    included = path.parent / "ui.json5"
+    included.write_text("{ seamColor: '#111' }")
+    clock = SteppedClock()
+    made = store(path, clock)
+    made.load_or_create()
+    watcher = asyncio.create_task(made.watch())
+    included.unlink()
+    if broken is not None:
+        included.write_text(broken)
+    await clock.step()
+    await clock.step()
+    assert not made.snapshot.valid and made.current.ui.seam_color == "#111"
+    included.write_text("{ seamColor: '#222' }")
+    await clock.step()
+    await clock.step()
+    assert made.snapshot.valid and made.current.ui.seam_color == "#222"
+    watcher.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watcher
+
+
 async def test_reload_mode_off_leaves_the_file_alone(path: Path, write: Callable[[str], None]) -> None:
     write("{ gateway: { auth: { token: 't' }, reload: { mode: 'off' } } }")
     clock = SteppedClock()

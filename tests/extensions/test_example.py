@@ -117,6 +117,7 @@ async def test_it_is_not_even_imported_unless_the_configuration_names_it(
         async with gateway.client() as client:
             (row,) = (await client.call("plugins.list"))["plugins"]
             assert row["state"] == "off" and row["problem"]
+            assert row["lastFailure"] == "" and "last_failure" not in row
 
 
 async def test_an_allow_list_names_it_too(tmp_path: Path, models: ModelServer, installed: Path) -> None:

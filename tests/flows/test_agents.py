@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import stored
-from tests.support.gateway import RequestFailed
+from tests.support.gateway import RequestFailed, model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
 
@@ -60,6 +60,28 @@ async def test_what_must_not_be_done_to_agents_is_refused(gateway: InProcessGate
         ):
             with pytest.raises(RequestFailed, match=words):
                 await client.call(method, params)
+
+
+async def test_agents_of_an_included_file_are_changed_there_only(tmp_path: Path, models: ModelServer) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    (state / "agents.json5").write_text("{ list: [{ id: 'main' }, { id: 'helper' }] }")
+    config = model_config(models.base_url, models.api_key)
+    config["agents"]["$include"] = "agents.json5"
+    async with InProcessGateway(state, config) as gateway, gateway.client() as client:
+        saved = {"agentId": "helper", "name": "AGENTS.md", "content": "Help."}
+        await client.call("agents.files.set", saved)
+        for method, params in (("agents.delete", {}), ("agents.update", {"name": "Other"})):
+            with pytest.raises(RequestFailed, match='"helper" is listed in a file that the configuration includes'):
+                await client.call(method, {"agentId": "helper", **params})
+        kept = await client.call("agents.files.get", {"agentId": "helper", "name": "AGENTS.md"})
+        assert kept["file"]["content"] == "Help."
+        await client.call("agents.create", {"name": "Third"})
+        listed = await client.call("agents.list", {})
+        assert [agent["id"] for agent in listed["agents"]] == ["main", "helper", "third"]
+        await client.call("agents.delete", {"agentId": "third"})
+        listed = await client.call("agents.list", {})
+        assert [agent["id"] for agent in listed["agents"]] == ["main", "helper"]
 
 
 async def test_an_agent_is_not_added_to_a_file_that_someone_else_has_just_changed(gateway: InProcessGateway) -> None:

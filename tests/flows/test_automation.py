@@ -64,6 +64,13 @@ async def test_clients_hear_of_jobs(gateway: InProcessGateway) -> None:
     [
         ("cron.add", {**JOB, "sessionTarget": "main"}, 'main cron jobs require payload.kind="systemEvent"'),
         ("cron.add", {**JOB, "schedule": {"kind": "at", "at": "2020-01-01T00:00:00Z"}}, "schedule.at is in the past"),
+        ("cron.add", {"name": "x"}, "params: must have required property 'schedule'; must have required property"),
+        (
+            "cron.add",
+            {**JOB, "schedule": {"kind": "every", "everyMs": 0}},
+            "params: at /schedule/everyMs: must be >= 1",
+        ),
+        ("cron.add", {**JOB, "colour": 1}, "params: at root: unexpected property 'colour'"),
         ("cron.update", {"id": "nobody", "patch": {}}, "unknown cron job id: nobody"),
         ("cron.run", {"id": "nobody"}, "unknown cron job id: nobody"),
         ("cron.remove", {}, "missing id"),

@@ -146,6 +146,33 @@ async def test_the_same_idempotency_key_runs_once(gateway: InProcessGateway, mod
     assert len(models.requests) == 1
 
 
+async def test_a_repeated_agent_call_gets_the_latest_of_its_two_answers(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("once", hold=held, hold_after=0))
+    asked = {"sessionKey": "main", "message": "hi", "idempotencyKey": "idem-2"}
+    async with gateway.client() as client:
+        first = await client.send("agent", asked)
+        accepted = await client.answer(first)
+        again = await client.send("agent", asked)
+        assert await client.answer(again) == accepted, "it runs: the same first answer"
+        held.set()
+        ended = await client.answer(first)
+        assert ended["result"]["payloads"] == [{"text": "once", "mediaUrl": None}]
+        assert await client.answer(again) == ended
+        assert await client.call("agent", asked) == ended, "it has ended: its end at once"
+        models.queue(Reply(status=401, message="no"))
+        failing = await client.send("agent", {**asked, "idempotencyKey": "idem-3"})
+        assert (await client.answer(failing))["status"] == "accepted"
+        with pytest.raises(RequestFailed):
+            await client.answer(failing)
+        with pytest.raises(RequestFailed) as failed:
+            await client.call("agent", {**asked, "idempotencyKey": "idem-3"})
+        assert failed.value.payload["status"] == "error"
+    assert len(models.requests) == 2
+
+
 async def test_sessions_run_side_by_side(gateway: InProcessGateway, models: ModelServer) -> None:
     held = asyncio.Event()
     for _ in range(5):

@@ -157,7 +157,8 @@ async def test_commands_and_settings_work_by_the_agent_method_too(
             "ok",
             ["Thinking level set to high."],
         )
-        assert (await ask(client, "/think high", "k1"))[1]["result"]["payloads"] == ended["result"]["payloads"]
+        again = await client.call("agent", {"message": "/think high", "sessionKey": "main", "idempotencyKey": "k1"})
+        assert again["result"]["payloads"] == ended["result"]["payloads"]
         assert not models.requests
         models.reply("hello back")
         _, ended = await ask(client, "hey /whoami there", "k2")

@@ -248,6 +248,7 @@ async def test_compact_preview_pin_and_undo_from_the_chat(small: MakeGateway, mo
         assert line.startswith("⚙️ Compacted (")
         assert "• Context " in line
         assert "Additional focus: keep the prices" in shown_to_model(models)
+        assert text_of(await client.chat("/compact")).startswith("⚙️ Compaction skipped: Already compacted • Context ")
         models.reply("short")
         await client.chat("and now?")
         shown = shown_to_model(models)

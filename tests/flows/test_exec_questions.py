@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from openclaw.tools.process import ProcessRegistry
 from tests.flows.test_exec_rules import follow_up, question, said
 from tests.support.gateway import RequestFailed, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
@@ -112,6 +113,41 @@ async def test_a_script_swapped_between_question_and_answer_does_not_run(
             ):
                 await asyncio.sleep(0.02)
     assert not (script.parent / "ran").exists()
+
+
+async def test_a_command_allowed_for_good_runs_also_when_the_rules_cannot_be_written(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
+    async with gateway.client() as client:
+        await client.chat("/exec ask=always")
+        runs(models, "/bin/ls")
+        await client.chat("try")
+        asked = await question(client)
+        (gateway.state_dir / "exec-approvals.json").write_text('{"version": 1, "agents": ')
+        models.queue(Reply(text="I see."))
+        await client.call("exec.approval.resolve", {"id": asked["id"], "decision": "allow-always"})
+        await follow_up(client, "I see.")
+        told = str(models.requests[-1].body["messages"][-1])
+        assert "Exec finished" in told and "Exec allowed once, and not for good" in told
+        assert "mend it or remove it" in told
+
+
+async def test_a_session_is_told_when_what_follows_an_answer_fails(
+    gateway: InProcessGateway, models: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("out of processes")
+
+    async with gateway.client() as client:
+        await client.chat("/exec ask=always")
+        runs(models, "/bin/ls")
+        await client.chat("try")
+        asked = await question(client)
+        monkeypatch.setattr(ProcessRegistry, "start", broken)
+        models.queue(Reply(text="I see."))
+        await client.call("exec.approval.resolve", {"id": asked["id"], "decision": "allow-once"})
+        await follow_up(client, "I see.")
+        assert "exec failed after the answer" in str(models.requests[-1].body["messages"][-1])
 
 
 async def test_keys_of_the_gateway_do_not_reach_a_command(tmp_path: Path, models: ModelServer) -> None:

@@ -166,8 +166,8 @@ async def live(of_one: int, fallbacks: list[str], plan: list[tuple[int, list[Ste
     with tempfile.TemporaryDirectory() as folder:
         store_keys(Path(folder), of_one)
         async with gateway_parts(Path(folder), ScriptedModel(), clock=clock, **configured(fallbacks)) as gateway:
-            gateway.runtime.call_model = gateway.model_calls.call
-            gateway.model_calls._providers = dict.fromkeys(PROVIDERS.values(), models)  # pyright: ignore
+            del gateway.runtime.model_calls.call  # The real calls, to providers of the test.
+            gateway.runtime.model_calls._providers = dict.fromkeys(PROVIDERS.values(), models)  # pyright: ignore
             info = ClientInfo(id="test", version="1", platform="linux", mode="test")
             scopes = frozenset({"operator.admin"})
             client = Client(

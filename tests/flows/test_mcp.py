@@ -213,7 +213,7 @@ async def test_a_person_is_asked_before_a_call(tmp_path: Path, models: ModelServ
 async def test_programs_invoke_them_as_the_session_may(tmp_path: Path, models: ModelServer) -> None:
     async with InProcessGateway(tmp_path / "state", configuration(models, {"shelf": shelf()})) as gateway:
         assert "not available" in await invoke_details(gateway, "shelf__lookup", {}, "agent:main:signal:group:g")
-        assert "Missing required parameter" in await invoke_details(gateway, "shelf__lookup", {})
+        assert "word required" in await invoke_details(gateway, "shelf__lookup", {})
 
 
 pytestmark = pytest.mark.asyncio

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from openclaw.extensions.api import Block, ToolCalling
+from openclaw.extensions.points import Loaded
 from tests.support import stored
 from tests.support.gateway import FEW_TOOLS, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
@@ -88,6 +90,24 @@ async def test_near_the_threshold_the_agent_writes_notes_before_it_answers_and_n
     await gateway.stop()  # It writes the rows of sessions.
     stored = entry(gateway)
     assert stored["memoryFlushAt"] > 0 and stored["memoryFlushCompactionCount"] == 0
+
+
+async def test_an_extension_that_blocks_a_call_blocks_it_in_a_flush_too(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    def guard(calling: ToolCalling) -> Block | None:
+        return Block("not this file") if "secret" in str(calling.arguments.get("path")) else None
+
+    async with small() as gateway, gateway.client() as client:
+        hooks = gateway.gateway.runtime.extensions.hooks["before_tool_call"]
+        hooks.append((Loaded(id="guard", source="a test"), guard))
+        await fill(client, models)
+        models.queue(*note("x", "memory/secret.md"), Reply(text="hello again"))
+        assert text_of(await client.chat("now?")) == "hello again"
+        assert "does not allow this call: not this file" in "".join(
+            asked(models, number) for number in range(len(models.requests))
+        )
+        assert not (gateway.state_dir / "workspace" / "memory" / "secret.md").exists()
 
 
 async def test_a_restart_after_a_flush_goes_on_with_the_conversation_not_with_the_notes(

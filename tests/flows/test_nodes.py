@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import signal
 import socket
@@ -175,9 +176,19 @@ async def test_a_slow_command_goes_on_in_the_background_and_its_end_begins_a_tur
         assert "Exec finished (node=attic" in last_result(models) and "finally" in last_result(models)
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["", "and the Gateway's disk is full"])
 async def test_a_command_whose_node_was_cut_off_still_tells_its_outcome(
-    on_nodes: InProcessGateway, models: ModelServer, tmp_path: Path
+    on_nodes: InProcessGateway, models: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
+    wake, refused = on_nodes.gateway.pipeline.wake, list[str]()
+
+    async def may_be_full(run_id: str, text: str, own_id: str) -> None:
+        if full and not refused:
+            refused.append(text)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        await wake(run_id, text, own_id)
+
+    monkeypatch.setattr(on_nodes.gateway.pipeline, "wake", may_be_full)
     node = NodeUnderTest(on_nodes, tmp_path / "attic")
     async with serving(node), on_nodes.client() as client:
         runs(models, "touch begun; until test -e go; do sleep 0.05; done; echo finally")
@@ -191,6 +202,7 @@ async def test_a_command_whose_node_was_cut_off_still_tells_its_outcome(
         models.reply("It is built after all.")
         (tmp_path / "attic" / "go").touch()
         await follow_up(client, "It is built after all.")
+        assert len(refused) == full
         assert "Exec finished (node=attic" in last_result(models) and "finally" in last_result(models)
 
 
@@ -430,8 +442,11 @@ async def test_what_a_node_is_not_asked_for(
 ) -> None:
     usual = {"nodeId": node.id, "command": "system.run", "idempotencyKey": "k"}
     async with gateway.client() as client:
-        with pytest.raises(RequestFailed, match=error):
+        with pytest.raises(RequestFailed, match=error) as refused:
             await client.call("node.invoke", {**usual, **asked})
+    if "nodeId" in asked:
+        # Clients branch on this, whether the node was switched off or never there.
+        assert (refused.value.code, refused.value.error["details"]["code"]) == ("UNAVAILABLE", "NOT_CONNECTED")
     assert node.events.empty()
 
 

@@ -191,7 +191,7 @@ async def test_with_verbose_full_a_chat_is_told_of_a_tool_and_of_its_result(
     start: Start, signal: SignalDaemon, models: ModelServer
 ) -> None:
     models.queue(
-        Reply(calls=[Call("exec", {"command": "echo one two"})]),
+        Reply(calls=[Call("exec", {"command": "echo one two", "pty": True})]),
         Reply(text="Done."),
         Reply(calls=[Call("exec", {"command": "echo three"})]),
         Reply(text="Done again."),
@@ -201,8 +201,8 @@ async def test_with_verbose_full_a_chat_is_told_of_a_tool_and_of_its_result(
         begun, result, done = await answered(signal, "go", 3)
         await answered(signal, "/verbose off", 1)
         quiet = await answered(signal, "again", 1)
-    assert (begun, done, quiet) == ("🛠️ Exec: echo one two", "Done.", ["Done again."])
-    assert result.startswith("🛠️ Exec: echo one two\n") and "one two" in result.splitlines()[-1]
+    assert (begun, done, quiet) == ("🛠️ Exec: pty · echo one two", "Done.", ["Done again."])
+    assert result.startswith("🛠️ Exec: pty · echo one two\n") and "one two" in result.splitlines()[-1]
 
 
 async def test_groups_are_told_nothing_of_tools(start: Start, signal: SignalDaemon, models: ModelServer) -> None:

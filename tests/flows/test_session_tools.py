@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,8 @@ async def test_an_unknown_session_is_an_error_result_and_nothing_is_made(gateway
         assert found == {"status": "error", "error": f"No session found: {name}"}
         assert str(await invoke(gateway, "session_status", {"sessionKey": name})).startswith("Unknown session")
     assert (await invoke(gateway, "sessions_list"))["count"] == 0
-    assert "sessionKey" in await invoke(gateway, "sessions_history", {})
+    assert "sessionKey required" in await invoke(gateway, "sessions_history", {})
+    assert await invoke(gateway, "sessions_history", {"sessionKey": " "}) == "sessionKey required"
 
 
 async def test_long_messages_are_shortened_and_old_ones_dropped(gateway: InProcessGateway) -> None:
@@ -137,6 +139,8 @@ async def test_other_agents_are_out_of_reach_until_it_is_allowed(tmp_path: Path,
         assert [row["key"] for row in (await invoke(gateway, "sessions_list"))["sessions"]] == ["main"]
         found = await invoke(gateway, "sessions_history", {"sessionKey": "agent:beta:main"})
         assert found["status"] == "forbidden" and "tools.agentToAgent.enabled" in found["error"]
+        sent = await invoke(gateway, "sessions_send", {"sessionKey": "agent:beta:main", "message": "hi"})
+        assert (sent["status"], sent["sessionKey"]) == ("forbidden", "agent:beta:main") and sent["runId"]
         assert await invoke(gateway, "agents_list") == {
             "requester": "main",
             "allowAny": False,
@@ -167,7 +171,11 @@ async def test_the_status_card_shows_a_session_and_changes_its_model(gateway: In
         await client.chat("hi", "agent:main:work")
         card = await invoke(gateway, "session_status", {"sessionKey": "work"})
         assert (card["ok"], card["sessionKey"], card["changedModel"]) == (True, "agent:main:work", False)
-        assert "OpenClaw" in card["statusText"] and "Model:" in card["statusText"]
+        version, time, model, *_ = card["statusText"].split("\n")
+        assert "OpenClaw" in version and "Model:" in model
+        # The prompt sends the model here for the time.
+        assert re.fullmatch(r"🕒 Time: [A-Z][a-z]+day \d{4}-\d\d-\d\d \d\d:\d\d \(UTC\)", time)
+        assert "🕒" not in text_of(await client.chat("/status")), "a person has a clock"
         own = await invoke(gateway, "session_status")
         assert own["sessionKey"] == "main"
         assert "Unknown model" in await invoke(gateway, "session_status", {"sessionKey": "work", "model": "nope"})

@@ -328,6 +328,13 @@ async def test_a_run_can_be_waited_for_from_another_connection(gateway: InProces
         assert (await another.answer(request))["status"] == "ok"
 
 
+@pytest.mark.parametrize("channel", ["bluebubbles", "Matrix", "webchat", "last"])
+async def test_a_run_may_name_any_channel_that_there_is(gateway: InProcessGateway, channel: str) -> None:
+    async with gateway.client() as client:
+        params = {"message": "x", "idempotencyKey": "1", "channel": channel, "replyChannel": channel}
+        assert (await client.call("agent", params))["status"] == "accepted"
+
+
 async def test_agents_keep_separate_histories(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         with pytest.raises(RequestFailed, match="unknown channel: foo"):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from openclaw.storage.base import AbortReason
 from tests.flows.test_session_tools import invoke
 from tests.support.clock import until
 from tests.support.gateway import model_config
@@ -101,6 +102,29 @@ async def test_a_late_answer_comes_as_a_message_of_its_own(quiet: InProcessGatew
         await ended(quiet)
         await until(lambda: any("Late reply" in text for text in asked(models)))
         assert "at last" in next(text for text in asked(models) if "Late reply" in text)
+
+
+@pytest.mark.parametrize("ends", ["stopped", "time limit"])
+async def test_a_requester_that_ends_while_it_waits_leaves_no_conversation_behind(
+    quiet: InProcessGateway, models: ModelServer, ends: str
+) -> None:
+    """Somebody who stopped it hears no more of it. After a time limit the answer still comes."""
+    held = asyncio.Event()
+    call = Call("sessions_send", {"sessionKey": WORK, "message": "slow?", "timeoutSeconds": 3000})
+    models.queue(Reply(calls=[call]), Reply("at last", hold=held, hold_after=0), Reply("thanks"))
+    async with quiet.client() as client:
+        await client.call("chat.send", {"sessionKey": "main", "message": "ask work", "idempotencyKey": "ask"})
+        await models.wait_for_requests(3)
+        if ends == "stopped":
+            await client.call("chat.send", {"sessionKey": "main", "message": "/stop", "idempotencyKey": "stop"})
+        else:
+            await quiet.gateway.dispatcher.abort("agent:main:main", reason=AbortReason.TIMEOUT)
+        await client.call("agent.wait", {"runId": "ask", "timeoutMs": 50_000})
+        held.set()
+        await ended(quiet)
+    if ends == "time limit":
+        await until(lambda: any("Late reply" in text for text in asked(models)))
+    assert sum("Late reply" in text for text in asked(models)) == (0 if ends == "stopped" else 1)
 
 
 async def test_a_failure_of_the_run_is_an_error_result(quiet: InProcessGateway, models: ModelServer) -> None:

@@ -37,3 +37,4 @@ async def test_the_demo_model_says_once_what_it_is_and_reads_only_what_was_typed
             assert "good morning" in json.dumps(typed[0]) and "UTC" not in json.dumps(typed)
             assert not asked.get("tools")
             assert len(notices(client)) == 1
+            assert "Turn facts" not in (await gateway.command("context")).stdout, "it gets none"

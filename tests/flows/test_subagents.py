@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from openclaw.runs.session_change import StillActive
 from openclaw.teamwork import subagents
-from openclaw.teamwork.subagents import state_of
+from openclaw.teamwork.subagents import runtime_text, state_of
 from tests.flows.test_session_tools import invoke
 from tests.support import stored
 from tests.support.clock import MovableClock
@@ -137,7 +139,17 @@ async def test_a_bad_call_is_an_error_and_starts_nothing(
         assert error in answer
     else:
         assert answer["status"] == status and error in answer["error"]
+    if "model" in arguments:
+        assert answer["childSessionKey"].startswith("agent:main:subagent:"), "the one that was not made"
     assert not await home.gateway.runtime.ledger.jobs()
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(88, "88ms"), (1500, "2s"), (60_000, "1m"), (151_000, "2m31s"), (3_661_000, "1h1m"), (59_700, "1m"), (0, "n/a")],
+)
+async def test_how_long_it_took_is_said_in_few_letters(ms: int, text: str) -> None:
+    assert runtime_text(ms) == text
 
 
 async def test_another_agent_is_started_if_it_is_allowed(tmp_path: Path, models: ModelServer) -> None:
@@ -192,6 +204,71 @@ async def test_a_session_that_could_not_be_deleted_is_deleted_by_the_next_sweep(
         await home.gateway.team.subagents.archive_due()
         listed = await invoke(home, "sessions_list")
         assert child["childSessionKey"] not in {row["key"] for row in listed["sessions"]}
+
+
+async def test_a_session_is_archived_also_after_a_thousand_other_sub_agents(home: InProcessGateway) -> None:
+    child = await invoke(home, "sessions_spawn", {"task": "x [[reply:y]]"})
+    await ended(home)
+    ledger = home.gateway.runtime.ledger
+    (job,) = await ledger.jobs()
+    older = {**job.state, "archived": True}
+    await asyncio.gather(
+        *(
+            ledger.job_put(msgspec.structs.replace(job, id=str(number), created_at=number, state=older))
+            for number in range(1000)
+        )
+    )
+    await ledger.job_put(msgspec.structs.replace(job, state={**job.state, "archiveAt": 1}))
+    await home.gateway.team.subagents.archive_due()
+    listed = await invoke(home, "sessions_list")
+    assert child["childSessionKey"] not in {row["key"] for row in listed["sessions"]}
+
+
+async def test_a_sub_agent_that_may_not_be_sent_to_is_told_as_a_failure_and_is_not_at_work(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    policy = {"rules": [{"match": {"keyPrefix": "subagent:"}, "action": "deny"}], "default": "allow"}
+    config = model_config(models.base_url, models.api_key, session={"sendPolicy": policy})
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        await client.chat("[[reply:begun]]", "main")
+        await invoke(gateway, "sessions_spawn", {"task": "never begun"})
+        assert "Notes: send blocked by session policy" in await told(client)
+        (state,) = await ended(gateway)
+        assert (state.status, state.delivered) == ("error", True)
+        await client.chat("and? [[reply:fine]]", "main")
+        assert "Sub-agents at work" not in json.dumps(models.requests[-1].body["messages"][-1])
+
+
+async def test_a_result_waits_for_a_disk_that_stays_full_for_hours(
+    tmp_path: Path, models: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = MovableClock()
+    async with InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key), clock=clock) as home:
+        ledger, full = home.gateway.runtime.ledger, True
+        post, refused = ledger.post, list[int]()
+
+        async def may_be_full(*given: Any, **end: Any) -> Any:
+            if full and given[0].source == "agent":
+                refused.append(clock.now_ms())
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return await post(*given, **end)
+
+        monkeypatch.setattr(ledger, "post", may_be_full)
+        async with home.client() as client:
+            await client.chat("[[reply:begun]]", "main")
+            await invoke(home, "sessions_spawn", {"task": "x [[reply:y]]"})
+            async with asyncio.timeout(60):
+                while len(refused) < 2 or refused[-1] - refused[0] < 3600_000:
+                    await asyncio.sleep(0.01)
+                    clock.advance(60)
+            full = False
+            async with asyncio.timeout(60):
+                while not (jobs := await ledger.jobs(ended=True)):
+                    await asyncio.sleep(0.01)
+                    clock.advance(60)
+            assert state_of(jobs[0]).delivered
+            history = await client.call("chat.history", {"sessionKey": "main"})
+            assert json.dumps(history).count("Status: success") == 1
 
 
 async def test_many_children_of_one_parent_all_report_once(home: InProcessGateway, models: ModelServer) -> None:
@@ -263,16 +340,21 @@ async def test_a_person_looks_at_them_speaks_to_one_and_stops_them(home: InProce
         held.set()
 
 
-async def test_stop_ends_the_sub_agents_of_the_chat_too(home: InProcessGateway, models: ModelServer) -> None:
+@pytest.mark.parametrize(("count", "said"), [(1, "Stopped 1 sub-agent."), (2, "Stopped 2 sub-agents.")])
+async def test_stop_ends_the_sub_agents_of_the_chat_too(
+    home: InProcessGateway, models: ModelServer, count: int, said: str
+) -> None:
     held = asyncio.Event()
     async with home.client() as client:
-        models.queue(Reply("never", hold=held, hold_after=0))
-        await invoke(home, "sessions_spawn", {"task": "slow"})
-        await models.wait_for_requests(2)
-        stop = {"sessionKey": "main", "message": "/stop", "idempotencyKey": "s"}
-        assert (await client.call("chat.send", stop))["ok"]
-        (state,) = await ended(home)
-        assert state.status == "stopped" and not state.delivered
+        models.queue(*(Reply("never", hold=held, hold_after=0) for _ in range(count)))
+        for _ in range(count):
+            await invoke(home, "sessions_spawn", {"task": "slow"})
+        await models.wait_for_requests(1 + count)
+        stop = await client.send("agent", {"sessionKey": "main", "message": "/stop", "idempotencyKey": "s"})
+        await client.answer(stop)
+        (payload,) = (await client.answer(stop))["result"]["payloads"]
+        assert payload["text"] == f"⚙️ Agent was aborted. {said}"
+        assert [(state.status, state.delivered) for state in await ended(home)] == [("stopped", False)] * count
         held.set()
 
 

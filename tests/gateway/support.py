@@ -187,7 +187,7 @@ async def running_gateway(
         catalogue=CurrentCatalogue(store, environ, [], str(state)),
         processes=unused,
         notes=SessionNotes(clock),
-        call_model=unused,
+        model_calls=unused,
         failover=unused,
         snapshots=unused,
         approvals=unused,

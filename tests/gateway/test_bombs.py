@@ -288,7 +288,7 @@ OWN_FILES = {
     "gateway/gateway.py": "its own file",
     "gateway/views.py": "transcripts, bounded when they were written",
     "inbound/commands/session.py": "pyjson5 counts the depth itself",
-    "inbound/access.py": "its own file",
+    "inbound/pairing.py": "its own file",
     "json_text.py": "parts that were encoded in the same process",
     "memory/embedders.py": "the header of a model file",
     "models/anthropic.py": "a message that was encoded in the same process",

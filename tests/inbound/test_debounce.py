@@ -16,6 +16,8 @@ from openclaw.inbound.message import Inbound, Media, Quoted
 from tests.inbound.support import message
 from tests.support.clock import HeldClock
 
+PICTURE = (Media(mime_type="image/png"),)
+
 
 class Bench:
     """A debouncer with a held clock; what it delivers, as lists of texts."""
@@ -84,7 +86,7 @@ async def test_a_command_or_stop_word_never_waits_and_does_not_overtake(control:
     await bench.say(control)
     assert bench.texts == [["1"], [control]]
     await bench.say("2")
-    await bench.say(control, media=(Media(mime_type="image/png"),))
+    await bench.say(control, media=PICTURE)
     assert bench.texts[2:] == [["2"], [control]]
 
 
@@ -115,13 +117,20 @@ async def test_other_people_and_conversations_are_not_mixed(other: dict[str, Any
     assert sorted(bench.texts) == [["1"], ["2"]]
 
 
-async def test_a_file_hands_on_at_once_together_with_the_text_before_it() -> None:
+@pytest.mark.parametrize(
+    ("text", "more"), [("", {"media": PICTURE}), ("caption", {"media": PICTURE}), ("", {}), (" ", {})]
+)
+async def test_a_file_or_a_message_without_words_is_a_turn_at_once_behind_the_text_before_it(
+    text: str, more: dict[str, Any]
+) -> None:
     bench = Bench()
-    await bench.say("look")
-    await bench.say("", media=(Media(mime_type="image/png"),))
-    assert bench.texts == [["look", ""]]
-    await bench.say("caption", media=(Media(mime_type="image/png"),))
-    assert bench.texts[1:] == [["caption"]]
+    await bench.say("1")
+    await bench.say("2")
+    await bench.say(text, **more)
+    assert bench.texts == [["1", "2"], [text]]
+    await bench.say("3")
+    await bench.after(50)
+    assert bench.texts[2:] == [["3"]]
 
 
 async def test_without_a_window_or_a_sender_every_message_is_alone() -> None:
@@ -206,16 +215,15 @@ async def test_closing_hands_on_what_waits_and_waits_for_it() -> None:
 
 
 def test_merging_keeps_everything_and_lets_the_newest_decide_where_to_answer() -> None:
-    one, two = Media(mime_type="image/png"), Media(mime_type="audio/ogg")
     joined = merged(
         [
-            message("a", message_id="1", media=(one,), mentioned=True, to="old", untrusted=("u",), thread_starter="s"),
-            message("", message_id="2", media=(two,), quoted=Quoted(id="q"), mentions_others=True),
-            message("b", message_id="3", to="new", thread_id=9, timestamp_ms=5, untrusted=("u", "v")),
+            message("a", message_id="1", mentioned=True, to="old", untrusted=("u",), thread_starter="s"),
+            message("b", message_id="2", quoted=Quoted(id="q"), mentions_others=True),
+            message("c", message_id="3", to="new", thread_id=9, timestamp_ms=5, untrusted=("u", "v")),
         ]
     )
-    assert (joined.text, joined.message_id, joined.message_ids) == ("a\nb", "3", ("1", "2", "3"))
-    assert (joined.media, joined.mentioned, joined.mentions_others) == ((one, two), True, True)
+    assert (joined.text, joined.message_id, joined.message_ids) == ("a\nb\nc", "3", ("1", "2", "3"))
+    assert (joined.mentioned, joined.mentions_others) == (True, True)
     assert (joined.to, joined.thread_id, joined.timestamp_ms) == ("new", 9, 5)
     assert (joined.quoted, joined.untrusted, joined.thread_starter) == (Quoted(id="q"), ("u", "v"), "s")
 
@@ -254,7 +262,7 @@ def test_nothing_is_lost_repeated_or_reordered(steps: list[tuple[str, Any, str]]
                 continue
             more: dict[str, Any] = {"message_id": str(number)}
             if kind == "media":
-                more["media"] = (Media(mime_type="image/png"),)
+                more["media"] = PICTURE
             if kind == "quote":
                 more["quoted"] = Quoted(id=str(number))
             if kind == "forward":
@@ -265,7 +273,8 @@ def test_nothing_is_lost_repeated_or_reordered(steps: list[tuple[str, Any, str]]
         heard: dict[str, list[str]] = {"a": [], "b": []}
         for items in bench.delivered:
             assert len({item.sender.id for item in items}) == 1
-            assert all(len(items) == 1 for item in items if item.text == "/cmd" or item.forwarded_from)
+            alone = [item for item in items if item.text in ("", "/cmd") or item.forwarded_from or item.media]
+            assert len(items) == 1 or not alone
             heard[items[0].sender.id] += merged(items).message_ids or (items[0].message_id,)
         assert heard == said
 

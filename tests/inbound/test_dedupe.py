@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.inbound.debounce import Dedupe, dedupe_key
+from openclaw.inbound.dedupe import Dedupe, dedupe_key
 from openclaw.storage.files.ledger import FileLedger
 from tests.inbound.support import message
 from tests.storage.still_clock import StillClock
@@ -46,21 +46,21 @@ async def ledger(tmp_path: Path) -> AsyncIterator[FileLedger]:
 
 
 async def test_a_message_under_way_or_kept_is_not_taken_again(ledger: FileLedger) -> None:
-    dedupe = Dedupe(ledger)
-    assert sum(await asyncio.gather(*(dedupe.take("k") for _ in range(5)))) == 1
-    await dedupe.keep("k")
-    assert not await dedupe.take("k")
-    assert not await Dedupe(ledger).take("k")
+    dedupe = Dedupe(ledger, StillClock())
+    assert sum(await asyncio.gather(*(dedupe.take(message()) for _ in range(5)))) == 1
+    await dedupe.keep(dedupe_key(message()) or "")
+    assert not await dedupe.take(message())
+    assert not await Dedupe(ledger, StillClock()).take(message())
 
 
 async def test_a_released_message_may_come_again(ledger: FileLedger) -> None:
-    dedupe = Dedupe(ledger)
-    assert await dedupe.take("k")
-    dedupe.release("k")
-    assert await dedupe.take("k")
+    dedupe = Dedupe(ledger, StillClock())
+    assert await dedupe.take(message())
+    dedupe.release(dedupe_key(message()) or "")
+    assert await dedupe.take(message())
 
 
 async def test_a_message_without_a_key_is_always_taken(ledger: FileLedger) -> None:
-    dedupe = Dedupe(ledger)
-    assert await dedupe.take(None)
-    assert await dedupe.take(None)
+    dedupe = Dedupe(ledger, StillClock())
+    assert await dedupe.take(message(message_id=""))
+    assert await dedupe.take(message(message_id=""))

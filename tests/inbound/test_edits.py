@@ -143,3 +143,15 @@ async def test_nobody_changes_a_message_of_another_chat(at: Place) -> None:
     await at.people.say("three")
     await at.people.got(2)
     assert "one" in at.model.prompts()[0]
+
+
+async def test_an_edit_is_of_its_own_chat_although_another_chat_has_a_newer_message_with_the_same_id(at: Place) -> None:
+    await at.people.say("one", message_id="57")
+    await at.people.got(1)
+    hers = last_said(at)
+    await at.people.say("another", sender="bob", message_id="57")
+    await at.people.got(2)
+    await at.gateway.pipeline.edited(msgspec.structs.replace(hers, text="one, changed", revision="r1"))
+    await at.people.say("three")
+    await at.people.got(3)
+    assert "message 57 was changed to: one, changed" in str(at.model.requests[-1])

@@ -239,6 +239,8 @@ def test_the_conversation_silent_for_longest_is_forgotten_first(monkeypatch: pyt
         ("discord", {}, None, 20),
         ("signal", {}, 7, 7),
         ("discord", {}, 7, 7),
+        ("slack", {}, None, 50),
+        ("slack", {}, 0, 0),
         ("signal", {"historyLimit": 5}, 7, 5),
         ("telegram", {"historyLimit": 5}, 7, 5),
         ("signal", {"historyLimit": 5, "accounts": {"biz": {"historyLimit": 3}}}, 7, 3),
@@ -291,13 +293,13 @@ def test_an_entry_is_made_from_a_message() -> None:
 
 def test_conversations_are_told_apart() -> None:
     own = ChannelSettings(channel="slack")
-    assert history_key(family(account_id="Biz"), own) == "signal:biz:group:fam"
+    assert history_key(family(account_id="Biz"), own, "main") == "main:signal:biz:group:fam"
     thread = family(channel="slack", kind="channel", peer="C1", thread_id="17.5")
-    assert history_key(thread, own) == "slack:default:channel:c1"
+    assert history_key(thread, own, "main") == "main:slack:default:channel:c1"
     thread.thread_has_session = True
-    assert history_key(thread, own) == "slack:default:channel:c1:thread:17.5"
+    assert history_key(thread, own, "main") == "main:slack:default:channel:c1:thread:17.5"
     shared = ChannelSettings(channel="slack", threads_share_history=True)
-    assert history_key(thread, shared) == "slack:default:channel:c1"
+    assert history_key(thread, shared, "main") == "main:slack:default:channel:c1"
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab")), max_size=60), st.integers(1, 6))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.inbound.access import CODE_LETTERS, PairingStore, pairing_reply
+from openclaw.inbound.pairing import CODE_LETTERS, PairingStore, pairing_reply
 from openclaw.storage.files.disk import FileDocuments
 from tests.storage.still_clock import StillClock
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from openclaw.gateway.gateway import Gateway
+from openclaw.inbound.message import Media
 from openclaw.storage.base import LedgerRow, ReasonCode
 from tests.support.clock import HeldClock
 from tests.support.gateway_in_process import gateway_parts
@@ -126,6 +127,19 @@ async def test_words_in_quick_succession_are_one_message_after_the_pause(tmp_pat
         assert "first\nsecond" in at.model.prompts()[-1]
 
 
+async def test_a_file_is_a_turn_at_once_behind_the_words_before_it(tmp_path: Path) -> None:
+    messages = {"inbound": {"byChannel": {"loopback": 60_000}}, "queue": {"mode": "followup"}}
+    async with place(tmp_path / "state", {"allowFrom": ["ann"]}, messages=messages) as at:
+        await at.people.say("look at this")
+        await at.people.say("", media=(Media(mime_type="image/png", path="a.png"),))
+        await at.people.got(2)
+        assert [row.body.message_ids for row in await at.rows()] == [["m1"], ["m2"]]
+        assert (
+            "look at this" in at.model.prompts()[0] and "[media attached: a.png (image/png)]" in at.model.prompts()[1]
+        )
+        assert not await at.gateway.runtime.ledger.held()
+
+
 async def test_a_command_does_not_wait_for_more_words(tmp_path: Path) -> None:
     inbound = {"messages": {"inbound": {"byChannel": {"loopback": 60_000}}}}
     async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **inbound) as at:
@@ -147,6 +161,21 @@ async def test_the_channel_learns_why_a_message_could_not_be_taken(
         assert raised.value is problem
     await known.people.redeliver()
     assert await known.texts(1) == ["ok"]
+
+
+async def test_a_line_beside_a_message_is_said_once_although_the_message_is_offered_again(
+    known: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(known.gateway.dispatcher, "submit", full)
+        with pytest.raises(OSError, match="No space"):
+            await known.people.say("/new hello", message_id="m1")
+    await known.people.redeliver()
+    started, answer = await known.texts(2)
+    assert started.startswith("✅ New session started") and answer == "ok"
 
 
 async def test_a_channel_that_is_stopped_does_not_cut_off_a_message_that_is_half_accepted(
@@ -184,7 +213,26 @@ async def test_in_a_group_what_is_not_meant_for_the_agent_is_context_for_what_is
         assert at.people.delivered[0].to == "group:g1"
 
 
+@pytest.mark.parametrize(("required", "said"), [(True, "mention"), (False, "always")])
+async def test_the_status_of_a_group_says_when_it_is_answered(tmp_path: Path, required: bool, said: str) -> None:
+    section = {"allowFrom": ["ann"], "groupPolicy": "open", "groups": {"*": {"requireMention": required}}}
+    async with place(tmp_path / "state", section) as at:
+        await at.people.say("/status", group="g1")
+        assert f"Activation: {said} " in (await at.texts(1))[0]
+
+
 # Commands
+
+
+async def test_each_of_several_agents_reads_once_what_was_said_before_it_was_meant(tmp_path: Path) -> None:
+    section = {"allowFrom": ["ann"], "groups": {"*": {"requireMention": True}}}
+    agents = {"agents": {"list": [{"id": "one"}, {"id": "two"}]}, "broadcast": {"fam": ["one", "two"]}}
+    async with place(tmp_path / "state", section, **agents) as at:
+        await at.people.say("the cat is ill", group="fam")
+        await at.people.say("what now?", group="fam", mentioned=True)
+        await at.people.got(2)
+        prompts = [row.body.prompt or "" for row in await at.rows() if row.body.prompt]
+        assert [prompt.count("the cat is ill") for prompt in prompts] == [1, 1]
 
 
 async def test_a_command_is_answered_without_a_model(known: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -13,8 +14,11 @@ import pytest
 import pytest_asyncio
 from pydantic import BaseModel
 
+from openclaw.gateway.http import openai_run
 from tests.gateway.http.served import PNG, Served, served
 from tests.support.gateway import TOKEN
+from tests.support.gateway_in_process import InProcessGateway
+from tests.support.node import until
 
 if TYPE_CHECKING:  # It takes long to load, and every worker of a test run would load it to look for tests.
     from openai import AsyncOpenAI
@@ -210,6 +214,36 @@ async def test_errors_are_the_clients_exceptions(client: AsyncOpenAI, gateway: S
             pass
 
 
+@pytest.mark.parametrize("source", ["openai", "openresponses"])
+async def test_a_request_that_finds_too_many_waiting_may_be_sent_again(
+    client: AsyncOpenAI, gateway: Served, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    import openai
+
+    assert isinstance(gateway.gateway, InProcessGateway)
+    monkeypatch.setattr(openai_run, "MAX_WAITING", 1)
+    dispatcher, key = gateway.gateway.gateway.dispatcher, f"agent:main:{source}-user:busy"
+    once, held, before = client.with_options(max_retries=0), asyncio.Event(), len(gateway.model.requests)
+    gateway.model.reply("first", hold=held)
+
+    def ask(text: str) -> Any:
+        if source == "openai":
+            return once.chat.completions.create(model="openclaw", messages=[user(text)], user="busy")
+        return once.responses.create(model="openclaw", input=text, user="busy")
+
+    try:
+        first = asyncio.create_task(ask("one"))
+        await gateway.model.wait_for_requests(before + 1)
+        second = asyncio.create_task(ask("two [[reply:second]]"))
+        await until(lambda: len(dispatcher.waiting(key)) == 1)
+        with pytest.raises(openai.RateLimitError, match="waiting already") as refused:
+            await ask("three")
+        assert "x-should-retry" not in refused.value.response.headers
+    finally:
+        held.set()
+    await asyncio.gather(first, second)
+
+
 async def test_what_became_of_a_request_is_told_by_the_id_its_caller_knows(
     client: AsyncOpenAI, gateway: Served
 ) -> None:
@@ -262,6 +296,24 @@ async def test_responses_tools_make_the_round_trip(client: AsyncOpenAI, gateway:
     answer = await client.responses.create(model="openclaw", input=conversation, tools=[RESPONSES_TOOL])
     assert answer.output_text == "It is cold in Oslo."
     assert gateway.sent[-1]["content"][0]["content"] == "minus four"
+
+
+async def test_a_picture_in_the_output_of_a_tool_reaches_the_model(client: AsyncOpenAI, gateway: Served) -> None:
+    first = await client.responses.create(model="openclaw", input=TWO_STEPS, tools=[RESPONSES_TOOL])
+    call: Any = first.output[0]
+    parts = [
+        {"type": "input_text", "text": "the radar shows"},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"},
+    ]
+    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": parts}
+    answer = await client.responses.create(
+        model="openclaw", previous_response_id=first.id, input=[output], tools=[RESPONSES_TOOL]
+    )
+    assert answer.output_text
+    blocks = [block for message in gateway.sent for block in message["content"]]
+    result = next(block for block in blocks if block["type"] == "tool_result")
+    assert result["content"] == "the radar shows"
+    assert [block["type"] for block in blocks[blocks.index(result) :]].count("image") == 1
 
 
 async def test_responses_with_a_picture_and_a_file(client: AsyncOpenAI, gateway: Served) -> None:

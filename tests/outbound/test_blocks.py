@@ -313,3 +313,14 @@ def test_the_sizes_come_from_the_account_then_the_defaults_then_the_channel() ->
         idle_ms=0,
         pause_ms=(10, 10),
     )
+
+
+def test_an_agents_own_pauses_count_however_its_name_is_written() -> None:
+    delay = {"mode": "custom", "minMs": 5, "maxMs": 9}
+    agents = {
+        "defaults": {"humanDelay": {"mode": "natural"}},
+        "list": [{"id": "Work", "humanDelay": delay}, {"id": "b"}],
+    }
+    found = config(channels={"signal": {"blockStreaming": True}}, agents=agents)
+    pauses = [block_settings(found, "signal", None, agent) for agent in ("work", "b")]
+    assert [one and one.pause_ms for one in pauses] == [(5, 9), (800, 2500)]

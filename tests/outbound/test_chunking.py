@@ -359,11 +359,17 @@ def config(channels: dict[str, Any]) -> Any:
         ),
         ({"signal": {"textChunkLimit": 100, "accounts": {"work": {}}}}, "signal", "work", Limits(100, format="signal")),
         ({"discord": {"textChunkLimit": 9000}}, "discord", None, Limits(2000, format="discord", lines=17)),
-        ({}, "irc", None, Limits(400, format="irc")),
+        ({}, "irc", None, Limits(350, format="irc")),
+        ({"irc": {"host": "irc.example", "nick": "claw"}}, "irc", None, Limits(350, format="irc")),
+        ({}, "discord", None, Limits(2000, format="discord", lines=17)),
         ({}, "unheard-of", None, Limits(4000)),
+        ({}, "twitch", None, Limits(500)),
+        ({"twitch": {"name": "x"}}, "twitch", None, Limits(500)),
+        ({"twitch": {"accounts": {"a": {"textChunkLimit": 90}}}}, "twitch", "a", Limits(90)),
+        ({"twitch": {"accounts": {"a": {"textChunkLimit": 90}}}}, "twitch", "b", Limits(500)),
     ],
 )
-def test_a_limit_is_the_accounts_then_the_channels_then_the_built_in_one(
+def test_a_limit_is_the_accounts_then_the_channels_then_the_default_of_the_channel(
     channels: dict[str, Any], channel: str, account: str | None, limits: Limits
 ) -> None:
     assert limits_for(config(channels), channel, account) == limits

@@ -524,3 +524,58 @@ async def test_a_part_that_was_dropped_is_not_sent_even_when_a_worker_had_read_i
     assert bench.wire.texts == ["one"] and await bench.states(message) == ["sent", "dead"]
     (dead,) = await bench.ledger.outbox_parts(("dead",))
     assert (dead.id, dead.code) == (second.id, DeliveryCode.DROPPED)
+
+
+async def test_a_part_that_was_dropped_stays_dropped_when_the_one_before_it_is_tried_again(bench: Bench) -> None:
+    bench.wire.hanging["signal"] = asyncio.Event()
+    bench.wire.failures["signal"] = [SendFailed("busy")]
+    message = await bench.post("r1", "one", "two")
+    await bench.delivery.deliver_due()
+    await bench.wire.until(lambda: bench.wire.most_at_once > 0)
+    assert await bench.delivery.drop((await bench.ledger.outbox_of(message))[1:]) == 1
+    bench.wire.hanging["signal"].set()
+    await bench.delivery.drain()
+    assert await bench.states(message) == ["pending", "dead"]
+    await bench.crash()
+    bench.clock.advance(60)
+    await bench.round()
+    assert bench.wire.texts == ["one"] and await bench.states(message) == ["sent", "dead"]
+
+
+async def test_a_part_that_is_dropped_while_it_is_being_sent_is_not_tried_again(bench: Bench) -> None:
+    bench.wire.hanging["signal"] = asyncio.Event()
+    bench.wire.failures["signal"] = [SendFailed("busy")]
+    message = await bench.post("r1", "one")
+    rows = await bench.ledger.outbox_of(message)
+    await bench.delivery.deliver_due()
+    await bench.wire.until(lambda: bench.wire.most_at_once > 0)
+    assert await bench.delivery.drop(rows) == 1, "it was read before the worker began with it"
+    bench.wire.hanging["signal"].set()
+    await bench.delivery.drain()
+    bench.clock.advance(60)
+    await bench.round()
+    assert bench.wire.texts == [] and await bench.states(message) == ["dead"]
+
+
+async def test_a_disk_that_fails_for_longer_than_a_pause_leaves_the_conversation_in_order(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.wire.failures["signal"] = [SendFailed("busy")]
+    message = await bench.post("r1", "one", "two")
+    mark, full = bench.ledger.outbox_mark, True
+
+    async def refused(part: int, state: Any, **more: Any) -> bool:
+        if state == "pending" and full:
+            raise OSError(28, "No space left on device")
+        return await mark(part, state, **more)
+
+    monkeypatch.setattr(bench.ledger, "outbox_mark", refused)
+    await bench.delivery.deliver_due()
+    await bench.clock.until(lambda: bench.clock.sleeps > 0)
+    bench.clock.advance(0.1)
+    full = False
+    bench.clock.advance(60)
+    await bench.delivery.deliver_due()
+    await bench.delivery.drain()
+    await bench.round()
+    assert bench.wire.texts == ["one", "two"] and await bench.states(message) == ["sent", "sent"]

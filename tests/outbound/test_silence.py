@@ -80,6 +80,8 @@ def test_a_token_at_the_end_of_a_real_answer_is_cut_off(text: str, said: str) ->
         ("HEARTBEAT_OK.", "", ""),
         ("HEARTBEAT_OK all good", "all good", ""),
         ("all good HEARTBEAT_OK", "all good", ""),
+        ("<p><b>HEARTBEAT_OK</b></p>", "<p><b>HEARTBEAT_OK</b></p>", ""),
+        ("&nbsp;HEARTBEAT_OK&nbsp; all good", "&nbsp;HEARTBEAT_OK&nbsp; all good", ""),
         ("The HEARTBEAT_OK word", "The HEARTBEAT_OK word", "The HEARTBEAT_OK word"),
         ("HEARTBEAT_OK " + "x" * 300, "x" * 300, ""),
         ("HEARTBEAT_OK " + "x" * 301, "x" * 301, "x" * 301),

@@ -6,7 +6,7 @@ import pytest
 
 from openclaw.agent.compaction.compaction import CompactionOutcome
 from openclaw.agent.window.window import Pin
-from openclaw.inbound.commands.status import compacted_line, pins_text
+from openclaw.inbound.commands.context import compacted_line, pins_text
 from openclaw.runs.compactions import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, SESSIONS_REMEMBERED, CoolDown
 
 

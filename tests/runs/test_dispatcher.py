@@ -16,7 +16,7 @@ from openclaw.messages import ToolCall
 from openclaw.models.base import ModelError
 from openclaw.runs.dispatcher import EXPIRY_MS, Dispatcher, Submission
 from openclaw.runs.queue import QueueSettings
-from openclaw.storage.base import Accept, LedgerRow, MessageBody
+from openclaw.storage.base import Accept, Fenced, LedgerRow, MessageBody
 from tests.support.clock import HeldClock, until
 from tests.support.gateway_in_process import gateway_parts
 from tests.support.scripted_model import Answer, ScriptedModel
@@ -228,17 +228,48 @@ async def test_interrupting_stops_the_run_and_goes_next(on: Stage) -> None:
     assert (await on.end("one")).state == "superseded"
 
 
-async def test_a_full_queue_lets_the_oldest_go_and_tells_the_agent_its_beginning(on: Stage) -> None:
+async def test_a_full_queue_lets_the_oldest_go_and_tells_the_agent_their_beginnings_in_a_turn_of_its_own(
+    on: Stage,
+) -> None:
+    settings = QueueSettings(mode="followup", cap=2, drop="summarize")
+    hold = on.model.held()
+    await on.send("zero", settings)
+    await on.model.asked(1)
+    for text in ("one", "two", "three", "four"):
+        await on.send(text, settings)
+    hold.set()
+    assert await on.states("one", "two", "three", "four") == ["superseded", "superseded", "answered", "answered"]
+    told = "[Queue overflow] Dropped 2 messages due to cap.\nSummary:\n- one\n- two"
+    assert on.model.prompts()[1:] == [told, "three", "four"]
+
+
+async def test_a_stop_while_the_agent_is_told_of_dropped_messages_stops_what_waits_too(on: Stage) -> None:
     settings = QueueSettings(mode="followup", cap=1, drop="summarize")
     hold = on.model.held()
     await on.send("one", settings)
     await on.model.asked(1)
     await on.send("two", settings)
     await on.send("three", settings)
+    on.model.held()
     hold.set()
-    assert await on.states("two", "three") == ["superseded", "answered"]
-    assert "two" in on.model.prompts()[-1] and on.model.prompts()[-1].endswith("three")
+    await on.model.asked(2)
+    await on.runs.abort(KEY)
+    assert await on.states("three:overflow", "three") == ["superseded", "superseded"]
     assert len(on.model.requests) == 2
+
+
+async def test_what_was_dropped_is_told_once_although_a_crash_came_between(on: Stage) -> None:
+    settings = QueueSettings(mode="followup", cap=1, drop="summarize")
+    await on.send("three:overflow")
+    assert await on.states("three:overflow") == ["answered"]
+    hold = on.model.held()
+    await on.send("one", settings)
+    await on.model.asked(2)
+    await on.send("two", settings)
+    await on.send("three", settings)
+    hold.set()
+    assert await on.states("three") == ["answered"]
+    assert on.model.prompts()[1:] == ["one", "three"]
 
 
 async def test_a_full_queue_that_keeps_the_old_refuses_the_new(on: Stage) -> None:
@@ -248,6 +279,17 @@ async def test_a_full_queue_that_keeps_the_old_refuses_the_new(on: Stage) -> Non
     await on.model.asked(1)
     await on.send("two", settings)
     await on.send("three", settings)
+    assert (await on.end("three")).state == "failed"
+    hold.set()
+    assert (await on.end("two")).state == "answered"
+
+
+async def test_a_full_queue_refuses_the_new_one_that_cannot_be_steered_past_those_that_wait(on: Stage) -> None:
+    hold = on.model.held()
+    await on.send("one", QueueSettings(mode="followup", cap=1, drop="new"))
+    await on.model.asked(1)
+    await on.send("two", QueueSettings(mode="followup", cap=1, drop="new"))
+    await on.send("three", QueueSettings(mode="steer", cap=1, drop="new"))
     assert (await on.end("three")).state == "failed"
     hold.set()
     assert (await on.end("two")).state == "answered"
@@ -417,3 +459,31 @@ async def test_stopping_in_the_middle_costs_a_message_no_try(
         on.runs.start_unfinished()
         row = await on.end("hi")
         assert (row.state, (row.result or {})["text"]) == ("answered", "at last")
+
+
+async def test_who_waits_for_a_session_that_another_node_took_over_is_told(on: Stage) -> None:
+    on.model.held()
+    await on.send("one")
+    await on.model.asked(1)
+
+    async def keep_house() -> None:
+        raise AssertionError("another node owns the session")
+
+    keeping = asyncio.create_task(on.runs.exclusively(KEY, keep_house))
+    await asyncio.sleep(0)
+    on.runs.drop_session(KEY)
+    with pytest.raises(Fenced):
+        await asyncio.wait_for(keeping, 10)
+
+
+async def test_a_steered_message_of_a_session_that_was_lost_and_comes_back_is_answered(on: Stage) -> None:
+    on.model.held()
+    await on.send("one")
+    await on.model.asked(1)
+    await on.send("two", STEER)
+    on.runs.drop_session(KEY)
+    assert await on.runs.find_unfinished(session=("main", KEY)) == 2
+    on.runs.start_unfinished(KEY)
+    assert (await on.end("one")).state == "answered"
+    on.clock.advance(60)
+    assert (await on.end("two")).state == "answered"

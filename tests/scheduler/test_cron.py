@@ -14,7 +14,7 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.models.base import ModelError
 from openclaw.scheduler.cron import run_id_of
 from openclaw.scheduler.jobs import JobError
-from tests.support.clock import MovableClock
+from tests.support.clock import MovableClock, until
 from tests.support.gateway_in_process import gateway_parts
 from tests.support.loopback_channel import Loopback
 from tests.support.scripted_model import Answer, ScriptedModel
@@ -273,6 +273,108 @@ async def test_a_file_that_cannot_be_read_is_not_written_over_and_a_broken_job_s
         await history(gateway, job["id"], 1)
         with pytest.raises(JobError, match="has no schedule"):
             await gateway.cron.run("broken")
+
+
+async def test_a_list_that_breaks_while_a_job_is_due_is_told_once_a_minute_and_the_job_runs_when_it_is_mended(
+    tmp_path: Path, model: ScriptedModel, clock: MovableClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "cron" / "jobs.json"
+    async with gateway_parts(tmp_path, model, clock=clock) as gateway:
+        await start_scheduler(gateway)
+        job = await gateway.cron.add({"schedule": MINUTE, "payload": TURN, "delivery": {"mode": "none"}})
+        good = path.read_text()
+        path.write_text(good[:-20])
+        caplog.clear()
+        clock.advance(61)
+        await until(lambda: "cannot be read" in caplog.text)
+        for _ in range(50):
+            await asyncio.sleep(0)
+            await gateway.cron.status()
+        told = [record for record in caplog.records if "do not run for now" in record.message]
+        assert len(told) == 1 and not [record for record in caplog.records if record.exc_info]
+        path.write_text(good)
+        clock.advance(61)
+        (entry,) = await history(gateway, job["id"], 1)
+        assert entry["status"] == "ok"
+
+
+async def test_odd_values_that_somebody_wrote_into_the_list_stop_no_job(
+    tmp_path: Path, model: ScriptedModel, clock: MovableClock
+) -> None:
+    path = tmp_path / "cron" / "jobs.json"
+    path.parent.mkdir()
+    whole = {"enabled": True, "schedule": MINUTE, "payload": TURN, "sessionTarget": "isolated"}
+    odd = [
+        {**whole, "id": "none", "state": None, "delivery": {"mode": "none"}},
+        {**whole, "id": 7, "delivery": {"mode": "none"}},
+        {**whole, "id": "words", "state": {"nextRunAtMs": "soon"}},
+    ]
+    path.write_text(json.dumps({"version": 1, "jobs": odd}))
+    async with gateway_parts(tmp_path, model, clock=clock) as gateway:
+        await start_scheduler(gateway)
+        assert {job["id"] for job in await gateway.cron.jobs()} == {"none", "7", "words"}
+        clock.advance(61)
+        for job_id in ("none", "7"):
+            assert (await history(gateway, job_id, 1))[0]["status"] == "ok"
+
+
+async def test_a_reminder_that_is_put_off_while_it_runs_comes_again(
+    gateway: Gateway, model: ScriptedModel, clock: MovableClock
+) -> None:
+    at = {"kind": "at", "atMs": clock.now_ms() + 60_000}
+    job = await gateway.cron.add({"schedule": at, "payload": TURN, "delivery": {"mode": "none"}})
+    held = model.held("later, then")
+    clock.advance(61)
+    await model.asked(1)
+    later = clock.now_ms() + 600_000
+    await gateway.cron.update(job["id"], {"schedule": {"kind": "at", "atMs": later}})
+    held.set()
+    async with asyncio.timeout(60):
+        while "runningAtMs" in (listed := (await gateway.cron.jobs(disabled=True))[0])["state"]:
+            await asyncio.sleep(0.01)
+    assert listed["enabled"] and listed["state"]["nextRunAtMs"] == later
+    clock.advance(601)
+    await history(gateway, job["id"], 2)
+    async with asyncio.timeout(60):
+        while await gateway.cron.jobs(disabled=True):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_job_that_is_switched_off_while_it_waits_for_another_one_does_not_run(
+    gateway: Gateway, model: ScriptedModel, clock: MovableClock
+) -> None:
+    at, silent = {"kind": "at", "atMs": clock.now_ms() + 60_000}, {"mode": "none"}
+    slow = {"schedule": at, "payload": {**TURN, "message": "slow"}, "delivery": silent}
+    first = await gateway.cron.add(slow)
+    other = await gateway.cron.add({"schedule": MINUTE, "payload": {**TURN, "message": "next"}, "delivery": silent})
+    held = model.held("done")
+    clock.advance(61)
+    await model.asked(1)
+    waiting = other if "slow" in model.prompts()[0] else first
+    await gateway.cron.update(waiting["id"], {"enabled": False})
+    held.set()
+    await history(gateway, (first if waiting is other else other)["id"], 1)
+    # A run by hand waits for its slot behind the one that was switched off.
+    assert await gateway.cron.run((await gateway.cron.add(slow))["id"]) == {"ok": True, "ran": True}
+    assert await gateway.cron.history.entries(waiting["id"]) == [] and len(model.requests) == 2
+
+
+async def test_rows_of_single_runs_leave_the_list_of_sessions_after_a_day_also_of_jobs_that_are_over(
+    gateway: Gateway, model: ScriptedModel, clock: MovableClock
+) -> None:
+    once = {"schedule": {"kind": "at", "atMs": clock.now_ms() + 60_000}, "payload": TURN, "delivery": {"mode": "none"}}
+    job = await gateway.cron.add(once)
+    clock.advance(61)
+    (entry,) = await history(gateway, job["id"], 1)
+    sessions = gateway.runtime.sessions
+    assert await sessions.get("main", entry["sessionKey"]) is not None
+    clock.advance(26 * 3600)
+    async with asyncio.timeout(60):
+        while await sessions.get("main", entry["sessionKey"]) is not None:
+            clock.advance(61)
+            await asyncio.sleep(0.01)
+    kept = await sessions.get("main", f"agent:main:cron:{job['id']}")
+    assert kept is not None and kept["sessionId"] == entry["sessionId"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import uuid
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,6 +16,7 @@ from openclaw.config.schema.agents import ActiveHours
 from openclaw.gateway.assemble import start_scheduler
 from openclaw.gateway.gateway import Gateway
 from openclaw.scheduler.heartbeat import is_empty_file, within_hours
+from openclaw.scheduler.hooks import HookTurn
 from openclaw.sessions.reset import transcript_ref
 from tests.support.clock import MovableClock, until
 from tests.support.gateway_in_process import gateway_parts
@@ -60,6 +63,39 @@ async def test_an_alert_is_delivered_and_the_chat_stays_as_it_was(
     assert transcript is not None
     hidden = [one.raw for one in await transcript.path_entries() if one.type == "custom_message"]
     assert len(hidden) == 1 and b"HEARTBEAT.md" in hidden[0] and b'"display":false' in hidden[0]
+
+
+async def test_an_alert_and_the_answer_to_a_webhook_wait_for_a_disk_that_is_full(
+    gateway: Gateway, model: ScriptedModel, clock: MovableClock, phone: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, refused = gateway.runtime.ledger, list[str]()
+    post = ledger.post
+
+    async def full(*given: Any, **end: Any) -> Any:
+        if len(refused) < 2:
+            refused.append(given[0].source)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return await post(*given, **end)
+
+    model.queue("hello")
+    await chat_begins(phone)
+    monkeypatch.setattr(ledger, "post", full)
+    model.queue("You have mail.")
+    run = HookTurn(message="a mail came", wake_mode="next-heartbeat")
+    await gateway.hook_runs.run(run, [str(uuid.uuid4())])
+    async with asyncio.timeout(60):
+        while len(phone.delivered) < 2:
+            await asyncio.sleep(0.01)
+            clock.advance(1)
+    refused.clear()
+    model.queue("The server is down!")
+    clock.advance(30 * 60)
+    async with asyncio.timeout(60):
+        while len(phone.delivered) < 3:
+            await asyncio.sleep(0.01)
+            clock.advance(1)
+    assert [one.text for one in phone.delivered[1:]] == ["You have mail.", "The server is down!"]
+    assert refused == ["heartbeat", "heartbeat"]
 
 
 async def test_the_request_of_a_heartbeat_goes_on_from_the_chat_so_that_the_cache_holds(

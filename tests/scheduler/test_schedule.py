@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.scheduler.jobs import BadSchedule, backoff_ms, check_new, next_run
+from openclaw.scheduler.schedule import BadSchedule, backoff_ms, check_new, next_run
 
 NOW = 1_794_767_288_898
 

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from openclaw.agent.compaction.summary import labelled, tool_failures
 from openclaw.agent.window.history_cleaner import HistoryCleaner, Hygiene, plain
-from openclaw.channels.incoming import Posted, Reacted
+from openclaw.channels.hand_in import Posted, Reacted
 from openclaw.channels.signal.channel import (
     DataMessage,
     GroupInfo,
@@ -516,7 +516,7 @@ PROMPT_MAKERS = {
     "notes.add": {
         "agent/prepare.py", "gateway/gateway.py", "gateway/http/tools_invoke.py", "gateway/methods/system.py",
         "gateway/cluster/remote.py",
-        "inbound/commands/status.py", "inbound/commands/settings.py", "inbound/pipeline.py",
+        "inbound/commands/context.py", "inbound/commands/settings.py", "inbound/pipeline.py",
     },
     "notes.put": {
         "gateway/methods/cron.py", "gateway/nodes.py", "scheduler/cron.py",

@@ -42,6 +42,10 @@ def test_newer_field_name_wins_over_the_older_one():
         ({"deliveryContext": {"channel": "telegram", "to": " 12345  "}}, {"channel": "telegram", "to": "12345"}),
         ({"lastTo": "2", "lastThreadId": None}, {"channel": "telegram", "to": "2"}),
         ({"lastChannel": "imsg", "lastTo": "x"}, {"channel": "imessage", "to": "x", "threadId": 7}),
+        (
+            {"deliveryContext": {"channel": "signal", "to": "3"}, "lastChannel": "signal", "lastTo": "3"},
+            {"channel": "signal", "to": "3"},
+        ),
         ({"thinkingLevel": "low"}, ROUTE),
     ],
 )

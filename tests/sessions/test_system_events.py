@@ -31,6 +31,16 @@ def test_old_notes_give_way() -> None:
     assert len(notes.peek("k")) == MAX_PER_SESSION
 
 
+def test_a_reminder_outlasts_notes_that_wake_nobody() -> None:
+    notes = SessionNotes(HeldClock(), lambda: UTC)
+    notes.add("k", "first")
+    notes.put("k", "call mother", id="reminder", wake=True)
+    for number in range(MAX_PER_SESSION + 5):
+        notes.add("k", f"Cron: {number}")
+    assert notes.peek("k")[0] == "call mother" and len(notes.peek("k")) == MAX_PER_SESSION
+    assert notes.peek("k")[-1] == f"Cron: {MAX_PER_SESSION + 4}"
+
+
 NOTE = "System: [2026-11-15 18:22:19 UTC] Exec finished"
 
 

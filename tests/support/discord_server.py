@@ -326,7 +326,7 @@ class DiscordServer(VendorServer):
                 return self._known(channel)
             case ("GET", "channels", channel, "messages"):
                 later = [one for one in self.history.get(channel, []) if int(one["id"]) > int(request.query["after"])]
-                return list(reversed(later))[: int(request.query["limit"])]
+                return list(reversed(later[: int(request.query["limit"])]))
             case ("POST", "channels", channel, "messages"):
                 self._known(channel)
                 if body.get("flags", 0) & 8192 and (body.get("content") or len(body.get("files", [])) != 1):

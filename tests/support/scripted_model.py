@@ -49,7 +49,7 @@ class ScriptedModel:
         return [user_text(message) for message in self.requests[number].messages if isinstance(message, UserMessage)]
 
     async def answer(self, request: ModelRequest, agent_id: str, on_event: OnEvent) -> AssistantMessage:
-        """In place of ``Runtime.call_model``."""
+        """In place of ``ModelCalls.call``."""
         self.requests.append(request)
         async with self._asked:
             self._asked.notify_all()

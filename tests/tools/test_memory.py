@@ -52,6 +52,17 @@ async def test_a_search_names_file_and_lines(workspace: Path) -> None:
     assert (workspace.parent / "memory" / "main.sqlite").exists()
 
 
+async def test_the_lines_that_a_search_names_are_those_that_memory_get_reads(workspace: Path) -> None:
+    pasted = "from a web page\u2028with breaks of its own\u2029and a\x0cnew page\x85"
+    lines = [pasted, *(f"{number} {'x' * 700}" for number in range(5)), "the needle lies here"]
+    (workspace / "memory" / "pasted.md").write_text("\n".join(lines))
+    answer = await call(workspace, "memory_search", query="needle")
+    (found,) = answer["results"]
+    assert (found["path"], found["endLine"]) == ("memory/pasted.md", len(lines))
+    page = await call(workspace, "memory_get", path=found["path"], **{"from": found["endLine"], "lines": 1})
+    assert page["text"] == "the needle lies here"
+
+
 async def test_a_group_neither_finds_nor_reads_the_curated_memory(workspace: Path) -> None:
     key = "agent:main:signal:group:1"
     answer = await call(workspace, "memory_search", key, query="birthday")

@@ -1,8 +1,8 @@
 """The agent loop: it streams an answer, runs the tool calls, takes in new messages of the user, and repeats.
 
 The loop writes to no store, speaks to no channel and knows no vendor. It reports everything that happens to its caller,
-in order. Events for ``show`` are only displayed. Events for ``keep`` must be stored, and the loop waits for that before
-it goes on.
+in order. Events for ``show`` are only displayed. Events for ``store`` belong to the conversation, and the loop waits
+until they are stored.
 
 If the output limit cuts an answer, the loop asks for the rest and joins the parts to one text. What the rest says again
 is removed, a code fence stays open across the cut, and a tool call that was cut is asked for again. An ``AbortSignal``
@@ -42,6 +42,7 @@ from openclaw.events import (
     Unsaid,
 )
 from openclaw.messages import (
+    FAILED_STOPS,
     AssistantBlock,
     AssistantMessage,
     Message,
@@ -58,10 +59,8 @@ from openclaw.outbound.visible import AnswerText, Piece, SpeechStream
 from openclaw.storage.base import AbortReason
 from openclaw.tools.base import InvalidArguments, Tool, ToolContext, ToolError, ToolResult, validate_arguments
 
-log = logging.getLogger("openclaw.agents.tools")
+log = logging.getLogger("openclaw.agent.tools")
 
-FAILED = ("error", "aborted")
-"""Stop reasons of messages that are not sent to the model again."""
 SKIPPED_FOR_USER = "Skipped due to queued user message."
 REFUSED = (
     "The model's provider refused the request, and refused it again in its simplest form. Nothing is lost: write "
@@ -112,7 +111,7 @@ async def _give_up(error: ModelError, attempt: int) -> NextStep:
 
 
 async def _discard(event: Event) -> None:
-    """The default of ``LoopOptions.keep``: nothing is stored."""
+    """The default of ``LoopOptions.store``: nothing is stored."""
 
 
 class LoopOptions(msgspec.Struct, kw_only=True):
@@ -121,7 +120,10 @@ class LoopOptions(msgspec.Struct, kw_only=True):
     model: Model
     thinking: str = ""
     ask: Callable[[ModelRequest, OnEvent], Awaitable[AssistantMessage]]
-    """Calls the model and returns its whole answer. Stream events go to the callback as they arrive."""
+    """Calls the model and returns its whole answer. Stream events go to the callback as they arrive.
+
+    In a run this is ``AgentRun._ask_model``.
+    """
     request: Callable[[list[Message]], ModelRequest]
     """Builds the next request from all messages so far. It cleans and prunes them."""
     tools: Mapping[str, Tool]
@@ -131,7 +133,7 @@ class LoopOptions(msgspec.Struct, kw_only=True):
     abort: AbortSignal
     show: Callable[[Event], None] = lambda event: None
     """Gets the events that are only displayed: beginnings, deltas, a tool's progress, a coming retry."""
-    keep: Callable[[Event], Awaitable[None]] = _discard
+    store: Callable[[Event], Awaitable[None]] = _discard
     """Gets the events that belong to the conversation. The loop waits until they are stored."""
     inbox: SteeringInbox = NoInbox()
     after_failure: Callable[[ModelError, int], Awaitable[NextStep]] = _give_up
@@ -170,9 +172,9 @@ class _Loop:
         while True:
             for steered in pending:
                 self._add(steered.message)
-                await options.keep(SteeringInjected(steered.message, steered.token))
+                await options.store(SteeringInjected(steered.message, steered.token))
             pending = []
-            ended = await self._answer(answer)
+            ended = await self._next_answer(answer)
             message = ended.message
             if message.stop_reason == "error" or message.stop_reason == "aborted":
                 error = message.error_message
@@ -191,7 +193,7 @@ class _Loop:
                     return self._over("aborted", options.abort.reason)
                 if (notice := cut_call_notice(message, options.clock.now_ms())) is not None:
                     self._add(notice)
-                    await options.keep(ContinuationAsked(notice, 1))
+                    await options.store(ContinuationAsked(notice, 1))
             pending = options.inbox.steering()
             if not calls and not pending:
                 pending = options.inbox.follow_ups()
@@ -199,7 +201,7 @@ class _Loop:
                     return self._over("ok")
             answer = GrowingAnswer(options.speech, options.max_continuations)
 
-    async def _answer(self, answer: GrowingAnswer) -> AssistantEnded:
+    async def _next_answer(self, answer: GrowingAnswer) -> AssistantEnded:
         """Gets one assistant message, with retries. Each failed attempt is stored as a message of its own."""
         options = self._options
         attempt = 0
@@ -208,7 +210,8 @@ class _Loop:
             request = options.request(self._messages)
             streamed: list[Text | Thinking | Counted] = []
             part = answer.begin()
-            # A continuation goes on where the part before ended. Only a new attempt shows that part again.
+            # The first part begins a message for people. A later part goes on in it, and only a second attempt at that
+            # part begins another one, which shows the parts before again.
             if not answer.parts or again:
                 options.show(AssistantStarted())
                 self._show(part.shown_before)
@@ -216,18 +219,18 @@ class _Loop:
                 message = await self._ask(request, part, streamed)
             except Aborted as stopped:
                 self._show(part.close(complete=False))
-                return await self._end(self._failed(streamed, "aborted", str(stopped)), part.speech.outcome)
+                return await self._add_answer(self._failed(streamed, "aborted", str(stopped)), part.speech.outcome)
             except ModelError as error:
                 failure = error
             else:
-                return await self._finish(message, part, answer)
+                return await self._complete(message, part, answer)
             # A model that does not exist (404) is not found with a plainer request either.
             malformed = failure.kind == "format" and failure.status != 404
             again = True
             if malformed and options.on_refusal(failure):
                 refused_before = True
                 failed = self._failed(streamed, "error", str(failure), failure.partial)
-                await self._end(failed, Unsaid(), continues=True)
+                await self._add_answer(failed, Unsaid(), continues=True)
                 options.show(RetryScheduled(1, 0, str(failure)))
                 continue
             attempt += 1
@@ -238,11 +241,11 @@ class _Loop:
             match await options.after_failure(failure, attempt):
                 case None:
                     self._failure = None if in_vain else failure
-                    return await self._end(failed, answer.speech_so_far())
+                    return await self._add_answer(failed, answer.speech_so_far())
                 case HandOver():
-                    return await self._end(failed, Unsaid(), continues=True)
+                    return await self._add_answer(failed, Unsaid(), continues=True)
                 case TryAgain(delay_ms, other_key):
-                    await self._end(failed, Unsaid(), continues=True)
+                    await self._add_answer(failed, Unsaid(), continues=True)
                     options.show(RetryScheduled(attempt, delay_ms, str(failure)))
                     attempt = 0 if other_key else attempt
             if not delay_ms:
@@ -252,7 +255,7 @@ class _Loop:
                     await options.clock.sleep(delay_ms / 1000)
             except Aborted as stopped:
                 options.show(AssistantStarted())
-                return await self._end(self._failed([], "aborted", str(stopped)), answer.speech_so_far())
+                return await self._add_answer(self._failed([], "aborted", str(stopped)), answer.speech_so_far())
 
     async def _ask(
         self, request: ModelRequest, part: AnswerPart, streamed: list[Text | Thinking | Counted]
@@ -277,24 +280,26 @@ class _Loop:
         with abort.waiting():
             return await options.ask(request, on_event)
 
-    async def _finish(self, message: AssistantMessage, part: AnswerPart, answer: GrowingAnswer) -> AssistantEnded:
-        """Shows the text that was held back, and keeps the finished message in the form in which it is stored."""
+    async def _complete(self, message: AssistantMessage, part: AnswerPart, answer: GrowingAnswer) -> AssistantEnded:
+        """Shows the text that was held back, and adds the finished message in the form in which it is stored."""
         if not part.received and message.text:
             self._show(part.feed(message.text))
         stored = part.speech.stored(message, part.before, thinking=part.thinking)
         if answer.goes_on(message, part):
             self._show(part.pause())
-            answer.keep(part)
-            return await self._end(stored, Unsaid(), continues=True)
+            answer.add(part)
+            return await self._add_answer(stored, Unsaid(), continues=True)
         self._show(part.close(complete=True))
-        return await self._end(stored, part.speech.outcome)
+        return await self._add_answer(stored, part.speech.outcome)
 
-    async def _end(self, message: AssistantMessage, speech: Speech, *, continues: bool = False) -> AssistantEnded:
-        if message.stop_reason not in FAILED:
+    async def _add_answer(
+        self, message: AssistantMessage, speech: Speech, *, continues: bool = False
+    ) -> AssistantEnded:
+        if message.stop_reason not in FAILED_STOPS:
             self._messages.append(message)
         self._added.append(message)
         ended = AssistantEnded(message, speech, continues)
-        await self._options.keep(ended)
+        await self._options.store(ended)
         return ended
 
     def _failed(
@@ -336,7 +341,7 @@ class _Loop:
             elif interrupted:
                 ended = refused(call, SKIPPED_FOR_USER, options.clock)
             else:
-                await options.keep(ToolStarted(call.id, call.name, call.arguments))
+                await options.store(ToolStarted(call.id, call.name, call.arguments))
 
                 def update(result: ToolResult, call: ToolCall = call) -> None:
                     options.show(ToolUpdated(call.id, call.name, call.arguments, result))
@@ -344,13 +349,13 @@ class _Loop:
                 context = options.tool_context(call, update)
                 ended = await call_tool(call, options.tools, context, options.abort, options.clock)
             self._add(ended.message)
-            await options.keep(ended)
+            await options.store(ended)
             interrupted = interrupted or options.inbox.waiting()
 
     async def _ask_for_more(self, cut: AssistantMessage, answer: GrowingAnswer) -> None:
         request = answer.request(cut, self._options.clock.now_ms())
         self._add(request)
-        await self._options.keep(ContinuationAsked(request, answer.parts))
+        await self._options.store(ContinuationAsked(request, answer.parts))
 
     def _add(self, message: Message) -> None:
         self._messages.append(message)
@@ -583,7 +588,7 @@ class GrowingAnswer:
         """Whether the model should be asked for the rest. After tool calls it is asked again anyway."""
         return _has_more(message) and self.parts < self._limit and not part.speech.silent
 
-    def keep(self, part: AnswerPart) -> None:
+    def add(self, part: AnswerPart) -> None:
         """Adds a part that was cut to the answer."""
         self._text += part.added
         self.parts += 1
@@ -632,7 +637,7 @@ def _has_more(message: AssistantMessage) -> bool:
 
 
 def is_failed(message: Message) -> bool:
-    return isinstance(message, AssistantMessage) and message.stop_reason in FAILED
+    return isinstance(message, AssistantMessage) and message.stop_reason in FAILED_STOPS
 
 
 def is_cut(message: Message) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.prompt.report import PromptReport, stored_report
-from openclaw.agent.prompt.system_prompt import SystemPrompt, gather_facts, is_private, turn_facts
+from openclaw.agent.prompt.system_prompt import PromptFacts, SystemPrompt, gather_facts, is_private, turn_facts
 from openclaw.agent.prompt.workspace_snapshot import Audience, WorkspaceSnapshot
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.skills import only, variables_of
@@ -32,7 +32,7 @@ from openclaw.models.catalogue import Catalogue
 from openclaw.models.errors import supported_thinking_levels
 from openclaw.models.thinking import clamp, clamp_to_model, level_unless_set, parse_level
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import SessionRef, is_subagent, kind_of
+from openclaw.sessions.keys import SessionKind, SessionRef, is_subagent, kind_of
 from openclaw.sessions.prompt_prefix import GREETING_MARK, without_wrappers
 from openclaw.storage.base import BlobStore, MessageBody
 from openclaw.tools.base import Tool, ToolContext, ToolResult
@@ -66,16 +66,17 @@ class Prepared(msgspec.Struct, kw_only=True):
     skill_env: Mapping[str, str]
     """Environment variables that the run's commands get in addition to the Gateway's."""
     prompt: SystemPrompt
+    """The system prompt and the tools. It is the same in every request of the run."""
     turn_facts: str
-    """``ModelRequest.turn_facts`` of every request."""
+    """The time, the channel and the levels of this turn. Each request ends with them; the history never holds them."""
     report: PromptReport
     """The sizes of the prompt's parts."""
     timeout_s: float | None
     """None: the run has no time limit."""
     window: PromptWindow
-    """Prunes the conversation and fits it to the model's window."""
+    """Leaves out old tool output and shortens what does not fit the model's window. The transcript is not changed."""
     cleaner: HistoryCleaner
-    """Keeps the conversation acceptable to every provider."""
+    """Makes the conversation acceptable to every provider: fitted pictures, no failed answers, no forged marks."""
     tool_choice: Any = None
     max_tokens: int | None = None
     """The limit of each answer."""
@@ -115,6 +116,7 @@ class Prepared(msgspec.Struct, kw_only=True):
         return self.refusals == 1
 
     def request(self, messages: list[Message]) -> ModelRequest:
+        """Makes the next request: the prompt, and the messages cleaned first and then fitted to the window."""
         shown = self.window.of(self.cleaner.clean(messages))
         if not self.model.tools:
             shown = [_plain_words(message) for message in shown]
@@ -164,44 +166,20 @@ async def prepare(
     config = runtime.config.current
     entry = await runtime.sessions.get(agent_id, session_key) or SessionEntry(sessionId=session_id)
     chosen = chosen or choose_model(runtime, agent_id, entry, body)
-    session, subagent = SessionRef(agent_id, session_key), is_subagent(session_key)
     sandbox = await sandbox_of(runtime, agent_id, session_key, entry)
     if sandbox is not None and chosen.api == CLI_API:
         raise ModelError(
             f"{chosen.ref} is a program, which would run outside this session's sandbox. Choose a model with /model."
         )
     params = params_of(config, chosen)
-    model = chosen
-    if params.cache_retention is not None:
-        compat = {**chosen.compat, "cacheRetention": params.cache_retention}
-        model = msgspec.structs.replace(chosen, compat=compat)
-    workspace = workspace_dir(config, runtime.state_dir, agent_id)
-    tools = await tools_for(runtime, session, model, entry=entry, sandbox=sandbox, body=body)
-    wanted = body.thinking or entry.get("thinkingLevel")
-    level = parse_level(wanted) if wanted else None
-    usual = config.agents.defaults.thinking_default
-    thinking = clamp_to_model(level, model) if level else level_unless_set(model, usual)
+    model, max_tokens = params.applied_to(chosen), body.max_tokens or params.max_tokens
+    thinking = thinking_of(body, entry, model, config)
+    # The system prompt has the same bytes as long as its facts are the same. It is then taken from the cache.
     kind = kind_of(session_key, entry, main_key=main_key(config), scope=config.session.scope)
-    audience = Audience(model.context_window, is_private(kind, session_key), subagent)
-    snapshot = await runtime.snapshots.of(agent_id, config, workspace, audience)
-    facts = gather_facts(
-        agent_id=agent_id,
-        session_key=session_key,
-        body=body,
-        config=config,
-        model=model,
-        tools=beside_client_tools(body, tools),
-        workspace=workspace,
-        sandbox=sandbox,
-        snapshot=snapshot,
-        kind=kind,
-    )
-    if runtime.extensions.sections and model.tools:
-        about = PromptAbout(agent_id=agent_id, session_key=session_key, private=audience.private)
-        facts.sections = await runtime.extensions.prompt_sections(about)
-    now, max_tokens = runtime.clock.now_ms(), body.max_tokens or params.max_tokens
-    # The system prompt and its tools, as ``build_system_prompt`` makes them; kept while the facts stay the same.
+    facts, snapshot = await _prompt_facts(runtime, SessionRef(agent_id, session_key), kind, entry, body, model, sandbox)
     prompt = runtime.prompts.of(facts, body.client_tools if model.takes_tools else [])
+    # What changes from turn to turn, such as the time, stands behind the newest message and not in the prompt.
+    now = runtime.clock.now_ms()
     told = turn_facts(
         session_key=session_key,
         entry=entry,
@@ -214,16 +192,7 @@ async def prepare(
         now_ms=now,
         children=runtime.children(session_key),
     )
-    own_report = {
-        "source": "run",
-        "generatedAt": now,
-        "sessionId": session_id,
-        "sessionKey": session_key,
-        "turnFacts": {"chars": len(told)},
-    }
-    skill_env: Mapping[str, str] = {} if sandbox else snapshot.skill_env
-    if skill_env and body.skills is not None:
-        skill_env = variables_of(only(snapshot.skills, body.skills), config, skill_env)
+    own_report = {"source": "run", "generatedAt": now, "sessionId": session_id, "sessionKey": session_key}
     seen = facts.mode == "full" and source not in UNSEEN_SOURCES
     warnings = runtime.snapshots.new_warnings(facts.files) if seen else []
     return Prepared(
@@ -235,13 +204,13 @@ async def prepare(
         entry=entry,
         model=model,
         thinking=thinking,
-        workspace=sandbox.plan.folder if sandbox else workspace,
+        workspace=sandbox.plan.folder if sandbox else workspace_dir(config, runtime.state_dir, agent_id),
         sandbox=sandbox,
         snapshot=snapshot,
-        skill_env=skill_env,
+        skill_env={} if sandbox else _skill_env(snapshot, body, config),
         prompt=prompt,
         turn_facts=told,
-        report=PromptReport(own_report, prompt.report, warnings),
+        report=PromptReport(own_report | {"turnFacts": {"chars": len(told)}}, prompt.report, warnings),
         timeout_s=run_timeout(body.timeout_seconds, config),
         window=PromptWindow(
             model,
@@ -263,6 +232,56 @@ async def prepare(
         max_tokens=max_tokens,
         temperature=params.temperature,
     )
+
+
+async def _prompt_facts(
+    runtime: Runtime,
+    session: SessionRef,
+    kind: SessionKind,
+    entry: SessionEntry,
+    body: MessageBody,
+    model: Model,
+    sandbox: Boundary | None,
+) -> tuple[PromptFacts, WorkspaceSnapshot]:
+    """Gathers what the system prompt is made of: tools, workspace files, skills, settings and what extensions add.
+
+    Also returns the workspace files and skills themselves. They are read from disk only when they have changed.
+    """
+    config, private = runtime.config.current, is_private(kind, session.key)
+    workspace = workspace_dir(config, runtime.state_dir, session.agent_id)
+    tools = await tools_for(runtime, session, model, entry=entry, sandbox=sandbox, body=body)
+    audience = Audience(model.context_window, private, is_subagent(session.key))
+    snapshot = await runtime.snapshots.of(session.agent_id, config, workspace, audience)
+    facts = gather_facts(
+        agent_id=session.agent_id,
+        session_key=session.key,
+        body=body,
+        config=config,
+        model=model,
+        tools=beside_client_tools(body, tools),
+        workspace=workspace,
+        sandbox=sandbox,
+        snapshot=snapshot,
+        kind=kind,
+    )
+    if runtime.extensions.sections and model.tools:
+        about = PromptAbout(agent_id=session.agent_id, session_key=session.key, private=private)
+        facts.sections = await runtime.extensions.prompt_sections(about)
+    return facts, snapshot
+
+
+def _skill_env(snapshot: WorkspaceSnapshot, body: MessageBody, config: Config) -> Mapping[str, str]:
+    """The variables of the skills that the run is shown. A message that names its skills gets only theirs."""
+    if not snapshot.skill_env or body.skills is None:
+        return snapshot.skill_env
+    return variables_of(only(snapshot.skills, body.skills), config, snapshot.skill_env)
+
+
+def thinking_of(body: MessageBody, entry: SessionEntry, model: Model, config: Config) -> ThinkingLevel:
+    """The level that the message asks for, else the session's, else the usual one; as far as the model has it."""
+    wanted = body.thinking or entry.get("thinkingLevel")
+    level = parse_level(wanted) if wanted else None
+    return clamp_to_model(level, model) if level else level_unless_set(model, config.agents.defaults.thinking_default)
 
 
 def beside_client_tools(body: MessageBody, tools: list[Tool]) -> list[Tool]:
@@ -320,6 +339,12 @@ class ModelParams(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
     cache_retention: str | None = None
     """``none``, ``short`` or ``long``. The old key ``cacheControlTtl`` says ``5m`` or ``1h`` instead."""
+
+    def applied_to(self, model: Model) -> Model:
+        """The model with the retention, which its provider reads from ``compat``."""
+        if self.cache_retention is None:
+            return model
+        return msgspec.structs.replace(model, compat={**model.compat, "cacheRetention": self.cache_retention})
 
 
 def params_of(config: Config, model: Model) -> ModelParams:

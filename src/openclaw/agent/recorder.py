@@ -22,7 +22,6 @@ from openclaw.agent.prompt.report import PromptReport
 from openclaw.agent.request_log import RequestLog
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.budget import RunBill
-from openclaw.agent.window.history_cleaner import with_pictures
 from openclaw.events import (
     AssistantEnded,
     AssistantStarted,
@@ -51,15 +50,19 @@ from openclaw.messages import (
     user_text,
 )
 from openclaw.models.calls import ModelFailure
+from openclaw.opener import PathOpener
 from openclaw.outbound.reply import MOST_REMEMBERED, messaged_here, with_footer
 from openclaw.outbound.visible import speech_of
+from openclaw.pictures import with_named_pictures
 from openclaw.sessions.reset import home_of
 from openclaw.sessions.tree import message_of
 from openclaw.storage import faults
 from openclaw.storage.base import BlobStore, Context, LedgerRow, Transcript, TranscriptRef
 from openclaw.storage.disk_errors import FIRST_PAUSE_S, DiskWait, until_written
+from openclaw.tools.base import reports_failure
+from openclaw.tools.files import ReadTool
 
-log = logging.getLogger("openclaw.agents.run")
+log = logging.getLogger("openclaw.agent.run")
 
 T = TypeVar("T")
 
@@ -70,6 +73,8 @@ INTERRUPTED = (
 NOT_STARTED = "Not run: the Gateway stopped before this call began. Call it again if it is still needed."
 LARGEST_GAP = 64
 """``next_step`` skips at most this many missing entries in a row."""
+OPERATORS = ("webchat", "agent")
+"""Sources whose messages come from the person who runs the Gateway. They may name any picture on this machine."""
 INLINE_LIMIT = 100_000
 """A longer tool output is stored as a blob. The message then holds ``HEAD`` and ``TAIL`` characters of it."""
 HEAD = 20_000
@@ -84,8 +89,9 @@ RAN_OUT = (
 class Recorder:
     """Stores what one run says and does, and collects its result.
 
-    ``begin`` stores the user's message. ``start_loop`` begins one pass of the loop, whose events go to ``keep``, and to
-    ``show`` where reasoning is shown. ``settle`` waits a moment for notes that are still being written.
+    ``begin`` stores the user's message. ``start_loop`` begins one pass of the loop, whose events go to ``store``. In a
+    session that shows reasoning, the others go to ``show_with_reasoning``. ``settle`` waits a moment for notes that are
+    still being written.
     """
 
     def __init__(
@@ -98,7 +104,7 @@ class Recorder:
         disk: DiskWait | None,
         emit: Callable[[Event], None],
     ) -> None:
-        """``emit`` gets every event that ``show`` and ``keep`` get. An event for ``keep`` is stored before."""
+        """``emit`` gets the events: from ``store`` once they are stored, from ``show_with_reasoning`` at once."""
         self._row = row
         self._images = images
         self._runtime = runtime
@@ -139,13 +145,13 @@ class Recorder:
         nothing_stored = self.step == 0
         if nothing_stored and (row.body.prompt or self._images):
             prompt = row.body.prompt or ""
-            notes = await self.kept(lambda: self._runtime.notes.take(row.session_key, row.run_id))
+            notes = await self.until_written(lambda: self._runtime.notes.take(row.session_key, row.run_id))
             text = "\n".join([*notes, "", prompt]) if notes else prompt
             blocks = [TextBlock(text=text), *self._images]
             source = INTERNAL if row.body.internal else row.body.provenance or None
             now, written = self._runtime.clock.now_ms(), row.body.written or None
             message = UserMessage(content=blocks, timestamp=now, provenance=source, written=written)
-            message = await with_pictures(message, prepared, row.source)
+            message = await _with_pictures(message, prepared, row.source)
             faults.point("user.before")
             # It need not be on disk at once: the ledger has its words.
             await self.append(message, first=entries, soon=True)
@@ -155,7 +161,7 @@ class Recorder:
         if row.attempts:
             await self._restore_lost_calls()
             # The Gateway has died with this message. Its words must not be lost if it does so again.
-            await self.kept(transcript.sync)
+            await self.until_written(transcript.sync)
         if nothing_stored:
             return None
         context = transcript.context()
@@ -263,7 +269,8 @@ class Recorder:
             if isinstance(message, ToolResultMessage) and message.tool_call_id in open_calls:
                 texts = {block.text for block in message.content if isinstance(block, TextBlock)}
                 if INTERRUPTED not in texts:
-                    await self._note_end(message.tool_call_id, ok=not message.is_error)
+                    failed = message.is_error or reports_failure(message.details)
+                    await self._note_end(message.tool_call_id, ok=not failed)
 
     async def _close_open_calls(self, messages: list[Message]) -> AssistantMessage | None:
         """Gives each open call a result that says that it was interrupted. The call is not repeated.
@@ -309,7 +316,7 @@ class Recorder:
         self._prepared, self._messages = prepared, messages
         self._reasoning.clear()
 
-    def show(self, event: Event) -> None:
+    def show_with_reasoning(self, event: Event) -> None:
         """Collects the model's reasoning and passes the event on."""
         if isinstance(event, ThinkingDelta):
             self._reasoning.append(event.delta)
@@ -317,8 +324,12 @@ class Recorder:
             self._reasoning.clear()
         self._emit(event)
 
-    async def keep(self, event: Event) -> None:
-        """Stores the event and passes it on. docs/architecture.md says which events are also synced before that."""
+    async def store(self, event: Event) -> None:
+        """Stores the event and then passes it on.
+
+        Two kinds are also synced before: ``ToolStarted``, with everything that was said until then, because after a
+        crash a call that may have begun is not made again; and ``SteeringInjected``, because its message ends here.
+        """
         cleaner = self._prepared.cleaner
         match event:
             case AssistantEnded():
@@ -327,12 +338,10 @@ class Recorder:
                 await self._store_continuation(message)
                 await cleaner.prepare([message])
             case ToolStarted(call_id, name, arguments):
-                # A call that is in the ledger has begun, and after a crash it is not made again. The answer that asks
-                # for it is on disk before that.
                 faults.point("tool.before")
                 encoded = msgspec.json.encode(arguments).decode()
                 note = partial(self._runtime.ledger.tool_started, self._row.id, call_id, name, encoded)
-                await self.kept(partial(note, written=self.transcript))
+                await self.until_written(partial(note, written=self.transcript))
                 faults.point("tool.noted")
             case ToolEnded():
                 self._note_messaged(event)
@@ -341,10 +350,9 @@ class Recorder:
                 self._messages[-1] = event.message
                 await cleaner.prepare([event.message])
             case SteeringInjected(message, token):
-                message = self._messages[-1] = await with_pictures(message, self._prepared)
+                message = self._messages[-1] = await _with_pictures(message, self._prepared)
                 await self.append(message, own_id=token)
-                # The message ends with this event, so its words must be on disk.
-                await self.kept(self.transcript.sync)
+                await self.until_written(self.transcript.sync)
                 await cleaner.prepare([message])
             case _:
                 pass
@@ -374,7 +382,9 @@ class Recorder:
 
     async def _store_result(self, event: ToolEnded) -> ToolEnded:
         faults.point("tool.ran")
-        message = await self.kept(lambda: stored_result(event.message, self._runtime.blobs, self._runtime.state_dir))
+        message = await self.until_written(
+            lambda: stored_result(event.message, self._runtime.blobs, self._runtime.state_dir)
+        )
         await self.append(message)
         faults.point("tool.stored")
         task = asyncio.ensure_future(self._note_end(message.tool_call_id, ok=not event.failed))
@@ -428,9 +438,9 @@ class Recorder:
             faults.point("steer.after")
 
     async def _add(self, entries: Mapping[str, dict[str, Any]], *, soon: bool = False) -> None:
-        await self.kept(lambda: self.transcript.append_all(entries, soon=soon))
+        await self.until_written(lambda: self.transcript.append_all(entries, soon=soon))
 
-    async def kept(self, write: Callable[[], Awaitable[T]]) -> T:
+    async def until_written(self, write: Callable[[], Awaitable[T]]) -> T:
         """Repeats a write that the disk refuses. The run pauses until the write succeeds, or until it is stopped."""
         return await until_written(write, self._pause, self._disk)
 
@@ -587,6 +597,20 @@ def found_answer(run_id: str, step: int, context: Context) -> Literal["own", "ot
     return "own" if context.entry_ids[-1] == entry_id(run_id, step - 1) else "other"
 
 
+async def _with_pictures(message: UserMessage, prepared: Prepared | None, source: str = "") -> UserMessage:
+    """Adds the pictures that the message names, if the model sees pictures.
+
+    They become part of the stored message, so the model sees the same in every later turn.
+    """
+    if prepared is None or "image" not in prepared.model.input:
+        return message
+    read = prepared.prompt.tools.get("read")
+    if not isinstance(read, ReadTool):
+        return message
+    own = source in OPERATORS and prepared.sandbox is None
+    return await with_named_pictures(message, PathOpener(prepared.workspace, confine=False) if own else read.opener)
+
+
 async def stored_result(message: ToolResultMessage, blobs: BlobStore, state_dir: Path) -> ToolResultMessage:
     """The result as the transcript holds it. Texts over ``INLINE_LIMIT`` become blobs with a preview."""
     if all(len(block.text) <= INLINE_LIMIT for block in message.content if isinstance(block, TextBlock)):
@@ -616,6 +640,4 @@ async def open_transcript(runtime: Runtime, agent_id: str, session_key: str, ses
     )
     transcript = await runtime.transcripts.open(ref, cwd=home_of(runtime, agent_id))
     assert transcript is not None
-    for warning in transcript.warnings:
-        log.warning("transcript %s: %s", transcript.path, warning)
     return transcript

@@ -23,8 +23,7 @@ from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox
 from openclaw.agent.prepare import UNSEEN_SOURCES, Prepared, choose_model, prepare, tool_context
 from openclaw.agent.recorder import Recorder, RunResult, entry_id, open_transcript
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.billed_calls import BilledEmbeddings, PaidCalls
-from openclaw.agent.spend.budget import Payer
+from openclaw.agent.spend.budget import BilledEmbeddings, PaidCalls, Payer
 from openclaw.agent.tool_set import opener_of, policies_of
 from openclaw.agent.window.tokens import reported_prompt
 from openclaw.agent.window.window import DoesNotFit, check_room
@@ -47,7 +46,7 @@ from openclaw.storage.base import Context, LedgerRow, Transcript
 from openclaw.storage.disk_errors import DiskWait
 from openclaw.tools.policy import allowed_tools
 
-log = logging.getLogger("openclaw.agents.run")
+log = logging.getLogger("openclaw.agent.run")
 
 LONGEST_SILENCE = 0.9
 """The part of a run's time that a silent model may use up if there are others."""
@@ -88,7 +87,7 @@ class AgentRun:
         """Set when the run knows its model and prompt. It is another one when another model goes on."""
         self._candidates: Candidates
         self._told: tuple[str, str] | None = None
-        """The chosen model and the one that answers in its place, as the person was told. None: they are the same."""
+        """What the person was last told: the chosen model, and the one that answers in its place. None: it answers."""
         self._demo_told = False
         """Whether the person knows that the demo model answers."""
         self._failure: ModelError | None = None
@@ -221,7 +220,7 @@ class AgentRun:
         said: list[Spoken] = []
         while True:
             model = self._candidates.current
-            result = await self._answer(prepared)
+            result = await self._answer_within_window(prepared)
             result.said = [*said, *result.said]
             if self._candidates.current is model:
                 return result, prepared
@@ -245,7 +244,7 @@ class AgentRun:
             return 0
         return self._runtime.config.current.agents.defaults.max_length_continuations
 
-    async def _answer(self, prepared: Prepared) -> RunResult:
+    async def _answer_within_window(self, prepared: Prepared) -> RunResult:
         """Runs the loop. Each time the prompt turns out too large, it is made smaller and the loop goes on."""
         transcript, window = self.transcript, prepared.window
         context = transcript.context()
@@ -327,6 +326,11 @@ class AgentRun:
             self._failure = error
             return await self._candidates.next_step(error, attempt, runtime.config.current.retry)
 
+        async def store(event: Event) -> None:
+            await recorder.store(event)
+            if isinstance(event, AssistantEnded):
+                self._paid.written()
+
         def request(messages: list[Message]) -> ModelRequest:
             built, window = prepared.request(messages), prepared.window
             pruned = window.pruner.count if window.pruner else 0
@@ -336,14 +340,14 @@ class AgentRun:
         options = LoopOptions(
             model=prepared.model,
             thinking=prepared.thinking,
-            ask=self._ask_in_time,
+            ask=self._ask_model,
             request=request,
             tools=runtime.extensions.watched(prepared.prompt.tools),
             tool_context=partial(tool_context, runtime, prepared, self._row.run_id, pay=self._embeddings),
             clock=runtime.clock,
             abort=self._abort,
             show=self._show(prepared),
-            keep=self._keep,
+            store=store,
             inbox=self._inbox,
             client_tools=frozenset(spec.name for spec in prepared.body.client_tools),
             after_failure=after_failure,
@@ -362,14 +366,9 @@ class AgentRun:
         result.usage = result.final.usage if result.final else None
         return result
 
-    async def _keep(self, event: Event) -> None:
-        await self._recorder.keep(event)
-        if isinstance(event, AssistantEnded):
-            self._paid.written()
-
     def _show(self, prepared: Prepared) -> Callable[[Event], None]:
         """Shows events. It says before the first words that another model answers, if the person does not know it."""
-        show = self._recorder.show if prepared.with_reasoning else self._emit
+        show = self._recorder.show_with_reasoning if prepared.with_reasoning else self._emit
         chosen, active = self._candidates.chosen, prepared.model.ref
         now = (chosen, active) if active != chosen else None
         # A person who chose another model meanwhile knows that it answers.
@@ -388,11 +387,16 @@ class AgentRun:
 
         return tell_first
 
-    async def _ask_in_time(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
-        """Calls the model. If another one could answer, a model that stays silent fails before the run's time is up."""
-        left = self._abort.time_left
+    async def _ask_model(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
+        """Calls the model, as far as the budget allows it (``PaidCalls.ask``).
+
+        If another model could answer, one that stays silent fails before the run's time is up.
+        """
+        faults.point("model.call")
+        self._on_model_call()
+        left, limited = self._abort.time_left, self._recorder.log.limit_output
         if left is None or not self._candidates.has_others:
-            return await self._call_model(request, on_event)
+            return await self._paid.ask(request, on_event, limited)
         silent = True
 
         def heard(event: StreamEvent) -> None:
@@ -405,18 +409,12 @@ class AgentRun:
         timer = asyncio.timeout(left * LONGEST_SILENCE)
         try:
             async with timer:
-                return await self._call_model(request, heard)
+                return await self._paid.ask(request, heard, limited)
         except TimeoutError:
             if not timer.expired():
                 raise
             text = f"{request.model.ref} gave no answer within {left * LONGEST_SILENCE:.0f} s."
             raise ModelError(text, kind="timeout", retryable=True) from None
-
-    async def _call_model(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
-        """Asks the budget, then ``ModelCalls.call`` in ``models/calls.py``."""
-        faults.point("model.call")
-        self._on_model_call()
-        return await self._paid.ask(request, on_event, self._recorder.log.limit_output)
 
     async def _account(self, result: RunResult, prepared: Prepared) -> None:
         """Updates the session's entry: what the run used, and in ``totalTokens`` the size of its last prompt."""
@@ -455,10 +453,12 @@ class AgentRun:
             return entry
 
         sessions = runtime.sessions
-        await self._recorder.kept(lambda: sessions.update(row.agent_id, row.session_key, change, durable=False))
+        await self._recorder.until_written(
+            lambda: sessions.update(row.agent_id, row.session_key, change, durable=False)
+        )
 
 
 def told_of(entry: SessionEntry) -> tuple[str, str] | None:
-    """The chosen model and the one that answers in its place, as the person was told. None: the chosen one answers."""
+    """What the person was last told: the chosen model, and the one that answers in its place. None: it answers."""
     chosen, active = entry.get("fallbackNoticeSelectedModel"), entry.get("fallbackNoticeActiveModel")
     return (chosen, active) if chosen and active else None

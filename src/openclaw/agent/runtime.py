@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from openclaw.clock import Clock
     from openclaw.config.store import ConfigStore, Derived
     from openclaw.memory.index import AgentMemories
-    from openclaw.messages import AssistantMessage
-    from openclaw.models.base import ModelRequest, OnEvent
-    from openclaw.models.calls import Failover
+    from openclaw.models.calls import Failover, ModelCalls
     from openclaw.models.catalogue import Catalogue
     from openclaw.sessions.search import TranscriptSearch
     from openclaw.sessions.system_events import SessionNotes
@@ -76,8 +74,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Returns the models that can be used now. Do not keep it, because a local server can appear or go."""
     look_for_models: Callable[[], Awaitable[None]] = _nothing_to_look_for
     """Looks again for stored keys, fetched models and servers on this machine."""
-    call_model: Callable[[ModelRequest, str, OnEvent], Awaitable[AssistantMessage]]
-    """``ModelCalls.call`` in ``models/calls.py``: calls the model with the key of the named agent."""
+    model_calls: ModelCalls
+    """The calls to models, with their keys and HTTP connections."""
     failover: Failover
     """The other keys and models that are asked when a call fails."""
     processes: ProcessRegistry

@@ -28,7 +28,7 @@ from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.opener import FileMissing, Kind, PathOpener, PathRefused
 from openclaw.text import clipped
 
-log = logging.getLogger("openclaw.agents.skills")
+log = logging.getLogger("openclaw.agent.skills")
 
 BUNDLED = "openclaw-bundled"
 SKILL_FILE = "SKILL.md"

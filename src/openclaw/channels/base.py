@@ -1,7 +1,7 @@
 """What a channel is: the protocols ``Channel`` and ``ChannelKind``, what the Gateway gives a channel, and our kinds.
 
 A channel is one account on one chat platform. It only translates and transports. Access, sessions, replies and retries
-are decided elsewhere, in the same way for all channels. How a message is handed in stands in ``channels/incoming.py``.
+are decided elsewhere, in the same way for all channels. How a message is handed in stands in ``channels/hand_in.py``.
 """
 
 from __future__ import annotations
@@ -400,6 +400,10 @@ class ChannelKinds:
     def get(self, channel: str) -> ChannelKind | None:
         """The kind of a channel that the configuration has named before."""
         return self._made.get(channel)
+
+    def knows(self, channel: str) -> bool:
+        """Whether there is such a channel: one of ours, or one of another package that is configured."""
+        return channel in BUILT_IN or channel in self._made
 
     def add(self, kind: ChannelKind) -> None:
         """Makes a channel of an extension known."""

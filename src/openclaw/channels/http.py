@@ -30,6 +30,8 @@ async def reaching(platform: str, timeout_s: float) -> AsyncGenerator[None]:
     try:
         async with asyncio.timeout(timeout_s):
             yield
+    except aiohttp.ConnectionTimeoutError:
+        raise SendFailed(f"{platform} takes no connection", reached=False) from None
     except TimeoutError:
         problem = f"{platform} gave no answer within {timeout_s:g} s"
         raise SendFailed(problem, reached=False, maybe_sent=True) from None

@@ -39,6 +39,7 @@ async def add_files(
     """Fetches the files of a message and puts them into it, with a line for the agent for each that was not fetched.
 
     Files of people who may not write are not fetched, so that strangers fill neither memory nor disk.
+    Raises ``OSError`` when the disk does not take a file. Then the message is as it was.
     """
     if not await context.admits(inbound):
         inbound.untrusted = (*inbound.untrusted, "Its attachments were not fetched")
@@ -51,6 +52,12 @@ async def add_files(
             media.append(await fetch(file))
         except NotFetched as reason:
             notes.append(f"Attachment {file.name or file.mime_type or 'a file'} was not fetched: {reason}")
+        except OSError:
+            raise
+        except Exception:
+            # Otherwise one odd file would end the connection each time that its message is delivered.
+            context.log.exception("a file of message %s could not be fetched", inbound.message_id)
+            notes.append(f"Attachment {file.name or file.mime_type or 'a file'} was not fetched: something went wrong")
     if (left := len(files) - MAX_FILES) > 0:
         notes.append(f"{left} more attachments were not fetched: at most {MAX_FILES} are")
     inbound.media, inbound.untrusted = tuple(media), (*inbound.untrusted, *notes)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from openclaw.cli.client import GatewayClient, from_args
 from openclaw.cli.command import CLIENT, Action, Flag, Group, UserError, answer, query
+from openclaw.cli.terminal import note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,13 +40,36 @@ def allowlist(args: argparse.Namespace) -> int:
     entries = rules.get("allowlist") or []
     known = [entry["pattern"] for entry in entries]
     if args.verb == "add":
-        rules["allowlist"] = entries if args.pattern in known else [*entries, {"pattern": args.pattern}]
+        pattern = _program_of(args.pattern) if gateway.target.local else args.pattern
+        rules["allowlist"] = entries if pattern in known else [*entries, {"pattern": pattern}]
     elif args.pattern not in known:
         listed = ", ".join(known) or "nothing"
         raise UserError(f'"{args.pattern}" is not on the list of {args.agent}; on it: {listed}')
     else:
         rules["allowlist"] = [entry for entry in entries if entry["pattern"] != args.pattern]
     return _save(args, gateway, now, now["file"])
+
+
+def _program_of(pattern: str) -> str:
+    """The path that a rule for this program of this computer needs: that of the file behind all links."""
+    from openclaw.tools.exec.binding import resolve_program, runs_arguments
+
+    if any(mark in pattern for mark in "*?["):
+        return pattern
+    path = str(Path(pattern).expanduser())
+    program = resolve_program(path, "", "/")
+    if program is None:
+        note(f"There is no program at {path} yet.")
+        return pattern
+    if runs_arguments(program):
+        raise UserError(
+            f"{path} can run any other program, as a shell or an interpreter does. A rule for it would allow "
+            "everything, so its commands are always asked about."
+        )
+    if program.real == path:
+        return pattern
+    note(f"{path} is a link; the rule is for the program behind it.")
+    return program.real
 
 
 def _save(args: argparse.Namespace, gateway: GatewayClient, now: dict[str, Any], file: dict[str, Any]) -> int:

@@ -26,6 +26,7 @@ REMEMBERED_RUNS = 200
 TRY_AGAIN_S = 1.0
 MOST_TRIES = 600
 """How often a chat tries to attach to its run again when the Gateway went away."""
+TRIES_BEFORE_ADVICE = 5
 NOT_BACK = "The Gateway did not come back. It finishes the reply when it runs again; `openclaw chat` then shows it."
 
 
@@ -69,11 +70,11 @@ class Conversation:
 
         The run's id is the message's idempotency key. So sending it again begins nothing new: it attaches to the run.
         """
-        told = False
+        tries = 0
         for _ in range(MOST_TRIES):
             try:
-                for frame in self.client.stream("chat.send", params):
-                    told = False
+                for frame in self._frames(turn, params):
+                    tries = 0
                     yield from turn.digest(frame)
             except Lost:
                 pass
@@ -84,16 +85,33 @@ class Conversation:
             if not turn.unfinished:
                 break
             turn.attach_again()
-            turn.doing = "waiting for the Gateway…"
-            if not told:
-                told = True
-                yield VOID, ""
-                yield NOTE, "The connection to the Gateway broke; the chat attaches to this message again."
+            tries += 1
+            # Beside a message that waits, the one that it waits for tells this.
+            if not turn.waiting:
+                yield from self._absence(tries)
             time.sleep(TRY_AGAIN_S)
         else:
             raise UserError(NOT_BACK)
         if turn.attached_again and not turn.state:
             turn.final_text, turn.state = self._reply_of(turn.run_id), "final"
+
+    def _frames(self, turn: Turn, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The frames of one connection. A message that is new starts a Gateway on this computer if none runs."""
+        try:
+            yield from self.client.stream("chat.send", params)
+        except Unreachable as error:
+            if isinstance(error, Lost) or turn.attached_again or not self.client.target.local:
+                raise
+            service.ensure_running(self.client)
+            yield from self.client.stream("chat.send", params)
+
+    def _absence(self, tries: int) -> Iterator[tuple[str, str]]:
+        """What to show while the Gateway is gone, after so many tries to reach it."""
+        if tries == 1:
+            yield VOID, ""
+            yield NOTE, "The connection to the Gateway broke; the chat attaches to this message again."
+        elif tries == TRIES_BEFORE_ADVICE and self.client.target.local and service.running_pid() is None:
+            yield NOTE, "No Gateway is running. Your next message starts one, and so does `openclaw gateway start`."
 
     def _reply_of(self, run_id: str) -> str | None:
         """What was answered to a run of ours that ended while the connection was gone."""

@@ -317,22 +317,37 @@ class GatewayClient:
             error = reply.get("error") if isinstance(reply, dict) else None
         except (OSError, BadResponse, ValueError):
             error = None
-        if exchange.status in (401, 403):
-            return UserError(f"{_text(error, 'unauthorized')}\n{self._secret_hint()}\n{self.target.describe()}")
-        if exchange.status == 413:
-            return UserError("The message is too large for the Gateway. Send fewer or smaller files.")
-        if exchange.status == 429:
-            return UserError(f"{_text(error, 'Too many failed logins')}.\n{self.target.describe()}")
+        told = ""
+        if exchange.status == 401:
+            told = f"{_text(error, 'unauthorized')}\n{self._secret_hint()}\n{self.target.describe()}"
+        elif exchange.status == 403:
+            told = f"{_text(error, 'forbidden')}\n{self.target.describe()}"
+        elif exchange.status == 413:
+            told = "The message is too large for the Gateway. Send fewer or smaller files."
+        elif exchange.status == 429:
+            told = f"{_text(error, 'Too many failed logins')}.\n{self.target.describe()}"
+        if told:
+            refusal = UserError(told)
+            refusal.error_code = str((error if isinstance(error, dict) else {}).get("code") or refusal.error_code)
+            return refusal
         if isinstance(error, dict):
             return refused(error)
         return self._foreign(f"it answered HTTP {exchange.status}")
 
     def _secret_hint(self) -> str:
+        from openclaw import paths
+        from openclaw.cli.target import running_gateway
+
         source = self.target.secret_source
-        if not source:
-            return "No secret was sent: set gateway.auth.token in the configuration, or pass --token."
         if source.startswith("OPENCLAW_") and self.target.local:
             return f"The secret came from {source}, which wins over the configuration file: unset it or correct it."
+        if self.target.local and running_gateway() is None:
+            return (
+                f"What answers there is not the Gateway of {paths.state_dir()}. Stop it, or choose another port: "
+                "`openclaw config set gateway.port NUMBER`."
+            )
+        if not source:
+            return "No secret was sent: set gateway.auth.token in the configuration, or pass --token."
         return f"The secret came from {source}; the Gateway has another one."
 
     def _unreachable(self, error: OSError, timeout_ms: int) -> Unreachable:

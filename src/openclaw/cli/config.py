@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
 from openclaw import paths
 from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, answer, report
-from openclaw.cli.target import config_text, loose_json
+from openclaw.cli.target import config_text, loose_json, resolve, running_gateway
 from openclaw.cli.terminal import note, print_json
 
 TYPE_CHECKING = False
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from openclaw.config.load import Snapshot
     from openclaw.config.schema import Config
     from openclaw.config.store import ConfigStore
+
+TAKE_OVER_MS = 3000
 
 
 def get(args: argparse.Namespace) -> int:
@@ -102,8 +105,24 @@ def unset(args: argparse.Namespace) -> int:
 
 
 def changed(args: argparse.Namespace, told: str, **facts: Any) -> int:
-    """Tells what was changed in the configuration: to a person on stderr, to a script with ``--json``."""
+    """Tells what was changed in the configuration: to a person on stderr, to a script with ``--json``.
+
+    A running Gateway has then taken it over, so that the next command meets the new settings.
+    """
+    _taken_over()
     return answer(args, {"ok": True, "configPath": paths.config_path(), **facts}, told, sys.stderr)
+
+
+def _taken_over() -> None:
+    """Lets a running Gateway of this computer read the file now, and not when its watcher finds the change."""
+    if running_gateway() is None or current_config().gateway.reload.mode == "off":
+        return
+    from openclaw.cli.client import GatewayClient
+
+    with contextlib.suppress(UserError):
+        client = GatewayClient(resolve(), TAKE_OVER_MS)
+        if client.target.local:
+            client.call("config.get")
 
 
 def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> list[str]:
@@ -112,7 +131,7 @@ def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> 
     It tells and returns the warnings that the change adds, and those about the key that was set.
     """
     from openclaw.config.keypath import KeyPathError, overlaps
-    from openclaw.config.store import ConfigStore
+    from openclaw.config.store import ConfigStore, changed_paths, reload_action
     from openclaw.config.validate import ConfigError, ConfigInvalid
 
     try:
@@ -136,6 +155,10 @@ def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> 
     ]
     for warning in told:
         note(f"Warning: {warning}")
+    changes, mode = changed_paths(before.resolved, after.resolved), after.config.gateway.reload.mode
+    restarts = changes and (mode == "restart" or (mode == "hybrid" and reload_action(changes) == "restart"))
+    if restarts and running_gateway() is not None:
+        note("The Gateway restarts by itself in a moment, to take this over.")
     return told
 
 

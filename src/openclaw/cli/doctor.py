@@ -364,7 +364,8 @@ def _security(there: Installation) -> Iterator[Finding]:
     if found.summary()["critical"]:
         yield Finding("security", "error", text, "openclaw security audit")
     else:
-        yield Finding("security", "ok", text)
+        more = "; `openclaw security audit` lists them" if found.summary()["warn"] else ""
+        yield Finding("security", "ok", f"{text}{more}")
 
 
 def _extensions(there: Installation) -> Iterator[Finding]:

@@ -99,8 +99,10 @@ def restart(args: argparse.Namespace) -> int:
         service.must("restart", service.unit_name())
         return answer(args, {"ok": True, "restarted": True}, "Gateway restarted by systemd.")
     running = targets.running_gateway()
-    if args.port is None and running is not None and service.stop() is not None:
-        args.port = running.get("port")
+    if running is not None and service.stop() is not None and args.port is None:
+        # What was begun with --port, or on any free port, stays there. Otherwise the file may name another one by now.
+        any_port = targets.gateway_section(paths.config_path()).get("port") == 0
+        args.port = running.get("port") if running.get("portGiven") or any_port else None
     return _start(args, GatewayClient(targets.resolve()))
 
 

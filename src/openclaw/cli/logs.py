@@ -88,12 +88,7 @@ class Wanted:
 
 
 def _from_file(limit: int, max_bytes: int) -> dict[str, Any]:
-    directory = os.path.join(paths.state_dir(), "logs")
-    files = os.listdir(directory) if os.path.isdir(directory) else []
-    names = [name for name in files if name.startswith("openclaw-") and name.endswith(".log")]
-    if not names:
-        raise UserError(f"No Gateway is running, and there is no log in {directory}. Start one: openclaw gateway start")
-    path = os.path.join(directory, max(names))
+    path = _last_file()
     note("No Gateway is running; reading its last log file.")
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -101,6 +96,23 @@ def _from_file(limit: int, max_bytes: int) -> dict[str, Any]:
         text = file.read(max_bytes).decode("utf-8", "replace")
     lines = text.splitlines()
     return {"file": path, "cursor": size, "size": size, "lines": (lines[1:] if size > max_bytes else lines)[-limit:]}
+
+
+def _last_file() -> str:
+    """The file that the configuration names, else the newest daily one."""
+    from openclaw.cli.config import current_config
+
+    if named := current_config().logging.file:
+        path = os.path.expanduser(named)
+        if os.path.exists(path):
+            return path
+        raise UserError(f"No Gateway is running, and there is no log at {path}. Start one: openclaw gateway start")
+    directory = os.path.join(paths.state_dir(), "logs")
+    files = os.listdir(directory) if os.path.isdir(directory) else []
+    names = [name for name in files if name.startswith("openclaw-") and name.endswith(".log")]
+    if not names:
+        raise UserError(f"No Gateway is running, and there is no log in {directory}. Start one: openclaw gateway start")
+    return os.path.join(directory, max(names))
 
 
 def _show(page: dict[str, Any], wanted: Wanted, *, as_json: bool) -> None:

@@ -57,6 +57,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("uninstall", "installation", "Remove the service, the program and, if you want, everything it kept"),
     ("completion", "completion", "Print a completion script for bash, zsh or fish"),
 )
+MOST_GUESSES = 3
 ALIASES = {"daemon": "gateway", "tui": "chat"}
 DEV_PORT = "19001"
 
@@ -110,7 +111,9 @@ def _dispatch(args: list[str]) -> int:
     command = find_command(ALIASES.get(name, name))
     if command is None:
         guess = nearest(name, [known for known, _, _ in TABLE])
-        hint = f"Did you mean `openclaw {guess}`?" if guess else "`openclaw --help` lists the commands."
+        meant = _with_sub_command(name) or ([guess] if guess else [])
+        told = " or ".join(f"`openclaw {words}`" for words in meant)
+        hint = f"Did you mean {told}?" if told else "`openclaw --help` lists the commands."
         raise UserError(f"openclaw: unknown command {name!r}. {hint}", EXIT_USAGE)
     with guarded():
         return run(command, f"openclaw {name}", args[1:])
@@ -122,6 +125,15 @@ def find_command(name: str) -> Action | Group | None:
         if known == name:
             return __import__(f"openclaw.cli.{module}", fromlist=["COMMANDS"]).COMMANDS[name]
     return None
+
+
+def _with_sub_command(name: str) -> list[str]:
+    """The commands that have a sub-command of this name, with it: ``gateway start`` for ``start``."""
+    from openclaw.cli.command import Group
+
+    groups = [(known, find_command(known)) for known, _, _ in TABLE]
+    found = [f"{known} {name}" for known, group in groups if isinstance(group, Group) and name in group.actions]
+    return found[:MOST_GUESSES]
 
 
 def _global_flags(args: list[str]) -> list[str]:

@@ -166,6 +166,7 @@ def model_report(agent: str | None) -> dict[str, Any]:
 
     from openclaw.config import agents
     from openclaw.models.catalogue import Catalogue, UnknownModel, find_models
+    from openclaw.models.keys import profiles_path
     from openclaw.models.local.install import is_installed
 
     config = current_config()
@@ -179,7 +180,7 @@ def model_report(agent: str | None) -> dict[str, Any]:
     images = agents.image_models(config)
     return {
         "configPath": paths.config_path(),
-        "agentDir": paths.agent_dir(paths.state_dir(), agent_id),
+        "agentDir": os.path.dirname(profiles_path(config, paths.state_dir(), agent_id)),
         "defaultModel": agents.primary_model(config, agent_id),
         "resolvedDefault": choice.model.ref,
         "why": choice.why,

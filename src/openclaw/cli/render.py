@@ -19,6 +19,8 @@ _FENCE = re.compile(r"(`{3,}|~{3,})(.*)", re.DOTALL)
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$)")
 _HEADING = re.compile(r" {0,3}#{1,6}(?:[ \t]|$)")
 RESULT_CHARS = 300
+EARLIER_CHARS = 2000
+"""How much of a message of a person is shown when an earlier conversation is opened."""
 UNFINISHED_LINES = 200
 UNFINISHED_CHARS = 20_000
 """What is kept in sight of a block that is not finished. A terminal shows less."""
@@ -264,7 +266,8 @@ class Renderer:
         for message in messages:
             role, text = message.get("role"), turns.message_text(message)
             if role == "user" and text.strip():
-                self.user(text)
+                more = len(text) - EARLIER_CHARS
+                self.user(text if more <= 0 else f"{text[:EARLIER_CHARS]}… ({more:,} more characters)")
             elif role == "assistant":
                 self._assistant(message)
             elif role == "toolResult" and (message.get("isError") or failure_text(text) != text):

@@ -210,6 +210,8 @@ class Screen:
             with self._print_lock:
                 renderer.end_line()
                 renderer.error(str(error))
+                if turn.accepted is None and not turn.attached_again:
+                    renderer.line("The message was not taken in. Up brings it back.", "dim")
         finally:
             self._sent.pop(id(sent), None)
             sent.ended.set()

@@ -212,7 +212,7 @@ def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any],
         ("Config", client.target.config_path),
     ]
     if queued := status.get("queuedSystemEvents"):
-        facts.append(("Events", f"{len(queued)} queued"))
+        facts.append(("Events", f"{len(queued)} for the next turn of their agents"))
     lines = ["OpenClaw status", "", paint("Overview", "bold")]
     lines += [f"  {name:<14}{value}" for name, value in facts]
     lines += ["", paint("Channels", "bold")]

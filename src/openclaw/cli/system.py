@@ -15,6 +15,21 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+NOTHING_NEW = "nothing needed you"
+NOTHING_SENT = {
+    "disabled": "skipped, heartbeats are off",
+    "quiet-hours": "skipped, it was outside agents.defaults.heartbeat.activeHours",
+    "requests-in-flight": "skipped, the agent was busy",
+    "empty-heartbeat-file": "skipped, HEARTBEAT.md asks for nothing",
+    "duplicate": "not sent, it said the same as the last one",
+    "no-target": "kept in the conversation; there is no chat channel to send it to",
+    "target-none": "kept in the conversation, as agents.defaults.heartbeat.target says",
+    "alerts-disabled": "not sent, the channel's heartbeat.showAlerts is off",
+    "dm-blocked": "not sent, as agents.defaults.heartbeat.directPolicy says",
+}
+"""What came of a heartbeat that was not sent, by its reason."""
+
+
 def _heartbeat(args: argparse.Namespace) -> Any:
     client = from_args(args)
     if args.what == "last":
@@ -28,8 +43,10 @@ def _show_heartbeat(event: dict[str, Any] | None, args: argparse.Namespace) -> I
     elif not event:
         yield "There was no heartbeat yet."
     else:
-        told = [str(event.get("status"))]
-        told += [str(event[name]) for name in ("reason", "channel", "to") if event.get(name)]
+        status, reason = str(event.get("status")), str(event.get("reason") or "")
+        words = NOTHING_SENT.get(reason) if status == "skipped" else NOTHING_NEW if status.startswith("ok-") else None
+        told = [words] if words else [status, *([reason] if reason else [])]
+        told += [str(event[name]) for name in ("channel", "to") if event.get(name)]
         yield f"{age(time.time() * 1000 - float(event.get('ts') or 0))}: {', '.join(told)}"
         if event.get("preview"):
             yield f"  {clipped(' '.join(str(event['preview']).split()), 200)}"

@@ -160,11 +160,17 @@ def _secret(
 ) -> tuple[str, str]:
     prefix, section = in_config
     flags = [(token, "--token"), (password, "--password")]
-    environment = [(os.environ.get(name), name) for name in ("OPENCLAW_GATEWAY_TOKEN", "OPENCLAW_GATEWAY_PASSWORD")]
-    stored = [(substituted(section.get(key)), f"{prefix}.{key}") for key in ("token", "password")]
-    if section.get("mode") == "password":
-        stored.reverse()
-    ordered = [*flags, *stored, *environment] if remote_first else [*flags, *environment, *stored]
+    stored = {name: (substituted(section.get(name)), f"{prefix}.{name}") for name in ("token", "password")}
+    variables = {"token": "OPENCLAW_GATEWAY_TOKEN", "password": "OPENCLAW_GATEWAY_PASSWORD"}
+    environment = {name: (os.environ.get(variable, "").strip(), variable) for name, variable in variables.items()}
+    if remote_first:
+        ordered = [*flags, *stored.values(), *environment.values()]
+    else:
+        # The Gateway compares one of the two, and chooses it in the same way.
+        has_password = bool(stored["password"][0] or environment["password"][0])
+        mode = section.get("mode") or ("password" if has_password else "token")
+        kinds = ("password", "token") if mode == "password" else ("token", "password")
+        ordered = [*flags, *(place[kind] for kind in kinds for place in (environment, stored))]
     for value, source in ordered:
         if value:
             return value, source
@@ -205,8 +211,7 @@ def gateway_section(path: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise UserError(f"The configuration {path} is not valid JSON5. `openclaw config validate` shows where.")
     section = parsed.get("gateway")
-    included = isinstance(section, dict) and "$include" in section
-    if included or (section is None and "$include" in parsed):
+    if "$include" in text:
         from openclaw.config.load import read_config
 
         section = read_config(path, os.environ).merged.get("gateway")

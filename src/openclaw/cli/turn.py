@@ -58,7 +58,7 @@ class Turn:
         self.attached_again = False
         """Whether the connection broke, so that a part of the run was not seen."""
         self._missed_beginning = False
-        """Whether the message that arrives began before the connection. It is shown when it is complete."""
+        """Whether the message that arrives may have begun before the connection."""
         self.final_text: str | None = None
         self.from_gateway = False
         """Whether the final text is the Gateway's own (the answer to a command) and so no Markdown."""
@@ -91,12 +91,15 @@ class Turn:
         if self.accepted is None:
             self.accepted = payload
         self.payload = payload
-        self.waiting = bool(payload.get("queued"))
+        self.doing = "thinking…"
+        # Who attaches again is not told whether the message still waits. The first event of its run tells.
+        if payload.get("status") != "in_flight":
+            self.waiting = bool(payload.get("queued"))
         self.waited = self.waited or self.waiting
 
     def attach_again(self) -> None:
         """Prepares for the same run over a new connection: what was seen of its current message is void."""
-        self.attached_again, self.waiting, self.streamed, self.doing = True, False, "", "thinking…"
+        self.attached_again, self.streamed, self.doing = True, "", "waiting for the Gateway…"
         self._missed_beginning = True
 
     @property
@@ -115,6 +118,8 @@ class Turn:
             return self._text(data)
         if stream == "tool":
             return self._tool(data)
+        if stream == "lifecycle" and data.get("phase") == "start":
+            self._missed_beginning = False
         if stream == "lifecycle" and data.get("phase") == "error":
             self.error = str(data.get("error") or "the run failed")
         if stream == "lifecycle" and str(data.get("phase")).startswith("fallback"):
@@ -141,9 +146,9 @@ class Turn:
         delta, whole = str(data.get("delta") or ""), data.get("text")
         updates: list[tuple[str, str]] = []
         begins = isinstance(whole, str) and len(whole) <= len(delta)
-        self._missed_beginning = self._missed_beginning and not begins
         if self._missed_beginning:
-            return []
+            # What was shown of it is void, so it is shown from its beginning, which the text so far has.
+            delta, self._missed_beginning = whole if isinstance(whole, str) else "", not isinstance(whole, str)
         if begins and self.streamed:
             # The cumulative text starts again: this is a new message of the same run.
             updates.append((BREAK, ""))
@@ -372,7 +377,7 @@ def _unfinished(turn: Turn, reason: str) -> UserError:
         return UserError(reason)
     return UserError(
         f"{reason}\nThe message was accepted as run {turn.run_id}; the Gateway finishes it when it can. "
-        "`openclaw chat` shows the reply."
+        f"`openclaw chat` shows the reply, `openclaw why {turn.run_id}` how far it is."
     )
 
 

@@ -116,7 +116,7 @@ def _request(found: dict[str, Any]) -> list[str]:
     for message in messages:
         mark = "*" if message["changed"] else " "
         lines.append(f" {mark} {message['role']:<9} {message['chars']:>8,}  {message['preview']}")
-    if facts := (found.get("turnFacts") or {}):
+    if (facts := (found.get("turnFacts") or {})).get("chars"):
         where = "behind the newest user message" if facts["after"] else "not in this call, which ends with tool results"
         lines.append(f"Turn facts: {_size(facts['chars'])}, {where}")
     if any(message["changed"] for message in messages):

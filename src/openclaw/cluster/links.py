@@ -148,6 +148,9 @@ class Link:
                 self._reading.result()
         except (msgspec.MsgspecError, ConnectionError) as error:
             log.warning("the connection to node %s broke: %s", self.node, error)
+        except Exception:
+            # Whoever dials goes on, so that a fault in one message does not part the nodes for good.
+            log.exception("what node %s sent could not be taken in; the connection is opened anew", self.node)
         finally:
             self.open = False
             for task in (self._reading, *tasks, *self.answering):

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from types import NoneType
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 
 from openclaw.config.agents import agent_config
 from openclaw.config.schema import Config
-from openclaw.config.schema.channels import ChannelAccount, HeartbeatVisibility, WhatsAppAccount
+from openclaw.config.schema.channels import ChannelAccount, Channels, HeartbeatVisibility, WhatsAppAccount
 from openclaw.paths import normalize_agent_id
 
 T = TypeVar("T")
 DEFAULT_ACCOUNT = "default"
+FOREIGN_TEXT_LIMITS = {"line": 5000, "zalo": 2000, "twitch": 500, "tlon": 10_000}
+"""``textChunkLimit`` of channels that other packages bring, where it is not set and not the usual one."""
 CLOSED = ChannelAccount(enabled=False, dm_policy="disabled", group_policy="disabled")
 """Stands for a section that cannot be read. It lets nobody in."""
 
@@ -59,7 +62,23 @@ def account_settings(config: Config, channel: str, account_id: str | None = None
     if written is None:
         return None
     own = account_named(_map(written.get("accounts")), account_id)
-    return _common_keys({**written, **_map(own)}, config)
+    return _common_keys({**_unset(channel), **written, **_map(own)}, config)
+
+
+@lru_cache(maxsize=64)
+def default_settings(channel: str) -> ChannelAccount:
+    """What holds for a channel whose section sets nothing."""
+    name = channel.strip().lower()
+    for field in msgspec.structs.fields(Channels):
+        if field.name == name and field.name not in ("defaults", "others"):
+            return next(kind() for kind in get_args(field.type) if kind is not NoneType)
+    return msgspec.convert(_unset(channel), ChannelAccount)
+
+
+def _unset(channel: str) -> dict[str, Any]:
+    """The keys of a channel of another package that have a default of their own."""
+    limit = FOREIGN_TEXT_LIMITS.get(channel.strip().lower())
+    return {} if limit is None else {"textChunkLimit": limit}
 
 
 def foreign_section(config: Config, channel: str) -> dict[str, Any] | None:

@@ -35,7 +35,10 @@ MAX_FILES = 100
 REFERENCE = re.compile(r"\$(\$?)\{([A-Z_][A-Z0-9_]*)\}")
 _AGENT_SECTIONS = ("sandbox", "heartbeat", "memorySearch", "humanDelay", "budget")
 _AGENT_TOOL_SECTIONS = ("exec", "elevated", "fs", "sandbox")
+_CHANNEL_SECTIONS = ("heartbeat",)
 _NOT_INHERITED = ("accounts", "defaultAccount", "name")
+_ONE_CREDENTIAL = (frozenset({"botToken", "tokenFile"}), frozenset({"accessToken", "password"}))
+"""Keys of which an account needs one. Where it finds two, one of them is not used."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +65,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     refusals: list[Issue] = []
     """The warnings about values that promise safety which nothing gives. The Gateway does not start with them."""
     includes: list[str] = []
-    """The paths of the included files."""
+    """The paths of the included files, also of those that are missing or faulty: they may be mended."""
 
 
 def read_config(path: str, environ: Mapping[str, str]) -> Snapshot:
@@ -119,7 +122,7 @@ def parse_config(path: str, text: str, environ: Mapping[str, str]) -> Snapshot:
         warnings=[_located(*found, sources) for found in report.warnings],
         mistakes=[_located(*found, sources) for found in report.mistakes],
         refusals=[_located(*found, sources) for found in report.refusals],
-        includes=[included.file for included in includes.files if included.file],
+        includes=includes.named,
     )
 
 
@@ -149,6 +152,7 @@ class Includes:
 
     def __init__(self, main: str, report: Report) -> None:
         self.files: list[Included] = []
+        self.named: list[str] = []
         self.main = str(Path(main).resolve())
         self._root = Path(self.main).parent
         self._report = report
@@ -192,7 +196,7 @@ class Includes:
             problem = f"{name} includes itself ({' → '.join(Path(link).name for link in (*chain, file))})"
         elif len(chain) > MAX_INCLUDES:
             problem = f"{name}: includes are nested more than {MAX_INCLUDES} levels deep"
-        elif len(self.files) >= MAX_FILES:
+        elif len(self.named) >= MAX_FILES:
             problem = f"more than {MAX_FILES} files are included"
         else:
             return self._read(name, file, path, chain)
@@ -201,6 +205,7 @@ class Includes:
 
     def _read(self, name: str, file: str, path: KeyPath, chain: tuple[str, ...]) -> Any:
         text = ""
+        self.named.append(file)
         try:
             text = read_source(file)
             if text is None:
@@ -293,15 +298,24 @@ def _filled(own: dict[str, Any], defaults: dict[str, Any], sections: tuple[str, 
 
 
 def _with_inherited_accounts(channels: dict[str, Any]) -> dict[str, Any]:
-    policy = (channels.get("defaults") or {}).get("groupPolicy")
+    defaults: dict[str, Any] = channels.get("defaults") or {}
+    shared = {"groupPolicy": defaults["groupPolicy"]} if defaults.get("groupPolicy") else {}
     filled = dict(channels)
     for name in fields_of(Channels):
         section: dict[str, Any] | None = channels.get(name) if name != "defaults" else None
         if section is None:
             continue
-        base = {"groupPolicy": policy, **section} if policy else section
+        base = {**shared, **section, **_filled(section, defaults, _CHANNEL_SECTIONS)}
         inherited = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
-        accounts = {name: {**inherited, **account} for name, account in (section.get("accounts") or {}).items()}
+        accounts: dict[str, Any] = {}
+        for account_id, account in (section.get("accounts") or {}).items():
+            # An account with a credential of its own does not use another kind of credential of the channel.
+            given = {key for keys in _ONE_CREDENTIAL if not keys.isdisjoint(account) for key in keys}
+            accounts[account_id] = {
+                **{key: value for key, value in inherited.items() if key not in given},
+                **account,
+                **_filled(account, {**defaults, **inherited}, _CHANNEL_SECTIONS),
+            }
         filled[name] = {**base, "accounts": accounts} if accounts else base
     return filled
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw.config.keypath import MISSING, KeyPath, format_path
-from openclaw.config.load import REFERENCE, Json5Error, Outline, is_reference
+from openclaw.config.load import REFERENCE, Json5Error, Member, Node, Outline, is_reference
 from openclaw.config.schema import Config
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.validate import ConfigInvalid, Issue, Shape, fields_of, free_keys, shape_of
@@ -116,18 +116,36 @@ def redact_raw(raw: str, parsed: dict[str, Any]) -> str:
         outline = Outline(raw)
     except Json5Error:
         # The text cannot be parsed, so everything after a key with a secret's name is hidden.
-        return _mask_secrets(_QUOTED_SECRET.sub(lambda match: f'{match[1]}"{SENTINEL}"', raw))
+        return _without_named(raw)
     found: dict[int, tuple[int, str]] = {}
     secrets = dict(secret_values(parsed))
     for path in secrets:
         depth, member = outline.find(path)
         if member and depth == len(path):
-            found[member.value.start] = (member.value.end, raw[member.value.start])
+            quote = raw[member.value.start]
+            found[member.value.start] = (member.value.end, f"{quote}{SENTINEL}{quote}")
+    for member in _overridden(outline.root):
+        # The values do not hold it, so its text is looked at, as that of a file which cannot be parsed.
+        found[member.start] = (member.value.end, _without_named(raw[member.start : member.value.end]))
     for start in sorted(found, reverse=True):
-        end, quote = found[start]
-        raw = raw[:start] + quote + SENTINEL + quote + raw[end:]
+        end, text = found[start]
+        raw = raw[:start] + text + raw[end:]
     long = sorted({value for value in secrets.values() if len(value) >= SHORTEST_REPLACED}, key=len, reverse=True)
     return _STRING_OR_COMMENT.sub(lambda match: _without(long, match[0]) if match[0][0] == "/" else match[0], raw)
+
+
+def _without_named(raw: str) -> str:
+    return _mask_secrets(_QUOTED_SECRET.sub(lambda match: f'{match[1]}"{SENTINEL}"', raw))
+
+
+def _overridden(node: Node) -> Iterator[Member]:
+    """Yields the members that do not count, because their key is written once more after them."""
+    last = {member.key: member for member in node.members}
+    for member in node.members:
+        if last[member.key] is member:
+            yield from _overridden(member.value)
+        else:
+            yield member
 
 
 def restored(incoming: Any, stored: Any, path: KeyPath = ()) -> Any:

@@ -39,11 +39,12 @@ _MOVED = {
 }
 # fmt: off
 KNOWN_CHANNELS = frozenset((
-    "whatsapp", "telegram", "discord", "slack", "signal", "imessage", "googlechat", "msteams", "mattermost", "matrix",
-    "bluebubbles", "irc", "line", "zalo", "zalouser", "nostr", "twitch", "tlon", "nextcloud-talk", "feishu", "webchat",
-    "voice-call",
+    *(field.encode_name for field in msgspec.structs.fields(Channels) if field.name not in ("defaults", "others")),
+    "googlechat", "msteams", "mattermost", "line", "zalo", "zalouser", "nostr", "twitch", "tlon", "nextcloud-talk",
+    "feishu", "webchat", "voice-call",
 ))
 # fmt: on
+"""The channels that a configuration may name: ours, and those that other packages bring."""
 _TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d|24:00")
 
 

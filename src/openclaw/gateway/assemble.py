@@ -25,7 +25,7 @@ from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.billed_calls import BilledSpeech
+from openclaw.agent.spend.budget import BilledSpeech
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.tool_set import comes_from_group
 from openclaw.agent.window.history_cleaner import Hygiene
@@ -45,7 +45,7 @@ from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.channels import ChannelRun, ChannelServices
 from openclaw.gateway.cluster.service import ClusterService, SchedulerService, SharedState
-from openclaw.gateway.gateway import Gateway, LoopFairness, LoopLag, Restart
+from openclaw.gateway.gateway import Gateway, LoopFairness, LoopLag, Presence, Restart
 from openclaw.gateway.http import control_ui, monitoring, openai_chat, openai_responses, rpc, tools_invoke, webhooks
 from openclaw.gateway.http.common import json_response, refusal_response
 from openclaw.gateway.http.control_ui import SignInTickets
@@ -73,18 +73,16 @@ from openclaw.gateway.methods import sessions as sessions_methods
 from openclaw.gateway.methods.exec_approvals import watch_approvals
 from openclaw.gateway.nodes import Nodes
 from openclaw.gateway.server.events import Broadcaster, RunStream
-from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import Handler, MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.server import taken_names
 from openclaw.gateway.session_maintenance import Maintenance
 from openclaw.gateway.views import read_history
-from openclaw.inbound.access import PairingStore
 from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
 from openclaw.inbound.incoming import CommandContext, client_facts
 from openclaw.inbound.message import MovedChat
-from openclaw.inbound.moved import carry_over
 from openclaw.inbound.notices import Notices
+from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
 from openclaw.inbound.transcription import Transcriber
 from openclaw.mcp.servers import McpServers
@@ -97,6 +95,7 @@ from openclaw.models.keys import Keys
 from openclaw.outbound.reply import SendFailed, is_delivered
 from openclaw.outbound.visible import visible_text
 from openclaw.rights import OWNER
+from openclaw.routing import carry_over
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import Observer, RunRecord
 from openclaw.scheduler.cron import Cron, CronTool
@@ -192,7 +191,7 @@ async def open_gateway(
         state_dir, config, clock, environ, model_calls, memories, repairs, only_reads=only_reads
     )
     gateway = build_gateway(runtime, metrics, loop_fairness, environ)
-    gateway.model_calls, gateway.repairs = model_calls, repairs
+    gateway.repairs = repairs
     gateway.mcp = McpServers(lambda: config.current, clock, environ, runtime.approvals)
     runtime.foreign_tools = gateway.mcp
 
@@ -244,7 +243,7 @@ async def open_runtime(
         look_for_models=catalogue.look_again,
         processes=ProcessRegistry(),
         notes=SessionNotes(clock, lambda: user_zone(config.current), stores.documents),
-        call_model=model_calls.call,
+        model_calls=model_calls,
         failover=Failover(model_calls.keys, lambda: config.current, catalogue, derived),
         snapshots=WorkspaceSnapshots(state_dir, clock),
         approvals=Approvals(clock, questions),
@@ -434,7 +433,7 @@ async def add_extensions(gateway: Gateway) -> None:
     for kind in points.channels.values():
         kinds.add(kind)
     for api, provider in points.providers.items():
-        gateway.model_calls.add_provider(api, provider)
+        gateway.runtime.model_calls.add_provider(api, provider)
     for method in points.methods.values():
         gateway.methods.add_own(method.name, method.right, extension_method(method))
     gateway.routes = [*map(extension_route, points.routes), *gateway.routes]
@@ -469,7 +468,7 @@ def add_message_flow(gateway: Gateway) -> None:
     transcriber = Transcriber(
         lambda: runtime.config.current,
         runtime.blobs,
-        gateway.model_calls.keys,
+        gateway.runtime.model_calls.keys,
         gateway.environ,
         BilledSpeech(runtime),
     )
@@ -636,7 +635,7 @@ async def close_gateway(gateway: Gateway) -> None:
         runtime.processes.close,
         gateway.browsers.close,
         runtime.memories.close,
-        gateway.model_calls.close,
+        gateway.runtime.model_calls.close,
     ):
         with contextlib.suppress(Fenced):  # A node that was given up writes nothing more, and is closed all the same.
             await close()

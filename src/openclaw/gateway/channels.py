@@ -140,9 +140,9 @@ class ChannelRun:
         self._acknowledge()
 
     def _begin(self) -> None:
-        """Makes what follows the reply. Many messages wait and are answered with another, so this is not done before.
+        """Makes the draft, or the stream of blocks and notices, that shows the reply while it is written.
 
-        Most runs need neither of the two.
+        Most runs need neither. It is done when the run begins: many messages wait and are answered with another.
         """
         record, services = self._record, self._services
         blocks = block_settings(self._config, self._channel, self._account_id, record.agent_id)

@@ -185,6 +185,7 @@ async def _serve(state: str, options: Options, lock: GatewayLock, stop: asyncio.
     except StartRefused as refused:
         raise CannotStart(str(refused)) from None
     port = wanted.port if options.port is None else options.port
+    lock.port_given = options.port is not None
     logs = Logs.start(state, config.current.logging, verbose=options.verbose)
     try:
         config.tell_warnings()
@@ -370,6 +371,8 @@ class GatewayLock:
         """Only this user can read it in the file. A caller that sends it is not slowed down by strangers."""
         self.after_orderly_stop = descriptor is not None and not isinstance(_read(descriptor).get("pid"), int)
         """The last Gateway stopped because it was told to. False when it died, or when nobody knows."""
+        self.port_given = False
+        """The port is that of the command line, which a restart by a command keeps."""
 
     @classmethod
     def acquire(cls, state_dir: str, environ: Mapping[str, str]) -> GatewayLock:
@@ -391,8 +394,15 @@ class GatewayLock:
         self, *, started_at: int, host: str, port: int, config_path: str, tls_fingerprint: str | None = None
     ) -> None:
         """Writes who holds the lock into the file, for other processes and for the command line."""
-        facts = {"pid": os.getpid(), "startedAt": started_at, "host": host, "port": port, "configPath": config_path}
-        self._put({**facts, "ownerKey": self.owner_key, "tlsFingerprint": tls_fingerprint})
+        facts: dict[str, Any] = {
+            "pid": os.getpid(),
+            "startedAt": started_at,
+            "host": host,
+            "port": port,
+            "configPath": config_path,
+        }
+        facts |= {"ownerKey": self.owner_key, "tlsFingerprint": tls_fingerprint, "portGiven": self.port_given}
+        self._put(facts)
 
     def release(self) -> None:
         if self._descriptor is not None:

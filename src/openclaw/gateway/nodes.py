@@ -29,7 +29,8 @@ import msgspec
 from openclaw.clock import Clock, wait_within
 from openclaw.config.schema.gateway import GatewayNodes
 from openclaw.gateway.auth.devices import Devices, NodePairing, Record
-from openclaw.gateway.server.registry import MethodError, NotJson, decode_any, entry_of, require_configured, target_of
+from openclaw.gateway.server.frames import NotJson, decode_any
+from openclaw.gateway.server.registry import MethodError, entry_of, require_configured, target_of
 from openclaw.inbound.incoming import Incoming, client_facts
 from openclaw.inbound.pipeline import Blocked
 from openclaw.models.thinking import parse_level

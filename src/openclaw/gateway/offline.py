@@ -21,7 +21,7 @@ from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.http.rpc import NdjsonSink
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.events import Client, ClientInfo
-from openclaw.inbound.access import PairingStore
+from openclaw.inbound.pairing import PairingStore
 from openclaw.rights import ADMIN
 from openclaw.scheduler.jobs import JobError, JobStore, jobs_place
 from openclaw.storage.files.newer_state import check_generation

@@ -1,15 +1,10 @@
-"""Makes turns of what a channel delivers: quick texts of one sender become one turn, and a redelivery becomes none.
-
-Nothing is lost, and the order is kept.
-"""
+"""Makes one turn of quick texts of one sender. Nothing is lost, and the order is kept."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import msgspec
@@ -17,17 +12,18 @@ import msgspec
 from openclaw.clock import Clock
 from openclaw.config.schema.messages import InboundDebounce
 from openclaw.inbound.message import Inbound
-from openclaw.storage.base import Ledger
 
 log = logging.getLogger("openclaw.inbound.debounce")
 Key: TypeAlias = tuple[str, str, str, str, str]
-Deliver: TypeAlias = Callable[[list[Inbound]], Awaitable[None]]
+TakeTurn: TypeAlias = Callable[[list[Inbound]], Awaitable[None]]
+"""Takes in the messages of one turn. It raises when it could not."""
 WINDOWS_AT_MOST = 5
 """After this many windows a sender is answered, even if more texts keep coming."""
 MOST_MESSAGES = 20
 MOST_CHARS = 20_000
 MOST_WAITING = 1000
-"""The limit of messages held back in all conversations. Beyond it the oldest are handed on early."""
+"""The limit of messages held back in all conversations. Beyond it the turns of the oldest begin early."""
+_NOBODY: Key = ("", "", "", "", "")
 _TAKEN_FROM_THE_LATEST = (
     *("quoted", "thread_label", "thread_starter", "conversation_label"),
     *("group_subject", "group_channel", "group_space", "group_members"),
@@ -36,10 +32,10 @@ _TAKEN_FROM_THE_LATEST = (
 
 
 class Debouncer:
-    """Holds texts back and hands them on in lists. ``merged`` makes one message of such a list.
+    """Holds texts back and makes turns of them, which are lists. ``merged`` makes one message of such a list.
 
-    ``deliver`` gets a message that did not wait, and the caller of ``add`` learns whether it failed. ``deliver_held``
-    gets those that waited, and has to try again by itself.
+    ``take_turn`` gets a message that did not wait, and the caller of ``add`` learns whether it failed. ``retry_turn``
+    gets those that waited, and tries again by itself.
 
     ``window_ms`` is called for every message, so that a changed configuration counts at once. ``is_control`` finds
     commands and stop words. They never wait and never mix with other text.
@@ -47,15 +43,15 @@ class Debouncer:
 
     def __init__(
         self,
-        deliver: Deliver,
-        deliver_held: Deliver,
+        take_turn: TakeTurn,
+        retry_turn: TakeTurn,
         *,
         clock: Clock,
         window_ms: Callable[[Inbound], int],
         is_control: Callable[[str], bool],
     ) -> None:
-        self._deliver = deliver
-        self._deliver_held = deliver_held
+        self._take_turn = take_turn
+        self._retry_turn = retry_turn
         self._clock = clock
         self._window_ms = window_ms
         self._is_control = is_control
@@ -66,30 +62,33 @@ class Debouncer:
         self._slow: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def hand_on(self, item: Inbound) -> asyncio.Task[None]:
-        """Hands on a message that is kept and takes long, before those of its sender that come later."""
+    def release_now(self, item: Inbound) -> asyncio.Task[None]:
+        """Begins a turn of one message that is held on disk already. Later messages of its sender wait for its end.
+
+        Such a turn may take long, so nobody who receives from a channel waits for it.
+        """
         key = conversation_of(item)
         if key in self._waiting:
             self._flush(key)
-        task = self._start(key, [item], self._deliver_held)
+        task = self._start(key, [item], self._retry_turn)
         self._slow.add(task)
         task.add_done_callback(self._slow.discard)
         return task
 
     @property
     def is_full(self) -> bool:
-        """Whether so many messages are being handed on that later ones have to wait."""
+        """Whether so many turns of held messages are under way that later ones have to wait."""
         return len(self._slow) >= MOST_WAITING
 
     def is_behind(self, item: Inbound) -> bool:
-        """Whether an earlier message of the sender is kept and takes long."""
+        """Whether the turn of an earlier message of the sender, which is held, is still under way."""
         key = conversation_of(item) if self._slow else None
         return key is not None and self._last.get(key) in self._slow
 
     def add(self, item: Inbound) -> asyncio.Task[None] | None:
-        """Takes a message. Returns the task that hands it on, or None for a message that waits for more.
+        """Takes a message. Returns the task of its turn, or None for a message that waits for more.
 
-        The task raises what ``deliver`` raises. For a message that waits, the error is logged.
+        The task raises what ``take_turn`` raises. For a message that waits, the error is logged.
         """
         key = conversation_of(item)
         if key is None or not self.may_wait(item):
@@ -105,17 +104,43 @@ class Debouncer:
         self._hold(key, waiting, item, self._window_ms(item) / 1000)
         return None
 
+    def change(self, item: Inbound) -> bool:
+        """Gives a message that waits its new words. Returns False when it does not wait (any more)."""
+        if (waiting := self._waiting.get(conversation_of(item) or _NOBODY)) is None:
+            return False
+        for place, held in enumerate(waiting.items):
+            if item.message_id and held.message_id == item.message_id:
+                waiting.items[place] = msgspec.structs.replace(held, text=item.text)
+                return True
+        return False
+
+    def take_back(self, item: Inbound) -> Inbound | None:
+        """Removes a message that waits, and returns it."""
+        waiting = self._waiting.get(key := conversation_of(item) or _NOBODY)
+        if waiting is None or not item.message_id:
+            return None
+        held = next((held for held in waiting.items if held.message_id == item.message_id), None)
+        if held is None:
+            return None
+        waiting.items.remove(held)
+        self._held -= 1
+        if not waiting.items:
+            del self._waiting[key]
+            if waiting.timer is not None:
+                waiting.timer.cancel()
+        return held
+
     def may_wait(self, item: Inbound) -> bool:
         """Whether the item may wait for more words of its sender."""
         if self._closed or conversation_of(item) is None or self._window_ms(item) <= 0:
             return False
-        # A forwarded text keeps its own heading.
-        if item.native_command or item.forwarded_from:
+        # A forwarded text keeps its own heading, and people wait for an answer to a file.
+        if item.native_command or item.forwarded_from or item.media:
             return False
-        return not self._is_control(item.text) if item.text.strip() else bool(item.media)
+        return bool(item.text.strip()) and not self._is_control(item.text)
 
     async def close(self) -> None:
-        """Hands on everything that waits and returns once it has arrived. Later messages do not wait."""
+        """Begins the turns of everything that waits, and returns when they have ended. Later messages do not wait."""
         self._closed = True
         for key in list(self._waiting):
             self._flush(key)
@@ -130,8 +155,7 @@ class Debouncer:
         waiting.chars += len(item.text)
         waiting.due = min(now + window, waiting.since + window * WINDOWS_AT_MOST)
         self._held += 1
-        # People write first and attach last, so a message with a file completes the turn.
-        if item.media or len(waiting.items) >= MOST_MESSAGES:
+        if len(waiting.items) >= MOST_MESSAGES:
             self._flush(key)
         elif waiting.timer is None:
             waiting.timer = asyncio.create_task(self._wait(key, waiting))
@@ -149,22 +173,22 @@ class Debouncer:
         self._held -= len(waiting.items)
         if waiting.timer is not None:
             waiting.timer.cancel()
-        task = self._start(key, waiting.items, self._deliver_held)
+        task = self._start(key, waiting.items, self._retry_turn)
         task.add_done_callback(lambda done: _report(done, waiting.items))
 
-    def _start(self, key: Key | None, items: list[Inbound], deliver: Deliver | None = None) -> asyncio.Task[None]:
+    def _start(self, key: Key | None, items: list[Inbound], take: TakeTurn | None = None) -> asyncio.Task[None]:
         earlier = self._last.get(key) if key is not None else None
-        task = asyncio.create_task(self._hand_on(earlier, items, deliver or self._deliver))
+        task = asyncio.create_task(self._take_after(earlier, items, take or self._take_turn))
         self._under_way.add(task)
         if key is not None:
             self._last[key] = task
         task.add_done_callback(lambda done: self._ended(key, done))
         return task
 
-    async def _hand_on(self, earlier: asyncio.Task[None] | None, items: list[Inbound], deliver: Deliver) -> None:
+    async def _take_after(self, earlier: asyncio.Task[None] | None, items: list[Inbound], take: TakeTurn) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
-        await deliver(items)
+        await take(items)
 
     def _ended(self, key: Key | None, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
@@ -220,78 +244,11 @@ def merged(items: list[Inbound]) -> Inbound:
     }
     return msgspec.structs.replace(
         newest,
-        text="\n".join(item.text for item in items if item.text.strip()),
+        text="\n".join(item.text for item in items),
         message_ids=tuple(one for item in items for one in item.message_ids or (item.message_id,) if one),
-        media=tuple(media for item in items for media in item.media),
         mentioned=any(item.mentioned for item in items),
         mentions_others=any(item.mentions_others for item in items),
         can_detect_mention=any(item.can_detect_mention for item in items),
         untrusted=tuple(dict.fromkeys(line for item in items for line in item.untrusted)),
         **latest,
     )
-
-
-# Redeliveries
-
-TTL_MS = 20 * 60_000
-"""How long a key is remembered after the message was last seen."""
-KEEP = 5000
-
-
-def dedupe_key(inbound: Inbound) -> str | None:
-    """``channel|account|peer|thread|message id|revision`` without empty parts, or None if too little is known."""
-    channel, message, peer = inbound.channel.strip().lower(), inbound.message_id.strip(), inbound.to or inbound.peer.id
-    if not channel or not message or not peer.strip():
-        return None
-    thread = "" if inbound.thread_id is None else str(inbound.thread_id).strip()
-    parts = (channel, inbound.account_id.strip(), peer.strip(), thread, message, inbound.revision)
-    return "|".join(part for part in parts if part)
-
-
-def held_key(inbound: Inbound) -> str:
-    """Returns the key under which a message waits in the ledger for more words of its sender."""
-    return dedupe_key(inbound) or f"{inbound.channel}|{inbound.account_id}|{inbound.peer.id}|{inbound.timestamp_ms}"
-
-
-def run_id_of(keys: Sequence[str], session_key: str) -> str:
-    """Returns the same run id for every delivery of the same messages to a session."""
-    text = "\n".join((*keys, session_key))
-    return str(uuid.UUID(hashlib.sha256(text.encode()).hexdigest()[:32]))
-
-
-class Dedupe:
-    """Remembers the messages that were seen.
-
-    The caller first calls ``take``. When it has dealt with the message, it calls ``keep``. When it could not, it calls
-    ``release``, so that a redelivery counts as new. Keys that were committed with a run's row (``Accept.dedupe_keys``)
-    are only released.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._under_way: set[str] = set()
-
-    async def take(self, key: str | None) -> bool:
-        """Whether this message is new. A message without a key counts as new."""
-        if key is None:
-            return True
-        if key in self._under_way:
-            return False
-        self._under_way.add(key)
-        try:
-            known = await self._ledger.seen(key, TTL_MS, KEEP, remember=False)
-        except BaseException:
-            self._under_way.discard(key)
-            raise
-        if known:
-            self._under_way.discard(key)
-        return not known
-
-    async def keep(self, key: str) -> None:
-        try:
-            await self._ledger.seen(key, TTL_MS, KEEP)
-        finally:
-            self._under_way.discard(key)
-
-    def release(self, key: str) -> None:
-        self._under_way.discard(key)

@@ -132,7 +132,7 @@ MOST_CHARS = 8000
 
 
 class PendingHistory:
-    """Unanswered group messages per conversation, oldest first. It lives in memory only.
+    """Group messages that an agent did not answer, per ``history_key``, oldest first. It lives in memory only.
 
     When there are too many conversations, the one that was silent for longest is forgotten.
     """
@@ -170,8 +170,9 @@ def history_limit(config: Config, settings: ChannelSettings) -> int:
     return general if general is not None else _DEFAULT_LIMITS.get(settings.channel, DEFAULT_LIMIT)
 
 
-def history_key(inbound: Inbound, settings: ChannelSettings) -> str:
-    key = f"{inbound.channel}:{inbound.account_id}:{inbound.peer.kind}:{inbound.peer.id}"
+def history_key(inbound: Inbound, settings: ChannelSettings, agent_id: str) -> str:
+    """Names a conversation with one agent. Several may hear the same group, and each is told what it did not answer."""
+    key = f"{agent_id}:{inbound.channel}:{inbound.account_id}:{inbound.peer.kind}:{inbound.peer.id}"
     if inbound.thread_has_session and not settings.threads_share_history:
         key += thread_suffix(inbound.thread_id)
     return key.lower()

@@ -1,11 +1,11 @@
-"""Messages that were received and kept, and wait to be handed on: for more words of their sender, or for the disk."""
+"""Messages that were received and kept, and wait to be taken in: for more words of their sender, or for the disk."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,8 @@ from openclaw import json_text
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import Backoff, wait_within
 from openclaw.config.agents import default_agent_id, main_session_key
-from openclaw.inbound.debounce import held_key
+from openclaw.inbound.debounce import TakeTurn
+from openclaw.inbound.dedupe import dedupe_key
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.notices import Notices
 from openclaw.runs.why_text import reason_text
@@ -30,17 +31,17 @@ _GIVEN_UP = uuid.UUID("5e4b3d62-7f0c-4d59-9d0e-0f6a9b1c2d3e")
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A message that waits to be handed on."""
+    """A message that waits to be taken in."""
 
     held: HeldMessage
     inbound: Inbound | None
     """None when what was stored cannot be read."""
     problem: str
-    """What keeps it from being handed on. Empty when it waits for more words of its sender."""
+    """What keeps it from being taken in. Empty when it waits for more words of its sender."""
 
     @property
     def message_id(self) -> str:
-        return self.held.key.rpartition("|")[2]
+        return self.inbound.message_id if self.inbound else _id_in(self.held.key)
 
     @property
     def channel(self) -> str:
@@ -53,40 +54,41 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Held:
-    """Hands on what is held in the ledger, again and again until it is taken or has failed too often.
+    """Tries to take in what is held in the ledger, until that succeeds or has failed too often.
 
-    A disk that takes nothing is waited for without a limit. ``hand_on`` takes the messages of one turn.
+    A disk that takes nothing is waited for without a limit. ``take_turn`` takes in the messages of one turn.
     """
 
-    def __init__(self, runtime: Runtime, notices: Notices, hand_on: Callable[[list[Inbound]], Awaitable[None]]) -> None:
+    def __init__(self, runtime: Runtime, notices: Notices, take_turn: TakeTurn) -> None:
         self._runtime = runtime
         self._notices = notices
-        self._hand_on = hand_on
+        self._take_turn = take_turn
         self._closing = asyncio.Event()
         self._problems: dict[str, str] = {}
-        """What keeps messages from being handed on, by their keys."""
+        """What keeps messages from being taken in, by their keys."""
 
     async def keep(self, inbound: Inbound) -> None:
         """Writes a message down before it waits. Returns when it is on disk."""
         await self._runtime.ledger.hold(held_key(inbound), msgspec.json.encode(inbound))
 
     async def let_go(self, items: Sequence[Inbound]) -> None:
-        """Forgets messages that were handed on."""
+        """Forgets messages that were taken in or turned away."""
         await self._runtime.ledger.let_go([held_key(item) for item in items])
 
-    async def deliver(self, items: list[Inbound]) -> None:
+    async def retry_until_taken(self, items: list[Inbound]) -> None:
+        """Takes in the messages of one turn, and tells their sender if it has to give them up."""
         keys, attempt = [held_key(item) for item in items], 0
         while not (attempt and self._closing.is_set()):
             attempt += 1
             try:
-                await self._hand_on(items)
+                await self._take_turn(items)
                 await self.let_go(items)
                 break
             except Exception as error:
                 problem = str(error) or type(error).__name__
                 self._problems |= dict.fromkeys(keys, problem)
                 if attempt == 1:
-                    log.warning("%s message cannot be handed on yet: %s", items[0].channel, problem, exc_info=error)
+                    log.warning("%s message cannot be taken in yet: %s", items[0].channel, problem, exc_info=error)
                 if (
                     not is_disk_trouble(error)
                     and attempt >= MOST_ATTEMPTS
@@ -100,7 +102,7 @@ class Held:
     async def take_up(
         self, start: Callable[[Inbound], asyncio.Task[None]], account: tuple[str, str] | None = None
     ) -> list[asyncio.Task[None]]:
-        """Starts to hand on what an earlier process held. What cannot be read, or failed too often, is given up.
+        """Begins the turns of what an earlier process held. What cannot be read, or failed too often, is given up.
 
         ``account`` is the channel and the account whose messages are taken up. None: those of all.
         """
@@ -119,7 +121,7 @@ class Held:
             try:
                 await self._runtime.ledger.held_tried(held.key)
             except OSError as error:
-                log.warning("an attempt to hand on %s could not be counted: %s", held.key, error)
+                log.warning("an attempt to take in %s could not be counted: %s", held.key, error)
             tasks.append(start(inbound))
         return tasks
 
@@ -150,7 +152,9 @@ class Held:
             session_id=entry["sessionId"] if entry else "",
             source=channel,
             route={"channel": channel, "to": items[-1].to if items else to, "accountId": account},
-            body=MessageBody(prompt=text or None, message_ids=[key.rpartition("|")[2] for key in keys]),
+            body=MessageBody(
+                prompt=text or None, message_ids=[item.message_id for item in items] or [_id_in(key) for key in keys]
+            ),
             dedupe_keys=tuple(keys),
         )
         log.error("message %s is given up: %s", ", ".join(keys), problem)
@@ -161,6 +165,16 @@ class Held:
             log.error("that could not be written down; it is tried again: %s", error)
             return False
         return True
+
+
+def _id_in(key: str) -> str:
+    """The channel's id of a message that cannot be read. The key of an edit ends with its revision instead."""
+    return key.rpartition("|")[2]
+
+
+def held_key(inbound: Inbound) -> str:
+    """Returns the key under which a message waits in the ledger for more words of its sender."""
+    return dedupe_key(inbound) or f"{inbound.channel}|{inbound.account_id}|{inbound.peer.id}|{inbound.timestamp_ms}"
 
 
 def read(held: HeldMessage) -> Inbound:

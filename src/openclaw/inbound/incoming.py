@@ -37,7 +37,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     rights: frozenset[Right] = NO_RIGHTS
     """What the sender may do besides talking. Commands and settings in the text need the right of their effect."""
     client: bool = False
-    """Whether a client of the Gateway sent it. A client is told which scope it lacks; on a channel it is silence."""
+    """Whether a client of the Gateway sent it. Only a client is told which scope it lacks."""
     sender_ids: tuple[str, ...] = ()
     """The sender's stable ids. The best one comes first."""
     sender_name: str | None = None
@@ -50,6 +50,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The session that a new session of a thread begins with."""
     mentioned: bool = False
     """Whether the message mentions the agent."""
+    mention_needed: bool = True
+    """Whether a message of this group is answered only if it mentions the agent."""
     has_media: bool = False
     native: bool = False
     """Whether the command was chosen from the platform's own menu."""
@@ -109,8 +111,8 @@ class Continue(msgspec.Struct, frozen=True, kw_only=True):
     """The message goes on to the agent."""
 
     text: str
-    settings: MessageBody = MessageBody()
-    """The settings found in the text. They count for this run only."""
+    wishes: MessageBody = MessageBody()
+    """The settings that the text asks for. They count for this run only."""
     queue: QueueWish | None = None
     side_replies: list[str] = []
     """These are sent at once, before the agent answers."""
@@ -164,7 +166,7 @@ class Incoming(msgspec.Struct, kw_only=True):
     message_id: str = ""
     """The id that the model is shown."""
     body: MessageBody = MessageBody()
-    """What the caller wants for this run. The steps add the prompt and the settings found in the text."""
+    """What the caller wants for this run. The steps add the prompt and the settings that the text asks for."""
     images: list[Image] = []
     queue: QueueWish | None = None
     """How the message waits behind a run. It overrides the session's queue settings."""
@@ -180,8 +182,8 @@ class Incoming(msgspec.Struct, kw_only=True):
     def for_ledger(self, session_id: str, body: MessageBody, run_id: str) -> Accept:
         """Returns what the ledger keeps of the message.
 
-        With another ``run_id`` than the message's own, it is the row of a line that is said beside the message. The
-        message still gets its own row, so the ids of the channel stay with that one.
+        With another ``run_id`` than the message's own, it is the row of a line that the Gateway says besides, such as
+        that a new session began. The channel's ids are left out of it, because they belong to the message's own row.
         """
         session = self.facts.session
         if self.inbound is not None and run_id == self.run_id and not body.message_ids:

@@ -37,6 +37,7 @@ INTERRUPTED = (
     "again."
 )
 LONGEST_COMMAND = 80
+_BESIDE = uuid.UUID("0f1d3c8e-5b0a-4a53-9a52-6a5f0c6f7d11")
 
 
 class Notices:
@@ -66,9 +67,11 @@ class Notices:
         """Writes the message and its answer to the ledger and tells everyone. Returns False if it was answered before.
 
         When ``text`` is None, nothing is said and the ledger says why. When ``ends`` is False, the text is an extra
-        line and the message goes on.
+        line and the message goes on. It is said once, also if the message is offered again.
         """
-        session, run_id = message.facts.session, message.run_id if ends else str(uuid.uuid4())
+        session, run_id = message.facts.session, message.run_id
+        if not ends:
+            run_id = str(uuid.uuid5(_BESIDE, f"{run_id}|{text}"))
         session_id = await self._session_id(session, make=bool(text))
         accept = message.for_ledger(session_id, MessageBody(prompt=message.text), run_id)
         said = (text or "").strip()

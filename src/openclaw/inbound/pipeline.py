@@ -20,7 +20,7 @@ import msgspec
 from openclaw.agent.runtime import Runtime
 from openclaw.cluster.claims import session_name
 from openclaw.config.agents import main_session_key, user_zone
-from openclaw.config.channels import message_prefix, normalize_account_id
+from openclaw.config.channels import message_prefix
 from openclaw.config.schema import Config
 from openclaw.extensions.api import MessageReceived
 from openclaw.foreign_text import disarmed
@@ -28,18 +28,17 @@ from openclaw.inbound.access import (
     ChannelSettings,
     Drop,
     Pair,
-    PairingStore,
     channel_settings,
     decide_access,
     group_rules,
-    pairing_reply,
     sender_ids,
     sender_rights,
 )
 from openclaw.inbound.attachments import within_reach
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.inbound.commands.settings import elevated_allowed
-from openclaw.inbound.debounce import Debouncer, Dedupe, debounce_ms, dedupe_key, merged, run_id_of
+from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
+from openclaw.inbound.dedupe import Dedupe, accepted_rows, dedupe_key, run_id_of
 from openclaw.inbound.directives import Listening, is_abort, is_control_message, may_be_command
 from openclaw.inbound.gate import (
     QUICKLY_SEARCHED,
@@ -63,6 +62,7 @@ from openclaw.inbound.incoming import (
 )
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.notices import Notices
+from openclaw.inbound.pairing import PairingStore, pairing_reply
 from openclaw.inbound.prompt_text import (
     NOTHING_TO_ANSWER,
     HistoryEntry,
@@ -110,12 +110,15 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 
 
 class TakenElsewhere(msgspec.Struct, frozen=True, tag=True):
-    """Another node has taken the message in, and says what is to be said."""
+    """Another node has taken the message in, and answers its sender."""
+
+    stopped: list[str] | None = None
+    """The ids of the runs that the message stopped; None: it was no stop."""
 
 
 Result: TypeAlias = Handled | Blocked | Empty | Accepted | TakenElsewhere
 HandedOn: TypeAlias = Blocked | Accepted | TakenElsewhere
-"""What the owner of a session tells the node that handed a message on. It says itself what else is to be said."""
+"""What the owner of a session tells the node that handed a message on. The owner itself has answered the sender."""
 
 
 class OtherNodes(Protocol):
@@ -147,13 +150,13 @@ class Pipeline:
         self._spawn = spawn
         self.others: OtherNodes | None = None
         """The other nodes of a cluster. None with files."""
-        self._dedupe = Dedupe(runtime.ledger)
+        self._dedupe = Dedupe(runtime.ledger, runtime.clock)
         self._history = PendingHistory()
         self._transcriber = transcriber
-        self.held = Held(runtime, notices, self._hand_on)
+        self.held = Held(runtime, notices, self._take_turn)
         self._debouncer = Debouncer(
-            self._hand_on,
-            self.held.deliver,
+            self._take_turn,
+            self.held.retry_until_taken,
             clock=runtime.clock,
             window_ms=self._window,
             is_control=is_control_message,
@@ -182,47 +185,53 @@ class Pipeline:
         )
         if in_background or self._window(inbound) > 0:
             # It is not accepted yet when this returns, so it is written down first. After a restart, ``recover``
-            # hands it on.
+            # takes it in.
             await self.held.keep(inbound)
         if in_background:
-            handing_on = self._debouncer.hand_on(inbound)
+            turn = self._debouncer.release_now(inbound)
             if self._debouncer.is_full:
-                await asyncio.wait([handing_on])
+                await asyncio.wait([turn])
             return True
-        handing_on = self._debouncer.add(inbound)
-        if handing_on is not None:
+        turn = self._debouncer.add(inbound)
+        if turn is not None:
             # A channel that is stopped now does not cut off a message that is half accepted.
-            await asyncio.shield(handing_on)
+            await asyncio.shield(turn)
             if self._window(inbound) > 0:
                 await self.held.let_go([inbound])
         return True
 
-    async def _hand_on(self, items: list[Inbound]) -> None:
-        """Takes the messages that the debouncer hands on: dedupe → route → gate → process.
+    async def _take_turn(self, items: list[Inbound]) -> None:
+        """Takes in the messages that the debouncer made a turn of: dedupe → route → gate → process.
 
         Dedupe comes this late, so that a message that could not be kept counts as new when it is delivered again.
         """
-        new: list[tuple[Inbound, str | None]] = []
-        for item in items:
-            if await self._dedupe.take(key := dedupe_key(item)):
-                new.append((item, key))
-            else:
-                await self._turn_away(item, ReasonCode.REDELIVERED)
-        keys = tuple(key for _, key in new if key is not None)
+        new: list[Inbound] = []
         try:
+            for item in items:
+                if await self._dedupe.take(item, may_be_joined=self._window(item) > 0):
+                    new.append(item)
+                else:
+                    await self._turn_away(item, ReasonCode.REDELIVERED)
             if new:
-                inbound, config, taken = merged([item for item, _ in new]), self._runtime.config.current, False
-                inbound = await self._transcriber.heard(inbound, resolve_route(config, inbound).agent_id)
-                for resolved in broadcast_routes(config, inbound) or [resolve_route(config, inbound)]:
-                    if (message := await self._addressed(inbound, resolved, keys)) is not None:
-                        await self._finish(message, await self.process(message))
-                        taken = True
-                # The row of a message that was taken has its keys.
-                for key in () if taken else keys:
-                    await self._dedupe.keep(key)
+                await self._take_new(new)
         finally:
-            for key in keys:
+            for key in filter(None, map(dedupe_key, new)):
                 self._dedupe.release(key)
+
+    async def _take_new(self, items: list[Inbound]) -> None:
+        keys, config = tuple(filter(None, map(dedupe_key, items))), self._runtime.config.current
+        inbound = merged(items)
+        inbound = await self._transcriber.heard(inbound, resolve_route(config, inbound).agent_id)
+        routes = broadcast_routes(config, inbound) or [resolve_route(config, inbound)]
+        addressed = [await self._addressed(inbound, resolved, keys) for resolved in routes]
+        messages = [message for message in addressed if message is not None]
+        for message in messages:
+            # The row of the last agent has the keys. If the disk fails before it, the message counts as new, and the
+            # agents that have it know it by its run id.
+            message.dedupe_keys = keys if message is messages[-1] else ()
+            await self._tell_channel(message, await self.process(message))
+        for key in () if messages else keys:
+            await self._dedupe.keep(key)
 
     async def _addressed(self, inbound: Inbound, resolved: Resolved, keys: tuple[str, ...]) -> Incoming | None:
         """Applies the gate. Returns None for a message that is not meant for the agent; it is kept as context."""
@@ -232,19 +241,19 @@ class Pipeline:
         listening = Listening(group=inbound.peer.kind != "direct", channel=inbound.channel, mentions=patterns)
         entry = await self._runtime.sessions.get(resolved.agent_id, resolved.session_key)
         rules = group_rules(settings, inbound)
+        mention_needed = needs_mention(entry, rules, inbound.channel, patterns)
         deciding = partial(
             gate,
             inbound,
             patterns,
-            require_mention=needs_mention(entry, rules, inbound.channel, patterns),
+            require_mention=mention_needed,
             authorised_command=bool(rights) and not inbound.spoken and is_control_message(inbound.text, listening),
         )
         quick = not patterns or len(inbound.text) <= QUICKLY_SEARCHED
         addressed = deciding() if quick else await asyncio.to_thread(deciding)
         if not addressed.process:
-            self._history.record(
-                history_key(inbound, settings), history_entry(inbound), history_limit(config, settings)
-            )
+            history = history_key(inbound, settings, resolved.agent_id)
+            self._history.record(history, history_entry(inbound), history_limit(config, settings))
             place = f"{inbound.peer.kind} {inbound.peer.id}"
             log.info("%s message of %s in %s not answered: no mention", inbound.channel, inbound.sender.id, place)
             await self._turn_away(inbound, ReasonCode.NOT_ADDRESSED)
@@ -266,6 +275,7 @@ class Pipeline:
             thread_id=resolved.new_thread or inbound.thread_id,
             parent_key=resolved.parent_key,
             mentioned=addressed.mentioned,
+            mention_needed=mention_needed,
             has_media=bool(inbound.media),
             native=inbound.native_command,
             listening=listening,
@@ -283,11 +293,10 @@ class Pipeline:
             settings=settings,
             policy_channel=inbound.channel,
             entry_fields=_entry_fields(inbound, resolved) | owned,
-            dedupe_keys=keys,
             reads_commands=not inbound.spoken,
         )
 
-    async def _finish(self, message: Incoming, result: Result) -> None:
+    async def _tell_channel(self, message: Incoming, result: Result) -> None:
         """Tells the channel what became of a message that starts no run."""
         match result:
             case Handled(later=later) if later is not None:
@@ -306,7 +315,10 @@ class Pipeline:
     # From every door: commands → send policy → reset → accept
 
     async def process(self, message: Incoming) -> Result:
-        """Commands → send policy → reset → accept. The messages of a session pass in the order in which they came."""
+        """Commands → send policy → reset → accept. The messages of a session pass in the order in which they came.
+
+        The ticket of ``admit`` keeps that order, and limits how many messages are worked on at once.
+        """
         admission, session = self._dispatcher.admission, message.facts.session
         key, claims = session.key, self._runtime.claims
         if not claims.alone and self.others is not None:
@@ -323,7 +335,7 @@ class Pipeline:
             ticket.done()
 
     async def _process(self, message: Incoming, ticket: Ticket | None) -> Result:
-        """``ticket`` is the message's place in the admission. A word that stops the run has none."""
+        """``ticket`` goes to the run, which keeps it until it asks its model. A word that stops a run has none."""
         if (known := await self._known(message)) is not None:
             return await self._came_again(message, known)
         inbound, session, config = message.inbound, message.facts.session, self._runtime.config.current
@@ -360,15 +372,15 @@ class Pipeline:
         elif is_empty(inbound, outcome.text):
             return Empty()
         else:
-            limit = history_limit(config, message.settings)
-            pending = self._history.pending(history_key(inbound, message.settings), limit)
+            place = history_key(inbound, message.settings, session.agent_id)
+            pending = self._history.pending(place, history_limit(config, message.settings))
             body = await self._channel_body(message, inbound, outcome, entry, rotation, pending)
         message.queue = outcome.queue or message.queue
         submission = await self._accept(message, body, ticket)
         if not submission.new:
             return await self._came_again(message, submission)
         if inbound is not None:
-            self._history.forget(history_key(inbound, message.settings), pending)
+            self._history.forget(history_key(inbound, message.settings, session.agent_id), pending)
         return Accepted(submission, outcome.side_replies)
 
     async def _known(self, message: Incoming) -> Submission | None:
@@ -415,7 +427,7 @@ class Pipeline:
         return entry, rotation
 
     def _client_body(self, message: Incoming, outcome: Continue, entry: SessionEntry) -> MessageBody:
-        """Makes the body of the run: the prompt, the settings found in the text and what the caller wants."""
+        """Makes the body of the run: the prompt, the settings that the text asks for and what the caller wants."""
         text, now = outcome.text, self._runtime.clock.now_ms()
         changed = message.door == "chat" and disarmed(text, of_owner=True) != text
         return msgspec.structs.replace(
@@ -423,7 +435,7 @@ class Pipeline:
             prompt=client_prompt(message, outcome, entry, self._runtime.config.current, now),
             internal=message.body.internal or outcome.greeting,
             written=text if changed else "",
-            **self._settings_found(message, outcome.settings),
+            **self._wished(message, outcome.wishes),
         )
 
     async def _channel_body(
@@ -435,7 +447,7 @@ class Pipeline:
         rotation: Rotation | None,
         pending: tuple[HistoryEntry, ...],
     ) -> MessageBody:
-        """Makes the body of the run: the prompt, the settings found in the text and what came with the message."""
+        """Makes the body of the run: the prompt, the settings that the text asks for and what came with the message."""
         config, agent_id = self._runtime.config.current, message.facts.session.agent_id
         inbound = await within_reach(self._runtime, inbound, message.facts.session, entry)
         rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
@@ -455,16 +467,16 @@ class Pipeline:
             mentioned=message.facts.mentioned,
             extra_system_prompt="\n\n".join(filter(None, (intro, rules.system_prompt))),
             skills=None if rules.skills is None else list(rules.skills),
-            **self._settings_found(message, outcome.settings),
+            **self._wished(message, outcome.wishes),
         )
 
-    def _settings_found(self, message: Incoming, settings: MessageBody) -> dict[str, Any]:
+    def _wished(self, message: Incoming, wishes: MessageBody) -> dict[str, Any]:
         """The fields of the body that come from the text or follow from who wrote it."""
-        found = {name: value for name, value in msgspec.structs.asdict(settings).items() if value}
+        found = {name: value for name, value in msgspec.structs.asdict(wishes).items() if value}
         config, by_program = self._runtime.config.current, message.door == "program"
         return {
             **found,
-            "thinking": message.body.thinking or settings.thinking,
+            "thinking": message.body.thinking or wishes.thinking,
             "elevated_allowed": not by_program and elevated_allowed(config, message.facts),
             "guest": message.body.guest or (message.door == "channel" and "admin" not in message.facts.rights),
         }
@@ -559,7 +571,7 @@ class Pipeline:
             message.facts = msgspec.structs.replace(message.facts, listening=listening)
         result = await self.process(message)
         if message.inbound is not None:
-            await self._finish(message, result)
+            await self._tell_channel(message, result)
         return result
 
     # What else a channel tells
@@ -588,6 +600,8 @@ class Pipeline:
         at its next turn. A message that was not meant for the agent is looked at anew. Not every platform asks who
         changes a message, so nobody changes those of others here.
         """
+        if self._debouncer.change(inbound):
+            return
         row = await self._turn_of(inbound)
         if row is not None and row.body.sender not in ("", inbound.sender.id):
             log.warning(
@@ -611,6 +625,9 @@ class Pipeline:
 
     async def deleted(self, inbound: Inbound) -> None:
         """Takes in that a person took a message back. If nobody has spoken since, its turn goes too."""
+        if (waiting := self._debouncer.take_back(inbound)) is not None:
+            await self.held.let_go([waiting])
+            return
         row = await self._turn_of(inbound)
         if row is not None and not await self._take_back(inbound, row):
             words = f"message {inbound.message_id} was taken back by its sender"
@@ -620,12 +637,8 @@ class Pipeline:
         """The message that a platform speaks of, if a run was made of it and its sender may still write."""
         if not await self.admits(inbound):
             return None
-        row = await self._runtime.ledger.by_message_id(inbound.message_id)
-        if row is None or row.body.command or row.body.prompt is None:
-            return None
-        there = (row.route.get("channel"), row.route.get("to"), normalize_account_id(row.route.get("accountId")))
-        here = (inbound.channel, inbound.to, normalize_account_id(inbound.account_id))
-        return row if there == here else None
+        rows = await accepted_rows(self._runtime.ledger, inbound)
+        return rows[0] if rows and not rows[0].body.command and rows[0].body.prompt is not None else None
 
     async def _take_back(self, inbound: Inbound, row: LedgerRow) -> bool:
         """Withdraws the turn of one message. Messages that share a turn with others stay."""
@@ -687,17 +700,17 @@ class Pipeline:
     # Start and end
 
     async def recover(self, account: tuple[str, str] | None = None) -> int:
-        """Ends the commands that the last Gateway left, and hands on what waited for more words when it ended.
+        """Ends the commands that the last Gateway left, and takes in the messages that waited for more words there.
 
-        ``account`` is a channel and its account that this node has just gained: only what waited there is handed on.
+        ``account`` is a channel and its account that this node has just gained: only what waited there is taken in.
 
-        Dedupe skips what it had handed on. It returns soon, even if the disk takes nothing: then the messages wait,
-        before later ones of their sender.
+        It returns after ``RECOVERY_S`` at the latest. If the disk takes nothing, the messages wait on, and later ones
+        of their sender wait behind them.
         """
         try:
             if account is None:
                 await self._notices.end_interrupted()
-            tasks = await self.held.take_up(self._debouncer.hand_on, account)
+            tasks = await self.held.take_up(self._debouncer.release_now, account)
         except OSError as error:
             log.error("what the last Gateway left cannot be taken up now: %s", error)
             return 0
@@ -706,7 +719,7 @@ class Pipeline:
         return len(tasks)
 
     async def close(self) -> None:
-        """Hands on what still waits for more words, so that it reaches the ledger."""
+        """Takes in what still waits for more words, so that it reaches the ledger."""
         self.held.close()
         self._transcriber.close()
         await self._debouncer.close()

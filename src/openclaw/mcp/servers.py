@@ -83,7 +83,7 @@ class McpTool:
                 said = str(failed)
             context.announce(f"{self.spec.name} finished (id {approval.slug})\n{said[:OUTCOME_CHARS]}")
 
-        approval = await ask_person(approvals, self.spec.name, request, context.run_id, act)
+        approval = await ask_person(approvals, self.spec.name, request, context, act)
         text = (
             f"Approval required (id {approval.slug}). The outcome follows in this session. Do not call it again "
             f"meanwhile. The person can answer with /approve {approval.slug} {approval.choices}."

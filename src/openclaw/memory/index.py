@@ -390,8 +390,11 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 def chunks_of(text: str, most: int = CHUNK_CHARS, overlap: int = OVERLAP_CHARS) -> Iterator[Chunk]:
-    """Cuts a text into chunks of whole lines and about ``most`` characters. Neighbouring chunks overlap."""
-    lines = text.splitlines()
+    """Cuts a text into chunks of whole lines and about ``most`` characters. Neighbouring chunks overlap.
+
+    Only line feeds end a line, as for ``memory_get``, so that both count the same lines.
+    """
+    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     start = 0
     while start < len(lines):
         end, size = start, 0

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from openclaw.messages import (
+    FAILED_STOPS,
     AssistantBlock,
     AssistantMessage,
     ImageBlock,
@@ -41,8 +42,6 @@ CONTINUE = "(continue)"
 IMAGE_LEFT_OUT = "(image left out: this model does not see images)"
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 MAX_NAME = 64
-FAILED = ("error", "aborted")
-"""Stop reasons of replies that did not finish."""
 
 IdRule: TypeAlias = Callable[[str, bool], str]
 """Makes an id that the provider accepts from a stored call id and from whether the same model wrote it."""
@@ -156,7 +155,7 @@ def without_failed(messages: list[Message]) -> list[Message]:
     """History without failed replies. Of a reply that was stopped, the text that the person saw stays."""
     kept: list[Message] = []
     for message in messages:
-        if not isinstance(message, AssistantMessage) or message.stop_reason not in FAILED:
+        if not isinstance(message, AssistantMessage) or message.stop_reason not in FAILED_STOPS:
             kept.append(message)
         elif message.stop_reason == "aborted" and not is_blank(message.text):
             kept.append(msgspec.structs.replace(message, content=[TextBlock(text=message.text)], stop_reason="stop"))
@@ -298,9 +297,10 @@ class _FinishedTurns(msgspec.Struct):
 def facts_place(messages: Sequence[Message], *, stay: bool = False) -> int | None:
     """The place of the message that ends with the turn facts. None: the request has none.
 
-    It is the newest message. The history never holds the facts, so the next request has the same bytes up to them, and
-    a provider's cache of everything before them stays valid. For the same reason a request that ends with tool results
-    has no facts, unless they ``stay`` behind the user's message as long as the turn lasts.
+    It is the newest message, if a person wrote it. The history never holds the facts, so the next request has the same
+    bytes up to them, and a provider's cache of everything before them stays valid. A request that ends with tool
+    results has no facts: the request after it would not have them there. With ``stay`` the facts stay behind the user's
+    message in every request of the turn.
     """
     place = len(messages) - 1
     while stay and place > 0 and not isinstance(messages[place], UserMessage):
@@ -377,7 +377,7 @@ def _begins_turn(messages: list[Message], index: int) -> bool:
     words, before = messages[index], messages[index - 1]
     if not isinstance(words, UserMessage) or not isinstance(before, AssistantMessage):
         return False
-    finished = before.stop_reason not in FAILED and not before.tool_calls
+    finished = before.stop_reason not in FAILED_STOPS and not before.tool_calls
     return finished and _has_text(words) and _has_text(before)
 
 

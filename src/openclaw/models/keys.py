@@ -163,7 +163,9 @@ class Keys:
             names = [name for name in env_names(model.provider) if "OAUTH" not in name]
             variable = f"set the environment variable {' or '.join(names)}, or " if names else "set "
             path = f"models.providers.{model.provider}.apiKey"
-            raise MissingKey(f"No API key for {model.provider}: {variable}{path} in the config.")
+            raise MissingKey(
+                f"No API key for {model.provider}: {variable}{path} in the config. `openclaw onboard` stores one."
+            )
         return keys
 
     async def stored(self, model: Model, config: Config, agent_id: str) -> list[Key]:

@@ -334,9 +334,17 @@ class NodeHost:
     # Outcomes that nobody waited for
 
     async def _tell(self, event: dict[str, Any]) -> None:
-        """Tells the Gateway how a command ended. Without a connection it is kept until there is one."""
-        if await self._request("node.event", event) is None:
-            self._untold.append(event)
+        """Tells the Gateway how a command ended. Without a connection it is kept until there is one.
+
+        A Gateway that cannot keep it, perhaps because its disk is full, is told again.
+        """
+        pause = FIRST_PAUSE_S
+        while (answer := await self._request("node.event", event)) is not None:
+            if (answer.get("error") or {}).get("code") != "UNAVAILABLE":
+                return
+            await self._clock.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+        self._untold.append(event)
 
 
 def _outcome(request: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:

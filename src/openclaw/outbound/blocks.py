@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from openclaw.config.agents import agent_config
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import BlockCoalesce, HumanDelay
@@ -80,8 +81,8 @@ def block_settings(config: Config, channel: str, account_id: str | None, agent_i
 
 
 def _human_delay(config: Config, agent_id: str) -> HumanDelay:
-    own = next((agent.human_delay for agent in config.agents.list if agent.id == agent_id), None)
-    return own or config.agents.defaults.human_delay
+    agent = agent_config(config, agent_id)
+    return (agent.human_delay if agent else None) or config.agents.defaults.human_delay
 
 
 def _pause(delay: HumanDelay) -> tuple[int, int]:

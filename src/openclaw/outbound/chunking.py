@@ -1,4 +1,4 @@
-"""Cuts a reply into messages that a channel takes: the one place that knows the limits of channels and where to cut.
+"""Cuts a reply into messages that a channel takes: the one place that knows where to cut, within the channel's limits.
 
 A part is Markdown that can be rendered by itself. It is measured as its channel shows it. Joined together, the parts
 give the text back, except for white space at the cuts and the indentation of the lines behind them. What is added at a
@@ -15,8 +15,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from openclaw.config.channels import account_settings, foreign_section
+from openclaw.config.channels import account_settings, default_settings
 from openclaw.config.schema import Config
+from openclaw.config.schema.channels import DiscordAccount
 from openclaw.outbound.markdown import (
     TableMode,
     all_closed,
@@ -28,13 +29,6 @@ from openclaw.outbound.markdown import (
 )
 from openclaw.outbound.rendering import CONTROLS, TABLES, Format, measure, utf16_length
 
-DEFAULT_LIMIT = 4000
-# fmt: off
-CHANNEL_LIMITS = {
-    "telegram": 4000, "discord": 2000, "slack": 4000, "whatsapp": 4000, "signal": 4000, "imessage": 4000,
-    "matrix": 4000, "mattermost": 4000, "irc": 400, "line": 5000, "zalo": 2000, "twitch": 500, "tlon": 10_000,
-}
-# fmt: on
 HARD_LIMITS = {"discord": 2000, "slack": 4000, "matrix": 4000}
 """The platform refuses longer messages, whatever the configuration says."""
 CHANNEL_FORMATS: dict[str, Format] = {
@@ -47,7 +41,6 @@ CHANNEL_FORMATS: dict[str, Format] = {
     "irc": "irc",
 }
 """The form in which a channel renders a message. All other channels send plain text."""
-DISCORD_LINES = 17
 ChunkMode: TypeAlias = Literal["length", "newline"]
 
 LOOK_AHEAD, NEAR = 2000, 200
@@ -86,7 +79,7 @@ POSES_AS_BLOCK = re.compile(r"(?:`{3}|~{3}|#{1,6}(?:\s|$)|>|[-+*](?:\s|$)|\d{1,9
 class Limits(msgspec.Struct, frozen=True):
     """What a message of one account may be."""
 
-    text: int = DEFAULT_LIMIT
+    text: int = 4000
     """The longest text, in the unit that the platform counts. 0 or less means no limit."""
     mode: ChunkMode = "length"
     format: Format = "plain"
@@ -101,21 +94,17 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def limits_for(config: Config, channel: str, account_id: str | None = None) -> Limits:
-    """The limits of the account, or else of the channel, or else the built-in ones."""
-    format = CHANNEL_FORMATS.get(channel, "plain")
-    lines = DISCORD_LINES if channel == "discord" else 0
-    account = account_settings(config, channel, account_id)
-    if account is None:
-        return Limits(CHANNEL_LIMITS.get(channel, DEFAULT_LIMIT), format=format, lines=lines)
-    text = account.text_chunk_limit
-    if (section := foreign_section(config, channel)) is not None and "textChunkLimit" not in section:
-        text = CHANNEL_LIMITS.get(channel, text)
+    """The limits that are configured for the account, or else the defaults of its channel, within ``HARD_LIMITS``.
+
+    The defaults stand in ``config/schema/channels.py``, those of other packages in ``config/channels.py``.
+    """
+    account = account_settings(config, channel, account_id) or default_settings(channel)
     return Limits(
-        min(text, HARD_LIMITS.get(channel, text)),
+        min(account.text_chunk_limit, HARD_LIMITS.get(channel, account.text_chunk_limit)),
         account.chunk_mode,
-        format,
+        CHANNEL_FORMATS.get(channel, "plain"),
         account.markdown.tables,
-        getattr(account, "max_lines_per_message", None) or lines,
+        account.max_lines_per_message if isinstance(account, DiscordAccount) else 0,
     )
 
 

@@ -126,8 +126,6 @@ class Delivery:
         self._held: dict[RouteKey, int] = {}
         """Conversations whose first part waits for another attempt, and until when. Their later parts wait as well."""
         self._waiters: dict[int, set[asyncio.Event]] = {}
-        self._dropped: set[int] = set()
-        """Parts that a person gave up in the life of this process. A worker may have read them before that."""
         self._wall_ahead_ms = clock.now_ms() - clock.monotonic() * 1000
 
     def _now(self) -> int:
@@ -197,7 +195,10 @@ class Delivery:
         return now
 
     async def _due(self, until: int) -> tuple[list[OutboxRow], bool]:
-        """Returns our parts that are due until then, and whether there may be more. Others hear of theirs."""
+        """Returns our parts that are due until then, and whether there may be more.
+
+        When it finds new parts of other nodes, it tells them to look.
+        """
         limit = BATCH
         while True:
             found = await self._ledger.outbox_due(until, limit)
@@ -243,14 +244,12 @@ class Delivery:
     async def again(self, rows: Sequence[OutboxRow]) -> int:
         """Tries parts anew that were given up. Returns their number."""
         number = await self._ledger.outbox_again([row.id for row in rows if row.state == "dead"])
-        self._dropped -= {row.id for row in rows}
         self.wake()
         return number
 
     async def drop(self, rows: Sequence[OutboxRow]) -> int:
         """Gives up parts that wait. Returns their number, without those that are being sent this moment."""
         waiting = [row for row in rows if row.state == "pending"]
-        self._dropped |= {row.id for row in waiting}
         for row in waiting:
             await self._end(row, "dead", error=row.error, doubts=row.doubts, code=DeliveryCode.DROPPED)
         return len(waiting)
@@ -276,8 +275,6 @@ class Delivery:
         dead_messages: set[int] = set()
         for index, row in enumerate(rows):
             try:
-                if row.id in self._dropped:
-                    continue
                 if row.ledger_id in dead_messages:
                     await self._end(row, "dead", error="an earlier part of this message could not be delivered")
                     continue
@@ -291,7 +288,8 @@ class Delivery:
                 dead_messages.add(row.ledger_id)
             elif outcome == "later":
                 if rest := rows[index + 1 :]:
-                    await self._defer(rest, self._held[key])
+                    # The pause may be over by now, if the disk took long to note it.
+                    await self._defer(rest, self._held.get(key, 0))
                 return
 
     async def _deliver(self, row: OutboxRow) -> Outcome:

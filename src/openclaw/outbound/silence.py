@@ -33,6 +33,7 @@ _LEADS = re.compile(r"NO_REPLY(?![A-Za-z0-9_])")
 _ACK_LEADS = re.compile(
     rf"{_markup}{{0,4}}HEARTBEAT_OK(?![A-Za-z0-9_]){_markup}{{0,4}}[.,;:!]{{0,3}}(?!{_markup}|[.,;:!])"
 )
+_ACK_IN_TAGS = re.compile(r"(?:<[a-zA-Z][^<>]{0,40}>|&nbsp;){0,4}HEARTBEAT_OK(?:</[a-zA-Z][^<>]{0,40}>|&nbsp;){0,4}")
 _MAYBE_LEADS = re.compile(rf"{_markup}{{0,4}}(?:{'|'.join(map(re.escape, (*_PREFIXES, *TOKENS)))})?\Z")
 _ALONE = re.compile(r"[\W_]{0,8}(?:NO_REPLY|HEARTBEAT_OK)[\W_]*\Z")
 _MAYBE_ALONE = re.compile(rf"[\W_]{{0,8}}(?:{'|'.join(map(re.escape, (*_PREFIXES, *TOKENS)))})?[\W_]{{0,400}}\Z")
@@ -69,8 +70,10 @@ class SilenceGate:
         """Returns the rest. If the text was cut off, an unfinished token is dropped."""
         if self.silent is not None:
             return ""
-        # In other runs the text was released as it came.
-        said = self._release() if self._ack_max_chars is not None else ""
+        said = ""
+        if self._ack_max_chars is not None:  # In other runs the text was released as it came.
+            self._held = _ACK_IN_TAGS.sub(HEARTBEAT_OK, self._held)
+            said = self._release()
         if not complete:
             rest = ""
         elif self._speaking:

@@ -467,8 +467,9 @@ def tool_summary(name: str, arguments: dict[str, Any]) -> str:
     label = name.replace("_", " ").capitalize()
     said = next((arguments[key] for key in _TELLING if isinstance(arguments.get(key), str) and arguments[key]), "")
     meta = shortened(redact(str(said)), _META).replace("`", "'")
-    head = f"{_EMOJI.get(name, '🧩')} {label}"
-    return f"{head}: `{meta}`" if meta else head
+    flags = [flag for flag in ("elevated", "pty") if name == "exec" and arguments.get(flag) is True]
+    told = " · ".join([*flags, f"`{meta}`"]) if meta else ""
+    return f"{_EMOJI.get(name, '🧩')} {label}" + (f": {told}" if told else "")
 
 
 def _fenced(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -33,6 +34,7 @@ from openclaw.runs.compactions import Compactions
 from openclaw.runs.endings import ANNOUNCED_SOURCES, Ending, abort_reason, ending_of, reply_parts, unsent
 from openclaw.runs.queue import (
     BACKLOG,
+    OVERFLOW,
     Lane,
     Observer,
     QueueSettings,
@@ -117,7 +119,7 @@ class Dispatcher:
         self.abort_elsewhere: Callable[[str, str | None, AbortReason], Awaitable[list[str]]] | None = None
         """Stops runs of a session that another node owns. None with files."""
 
-    # The main path: submit, place, perform, run, finish
+    # The main path: submit, place, perform, run, attempt, end
 
     async def submit(
         self,
@@ -182,11 +184,13 @@ class Dispatcher:
         active = lane.active
         steerable = active is not None and active.steerable and may_share([active, record])
         choice = decide(settings, busy=lane.busy, steerable=steerable, waiting=lane.depth)
-        if choice == "steer" and active is not None and await self._steer_in_order(lane, active, record, settings):
-            return True
+        if choice == "steer" and active is not None:
+            if await self._steer_in_order(lane, active, record, settings):
+                return True
+            choice = decide(settings, busy=lane.busy, steerable=False, waiting=lane.depth)
         if choice == "refuse":
             ending = Ending("failed", Reason(ReasonCode.QUEUE_FULL, str(lane.depth)))
-            await self._finish(record, RunResult(outcome="error"), ending=ending)
+            await self._end_message(record, RunResult(outcome="error"), ending=ending)
             return True
         if choice == "interrupt":
             await self.abort(record.session_key, reason=AbortReason.INTERRUPT)
@@ -211,6 +215,8 @@ class Dispatcher:
         # With PostgreSQL, what the run reads waits for a database that cannot be reached. Files are always there.
         reads_wait.set(True)
         try:
+            if await self._tells_dropped(lane, record):
+                return  # The lane has the message again, behind the turn that tells the agent what it missed.
             await self._collect(lane, batch)
             turn = self._limits.turn(lane.key)
             if turn is None:
@@ -226,20 +232,44 @@ class Dispatcher:
                 if other.absorbed_by is None:
                     lane.add(other, QueueSettings(mode="followup"), first=True)
             problem = redact(f"Something went wrong inside the Gateway: {error}")
-            await self._finish(record, RunResult(outcome="error", error=problem))
+            await self._end_message(record, RunResult(outcome="error", error=problem))
         finally:
             self._limits.end(lane.key)
+
+    async def _tells_dropped(self, lane: Lane, record: RunRecord) -> bool:
+        """Puts a turn before the message that tells the agent which messages were dropped, if some were.
+
+        Collected messages have that in their own prompt.
+        """
+        row, text, ledger = record.row, overflow_text([record.row.body]), self._runtime.ledger
+        if not text or row.attempts or record.collected:
+            return False
+        asks = msgspec.structs.replace(
+            row.body.wishes(),
+            prompt=text,
+            internal=True,
+            extra_system_prompt=row.body.extra_system_prompt,
+            skills=row.body.skills,
+        )
+        settings = QueueSettings(mode="followup", cap=sys.maxsize)
+        told = (await self.submit(row.another(row.run_id + OVERFLOW, body=asks), settings)).record
+        row.body = body = msgspec.structs.replace(row.body, dropped_count=0, dropped_lines=[])
+        await self._until_written(lambda: ledger.absorb(row.id, {}, body=body))
+        if told is None or told.ended:
+            return False  # It was told before a restart.
+        if record.abort.aborted:
+            await self.abort(lane.key, told.run_id, AbortReason.STOP)
+            return False
+        lane.add(record, record.queue, first=True)
+        lane.promote(told)
+        return True
 
     async def _collect(self, lane: Lane, batch: list[RunRecord]) -> None:
         """Makes one prompt of the batch, under the newest message's run id. It is on disk before the model sees it."""
         record, bodies = batch[-1], [one.row.body for one in batch]
-        collects, overflow = record.queued and record.queue.mode == "collect", overflow_text(bodies)
-        if record.row.attempts or not (collects or overflow):
+        if record.row.attempts or not record.collected:
             return  # The words of a message that had begun before a restart are in the transcript already.
-        if collects:
-            prompt = collected_prompt([body.prompt or "" for body in bodies], overflow)
-        else:
-            prompt = f"{overflow}\n\n{record.row.body.prompt or ''}"
+        prompt = collected_prompt([body.prompt or "" for body in bodies], overflow_text(bodies))
         others = batch[:-1]
         images = [image for body in bodies for image in body.images]
         reason = Reason(ReasonCode.COLLECTED, record.run_id)
@@ -276,7 +306,7 @@ class Dispatcher:
         refused = Ending("superseded" if stopped else "expired" if record.expired else "failed", refusal)
         outcome = "aborted" if stopped else "error"
         if choice == "close" or (choice == "stop" and not record.row.attempts):
-            await self._finish(record, RunResult(outcome=outcome), ending=refused)
+            await self._end_message(record, RunResult(outcome=outcome), ending=refused)
             return
         session_id = await self._session_of(record)
         images = await load_images(record.row.body, self._runtime.blobs)
@@ -324,12 +354,12 @@ class Dispatcher:
                 lane.add(left, left.queue, first=True)
         gave_up = choice != "run" and result.outcome != "ok"
         files = await self._files(record, run, result)
-        await self._finish(record, result, run.transcript, refused if gave_up else None, files)
+        await self._end_message(record, result, run.transcript, refused if gave_up else None, files)
         record.reply_files = None  # The record outlives the run, whose transcript is then free to be packed away.
         if run.prepared is not None and result.outcome == "ok":
             self.compactions.after_run(run.prepared, result.final, emit)
 
-    async def _finish(
+    async def _end_message(
         self,
         record: RunRecord,
         result: RunResult,
@@ -483,7 +513,7 @@ class Dispatcher:
                 self._in_background(self._hand_over(oldest, waiting[0], body, str(settings.cap)))
             else:
                 ending = Ending("superseded", Reason(ReasonCode.QUEUE_OVERFLOW, str(settings.cap)))
-                self._in_background(self._finish(oldest, RunResult(outcome="aborted"), ending=ending))
+                self._in_background(self._end_message(oldest, RunResult(outcome="aborted"), ending=ending))
 
     async def _hand_over(self, dropped: RunRecord, next_one: RunRecord, body: MessageBody, cap: str) -> None:
         """Ends a dropped message. In the same write, the next message takes its beginning over, in ``body``."""
@@ -492,7 +522,7 @@ class Dispatcher:
             await self._until_written(lambda: ledger.absorb(next_one.row.id, {dropped.row.id: reason}, body=body))
         except ValueError:  # The next message has ended meanwhile.
             ending = Ending("superseded", Reason(ReasonCode.QUEUE_OVERFLOW, cap))
-            await self._finish(dropped, RunResult(outcome="aborted"), ending=ending)
+            await self._end_message(dropped, RunResult(outcome="aborted"), ending=ending)
         else:
             self._tell_end(dropped, RunResult(outcome="aborted"), reason)
 
@@ -650,7 +680,7 @@ class Dispatcher:
         noted = self._note_stopped(stopped, abort_reason(reason))
         for record in stopped:
             if lane.withdraw(record):
-                self._in_background(self._finish(record, RunResult(outcome="aborted", error=reason)))
+                self._in_background(self._end_message(record, RunResult(outcome="aborted", error=reason)))
         await noted
         return [record.run_id for record in stopped]
 
@@ -687,9 +717,8 @@ class Dispatcher:
     def drop_session(self, session_key: str) -> None:
         """Ends the runs of one session in this process at once, as ``drop`` does with all of them."""
         if (lane := self._lanes.pop(session_key, None)) is not None:
-            for record in lane.records:
-                self._observers.pop(record.run_id, None)
-                self.index.forget(record.run_id)
+            for run_id in self.index.forget_session(session_key):
+                self._observers.pop(run_id, None)
             lane.drop()
 
     async def stop(self) -> None:

@@ -23,7 +23,7 @@ from openclaw.outbound.reply_files import FilesOf
 from openclaw.runs.admission import Ticket
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.prompt_prefix import COLLECTED, newest_words
-from openclaw.storage.base import END_STATES, FirstStep, Ledger, LedgerRow, MessageBody, Reason, ReasonCode
+from openclaw.storage.base import END_STATES, Fenced, FirstStep, Ledger, LedgerRow, MessageBody, Reason, ReasonCode
 from openclaw.storage.disk_errors import DiskWait
 
 MODES: dict[str, QueueMode] = {
@@ -57,6 +57,8 @@ DEFAULT_CAP = 20
 SUMMARY_LENGTH = 160
 BACKLOG = ":backlog"
 """Ends the run id of the second turn that ``steer-backlog`` gives a message."""
+OVERFLOW = ":overflow"
+"""Ends the run id of the turn before a message in which the agent is told of dropped ones."""
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,6 +240,11 @@ class RunRecord:
         return self._ended.is_set()
 
     @property
+    def collected(self) -> bool:
+        """The message waited, and is answered together with the others that did."""
+        return self.queued and self.queue.mode == "collect"
+
+    @property
     def steerable(self) -> bool:
         return self.state == "running" and self.inbox is not None and self.inbox.open and not self.abort.aborted
 
@@ -355,6 +362,8 @@ class Lane:
         """When the last message came, on the monotonic clock."""
         self._changed = asyncio.Event()
         """Set whenever ``_waiting`` changes."""
+        self._promised: set[asyncio.Future[Any]] = set()
+        """What the callers of ``exclusively`` wait for."""
         self._one_by_one = False
         """Each of the messages that wait now gets a run of its own."""
         self._dropped = False
@@ -400,8 +409,13 @@ class Lane:
         return behind
 
     async def exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Does the work when its turn comes. No run of the session is active meanwhile."""
+        """Does the work when its turn comes. No run of the session is active meanwhile.
+
+        Raises ``Fenced`` if the lane is dropped before the work is done.
+        """
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._promised.add(done)
+        done.add_done_callback(self._promised.discard)
 
         async def settle() -> None:
             try:
@@ -493,6 +507,13 @@ class Lane:
         return [head, *together]
 
     def drop(self) -> None:
+        """Ends everything at once, because the session goes on elsewhere. Those who wait for their work learn it."""
+        self._cut_short()
+        for done in self._promised:
+            if not done.done():
+                done.set_exception(Fenced("the session goes on elsewhere"))
+
+    def _cut_short(self) -> None:
         self._dropped = True
         self._waiting.clear()
         self._jobs = 0
@@ -500,7 +521,8 @@ class Lane:
             self._task.cancel()
 
     async def stop(self) -> None:
-        self.drop()
+        """Ends everything, because the process ends. Work that waits is not done and not failed."""
+        self._cut_short()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -515,7 +537,7 @@ def may_share(records: Sequence[RunRecord]) -> bool:
 def _is_collectable(item: RunRecord | Housekeeping) -> TypeGuard[RunRecord]:
     if not isinstance(item, RunRecord) or item.row.body.internal:
         return False  # What nobody wrote is not mixed with what people wrote.
-    return item.queued and item.queue.mode == "collect"
+    return item.collected
 
 
 # The index of runs
@@ -556,9 +578,15 @@ class RunIndex:
         while len(self._records) > REMEMBERED_RUNS and self._ended:
             self._records.pop(self._ended.popleft(), None)
 
-    def forget(self, run_id: str) -> None:
-        """Forgets a run that goes on elsewhere."""
-        self._records.pop(run_id, None)
+    def forget_session(self, session_key: str) -> list[str]:
+        """Forgets the runs of a session that goes on elsewhere, also those on their way into another run.
+
+        Returns their ids. If the session comes back, its messages without an end are found in the ledger.
+        """
+        gone = [one.run_id for one in self._records.values() if one.session_key == session_key and not one.ended]
+        for run_id in gone:
+            del self._records[run_id]
+        return gone
 
     def ended(self, run_id: str) -> None:
         self._ended.append(run_id)

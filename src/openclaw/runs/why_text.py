@@ -119,13 +119,24 @@ class Life(msgspec.Struct, frozen=True):
     """What the message led to in other sessions."""
 
 
-async def named_message(ledger: Ledger, name: str) -> LedgerRow | None:
-    """The message that goes by this run id or this number. It means the same in a chat and on the command line."""
-    row = await ledger.by_run(_PUBLIC_ID.sub("", name)) if name else None
+async def named_message(ledger: Ledger, name: str, session_key: str | None = None) -> LedgerRow | None:
+    """The message that goes by this run id, number, or id on its channel: the same in a chat and on the command line.
+
+    With ``session_key``, only messages of that session are found.
+    """
+
+    def is_meant(row: LedgerRow | None) -> bool:
+        return row is not None and session_key in (None, row.session_key)
+
+    if not name:
+        return None
+    if is_meant(row := await ledger.by_run(_PUBLIC_ID.sub("", name))):
+        return row
     number = name.removeprefix("#")
-    if row is None and number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER:
-        row = await ledger.get(int(number))
-    return row
+    is_number = number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER
+    if is_number and is_meant(row := await ledger.get(int(number))):
+        return row
+    return next(filter(is_meant, await ledger.by_message_id(name)), None)
 
 
 async def life_of(runtime: Runtime, row: LedgerRow) -> Life:
@@ -138,8 +149,12 @@ async def life_of(runtime: Runtime, row: LedgerRow) -> Life:
         ledger.turned_away([row.run_id, *row.body.message_ids]),
         ledger.jobs(run_id=row.run_id),
     )
-    # Two channels may use the same ids.
-    own = [note for note in turned_away if note.channel in (row.source, row.route.get("channel"))]
+    # Two channels, and two chats, may use the same ids.
+    own = [
+        note
+        for note in turned_away
+        if note.channel in (row.source, row.route.get("channel")) and note.chat in ("", row.route.get("to"))
+    ]
     return Life(row, story, calls, outbox, own, jobs)
 
 

@@ -32,27 +32,26 @@ from openclaw.scheduler.heartbeat import Heartbeats
 from openclaw.scheduler.jobs import (
     MOST_JOBS,
     SCHEDULED_BY,
-    BadSchedule,
     History,
     Job,
     JobError,
     JobStore,
-    backoff_ms,
     jobs_place,
     new_job,
-    next_run,
     normalized,
     patched_job,
     shown,
     with_next_run,
 )
+from openclaw.scheduler.schedule import BadSchedule, backoff_ms, next_run
 from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, Status, TurnOutcome, said_nothing
 from openclaw.sessions.entry import normalize_route
-from openclaw.sessions.keys import SessionRef, kind_of
+from openclaw.sessions.keys import SessionRef, is_cron_run_alias, kind_of
 from openclaw.sessions.reset import transcript_ref
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import until_written
 from openclaw.storage.documents import DocumentStore
+from openclaw.storage.session_query import SessionQuery, in_pages
 from openclaw.text import shortened
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 
@@ -63,6 +62,7 @@ LONGEST_SLEEP_S = 60.0
 """The clock is looked at this often, because it may be set or the machine may have slept."""
 JUMP_MS = 60_000
 """A clock that goes back by more than this was set."""
+SWEEP_S = 3600.0
 RUN_LIMIT_S = 600
 RETENTION = "24h"
 SILENT_NOTE = (
@@ -112,6 +112,7 @@ class Cron:
         self._slots: tuple[int, asyncio.Semaphore] | None = None
         self._loop: asyncio.Task[None] | None = None
         self._last_look = 0
+        self._next_sweep = 0.0
 
     @property
     def _config(self) -> Config:
@@ -162,28 +163,29 @@ class Cron:
 
     async def _keep_looking(self) -> None:
         while True:
+            pause = LONGEST_SLEEP_S
             try:
-                await self._run_due()
+                if self.enabled:
+                    await self._run_due()
+                    dues = [due for job in self._store.jobs.values() if (due := self._due_at(job)) is not None]
+                    pause = min(pause, max(0.01, (min(dues, default=float("inf")) - self._now()) / 1000))
+                    await self._drop_old_sessions()
+            except (OSError, JobError) as problem:
+                log.error("scheduled jobs do not run for now: %s", problem)
             except Exception:
                 log.exception("scheduled jobs were not looked at; the next look is in a minute")
-            now = self._now()
-            dues = [due for job in self._store.jobs.values() if (due := self._due_at(job)) is not None]
-            due = min(dues, default=now + 60_000) if self.enabled else now + 60_000
-            pause = min(LONGEST_SLEEP_S, max(0, due - now) / 1000)
-            if await wait_within(self._changed, max(pause, 0.01), self._runtime.clock):
+            if await wait_within(self._changed, pause, self._runtime.clock):
                 self._changed.clear()
 
     def _due_at(self, job: Job) -> int | None:
         """When the job is due by itself. None: it is switched off, under way or over."""
         if not job.get("enabled", True) or job["id"] in self._active or not _is_whole(job):
             return None
-        due = job["state"].get("nextRunAtMs")
-        return int(due) if isinstance(due, int | float) else None
+        return _next_moment(job)
 
     async def _run_due(self) -> None:
-        if not self.enabled:
-            return
-        await self._look()
+        """Begins the jobs that are due. None begins while the list cannot be read, because that could not be noted."""
+        await self._store.refresh()
         now = self._now()
         if now < self._last_look - JUMP_MS:
             log.warning("the clock went back; the next runs of scheduled jobs are worked out anew")
@@ -228,6 +230,9 @@ class Cron:
             job = self._store.jobs.get(job_id)
             if job is None:
                 return Finished(status="skipped", error="the job was removed")
+            if began is None and run_id == run_id_of(job_id, str(due)) and _next_moment(job) != due:
+                # It waited for a slot meanwhile.
+                return Finished(status="skipped", error="the job was switched off or put off")
             faults.point("cron.due")
             known = await self.history.of_run(job_id, run_id)
             if known is not None and job["state"].get("runId") != run_id:
@@ -378,7 +383,6 @@ class Cron:
         self._publish({name: value for name, value in entry.items() if name != "ts"})
         if job is not None and after is None:
             self._publish({"jobId": job_id, "action": "removed"})
-        await self._drop_old_sessions(job_id)
 
     async def _note(self, job_id: str, **facts: Any) -> None:
         def note(jobs: dict[str, Job]) -> None:
@@ -392,18 +396,19 @@ class Cron:
         """Changes the jobs, and waits while the disk does not take it."""
         return await until_written(lambda: self._store.change(edit), self._runtime.clock.sleep)
 
-    async def _drop_old_sessions(self, job_id: str) -> None:
-        """Takes the sessions of runs of long ago off the list of sessions. Their transcripts stay."""
-        kept = self._config.cron.session_retention
-        if kept is False:
+    async def _drop_old_sessions(self) -> None:
+        """Takes the rows of single runs of long ago off the list of sessions, once an hour. Their transcripts stay.
+
+        The job of such a run may be over or gone, so the rows are looked for, not the jobs.
+        """
+        kept, sessions = self._config.cron.session_retention, self._runtime.sessions
+        if kept is False or self._runtime.clock.monotonic() < self._next_sweep:
             return
+        self._next_sweep = self._runtime.clock.monotonic() + SWEEP_S
         oldest = self._now() - duration_ms(kept or RETENTION, "d")
-        for entry in await self.history.entries(job_id, 200):
-            key = str(entry.get("sessionKey") or "")
-            if int(entry.get("ts") or 0) < oldest and ":run:" in key:
-                agent_id = key.split(":")[1]
-                if await self._runtime.sessions.get(agent_id, key) is not None:
-                    await self._runtime.sessions.update(agent_id, key, lambda _: None, durable=False)
+        runs = SessionQuery(updated_before=oldest, text=":run:")
+        for row in [row async for row in in_pages(sessions, runs) if is_cron_run_alias(row.key)]:
+            await sessions.update(row.agent_id, row.key, lambda _: None, durable=False)
 
     # What clients ask for
 
@@ -414,7 +419,7 @@ class Cron:
         if agent_id is not None:
             listed = [job for job in listed if self._turns.agent(job.get("agentId")) == agent_id]
         never = float("inf")
-        return [shown(job) for job in sorted(listed, key=lambda job: job["state"].get("nextRunAtMs") or never)]
+        return [shown(job) for job in sorted(listed, key=lambda job: _next_moment(job) or never)]
 
     async def status(self) -> dict[str, Any]:
         await self._look()
@@ -507,6 +512,12 @@ class Cron:
         self._publish(event)
 
 
+def _next_moment(job: Job) -> int | None:
+    """When the job is due next, as its state says. Somebody may have written something else there."""
+    due = job["state"].get("nextRunAtMs")
+    return int(due) if isinstance(due, int | float) else None
+
+
 def _is_whole(job: Job) -> bool:
     return isinstance(job.get("schedule"), dict) and isinstance(job.get("payload"), dict)
 
@@ -527,6 +538,11 @@ def _after_run(job: Job, due: int, began: int, ended: int, finished: Finished) -
         state["lastError"] = finished.error
     changed = {**job, "state": state}
     if job["schedule"].get("kind") == "at":
+        later = _next_moment(job)
+        if later is not None and later > began and int(job.get("updatedAtMs") or 0) > began:
+            # It was put off while it ran, perhaps by the agent itself.
+            state["nextRunAtMs"] = later
+            return changed
         if finished.status == "ok" and job.get("deleteAfterRun"):
             return None
         return {**changed, "enabled": False}

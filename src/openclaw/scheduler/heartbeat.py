@@ -1,8 +1,9 @@
 """Heartbeats: turns in which an agent looks after what HEARTBEAT.md lists, and speaks only when something needs it.
 
 A heartbeat runs in the agent's main session and leaves the settings and the activity of that session alone. Its prompt
-is the Gateway's own, so no client shows it. What is under way stands in ``heartbeat.json``; a Gateway that dies goes on
-with it, and an alert is delivered once.
+is the Gateway's own, so no client shows it. ``SilenceGate`` in ``outbound/silence.py`` takes the token of silence out
+of its answer, and ``said_nothing`` in ``scheduler/turns.py`` tells whether anything is left. What is under way stands
+in ``heartbeat.json``; a Gateway that dies goes on with it, and an alert is delivered once.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, canonical_key
 from openclaw.storage import faults
 from openclaw.storage.base import ReasonCode
+from openclaw.storage.disk_errors import until_written
 from openclaw.storage.documents import SharedDocument
 from openclaw.text import clipped
 
@@ -139,7 +141,7 @@ class Heartbeats:
             if await self._runtime.ledger.by_run(beat.run_id) is None:
                 await self._forget(beat)  # It was never accepted, so nothing has happened.
             else:
-                resumed = self._spawn(self._resume(beat), f"heartbeat {beat.run_id}")
+                resumed = self._spawn(self._ended(beat), f"heartbeat {beat.run_id}")
                 self._resumed.setdefault(beat.agent_id, []).append(resumed)
         self._spawn(self._keep_beating(), "heartbeat")
 
@@ -180,9 +182,6 @@ class Heartbeats:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    async def _resume(self, beat: HeartbeatUnderWay) -> None:
-        await self._finish(beat, await self._turns.ended(beat.run_id))
 
     async def _keep_beating(self) -> None:
         while True:
@@ -276,7 +275,7 @@ class Heartbeats:
         """
         own = str(uuid.uuid5(uuid.UUID(run_id), "heartbeat"))
         if await self._runtime.ledger.by_run(own) is not None:
-            # An earlier process began it, and ``_resume`` deals with its answer.
+            # An earlier process began it, and ``start`` deals with its answer.
             outcome = await self._turns.ended(own)
             return Beat("failed", outcome.error) if outcome.status == "error" else Beat("ran")
         deadline = self._runtime.clock.monotonic() + PATIENCE_S
@@ -320,7 +319,7 @@ class Heartbeats:
             await self._forget(beat)
             await self._tell("skipped", reason=refused.error)
             return Beat("skipped", refused.error)
-        return await self._finish(beat, await self._turns.ended(beat.run_id))
+        return await self._ended(beat)
 
     async def _skip_reason(self, agent_id: str, reason: str) -> str:
         """Why there is no heartbeat now, in the order in which the reasons count. Empty: nothing speaks against it."""
@@ -357,6 +356,11 @@ class Heartbeats:
         if settings.target.strip().lower() == "none":
             return AnnounceTarget(problem="target-none")
         return await self._turns.target(agent_id, settings.target, settings.to, settings.account_id)
+
+    async def _ended(self, beat: HeartbeatUnderWay) -> Beat:
+        """Waits for the end of a heartbeat's turn and deals with its answer. A full disk is waited out."""
+        outcome = await self._turns.ended(beat.run_id)
+        return await until_written(lambda: self._finish(beat, outcome), self._runtime.clock.sleep)
 
     async def _finish(self, beat: HeartbeatUnderWay, outcome: TurnOutcome) -> Beat:
         """Decides what is delivered of a heartbeat's answer, delivers it, and tells everybody."""

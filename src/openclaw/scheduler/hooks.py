@@ -17,7 +17,7 @@ import logging
 import re
 import unicodedata
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -250,7 +250,7 @@ def _mapped(mapping: HookMapping, call: Call, hooks: Hooks, config_dir: Path, no
         wake_mode=_mode(made["wakeMode"]),
         deliver=made["deliver"] is not False,
         channel=mapping.channel or "last",
-        to=made["to"],
+        to=str(made["to"]) if made["to"] is not None else None,  # A transform may give the number of a chat.
         model=mapping.model,
         thinking=mapping.thinking,
         timeout_seconds=mapping.timeout_seconds,
@@ -497,10 +497,10 @@ class HookRuns:
             except Exception:
                 # The sender is told that it failed. A note that stays is taken off at the next start.
                 with contextlib.suppress(OSError):
-                    await self._under_way.change(lambda runs: runs.pop(run_id, None))
+                    await self._forget(run_id)
                 raise
         if refused is not None:
-            await self._told(run_id, refused)
+            await until_written(lambda: self._told(run_id, refused), self._runtime.clock.sleep)
         elif self._running or self._runtime.claims.alone:
             self._follow(run_id)
         return run_id
@@ -540,14 +540,18 @@ class HookRuns:
 
     def _follow(self, run_id: str) -> None:
         async def follow() -> None:
+            wait = self._runtime.clock.sleep
             if not await self._was_accepted(run_id):
-                await self._forget(run_id)  # Its sender knows that.
+                await until_written(lambda: self._forget(run_id), wait)  # Its sender knows that.
                 return
-            await self._told(run_id, await self._turns.ended(run_id))
+            outcome = await self._turns.ended(run_id)
+            await until_written(lambda: self._told(run_id, outcome), wait)
 
         def over(done: asyncio.Task[None]) -> None:
             self._tasks.discard(done)
             self._following.discard(run_id)
+            if not done.cancelled() and (error := done.exception()) is not None:
+                log.error("the result of webhook %s is not told before the next start", run_id, exc_info=error)
 
         self._following.add(run_id)
         task = asyncio.create_task(follow(), name=f"hook {run_id}")
@@ -567,8 +571,8 @@ class HookRuns:
         return False
 
     async def _told(self, run_id: str, outcome: TurnOutcome) -> None:
-        """Delivers the answer, and tells the agent's main session in one line."""
-        run = (await until_written(self._under_way.current, self._runtime.clock.sleep)).get(run_id)
+        """Delivers the answer, and tells the agent's main session in one line. What was done before is not repeated."""
+        run = (await self._under_way.current()).get(run_id)
         if run is None:
             return
         faults.point("hook.ended")
@@ -587,14 +591,11 @@ class HookRuns:
             text = f"Hook {run.name} (error): {error}" if error else f"Hook {run.name}: {outcome.summary}"
             notes, now = self._runtime.notes, run.wake_mode == "now"
             new = notes.put(main.key, text, id=str(uuid.uuid5(uuid.UUID(run_id), "told")), wake=now)
-            await until_written(notes.synced, self._runtime.clock.sleep)
+            await notes.synced()
             faults.point("hook.told")
             if new and now:
                 self._heartbeats.request(run.agent_id, f"hook:{run_id}")
         await self._forget(run_id)
 
     async def _forget(self, run_id: str) -> None:
-        def forget() -> Awaitable[object]:
-            return self._under_way.change(lambda runs: runs.pop(run_id, None))
-
-        await until_written(forget, self._runtime.clock.sleep)
+        await self._under_way.change(lambda runs: runs.pop(run_id, None))

@@ -1,4 +1,4 @@
-"""Scheduled jobs: what one may look like, when it is due, the file that holds them and the history of their runs.
+"""Scheduled jobs: what one may look like, the file that holds them and the history of their runs.
 
 A job is a plain mapping, so that fields that we do not know survive every rewrite of the file.
 """
@@ -8,18 +8,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
-from zoneinfo import ZoneInfo
 
 import msgspec
 
-from openclaw.clock import iso_utc, named_zone
+from openclaw.clock import iso_utc
 from openclaw.paths import normalize_agent_id
+from openclaw.scheduler.schedule import at_ms, check_new, next_run
 from openclaw.sessions.keys import safe_file_name
 from openclaw.storage.documents import DocumentStore, SharedDocument
 from openclaw.storage.files.disk import FileDocuments
@@ -44,7 +42,11 @@ _PAYLOAD_KINDS = {"systemevent": "systemEvent", "agentturn": "agentTurn"}
 
 
 class JobError(ValueError):
-    """The job cannot be added or changed. The text says why."""
+    """The job cannot be added or changed. The text says why. ``job`` is given if it has not the form of a job."""
+
+    def __init__(self, text: str, job: Job | None = None) -> None:
+        super().__init__(text)
+        self.job = job
 
 
 class _Shape(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -155,7 +157,7 @@ def patched_job(job: Job, patch: Mapping[str, Any], now_ms: int) -> Job:
     known = {field.encode_name for field in msgspec.structs.fields(JobShape)}
     unknown = {name: value for name, value in changed.items() if name not in known}
     if strange := set(change) - known:
-        raise JobError(f"unexpected property '{min(strange)}'")
+        raise JobError(f"at root: unexpected property '{min(strange)}'")
     made = {**unknown, **_checked({name: value for name, value in changed.items() if name in known})}
     if "schedule" in change:
         check_new(made["schedule"], now_ms)
@@ -265,7 +267,7 @@ def _checked(job: Job) -> Job:
     try:
         made = msgspec.convert(job, JobShape)
     except msgspec.ValidationError as problem:
-        raise JobError(str(problem)) from None
+        raise JobError(str(problem), job) from None
     if made.session_target == "main" and not isinstance(made.payload, SystemEventPayload):
         raise JobError('main cron jobs require payload.kind="systemEvent"')
     if made.session_target == "isolated" and not isinstance(made.payload, AgentTurnPayload):
@@ -390,8 +392,9 @@ def _decode_jobs(data: bytes) -> JobList:
             made = cast("Job", job)
             text = json.dumps(made, sort_keys=True)
             job_id = str(made.get("id") or made.get("jobId") or uuid.uuid5(uuid.NAMESPACE_OID, text))
-            made.setdefault("id", job_id)
-            made.setdefault("state", {})
+            made["id"] = job_id
+            if not isinstance(made.get("state"), dict):
+                made["state"] = {}
             known.jobs[job_id] = made
     return known
 
@@ -440,160 +443,3 @@ def _lines(data: bytes, limit: int) -> list[dict[str, Any]]:
         if isinstance(entry, dict) and cast("Job", entry).get("action") == "finished":
             found.append(cast("Job", entry))
     return found
-
-
-# When a job is due
-
-BACKOFF_MS = (30_000, 60_000, 300_000, 900_000, 3_600_000)
-"""The pause after one failure in a row, after two, and so on. The last one holds for all that follow."""
-NICKNAMES = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
-LATE_MS = 60_000
-"""A one-time job may be added up to this long after its moment. It runs at once then."""
-FARTHEST_MS = 10 * 365 * 86_400_000
-MOST_TRIES = 1000
-"""How many moments are looked at for one in the right year."""
-
-
-class BadSchedule(ValueError):
-    """The schedule cannot be used. The text says what is wrong with it."""
-
-
-def next_run(schedule: Mapping[str, Any], now_ms: int, *, created_ms: int = 0) -> int | None:
-    """The first moment of the schedule that is not over at ``now_ms``. None: there is none any more.
-
-    ``created_ms`` anchors an interval that names no anchor. Raises ``BadSchedule``.
-    """
-    match schedule.get("kind"):
-        case "at":
-            at = at_ms(schedule)
-            return at if at >= now_ms else None
-        case "every":
-            # The interval counts from a fixed anchor, so that slow runs do not shift it.
-            every, given = max(1, int(schedule.get("everyMs") or 0)), schedule.get("anchorMs")
-            anchor = int(given) if isinstance(given, int | float) else created_ms
-            return anchor if now_ms < anchor else anchor + max(1, -((anchor - now_ms) // every)) * every
-        case "cron":
-            return _next_cron(str(schedule.get("expr") or ""), zone_of(schedule), now_ms)
-        case kind:
-            raise BadSchedule(f"schedule.kind must be at, every or cron, not {str(kind)[:40]!r}")
-
-
-def at_ms(schedule: Mapping[str, Any]) -> int:
-    """The moment of a one-time schedule. Older files call it ``atMs``."""
-    given = schedule.get("at", schedule.get("atMs"))
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return int(given)
-    return parse_moment(str(given or ""))
-
-
-def parse_moment(text: str) -> int:
-    """The milliseconds of an ISO time, or of a number of milliseconds. A time without a zone is UTC."""
-    text = text.strip()
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadSchedule(f"schedule.at is no time: {text[:60]!r}; write 2026-11-20T08:00:00Z") from None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    try:
-        return int(moment.timestamp() * 1000)
-    except (OverflowError, ValueError):
-        raise BadSchedule(f"schedule.at is out of range: {text[:60]!r}") from None
-
-
-def check_new(schedule: Mapping[str, Any], now_ms: int) -> None:
-    """Raises ``BadSchedule`` for a schedule that a new job cannot have, such as one that is over."""
-    if schedule.get("kind") == "every":
-        every = schedule.get("everyMs")
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise BadSchedule("schedule.everyMs must be a number of milliseconds, 1 or more")
-    if schedule.get("kind") != "at":
-        if next_run(schedule, now_ms, created_ms=now_ms) is None:
-            raise BadSchedule("the schedule never comes about")
-        return
-    at, shown = at_ms(schedule), str(schedule.get("at"))[:60]
-    if at < now_ms - LATE_MS:
-        minutes = max(1, (now_ms - at) // 60_000)
-        told = f"({minutes} minute{'' if minutes == 1 else 's'} ago). Current time: {iso_utc(now_ms)}"
-        raise BadSchedule(f"schedule.at is in the past: {shown} {told}")
-    if at > now_ms + FARTHEST_MS:
-        years = (at - now_ms) // (365 * 86_400_000)
-        raise BadSchedule(f"schedule.at is too far in the future: {shown} ({years} years ahead). At most 10 years.")
-
-
-def zone_of(schedule: Mapping[str, Any]) -> tzinfo:
-    """The zone whose clock counts: the schedule's, else the machine's own."""
-    name = str(schedule.get("tz") or "").strip()
-    if not name:
-        return local_zone()
-    zone = named_zone(name)
-    if zone is None:
-        raise BadSchedule(f"schedule.tz is no time zone: {name[:60]!r}; write an IANA name such as Europe/Madrid")
-    return zone
-
-
-def local_zone() -> tzinfo:
-    """The machine's zone with its rules for summer time. Where these are unknown, its present distance from UTC."""
-    name = os.environ.get("TZ", "").lstrip(":")
-    if name and (zone := named_zone(name)) is not None:
-        return zone
-    if not name:
-        try:
-            with Path("/etc/localtime").open("rb") as file:
-                return ZoneInfo.from_file(file)
-        except (OSError, ValueError):
-            pass
-    return datetime.now(UTC).astimezone().tzinfo or UTC
-
-
-def backoff_ms(failures: int) -> int:
-    """How long a job that failed ``failures`` times in a row waits at least."""
-    return BACKOFF_MS[min(failures, len(BACKOFF_MS)) - 1] if failures > 0 else 0
-
-
-def _next_cron(expr: str, zone: tzinfo, now_ms: int) -> int | None:
-    # The import is here, because nothing else of the Gateway needs it.
-    from cronsim import CronSim, CronSimError
-
-    fields = NICKNAMES.get(expr.strip().lower(), expr).split()
-    years: set[int] | None = None
-    if len(fields) == 7:
-        years = _years(fields.pop())
-    # CronSim looks for moments after the given one, and a moment that is exactly now counts.
-    begin = datetime.fromtimestamp((now_ms - 1) / 1000, zone)
-    try:
-        moments = CronSim(" ".join(fields), begin)
-        for _ in range(MOST_TRIES):
-            moment = next(moments)
-            if years is None or moment.year in years:
-                return int(moment.timestamp() * 1000)
-            if moment.year > max(years):
-                return None
-    except StopIteration:
-        return None
-    except CronSimError as problem:
-        raise BadSchedule(f"schedule.expr {expr[:60]!r} is no cron expression: {problem}") from None
-    raise BadSchedule(f"schedule.expr {expr[:60]!r} comes about too rarely")
-
-
-def _years(field: str) -> set[int] | None:
-    if field == "*":
-        return None
-    years: set[int] = set()
-    for part in field.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdigit() or not (last or first).isdigit() or len(part) > 9:
-            raise BadSchedule(f"schedule.expr has a bad year: {field[:20]!r}")
-        years |= set(range(int(first), int(last or first) + 1))
-    if not years:
-        raise BadSchedule(f"schedule.expr has a bad year: {field[:20]!r}")
-    return years

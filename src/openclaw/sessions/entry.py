@@ -149,8 +149,8 @@ def normalize_entry(entry: dict[str, Any], previous: Mapping[str, Any] | None = 
 
     Known fields that hold something else than they can are left out: people write in the file.
 
-    ``previous`` is the normalised entry before a change. If the change touched one spelling only, that spelling is the
-    whole route. Otherwise a thread id that was left out would come back from the other spelling.
+    ``previous`` is the normalised entry before a change. What the change did not touch is no part of a new route.
+    Otherwise a thread id that was left out would come back from the other spelling.
     """
     result = {name: value for name, value in entry.items() if isinstance(value, _KINDS.get(name, object))}
     for old, new in _RENAMED.items():
@@ -161,11 +161,10 @@ def normalize_entry(entry: dict[str, Any], previous: Mapping[str, Any] | None = 
         flat["channel"] = result.get("channel")
     flat, nested = normalize_route(flat), normalize_route(result.get("deliveryContext"))
     if previous is not None:
-        flat_changed = any(result.get(field) != previous.get(field) for field in _FLAT.values())
-        nested_changed = result.get("deliveryContext") != previous.get("deliveryContext")
-        if nested_changed and not flat_changed:
-            flat = {}
-        elif flat_changed and not nested_changed:
+        changed = {name for name, field in _FLAT.items() if result.get(field) != previous.get(field)}
+        if result.get("deliveryContext") != previous.get("deliveryContext"):
+            flat = {name: value for name, value in flat.items() if name in changed}
+        elif changed:
             nested = {}
     route = {name: value for name in _FLAT if (value := flat.get(name, nested.get(name))) is not None}
     if not route:

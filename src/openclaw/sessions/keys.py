@@ -71,7 +71,8 @@ def key_problem(key: str) -> str | None:
         return f'"{shown}" names no session; write agent:<agentId>:<session> (such as agent:main:main) or main'
     if len(key) > LONGEST_KEY:
         return f'"{shown}" has {len(key)} characters; a session key has at most {LONGEST_KEY}'
-    if any(character < " " or character == "\x7f" for character in key.strip()):
+    # Bytes of a header that are no text arrive as halves of surrogate pairs, which no store can hold.
+    if any(one < " " or one == "\x7f" or "\ud800" <= one <= "\udfff" for one in key.strip()):
         return f"{shown!r} holds control characters; a session key is one line of text"
     return None
 

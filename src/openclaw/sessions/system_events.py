@@ -59,7 +59,8 @@ class NoteBook(msgspec.Struct, kw_only=True):
         if (note.id and self.knows(note.id)) or (not note.id and waiting and waiting[-1].text == note.text):
             return False
         self.events.append(note)
-        for old in waiting[: max(0, len(waiting) + 1 - MAX_PER_SESSION)]:
+        # A reminder outlasts what the agent is merely told, such as the results of jobs that run all night.
+        for old in sorted(waiting, key=lambda known: known.wake)[: max(0, len(waiting) + 1 - MAX_PER_SESSION)]:
             self.events.remove(old)
         sessions = dict.fromkeys(known.session_key for known in self.events)
         for key in list(sessions)[: max(0, len(sessions) - MAX_SESSIONS)]:
@@ -132,7 +133,7 @@ class SessionNotes:
     def put(self, session_key: str, text: str, *, id: str = "", wake: bool = False) -> bool:
         """Queues a note and returns whether it is new. ``synced`` waits until it is on disk.
 
-        A note equal to the one before it is ignored; a full queue loses its oldest note.
+        A note equal to the one before it is ignored. A full queue loses its oldest note, one that wakes nobody first.
         """
         text = disarmed(" ".join(text.split())[:MAX_TEXT])
         if not text:

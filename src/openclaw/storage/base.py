@@ -131,7 +131,7 @@ class Transcript(Protocol):
 
     @property
     def warnings(self) -> list[str]:
-        """What was wrong with the file when it was opened: damaged lines, a torn end, a missing header."""
+        """What was wrong with the file: damaged lines, a torn end, a missing header. The store has logged it."""
         ...
 
     def __len__(self) -> int:
@@ -530,7 +530,10 @@ class Accept(msgspec.Struct, kw_only=True):
     """Where the reply goes. It never changes."""
     body: MessageBody
     dedupe_keys: tuple[str, ...] = ()
-    """The keys of the channel messages it was made of. The same transaction remembers them for ``Ledger.seen``."""
+    """The keys of the channel messages it was made of.
+
+    The same transaction remembers them for ``Ledger.seen`` and lets go of what is held under them.
+    """
 
 
 class LedgerRow(Accept, kw_only=True):
@@ -665,8 +668,8 @@ class MessageLives(Protocol):
     ) -> tuple[LedgerRow, bool]:
         """Stores a message. Returns its row and True, or the row of the known message with this id or dedupe key.
 
-        ``step`` is a first step that is known already. The same commit notes it with its ``reason``; the returned row
-        is the one before that step. ``after`` is a write that must be on disk before the message is.
+        ``step`` is a first step that is known already. The same commit notes it with its ``reason``, and the returned
+        row does not show it. ``after`` is a write that must be on disk before the message is.
         """
         ...
 
@@ -746,8 +749,11 @@ class MessageSearch(Protocol):
         """Returns the latest messages, newest first. A search by ``state`` reads only a limited number of messages."""
         ...
 
-    async def by_message_id(self, message_id: str) -> LedgerRow | None:
-        """Returns the latest message with this id of its channel. Only the latest thousands are looked through."""
+    async def by_message_id(self, message_id: str) -> list[LedgerRow]:
+        """Returns the messages with this id of their channels, newest first. Only the latest are looked through.
+
+        Several chats, and several channels, may use the same id.
+        """
         ...
 
     async def turn_away(self, note: TurnedAway) -> None:
@@ -815,7 +821,7 @@ class JobRows(Protocol):
         ended: bool | None = None,
         limit: int = 1000,
     ) -> list[JobRow]:
-        """Returns the jobs that fit, oldest first."""
+        """Returns the jobs that fit, oldest first. If there are more than ``limit``, they are the newest."""
         ...
 
 
@@ -872,7 +878,8 @@ class Outbox(Protocol):
     ) -> bool:
         """Replaces the state of a part and all that is given with it. ``sending`` counts one attempt more.
 
-        A part that was sent or given up meanwhile does not become ``sending``. Then this returns False.
+        A part that was sent or given up meanwhile stays as it is, and this returns False. Only a part that was given up
+        while it was being sent, and has arrived all the same, becomes ``sent``.
         """
         ...
 

@@ -66,7 +66,7 @@ class Descriptors:
         self._enough_until = self._clock.monotonic() + LOOK_AGAIN_S
 
     async def enough(self) -> None:
-        """``check`` in the form of a write, so that a run can wait for it as it waits for the disk.
+        """Does ``check`` as if it were a write, so that ``until_written`` repeats it until there are enough.
 
         A check that was made a moment ago, when the message of the run was accepted, is not made again.
         """

@@ -99,7 +99,7 @@ class IndexedTranscript(abc.ABC):
         """Returns the entries that are not in the transcript yet."""
         return {own: fields for own, fields in entries.items() if own not in self._index.by_id}
 
-    def _lines(self, entries: Mapping[str, dict[str, Any]]) -> list[bytes]:
+    def _encoded_lines(self, entries: Mapping[str, dict[str, Any]]) -> list[bytes]:
         """The entries as lines: each has its id, its parent and the time, and hangs on the one before."""
         parent, now = self.leaf_id, iso_utc(self._clock.now_ms())
         lines: list[bytes] = []
@@ -110,7 +110,7 @@ class IndexedTranscript(abc.ABC):
             parent = own
         return lines
 
-    def _take_in(self, own: str, fields: dict[str, Any], line: bytes, offset: int) -> None:
+    def _note_written(self, own: str, fields: dict[str, Any], line: bytes, offset: int) -> None:
         """Notes in memory that an entry was written: where its line is, and what the branch now ends with."""
         kind: str = fields["type"]
         self._leaf = self._index.put(own, kind, self._leaf, offset, len(line))

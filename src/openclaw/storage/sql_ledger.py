@@ -61,7 +61,7 @@ _SELECT_PARTS = f"SELECT {', '.join(OutboxRow.__struct_fields__)} FROM outbox"
 _LATEST = f"id > (SELECT coalesce(max(id), 0) FROM messages) - {LOOKED_THROUGH}"
 SEND_AGAIN = "UPDATE outbox SET state = 'pending', doubts = doubts + 1, error = '' WHERE state = 'sending'"
 """A part that was being sent when its Gateway went away may have arrived. The delivery decides, given its doubts."""
-ADD_PART = (
+_ADD_PART = (
     "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
     " SELECT id, run_id, (SELECT coalesce(max(part) + 1, 0) FROM outbox WHERE ledger_id = messages.id),"
     " ?, route, ?, 'pending', ? FROM messages WHERE id = ? AND ended_at IS NULL"
@@ -71,7 +71,10 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class SqlLedger(abc.ABC):
-    """The part of ``Ledger`` that is the same SQL in both databases."""
+    """The part of ``Ledger`` that is the same SQL in both databases: what takes one statement.
+
+    ``FileLedger`` and ``PostgresLedger`` add what takes several, such as the acceptance and the end of a message.
+    """
 
     _as_inserted: str
     """The column that tells in which order the rows of ``tool_calls`` and ``jobs`` were inserted."""
@@ -89,6 +92,11 @@ class SqlLedger(abc.ABC):
     @abc.abstractmethod
     async def _write(self, statement: str, *values: Any) -> int:
         """Does one statement and returns how many rows it changed."""
+        ...
+
+    @abc.abstractmethod
+    async def _write_each(self, statement: str, rows: Sequence[Sequence[Any]]) -> list[int]:
+        """Does the statement with each of the rows, in one transaction. Returns how many rows each time changed."""
         ...
 
     # Messages
@@ -125,11 +133,11 @@ class SqlLedger(abc.ABC):
         condition = "WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT ?"
         return await self._messages(condition, prefix, f"{prefix}\U0010ffff", max(0, limit))
 
-    async def by_message_id(self, message_id: str) -> LedgerRow | None:
+    async def by_message_id(self, message_id: str) -> list[LedgerRow]:
         # The id is looked for as bytes first, so that only few bodies are decoded.
         condition = f"WHERE {_LATEST} AND {self._bytes_within}(body, ?) > 0 ORDER BY id DESC LIMIT 50"
         rows = await self._messages(condition, encode(message_id))
-        return next((row for row in rows if message_id in row.body.message_ids), None)
+        return [row for row in rows if message_id in row.body.message_ids]
 
     async def turned_away(self, message_ids: Sequence[str]) -> list[TurnedAway]:
         names = TurnedAway.__struct_fields__
@@ -187,8 +195,8 @@ class SqlLedger(abc.ABC):
         tests = [f"{name} = ?" for name in given]
         if ended is not None:
             tests.append(f"ended_at IS {'NOT ' if ended else ''}NULL")
-        order = f"ORDER BY created_at, {self._as_inserted} LIMIT ?"
-        return await self._jobs(f"{_where(tests)}{order}", *given.values(), max(0, limit))
+        order = f"ORDER BY created_at DESC, {self._as_inserted} DESC LIMIT ?"
+        return (await self._jobs(f"{_where(tests)}{order}", *given.values(), max(0, limit)))[::-1]
 
     async def _jobs(self, condition: str, *values: Any) -> list[JobRow]:
         names = JobRow.__struct_fields__
@@ -197,6 +205,14 @@ class SqlLedger(abc.ABC):
         return [JobRow(**{**fields, "state": msgspec.json.decode(fields["state"])}) for fields in found]
 
     # Outbox
+
+    async def outbox_add(self, ledger_id: int, parts: Sequence[OutboxPart]) -> bool:
+        now = self._clock.now_ms()
+        added = await self._write_each(
+            _ADD_PART, [(part.channel, encode(part.payload), now, ledger_id) for part in parts]
+        )
+        faults.point("outbox.added")
+        return all(added)
 
     async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
         due = "WHERE state = 'pending' AND next_at <= ? ORDER BY next_at, id LIMIT ?"
@@ -237,11 +253,11 @@ class SqlLedger(abc.ABC):
     ) -> bool:
         marked = await self._write(
             "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ?, doubts = ?, code = ?,"
-            " message_id = ? WHERE id = ?" + (" AND state NOT IN ('sent', 'dead')" if state == "sending" else ""),
+            " message_id = ? WHERE id = ?" + ("" if state == "sent" else " AND state NOT IN ('sent', 'dead')"),
             *(state, int(state == "sending"), next_at, error, doubts, code, message_id, outbox_id),
         )
         if not marked:
-            if state == "sending" and await self._rows("SELECT 1 FROM outbox WHERE id = ?", outbox_id):
+            if state != "sent" and await self._rows("SELECT 1 FROM outbox WHERE id = ?", outbox_id):
                 return False
             raise KeyError(f"the outbox has no part {outbox_id}")
         faults.point(f"outbox.{state}")

@@ -141,7 +141,7 @@ class SessionsSendTool:
         except Refusal as refusal:
             return refused(refusal, runId=run_id)
         try:
-            await self._conversations.ask(job, run_id)
+            await until_written(lambda: self._conversations.ask(job, run_id), self._views.runtime.clock.sleep)
         except (Refusal, SessionGone) as problem:
             await self._jobs.end(job)
             refusal = problem if isinstance(problem, Refusal) else Refusal(f"No session found: {shown}", "error")
@@ -150,7 +150,11 @@ class SessionsSendTool:
         told: dict[str, Any] = {"runId": run_id, "sessionKey": shown}
         if wait_s <= 0:
             return answer({**told, "status": "accepted", "delivery": _PENDING})
-        outcome = await self._between.outcome(run_id, wait_s)
+        try:
+            outcome = await self._between.outcome(run_id, wait_s)
+        except asyncio.CancelledError:
+            self._conversations.stop_waiting(job)
+            raise
         late = outcome.status == "timeout" and outcome.row is None
         await self._conversations.decide(job, "late" if late else "follow")
         if outcome.status == "ok":
@@ -232,15 +236,19 @@ class Conversations:
     async def ask(self, job: JobRow, run_id: str) -> None:
         """Hands the message in. Raises ``Refusal`` or ``SessionGone``."""
         state = msgspec.convert(job.state, SendState)
-        if state.decision == "open":
-            self._decided[job.id] = asyncio.Event()
         lines = ["This message comes from another agent session, not from a person.", *_parties(state)]
         await self._hand_in(state, state.target_ref, state.requester_ref, state.message, run_id, lines)
+        if state.decision == "open":
+            self._decided[job.id] = asyncio.Event()
 
     async def decide(self, job: JobRow, decision: Literal["follow", "late"]) -> None:
         """Notes what the requester made of its wait."""
         job.state["decision"] = decision
         await self._jobs.save(job)
+        self.stop_waiting(job)
+
+    def stop_waiting(self, job: JobRow) -> None:
+        """The requester has decided, or its run was stopped while it waited."""
         if waiting := self._decided.pop(job.id, None):
             waiting.set()
 
@@ -255,7 +263,7 @@ class Conversations:
                 outcome = await self._between.outcome(run_id)
                 if waiting := self._decided.get(job.id):
                     await waiting.wait()
-                # After a restart nobody waits any more.
+                # After a restart, or when its run was stopped, the requester waits no more.
                 late = job.state["decision"] != "follow"
                 state = msgspec.convert(job.state, SendState)
                 if late:
@@ -325,6 +333,10 @@ class Conversations:
         run_id, sender = step_id(job.id, "late"), state.target_ref
         lines = ["This is the late answer to a message that you sent to another session.", *_parties(state)]
         row = await self._runtime.ledger.by_run(job.run_id)
+        if row is not None and state.decision == "open":
+            row = (await self._between.outcome(job.run_id)).row
+            if row is not None and row.state == "superseded":
+                return  # Somebody stopped the run that asked, and wants to hear no more of it.
         route = row.route if row is not None else None
         await self._hand_in(state, state.requester_ref, sender, text, run_id, lines, route=route)
 
@@ -565,7 +577,7 @@ class Jobs:
     async def _lead(self, job: JobRow) -> None:
         for pause_s in (*PAUSES_S, None):
             try:
-                await self._kinds[job.kind](job)
+                await until_written(lambda: self._kinds[job.kind](job), self._clock.sleep)
                 if job.ended_at is None:
                     await self.end(job)
                 return

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from openclaw.agent.prompt.system_prompt import local_time
 from openclaw.agent.runtime import Runtime
 from openclaw.config.agents import (
     agent_config,
@@ -116,7 +117,7 @@ def answer(details: dict[str, Any]) -> ToolResult:
 
 
 def refused(refusal: Refusal, **more: Any) -> ToolResult:
-    return answer({**more, "status": refusal.status, "error": str(refusal)})
+    return answer({**more, "status": refusal.status, "error": str(refusal), **refusal.more})
 
 
 def whole(arguments: dict[str, Any], name: str, least: int, otherwise: int, most: int) -> int:
@@ -336,9 +337,15 @@ class SessionStatusTool:
         changed = False
         if isinstance(wanted := arguments.get("model"), str):
             changed = await self._set_model(row, wanted.strip())
-        card = await self._views.status_card(SessionRef(row.agent_id, row.key))
+        version, rest = (await self._views.status_card(SessionRef(row.agent_id, row.key))).split("\n", 1)
+        card = "\n".join([version, f"🕒 Time: {self._now()}", rest])
         shown = visibility.shown(row.key)
         return text_result(card, {"ok": True, "sessionKey": shown, "changedModel": changed, "statusText": card})
+
+    def _now(self) -> str:
+        runtime = self._views.runtime
+        defaults, minutes = runtime.config.current.agents.defaults, runtime.clock.now_ms() // 60_000
+        return local_time(defaults.user_timezone, defaults.time_format, minutes) or local_time("UTC", "24", minutes)
 
     async def _find(self, visibility: Visibility, name: str) -> SessionRow:
         try:
@@ -445,11 +452,12 @@ _WORDS: dict[Action, str] = {"list": "listing", "history": "history", "send": "m
 
 
 class Refusal(Exception):
-    """A session cannot be used. The text is for the model."""
+    """A session cannot be used. The text is for the model, and ``more`` belongs to the answer as well."""
 
-    def __init__(self, text: str, status: Literal["error", "forbidden"] = "forbidden") -> None:
+    def __init__(self, text: str, status: Literal["error", "forbidden"] = "forbidden", **more: str) -> None:
         super().__init__(text)
         self.status = status
+        self.more = more
 
 
 class Visibility:
@@ -475,7 +483,7 @@ class Visibility:
     def check(self, row: SessionRow, action: Action, name: str) -> None:
         """Raises ``Refusal``. ``name`` is the session as the requester wrote it."""
         if (problem := self._refusal(row, action)) is not None:
-            raise Refusal(problem.format(name=name))
+            raise Refusal(problem.format(name=name), sessionKey=name)
 
     def relation(self, row: SessionRow) -> Relation:
         if row.key == self._requester.key:

@@ -152,7 +152,7 @@ class SessionsSpawnTool:
         self._subagents.check_room(requester.key)
         child = f"agent:{agent_id}:subagent:{uuid.uuid5(uuid.UUID(job_id), 'session')}"
         trace = await self._between.next_trace(context, child)
-        model, more = _model(runtime, agent_id, str(arguments.get("model") or "").strip())
+        model, more = _model(runtime, agent_id, str(arguments.get("model") or "").strip(), child)
         label = str(arguments.get("label") or "").strip()[:LONGEST_LABEL]
         timeout = arguments.get("runTimeoutSeconds", arguments.get("timeoutSeconds"))
         row = await runtime.ledger.by_run(context.run_id) if context.run_id else None
@@ -195,14 +195,14 @@ def _agent(config: Config, requester: str, wanted: str) -> str:
     return agent_id
 
 
-def _model(runtime: Runtime, agent_id: str, wanted: str) -> tuple[str, dict[str, Any]]:
+def _model(runtime: Runtime, agent_id: str, wanted: str, child: str) -> tuple[str, dict[str, Any]]:
     """The model of the sub-agent, and what the answer says of it. Raises ``Refusal`` for a model nobody knows."""
     config = runtime.config.current
     if wanted:
         try:
             return offered_model(runtime, agent_id, wanted).ref, {"modelApplied": True}
         except ModelError as refusal:
-            raise Refusal(str(refusal), "error") from None
+            raise Refusal(str(refusal), "error", childSessionKey=child) from None
     agent = agent_config(config, agent_id)
     for setting in (agent.subagents.model if agent else None, config.agents.defaults.subagents.model):
         name = setting.primary if isinstance(setting, ModelChoice) else setting
@@ -301,14 +301,16 @@ class Subagents:
         try:
             await self._follow(job)
         finally:
-            if job.ended_at is not None or state_of(job).status != "running":
-                self._forget(job)
+            self._forget(job)
 
     async def _follow(self, job: JobRow) -> None:
         state = state_of(job)
         if not state.begun:
             if await self._runtime.ledger.by_run(step_id(job.id, "work")) is None:
-                await self._begin_work(job, state)
+                try:
+                    await self._begin_work(job, state)
+                except Refusal as refusal:
+                    state.status, state.error = "error", str(refusal)
             state.begun = True
             await self._save(job, state)
         if state.status == "running":
@@ -391,7 +393,7 @@ class Subagents:
     async def _stats(self, state: SpawnState) -> str:
         """The line under a result: time, tokens, cost and where the transcript is."""
         entry = await self._runtime.sessions.get(state.agent_id, state.child)
-        parts = [f"runtime {_runtime_text(state.run_ms)}"]
+        parts = [f"runtime {runtime_text(state.run_ms)}"]
         session_id, path = "n/a", "n/a"
         if entry is not None:
             session_id, ref = entry["sessionId"], transcript_ref(state.agent_id, entry)
@@ -472,14 +474,19 @@ class Subagents:
         await self._jobs.save(job)
 
 
-def _runtime_text(ms: int) -> str:
-    """``450ms``, ``41s``, ``75m03s``. Unlike ``short_duration`` it has no hours. An unknown time is ``n/a``."""
+def runtime_text(ms: int) -> str:
+    """``450ms``, ``41s``, ``2m31s``, ``1h15m``. An unknown time is ``n/a``."""
     if ms <= 0:
         return "n/a"
     if ms < 1000:
         return f"{ms}ms"
-    seconds = ms // 1000
-    return f"{seconds}s" if seconds < 60 else f"{seconds // 60}m{seconds % 60:02d}s"
+    seconds = (ms + 500) // 1000
+    if seconds < 60:
+        return f"{seconds}s"
+    amount, unit, rest, smaller = (seconds // 60, "m", seconds % 60, "s")
+    if amount >= 60:
+        amount, unit, rest, smaller = (amount // 60, "h", amount % 60, "m")
+    return f"{amount}{unit}{rest}{smaller}" if rest else f"{amount}{unit}"
 
 
 def _role(state: SpawnState, channel: str) -> str:

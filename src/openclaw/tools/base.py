@@ -24,17 +24,22 @@ if TYPE_CHECKING:
     from openclaw.tools.sandbox.boundary import Boundary
 
 
-FAILED = ("error", "failed", "timeout", "forbidden")
+FAILED_STATUSES = ("error", "failed", "timeout", "forbidden")
 
 
 class ToolResult(msgspec.Struct, kw_only=True):
     content: list[UserBlock]
     details: Any = msgspec.UNSET
-    """Facts for UIs and logs, as JSON values. A ``details["status"]`` of ``FAILED`` marks a failure."""
+    """Facts for UIs and logs, as JSON values. A ``details["status"]`` of ``FAILED_STATUSES`` marks a failure."""
 
     @property
     def failed(self) -> bool:
-        return isinstance(self.details, dict) and self.details.get("status") in FAILED
+        return reports_failure(self.details)
+
+
+def reports_failure(details: Any) -> bool:
+    """Whether the details of a tool's result say that the tool failed."""
+    return isinstance(details, dict) and details.get("status") in FAILED_STATUSES
 
 
 class ToolError(Exception):
@@ -177,7 +182,8 @@ def required_text(arguments: Mapping[str, Any], name: str, *, allow_blank: bool 
 
 
 def missing_parameter(name: str) -> str:
-    return f"Missing required parameter: {name} ({' or '.join((name, *ALIASES.get(name, ())))})"
+    names = (name, *ALIASES.get(name, ()))
+    return f"Missing required parameter: {name} ({' or '.join(names)})" if len(names) > 1 else f"{name} required"
 
 
 def _report(tool: str, problems: list[str], arguments: dict[str, Any]) -> str:

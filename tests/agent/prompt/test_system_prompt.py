@@ -9,8 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from openclaw.agent.prompt.sections import SandboxFacts
-from openclaw.agent.prompt.system_prompt import PromptFacts, build_system_prompt, turn_facts
+from openclaw.agent.prompt.system_prompt import PromptFacts, SandboxFacts, build_system_prompt, turn_facts
 from openclaw.agent.prompt.workspace_snapshot import load_bootstrap
 from openclaw.agent.skills import SkillsPrompt
 from openclaw.config.schema import Config

@@ -59,6 +59,21 @@ async def total(spending: Spending, *places: Path, price_of: Any = free_of_charg
     return await spending.compute(lambda found: total_of(found.values(), price_of), list(places))
 
 
+async def test_a_transcript_that_is_archived_while_its_folder_is_read_stops_no_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        write(tmp_path / f"{number}.jsonl", answer(NOON, 100))
+
+    def archive_one(name: str) -> bool:
+        if name == "1.jsonl":
+            (tmp_path / name).unlink()
+        return True
+
+    monkeypatch.setattr("openclaw.agent.spend.spend.is_transcript", archive_one)
+    assert (await total(Spending(), tmp_path)).input == 200
+
+
 async def test_a_file_that_grew_is_read_from_where_it_ended(tmp_path: Path) -> None:
     spending, path = Spending(), write(tmp_path / "s.jsonl", answer(NOON, 100, 0.5))
     assert (await total(spending, path)).total_tokens == 100

@@ -194,6 +194,35 @@ async def test_what_came_while_nobody_listened_is_asked_for(tmp_path: Path) -> N
     assert set(texts[:-230]) <= {"heard", "long ago"}, "what lies shortly before the bookmark is dropped by dedupe"
 
 
+class SlowServer(BlueBubblesServer):
+    """Says who it is only when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def _info(self, request: web.Request) -> web.Response:
+        self.asked.set()
+        await self.go_on.wait()
+        return await super()._info(request)
+
+
+async def test_a_new_message_does_not_hide_those_that_were_missed_before_it(tmp_path: Path) -> None:
+    server = SlowServer()
+    server.go_on.set()
+    async with running(tmp_path, server) as (_, setup):
+        await told(setup, server, server.keep(server.message("heard")))
+    missed = server.keep(server.message("missed"))
+    server.go_on.clear()
+    server.asked.clear()
+    async with server, running_channel(tmp_path, "bluebubbles", server.settings) as setup:
+        await server.asked.wait()
+        new = server.keep(server.message("new", dateCreated=missed["dateCreated"] + 600_000))
+        assert await told(setup, server, new) == 200
+        server.go_on.set()
+        await setup.until(lambda: {"missed", "new"} <= {inbound.text for inbound in setup.messages})
+
+
 async def test_a_wrong_password_is_one_line_without_the_password(tmp_path: Path) -> None:
     async with BlueBubblesServer() as server:
         section = {**server.settings, "password": "wrong-canary-password"}

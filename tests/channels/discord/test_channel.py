@@ -105,6 +105,22 @@ async def test_what_was_missed_is_fetched_when_the_session_is_gone(tmp_path: Pat
     assert [one.text for one in receiver.messages] == ["one", "while away"]
 
 
+async def test_all_that_was_missed_is_fetched_although_it_is_much_and_a_request_fails(
+    tmp_path: Path, discord: DiscordServer
+) -> None:
+    receiver = Receiver()
+    async with bot(tmp_path, discord, receiver):
+        await discord.say("one", channel=CHANNEL)
+        await receiver.heard("one")
+    for number in range(230):
+        await discord.say(f"missed {number}", channel=CHANNEL)
+    discord.forget_session()
+    discord.drop_next(f"GET /channels/{CHANNEL}/messages")
+    async with bot(tmp_path, discord, receiver):
+        await receiver.heard("missed 229")
+    assert [one.text for one in receiver.messages] == ["one", *(f"missed {number}" for number in range(230))]
+
+
 async def test_while_the_disk_fails_a_message_is_offered_again(tmp_path: Path, discord: DiscordServer) -> None:
     receiver = Receiver()
     receiver.failures = [OSError("disk full")] * 4

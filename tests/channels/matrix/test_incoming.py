@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.channels.incoming import Deleted, Edited
+from openclaw.channels.hand_in import Deleted, Edited
 from openclaw.channels.matrix import MatrixKind, parse_address
 from openclaw.channels.matrix.channel import relates_to, transaction
 from openclaw.channels.matrix.incoming import (

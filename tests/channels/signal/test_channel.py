@@ -6,20 +6,25 @@ import asyncio
 import base64
 import json
 import os
+import socket
 import stat
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from openclaw.channels.base import ChannelKinds
-from openclaw.channels.incoming import OFFERS
+from openclaw.channels.hand_in import OFFERS
+from openclaw.channels.http import new_session
 from openclaw.channels.manager import ChannelManager
 from openclaw.channels.signal import SignalKind
-from openclaw.channels.signal.channel import SignalChannel
+from openclaw.channels.signal.channel import SignalChannel, SignalClient, StreamLost
 from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound
@@ -219,6 +224,30 @@ async def test_a_picture_without_words_is_a_message_too(tmp_path: Path) -> None:
         assert len(setup.receiver.messages[0].media) == 1
 
 
+@pytest.mark.parametrize(
+    ("failures", "kept"), [([OSError(28, "No space left on device")] * 3, 1), ([KeyError("a bug")], 0)]
+)
+async def test_a_file_that_cannot_be_kept_costs_neither_its_message_nor_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: list[Exception], kept: int
+) -> None:
+    put = FileBlobStore.put
+
+    async def failing(store: FileBlobStore, data: bytes) -> str:
+        if failures:
+            raise failures.pop()
+        return await put(store, data)
+
+    monkeypatch.setattr(FileBlobStore, "put", failing)
+    async with running(tmp_path) as setup:
+        setup.daemon.attachments["a1"] = b"words"
+        await setup.daemon.say("see", attachments=[{"id": "a1", "contentType": "text/plain", "size": 5}])
+        await setup.receiver.heard("see")
+        (inbound,) = setup.receiver.messages
+        assert len(inbound.media) == kept and len(inbound.untrusted) == 1 - kept
+        (account,) = setup.channels.accounts()
+        assert account.status.restarts == 0
+
+
 async def test_attachments_are_left_alone_when_told_so(tmp_path: Path) -> None:
     async with running(tmp_path, ignoreAttachments=True) as setup:
         await setup.daemon.say("words", attachments=[{"id": "a1", "contentType": "image/png", "size": 1}])
@@ -401,6 +430,49 @@ async def test_an_answer_that_never_comes_leaves_the_message_in_doubt(tmp_path: 
         with pytest.raises(SendFailed) as failed:
             await setup.send("x")
         assert failed.value.maybe_sent and not failed.value.permanent
+
+
+@pytest.mark.parametrize(("status", "in_doubt"), [(200, True), (502, True), (404, False), (401, False)])
+async def test_an_answer_of_something_else_than_a_daemon_leaves_the_message_in_doubt_unless_it_is_a_refusal(
+    status: int, in_doubt: bool
+) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, text="<html>")
+
+    app = web.Application()
+    app.router.add_post("/api/v1/rpc", answer)
+    async with TestServer(app) as server, new_session() as http:
+        with pytest.raises(SendFailed, match="really a signal-cli daemon") as failed:
+            await SignalClient(http, str(server.make_url("")).rstrip("/")).call("send", {})
+    assert failed.value.maybe_sent is in_doubt and not failed.value.permanent
+
+
+@contextmanager
+def taking_no_connections() -> Iterator[str]:
+    """The address of a server whose queue of connections is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as busy, ExitStack() as waiting:
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(busy.getsockname())
+        yield f"http://127.0.0.1:{busy.getsockname()[1]}"
+
+
+async def test_a_daemon_that_takes_no_connection_is_not_said_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openclaw.channels.signal.channel.CONNECT_S", 0.05)
+    with taking_no_connections() as address:
+        async with new_session() as http:
+            with pytest.raises(StreamLost, match="takes no connection"):
+                await anext(SignalClient(http, address).events(None, ""))
+
+
+async def test_a_message_is_not_in_doubt_when_there_was_no_connection() -> None:
+    quick = aiohttp.ClientTimeout(sock_connect=0.05)
+    with taking_no_connections() as address:
+        async with aiohttp.ClientSession(timeout=quick) as http:
+            with pytest.raises(SendFailed, match="takes no connection") as failed:
+                await SignalClient(http, address).call("send", {}, 60)
+    assert not failed.value.maybe_sent and not failed.value.reached
 
 
 async def test_a_daemon_that_is_not_there_was_not_reached(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.channels.incoming import Deleted, Edited, Posted, Reacted
+from openclaw.channels.hand_in import Deleted, Edited, Posted, Reacted
 from openclaw.channels.signal import normalize_number, recipient_params
 from openclaw.channels.signal.channel import (
     Mention,
@@ -21,7 +22,8 @@ from openclaw.channels.signal.channel import (
 )
 from openclaw.inbound.access import Allow, ChannelSettings, decide_access
 from openclaw.inbound.message import Inbound
-from openclaw.outbound.reply import SendFailed
+from openclaw.outbound.reply import OutgoingMessage, SendFailed
+from tests.channels.signal.test_channel import running
 from tests.support.signal_daemon import SignalDaemon
 
 ME = OwnIdentity("+15550000001", "11111111-2222-4333-8444-555555555555")
@@ -105,6 +107,34 @@ def test_a_quote_tells_whom_and_whether_it_was_ours() -> None:
     quoted = arrived(DAEMON.message("and?", quote=quote)).quoted
     assert quoted is not None
     assert (quoted.id, quoted.sender, quoted.text, quoted.from_us) == ("12", "+15550000001", "earlier", True)
+
+
+@pytest.mark.parametrize(
+    ("author", "named"),
+    [
+        ({"author": "+15550000043", "authorNumber": "+15550000043", "authorUuid": HER_UUID}, "+15550000043"),
+        ({"author": HER_UUID, "authorUuid": HER_UUID}, f"uuid:{HER_UUID}"),
+    ],
+)
+def test_in_a_group_a_quoted_message_has_the_id_that_it_came_with(author: dict[str, Any], named: str) -> None:
+    quoted = arrived(DAEMON.message("and?", group="grp1==", quote={"id": 12, "text": "earlier", **author})).quoted
+    assert quoted is not None and quoted.id == f"12:{named}"
+    sender = named.removeprefix("uuid:")
+    first = arrived(DAEMON.message("earlier", group="grp1==", timestamp=12, sender=sender, uuid=HER_UUID))
+    assert first.message_id == quoted.id
+
+
+async def test_the_agent_can_react_to_a_message_of_a_group_by_the_id_that_a_reaction_named(tmp_path: Path) -> None:
+    reaction = {"emoji": "👍", "targetAuthor": "+15550000043", "targetAuthorNumber": "+15550000043"}
+    envelope = DAEMON.message(None, group="grp1==", reaction={**reaction, "targetSentTimestamp": 5})
+    what = interpret(event(envelope), ME, "default")
+    assert isinstance(what, Reacted)
+    target = what.inbound.text.rpartition("(id ")[2].removesuffix(")")
+    async with SignalDaemon(groups=("grp1==",)) as daemon, running(tmp_path, daemon) as setup:
+        route = {"channel": "signal", "to": what.inbound.to, "accountId": "default"}
+        await setup.send(OutgoingMessage(act="react", target_id=target, emoji="🎉"), route)
+        (call,) = daemon.of("sendReaction")
+        assert (call["targetAuthor"], call["targetTimestamp"]) == ("+15550000043", 5)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.channels.incoming import Deleted, Edited, Posted, Reacted
+from openclaw.channels.hand_in import Deleted, Edited, Posted, Reacted
 from openclaw.channels.slack import SlackKind, SlackTarget, target_of
 from openclaw.channels.slack.channel import emoji_name
 from openclaw.channels.slack.incoming import (

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.channels.incoming import Edited
+from openclaw.channels.hand_in import Edited
 from openclaw.channels.telegram.incoming import (
     MessageEvent,
     MovedEvent,

@@ -11,7 +11,8 @@ from openclaw.gateway.assemble import METHOD_FAMILIES
 from openclaw.gateway.auth.authorise import METHOD_RIGHTS, PARAM_RIGHTS, beyond, param_refusal, refusal, right_of
 from openclaw.gateway.methods.chat import AgentParams, ChatSend
 from openclaw.gateway.methods.messages import SendParams
-from openclaw.gateway.server.registry import ADVERTISED, MethodError, MethodTable, Params
+from openclaw.gateway.server.frames import Params
+from openclaw.gateway.server.registry import ADVERTISED, MethodError, MethodTable
 from openclaw.rights import ADMIN, rights_of_client
 from tests.gateway.support import Running
 

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from openclaw.channels.base import WebhookAnswer, WebhookRequest
-from openclaw.channels.incoming import is_same
+from openclaw.channels.hand_in import is_same
 from openclaw.gateway.server import server
 from tests.support.clock import MovableClock
 from tests.support.gateway import model_config

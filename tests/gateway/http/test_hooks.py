@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from openclaw.config.validate import ConfigInvalid
+from tests.support.clock import until
 from tests.support.gateway import TOKEN, model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
@@ -169,6 +170,18 @@ async def test_a_transform_shapes_a_call_or_drops_it(gateway: InProcessGateway) 
     status, answer = await call(gateway, "/hooks/shaped", {"keep": True})
     row = await gateway.gateway.runtime.ledger.by_run(answer["runId"])
     assert status == 202 and row is not None and "made" in (row.body.prompt or "")
+
+
+async def test_a_transform_that_names_a_chat_by_its_number_stops_no_other_webhook(gateway: InProcessGateway) -> None:
+    folder = gateway.state_dir / "hooks"
+    folder.mkdir()
+    (folder / "shape.py").write_text("def transform(call):\n    return {'message': 'made', 'to': 123456789}\n")
+    for number in range(2):
+        status, answer = await call(gateway, "/hooks/shaped", {"number": number})
+        assert status == 202, answer
+        await ended(gateway, answer["runId"])
+    path = gateway.state_dir / "hook-runs.json"
+    await until(lambda: json.loads(path.read_text()) == {})
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.gateway.http.served import BEARER, PNG, Served
-from tests.support.gateway import TOKEN
+from tests.support.gateway import TOKEN, model_config
+from tests.support.gateway_in_process import InProcessGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 PATH = "/v1/chat/completions"
@@ -221,6 +225,20 @@ async def test_the_same_idempotency_key_runs_once(gateway: Served) -> None:
     assert "only once" in stream
 
 
+@pytest.mark.parametrize(("header", "status"), [(b"Idempotency-Key", b"200"), (b"X-OpenClaw-Session-Key", b"400")])
+async def test_a_header_of_bytes_that_are_no_text_is_answered(gateway: Served, header: bytes, status: bytes) -> None:
+    """No client of a library sends such a header, so the request is written by hand."""
+    body = json.dumps(ask("[[reply:ok]]")).encode()
+    host = gateway.gateway.url.removeprefix("http://")
+    head = [b"POST " + PATH.encode() + b" HTTP/1.1", b"Host: " + host.encode(), b"Connection: close"]
+    head += [b"Authorization: Bearer " + TOKEN.encode(), b"Content-Length: %d" % len(body), header + b": \xe9\xff"]
+    reader, writer = await asyncio.open_connection(*host.split(":"))
+    writer.write(b"\r\n".join([*head, b"", body]))
+    answer = await reader.read()
+    writer.close()
+    assert answer.split()[1] == status, answer
+
+
 async def test_a_caller_that_hangs_up_does_not_stop_the_run(gateway: Served) -> None:
     user = f"user-{uuid.uuid4()}"
     body = ask("[[delay:20]][[tokens:20]]", user=user, stream=True)
@@ -274,3 +292,14 @@ async def test_other_v1_paths_are_not_found_as_json(gateway: Served) -> None:
     status, answer = await gateway.post("/v1/embeddings", {})
     assert status == 404
     assert answer["error"]["type"] == "invalid_request_error"
+
+
+async def test_endpoints_that_are_off_say_how_they_are_switched_on(tmp_path: Path) -> None:
+    async with (
+        InProcessGateway(tmp_path / "state", model_config("http://127.0.0.1:1", "k")) as off,
+        aiohttp.ClientSession() as http,
+    ):
+        async with http.post(off.url + PATH, json=ask("hi"), headers=BEARER) as response:
+            assert "gateway.http.endpoints.chatCompletions.enabled" in await response.text()
+        async with http.get(off.url + "/v1/models", headers=BEARER) as response:
+            assert "gateway.http.endpoints.chatCompletions.enabled" in await response.text()

@@ -59,6 +59,14 @@ async def test_a_call_is_answered_with_its_payload(running: Running) -> None:
     assert answer["payload"]["defaultAgentId"] == "main"
 
 
+async def test_half_a_character_of_a_script_is_mended(running: Running) -> None:
+    body = rb'{"method": "sessions.patch", "params": {"key": "main", "label": "cut \ud83d here"}}'
+    async with running.http.post(f"{running.url}/__openclaw__/rpc", data=body, headers=with_token(TOKEN)) as response:
+        answer = await response.json()
+    assert answer["ok"], answer
+    assert answer["payload"]["entry"]["label"] == "cut \ufffd here"
+
+
 async def test_an_error_of_the_method_is_an_answer_too(running: Running) -> None:
     status, answer = await running.rpc("nope")
     assert (status, answer) == (

@@ -18,7 +18,7 @@ KEY = "agent:main:main"
 async def started(folder: Path, model: ScriptedModel, **config: Any) -> InProcessGateway:
     gateway = InProcessGateway(folder / "state", model_config("http://127.0.0.1:9", **config))
     await gateway.start()
-    gateway.gateway.runtime.call_model = model.answer
+    gateway.gateway.runtime.model_calls.call = model.answer
     return gateway
 
 
@@ -153,5 +153,26 @@ async def test_the_commands_of_the_palette(tmp_path: Path) -> None:
             listed = (await ask(client, "chat.commands"))["commands"]
             assert {"status", "new", "stop"} <= {one["name"] for one in listed}
             assert all(one["help"] for one in listed)
+    finally:
+        await gateway.stop()
+
+
+async def test_an_agent_call_is_answered_although_another_node_went_on_with_its_run(tmp_path: Path) -> None:
+    model = ScriptedModel()
+    gateway = await started(tmp_path, model)
+    parts = gateway.gateway
+    try:
+        async with gateway.client() as client:
+            model.held()
+            sent = await client.send("agent", {"message": "hi", "sessionKey": "main", "idempotencyKey": "r1"})
+            assert (await client.answer(sent))["status"] == "accepted"
+            await model.asked(1)
+            parts.dispatcher.drop_session(KEY)
+            # What this node sees of the other one: the end in the ledger, and that it is told of it.
+            row = await parts.runtime.ledger.by_run("r1")
+            assert row is not None
+            await parts.runtime.ledger.finish(row.id, "answered", result={"text": "said elsewhere"})
+            parts.dispatcher.index.wake_waiters("r1")
+            assert (await client.answer(sent))["result"]["payloads"][0]["text"] == "said elsewhere"
     finally:
         await gateway.stop()

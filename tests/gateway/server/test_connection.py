@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from openclaw.gateway.server import connection
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
-from openclaw.gateway.server.registry import MethodCall, MethodError, Params
+from openclaw.gateway.server.frames import Params
+from openclaw.gateway.server.registry import MethodCall, MethodError
 from tests.gateway.support import Running, allow_test_methods
 
 

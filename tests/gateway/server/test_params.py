@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.gateway.server.registry import (
+from openclaw.gateway.server.frames import (
     BadFrame,
     InvalidParams,
     NonEmpty,

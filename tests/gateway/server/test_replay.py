@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.clock import SystemClock
-from openclaw.events import AssistantStarted, TextDelta
+from openclaw.events import AssistantEnded, AssistantStarted, Spoken, TextDelta, ThinkingDelta
 from openclaw.gateway.server.events import CHUNK_BYTES, Backlog, Broadcaster, Client, KeptEvent, RunStream, catch_up
+from openclaw.messages import AssistantMessage
 from openclaw.runs.queue import RunRecord
 from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
 from tests.gateway.server.test_broadcast import INFO, Recorder
 from tests.gateway.support import Running
+from tests.support.clock import HeldClock
 
 
 class SlowRecorder(Recorder):
@@ -121,6 +123,23 @@ async def test_text_that_grew_while_nobody_listened_is_told_as_it_was(
     broadcaster.add(made)
     await catch_up(broadcaster, made, 0)
     assert [frame["payload"]["data"] for frame in received(sink) if frame["event"] == "agent"] == texts
+
+
+async def test_long_reasoning_is_sent_less_often_as_it_grows() -> None:
+    broadcaster, clock = Broadcaster(), HeldClock()
+    made, sink = client()
+    broadcaster.add(made)
+    run = record()
+    run.reasoning = "stream"
+    stream = RunStream(run, broadcaster, clock, lambda: "off")
+    stream.event(AssistantStarted())
+    for _ in range(1_000):
+        stream.event(ThinkingDelta("hm, " * 50))
+        clock.advance(0.05)
+    stream.event(AssistantEnded(AssistantMessage(content=[]), Spoken("yes")))
+    thoughts = [frame["payload"]["data"] for frame in received(sink) if frame["payload"].get("stream") == "thinking"]
+    assert thoughts[-1]["text"] == "".join(one["delta"] for one in thoughts) == "hm, " * 50_000
+    assert sum(len(one["text"]) for one in thoughts) < 10 * 200_000
 
 
 class StepClock(SystemClock):

@@ -13,9 +13,9 @@ from openclaw.inbound.commands.session import read_value
 from openclaw.inbound.incoming import Continue, Handled
 from openclaw.outbound.reply import money, percent, token_count
 from openclaw.sessions.keys import SessionRef
-from openclaw.storage.base import MessageBody
+from openclaw.storage.base import Accept, MessageBody, ReasonCode, TurnedAway
 from openclaw.text import age
-from tests.inbound.commands.desk import Desk, MakeDesk
+from tests.inbound.commands.desk import SESSION, Desk, MakeDesk
 
 GROUP = {"chat_type": "group", "channel": "signal"}
 
@@ -145,6 +145,29 @@ async def test_why_tells_the_story(desk: Desk) -> None:
     assert await desk.reply("/why 43") == 'Nothing is known of "43".'
     elsewhere = SessionRef("main", "agent:main:other")
     assert await desk.reply("/why 1", session=elsewhere) == 'Nothing is known of "1".'
+
+
+async def test_why_knows_a_message_by_its_id_on_the_channel_in_its_own_chat_only(desk: Desk) -> None:
+    ledger, elsewhere = desk.context.runtime.ledger, SessionRef("main", "agent:main:other")
+    for session in (SESSION, elsewhere):
+        accept = Accept(
+            run_id=f"run-{session.key}",
+            dedupe_key="",
+            agent_id="main",
+            session_key=session.key,
+            session_id="s",
+            source="telegram",
+            route={"channel": "telegram", "to": session.key},
+            body=MessageBody(prompt="hi", message_ids=["1234567"]),
+        )
+        await ledger.post(accept, [])
+    for session in (SESSION, elsewhere):
+        story = await desk.reply("/why 1234567", session=session) or ""
+        assert story.splitlines()[0].endswith(f"for session {session.key}.")
+    refused = TurnedAway(message_id="777", channel="telegram", chat="telegram:1", code=ReasonCode.NOT_ADDRESSED)
+    await ledger.turn_away(refused)
+    assert "It was not taken in" in (await desk.reply("/why 777", channel="telegram", chat="telegram:1") or "")
+    assert await desk.reply("/why 777", channel="telegram", chat="telegram:2") == 'Nothing is known of "777".'
 
 
 # The queue
@@ -338,7 +361,7 @@ async def test_a_default_model_that_does_not_exist_is_named_in_the_answer(make_d
     assert (await desk.reply("/new hello") or "").startswith("Unknown model 'nobody/nothing'.")
     assert desk.done == []
     assert await desk.say("hello /think high there") == Continue(
-        text="hello there", settings=MessageBody(thinking="high")
+        text="hello there", wishes=MessageBody(thinking="high")
     )
 
 

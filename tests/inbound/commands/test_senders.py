@@ -212,7 +212,7 @@ async def test_settings_inside_other_text(make_desk: MakeDesk, kind: str) -> Non
             before = await state(desk)
             outcome, _ = await said(desk, sender, text)
             assert isinstance(outcome, Continue), text
-            changed = outcome.settings != MessageBody() or outcome.queue is not None
+            changed = outcome.wishes != MessageBody() or outcome.queue is not None
             if sender.may(RULES[use], inline=True):
                 assert changed and f"/{use}" not in outcome.text, text
             else:
@@ -239,7 +239,7 @@ async def test_a_forbidden_setting_does_not_ride_on_an_allowed_one(make_desk: Ma
             entry = await desk.entry() or {}
             assert not {"execHost", "execSecurity", "execAsk", "elevatedLevel"} & {*entry}, text
             if isinstance(outcome, Continue):
-                assert not outcome.settings.exec and outcome.settings.elevated is None, text
+                assert not outcome.wishes.exec and outcome.wishes.elevated is None, text
 
 
 @pytest.mark.parametrize("kind", SENDERS)
@@ -283,4 +283,4 @@ async def test_no_mixture_of_words_gives_a_right(make_desk: MakeDesk, kind: str)
         assert not loosened & {*entry} and Path(path).read_bytes() == config, text
         assert not [reason for reason in desk.done if reason.startswith("/restart")], text
         if isinstance(outcome, Continue):
-            assert not outcome.settings.exec and outcome.settings.elevated is None, text
+            assert not outcome.wishes.exec and outcome.wishes.elevated is None, text

@@ -77,7 +77,7 @@ async def test_settings_in_the_first_message_are_read_too(desk: Desk) -> None:
     outcome = await desk.say("/new /think high tell me")
     assert isinstance(outcome, Continue)
     assert outcome.text == "tell me"
-    assert outcome.settings.thinking == "high"
+    assert outcome.wishes.thinking == "high"
 
 
 async def test_settings_alone_are_stored_with_the_new_session_and_the_agent_greets(desk: Desk) -> None:

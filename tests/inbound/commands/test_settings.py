@@ -244,7 +244,7 @@ async def test_inline_settings_count_for_one_run_and_nothing_is_stored(desk: Des
     text = "/think high first line /verbose full\n\n  second /deep line\n/queue followup cap:3"
     assert await desk.say(text) == Continue(
         text="first line\n\n  second line",
-        settings=MessageBody(thinking="high", verbose="full", model="acme/deep-thinker-2"),
+        wishes=MessageBody(thinking="high", verbose="full", model="acme/deep-thinker-2"),
         queue=QueueWish(mode="followup", cap=3),
     )
     assert await desk.entry() is None
@@ -252,7 +252,7 @@ async def test_inline_settings_count_for_one_run_and_nothing_is_stored(desk: Des
 
 
 async def test_a_picture_with_only_settings_goes_to_the_model_with_them(desk: Desk) -> None:
-    assert await desk.say("/think high", has_media=True) == Continue(text="", settings=MessageBody(thinking="high"))
+    assert await desk.say("/think high", has_media=True) == Continue(text="", wishes=MessageBody(thinking="high"))
 
 
 async def test_words_that_are_no_settings_stay(desk: Desk) -> None:
@@ -264,14 +264,14 @@ async def test_an_inline_model_that_does_not_exist_is_reported_and_stays_text(de
     outcome = await desk.say("is /model nosuch any good?")
     assert isinstance(outcome, Continue)
     assert outcome.text == "is nosuch any good?"
-    assert outcome.settings == MessageBody()
+    assert outcome.wishes == MessageBody()
     assert len(outcome.side_replies) == 1 and outcome.side_replies[0].startswith("Unknown model 'nosuch'.")
 
 
 async def test_an_inline_elevated_wish_that_is_not_allowed_is_dropped_and_reported(desk: Desk) -> None:
     outcome = await desk.say("please /elevated full run it")
     assert isinstance(outcome, Continue)
-    assert outcome.text == "please run it" and outcome.settings == MessageBody()
+    assert outcome.text == "please run it" and outcome.wishes == MessageBody()
     assert outcome.side_replies[0].startswith("elevated is not available right now")
 
 
@@ -287,7 +287,7 @@ async def test_only_the_owner_chooses_a_program_that_has_tools_of_its_own(make_d
     assert "agents.defaults.models" in str(await desk.reply("/model codex-cli/gpt-5.4", owner=False))
     await desk.say("/new my-cli/large hello", owner=False)
     outcome = await desk.say("Look /model my-cli/large around", owner=False)
-    assert isinstance(outcome, Handled) or not outcome.settings.model
+    assert isinstance(outcome, Handled) or not outcome.wishes.model
     assert "providerOverride" not in await desk.stored()
     assert "my-cli/large" in str(await desk.reply("/model my-cli/large"))
     assert (await desk.stored())["providerOverride"] == "my-cli"

@@ -246,10 +246,31 @@ async def test_a_message_is_found_by_its_channels_id_and_not_by_a_part_of_it(led
     body = MessageBody(prompt="the words 1794766940494", message_ids=["17947", '"odd"'])
     row, _ = await ledger.accept(message(body=body))
     for name in ("17947", '"odd"'):
-        found = await ledger.by_message_id(name)
-        assert found is not None and found.id == row.id
-    assert await ledger.by_message_id("1794766940494") is None
-    assert await ledger.by_message_id("1794") is None
+        assert [found.id for found in await ledger.by_message_id(name)] == [row.id]
+    assert await ledger.by_message_id("1794766940494") == []
+    assert await ledger.by_message_id("1794") == []
+    other, _ = await ledger.accept(message(2, body=body))
+    assert [found.id for found in await ledger.by_message_id("17947")] == [other.id, row.id]
+
+
+async def test_an_accepted_message_is_not_held_any_more(ledger):
+    for key in ("c|1", "c|2", "c|3", "c|4"):
+        await ledger.hold(key, b"{}")
+    await ledger.accept(message(1, dedupe_keys=("c|1", "c|2")))
+    await ledger.post(message(2, dedupe_keys=("c|3",)), [])
+    assert [held.key for held in await ledger.held()] == ["c|4"]
+
+
+async def test_a_part_that_has_ended_changes_only_when_it_has_arrived_all_the_same(ledger):
+    row, _ = await ledger.accept(message())
+    await ledger.finish(row.id, "answered", outbox=[OutboxPart(part=0, channel="c", payload={})])
+    (part,) = await ledger.outbox_of(row.id)
+    assert await ledger.outbox_mark(part.id, "sending") and await ledger.outbox_mark(part.id, "dead", error="dropped")
+    for state in ("pending", "sending", "dead"):
+        assert not await ledger.outbox_mark(part.id, state)
+    assert [(one.state, one.error) for one in await ledger.outbox_of(row.id)] == [("dead", "dropped")]
+    assert await ledger.outbox_mark(part.id, "sent")
+    assert not await ledger.outbox_mark(part.id, "pending")
 
 
 async def test_messages_taken_together_end_with_the_one_that_answers_them(ledger):

@@ -131,7 +131,7 @@ async def test_jobs_are_found_by_what_they_belong_to_and_pruned_when_they_have_e
     await ledger.job_put(JobRow(id="j1", state={"n": 9}, created_at=clock.now + 1, ended_at=clock.now + 2, **facts))
     assert (await ledger.job("j1")).state == {"n": 9} and await ledger.job("none") is None
     assert [job.id for job in await ledger.jobs(owner_key="agent:main:main", ended=False)] == ["j0", "j2"]
-    assert [job.id for job in await ledger.jobs(kind="subagent", trace="t", limit=2)] == ["j0", "j1"]
+    assert [job.id for job in await ledger.jobs(kind="subagent", trace="t", limit=2)] == ["j1", "j2"]
     assert await ledger.jobs(run_id="other") == []
     await ledger.prune(clock.now + 10)
     assert [job.id for job in await ledger.jobs()] == ["j0", "j2"]

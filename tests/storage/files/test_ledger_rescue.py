@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import random
 import sqlite3
@@ -15,6 +16,7 @@ from openclaw.storage.base import Accept, MessageBody, OutboxPart
 from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.files import ledger_db
 from openclaw.storage.files.ledger import FileLedger
+from openclaw.storage.files.ledger_db import LedgerError
 from tests.storage.still_clock import StillClock
 
 PAGE = 4096
@@ -42,6 +44,12 @@ def damage(path: Path, page: int) -> None:
     with path.open("r+b") as file:
         file.seek(page * PAGE)
         file.write(os.urandom(PAGE))
+
+
+def damage_every_second_page(path: Path) -> None:
+    """No message can be read then, only stories of some."""
+    for page in range(1, path.stat().st_size // PAGE, 2):
+        damage(path, page)
 
 
 @pytest.mark.parametrize("checked_up_to", [1 << 30, 0], ids=["checked at the start", "met in use"])
@@ -77,6 +85,39 @@ async def test_one_bad_page_costs_what_is_on_it_and_the_ledger_goes_on(
         assert len(known) >= 150, said
         assert len(known) == 300 or f"lost: {300 - len(known)} messages" in said, said
         assert all(stories) or len(known) == 300
+
+
+async def test_the_number_of_a_lost_message_is_given_to_no_other(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    damage_every_second_page(tmp_path / "ledger.db")
+    repairs = Repairs()
+    ledger = await FileLedger.open(str(tmp_path), clock=StillClock(), repairs=repairs)
+    assert "0 messages could be read" in repairs.take()[0]
+    row, new = await ledger.accept(message(1000))
+    assert new and [change.state for change in await ledger.story(row.id)] == ["accepted"]
+    assert await ledger.outbox_of(row.id) == []
+    await ledger.close()
+
+
+async def test_a_rescue_that_a_full_disk_prevented_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_db, "_CHECKED_UP_TO", 0)
+    await filled(tmp_path)
+    ledger = await FileLedger.open(str(tmp_path), clock=StillClock())
+    damage_every_second_page(tmp_path / "ledger.db")
+    with monkeypatch.context() as full:
+
+        def no_space(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        full.setattr(ledger_db, "_take_over", no_space)
+        with pytest.raises(LedgerError) as refused:
+            await ledger.recent(limit=1000)
+        assert refused.value.errno == errno.ENOSPC
+    await ledger.accept(message(1000))
+    assert [found.run_id for found in await ledger.recent(limit=1)] == ["run-1000"]
+    await ledger.close()
 
 
 async def test_a_bad_first_page_costs_no_message(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ const SPANISH = {
   "It is being answered already; your words are below.": "Ya se está respondiendo; tus palabras están abajo.",
   "Drop waiting message": "Descartar mensaje en espera",
   "Sending…": "Enviando…",
+  "It is sent when the Gateway is back.": "Se enviará cuando vuelva el Gateway.",
   "Attach pictures": "Adjuntar imágenes",
   "Attached picture": "Imagen adjunta",
   "Show picture": "Mostrar imagen",

@@ -41,8 +41,7 @@ from openclaw.agent.compaction.summary import (
 )
 from openclaw.agent.prepare import Prepared
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.billed_calls import BilledCalls
-from openclaw.agent.spend.budget import RunBill
+from openclaw.agent.spend.budget import BilledCalls, RunBill
 from openclaw.agent.window.tokens import PromptBudget, context_estimate, message_tokens, prompt_tokens, text_tokens
 from openclaw.agent.window.window import DoesNotFit, Pin, check_room, open_turn, pinned_block, pins_of, unpinned
 from openclaw.config.schema import Config
@@ -54,7 +53,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.tree import fields_of
 from openclaw.storage.base import Context, Transcript
 
-log = logging.getLogger("openclaw.agents.compaction")
+log = logging.getLogger("openclaw.agent.compaction")
 
 CompactionReason: TypeAlias = Literal["threshold", "overflow", "manual"]
 SMALLEST_KEPT = 64
@@ -291,7 +290,9 @@ async def make_plan(job: CompactionJob) -> CompactionPlan:
     density = _density(job.budget, context.messages, tokens_before)
     cut = _choose_cut(job, context.messages, start, density)
     if cut.index <= start:
-        raise NothingToDo(TOO_SMALL)
+        # What OpenClaw itself said since, such as the answer to /compact, is not among these messages.
+        is_new = any(message.timestamp > compacted_at(context) for message in context.messages)
+        raise NothingToDo(ALREADY if start and not is_new else TOO_SMALL)
     leaving = context.messages[start : cut.index]
     if job.reason == "threshold" and prompt_tokens(leaving) * density < job.settings.window // 50:
         raise NothingToDo("what could be condensed is too little to help")

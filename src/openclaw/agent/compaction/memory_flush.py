@@ -22,8 +22,7 @@ from openclaw.agent.loop import AbortSignal, LoopOptions, run_loop
 from openclaw.agent.prepare import Prepared, prepare
 from openclaw.agent.recorder import stored_result
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.billed_calls import BilledCalls
-from openclaw.agent.spend.budget import RunBill
+from openclaw.agent.spend.budget import BilledCalls, RunBill
 from openclaw.clock import named_zone
 from openclaw.config.schema.agents import MemoryFlush
 from openclaw.events import AssistantEnded, Event, ToolEnded
@@ -39,7 +38,7 @@ from openclaw.tools.base import Tool, ToolContext, ToolResult
 from openclaw.tools.files import WriteTool
 from openclaw.tools.sandbox.boundary import Boundary
 
-log = logging.getLogger("openclaw.agents.memory")
+log = logging.getLogger("openclaw.agent.memory")
 
 MOST_ANSWERS = 12
 """The most model calls of one flush. A flush that wants more is stopped."""
@@ -251,11 +250,11 @@ def _options(runtime: Runtime, prepared: Prepared, tools: dict[str, Tool], calls
         model=prepared.model,
         ask=calls.ask,
         request=prepared.request,
-        tools=tools,
+        tools=runtime.extensions.watched(tools),
         tool_context=tool_context,
         clock=runtime.clock,
         abort=abort,
-        keep=count,
+        store=count,
         after_failure=after_failure,
     )
 

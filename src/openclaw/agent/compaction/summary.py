@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from openclaw.agent.spend.billed_calls import BilledCalls
+from openclaw.agent.spend.budget import BilledCalls
 from openclaw.agent.window.tokens import prompt_tokens, text_tokens
 from openclaw.agent.window.window import cut_text
 from openclaw.foreign_text import disarmed

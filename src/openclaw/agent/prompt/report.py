@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from openclaw.agent.prompt.system_prompt import PromptFacts, SystemPrompt
 
 
-log = logging.getLogger("openclaw.agents.context")
+log = logging.getLogger("openclaw.agent.context")
 
 _OF_THE_RUN = ("source", "generatedAt", "sessionId", "sessionKey", "turnFacts")
 """The fields of ``PromptReport.own``."""

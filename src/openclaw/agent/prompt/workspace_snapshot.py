@@ -50,7 +50,7 @@ _FILES = (*BOOTSTRAP_FILES, *MEMORY_FILES)
 _FileState: TypeAlias = tuple[int, int, int] | None
 """The time, size and inode of a file or folder. None: it does not exist."""
 
-log = logging.getLogger("openclaw.agents.workspace")
+log = logging.getLogger("openclaw.agent.workspace")
 
 
 class BootstrapFile(msgspec.Struct, frozen=True, kw_only=True):

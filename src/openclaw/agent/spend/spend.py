@@ -9,6 +9,7 @@ are in memory only: after a restart no call is under way, and the transcripts sa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -35,7 +36,7 @@ from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.files.transcript_index import SUFFIX, unpacked_blocks
 from openclaw.storage.indexed_transcript import TranscriptLines
 
-log = logging.getLogger("openclaw.agents.spend")
+log = logging.getLogger("openclaw.agent.spend")
 
 DAY_MS = 86_400_000
 QUARTER_MS = 15 * 60_000
@@ -406,8 +407,10 @@ def _transcripts(places: Sequence[Path], since_ms: int) -> list[Path]:
             continue
         with os.scandir(place) as listing:
             for item in listing:
-                if is_transcript(item.name) and item.is_file() and item.stat().st_mtime_ns // 1_000_000 >= since_ms:
-                    found[Path(item.path)] = None
+                # Another session may be archived at this moment, and its file renamed.
+                with contextlib.suppress(FileNotFoundError):
+                    if is_transcript(item.name) and item.is_file() and item.stat().st_mtime_ns // 1_000_000 >= since_ms:
+                        found[Path(item.path)] = None
     return list(found)
 
 

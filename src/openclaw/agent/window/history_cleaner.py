@@ -5,7 +5,7 @@ its plain form for a while. The transcript is never changed.
 
 Pictures are fitted to what providers accept. Decoding and scaling are slow, and building a request must not wait. So a
 picture is fitted in a thread when it enters the context of a run (``HistoryCleaner.prepare``). Building the request
-only looks it up. The pictures that a message names are loaded here, too (``with_pictures``).
+only looks it up.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import binascii
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -26,6 +25,7 @@ from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
 from openclaw.foreign_text import disarmed
 from openclaw.messages import (
+    FAILED_STOPS,
     AssistantMessage,
     ImageBlock,
     Message,
@@ -34,17 +34,14 @@ from openclaw.messages import (
     ToolResultMessage,
     UserBlock,
     UserMessage,
-    user_text,
 )
 from openclaw.models.base import Model
-from openclaw.models.convert import FAILED, is_blank, json_text, pair, without_failed
+from openclaw.models.convert import is_blank, json_text, pair, without_failed
 from openclaw.models.http import strip_lone_surrogates
-from openclaw.opener import PathOpener, PathRefused
-from openclaw.pictures import MAX_SIDE, MAX_SOURCE_BYTES, ImageProblem, fit_image, off_loop, sniff_image
-from openclaw.tools.files import ReadTool
+from openclaw.pictures import MAX_SIDE, ImageProblem, fit_image, off_loop, sniff_image
 
 if TYPE_CHECKING:
-    from openclaw.agent.prepare import Prepared
+    pass
 
 INTER_SESSION = "[Inter-session message]"
 LONGEST_SOURCE = 200
@@ -164,7 +161,7 @@ class CleanedMessages:
         for message in messages[known:]:
             self._source.append(message)
             if isinstance(message, AssistantMessage):
-                self._out += without_failed([message]) if message.stop_reason in FAILED else (message,)
+                self._out += without_failed([message]) if message.stop_reason in FAILED_STOPS else (message,)
                 continue
             message = _mended(message, model)
             if has_images(message):
@@ -462,85 +459,3 @@ def newest_images(messages: list[Message]) -> list[Message]:
 
 def _steps(amount: int, step: int) -> int:
     return max(0, -(-amount // step) * step)
-
-
-# Pictures that a message names
-
-MOST_PICTURES = 10
-"""The most pictures that are loaded for one message. The agent can read the others with its tool."""
-LONGEST_TEXT = 200_000
-OPERATORS = ("webchat", "agent")
-"""Sources whose messages come from the person who runs the Gateway. They may name any file."""
-_ENDING = r"\.(?:png|jpe?g|gif|webp)"
-_ANY = re.compile(_ENDING, re.IGNORECASE)
-_START = r"(?:file://|(?:~|\.{1,2})?/(?!/))"
-_PATH = re.compile(
-    # A note of an attachment, whose path may hold blanks.
-    rf"\[media attached(?: \d+/\d+)?: (?P<note>{_START}[^\n\]|]{{1,1000}}?{_ENDING})(?=[\s\]|(])"
-    # In quotes.
-    rf"|(?P<quote>[\"'`])(?P<quoted>{_START}[^\n\"'`]{{1,1000}}?{_ENDING})(?P=quote)"
-    # As a word of its own.
-    rf"|(?<![\w/.:~@-])(?P<word>{_START}[^\s\"'`()\[\]<>|]{{1,1000}}?{_ENDING})(?![\w/-]|\.\w)",
-    re.IGNORECASE,
-)
-
-
-def named_pictures(text: str) -> list[str]:
-    """The paths of pictures on this machine that the text names, in its order, each once."""
-    if len(text) > LONGEST_TEXT or _ANY.search(text) is None:
-        return []
-    found = [_as_path(match["note"] or match["quoted"] or match["word"]) for match in _PATH.finditer(text)]
-    return list(dict.fromkeys(path for path in found if path))[:MOST_PICTURES]
-
-
-def _as_path(written: str) -> str:
-    if not written.lower().startswith("file:"):
-        return "" if "://" in written else written
-    parts = urlsplit(written)
-    return unquote(parts.path) if parts.netloc in ("", "localhost") else ""
-
-
-async def with_pictures(message: UserMessage, prepared: Prepared | None, source: str = "") -> UserMessage:
-    """Adds the pictures that the message names, if the model sees pictures.
-
-    They become part of the stored message, so the model sees the same in every later turn.
-    """
-    if prepared is None or "image" not in prepared.model.input:
-        return message
-    read = prepared.prompt.tools.get("read")
-    if not isinstance(read, ReadTool):
-        return message
-    own = source in OPERATORS and prepared.sandbox is None
-    return await with_named_pictures(message, PathOpener(prepared.workspace, confine=False) if own else read.opener)
-
-
-async def with_named_pictures(message: UserMessage, opener: PathOpener) -> UserMessage:
-    """The message with the pictures that it names. The same object if it names none."""
-    paths = named_pictures(user_text(message))
-    if not paths:
-        return message
-    blocks: list[UserBlock] = (
-        [TextBlock(text=message.content)] if isinstance(message.content, str) else list(message.content)
-    )
-    attached = {block.data for block in blocks if isinstance(block, ImageBlock)}
-    loaded = await off_loop(lambda: _load(paths, opener, attached))
-    return msgspec.structs.replace(message, content=[*blocks, *loaded]) if loaded else message
-
-
-def _load(paths: Sequence[str], opener: PathOpener, known: set[str]) -> list[ImageBlock]:
-    """Loads the pictures, except those whose data is in ``known``. Adds the data of the loaded ones to it."""
-    loaded: list[ImageBlock] = []
-    for path in paths:
-        try:
-            with opener.open_read(path) as file:
-                data = file.read(MAX_SOURCE_BYTES + 1)
-            mime_type = sniff_image(data)
-            if mime_type is None or base64.b64encode(data).decode() in known:
-                continue
-            block = fit_image(data, mime_type).block
-        except (PathRefused, ImageProblem, OSError):
-            continue
-        if block.data not in known:
-            known.add(block.data)
-            loaded.append(block)
-    return loaded

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.loop import FAILED, is_request
+from openclaw.agent.loop import is_request
 from openclaw.agent.window.tokens import (
     CHARS_PER_TOKEN,
     GrowingSum,
@@ -33,6 +33,7 @@ from openclaw.agent.window.tokens import (
 from openclaw.clock import Clock, duration_ms
 from openclaw.config.schema.agents import ContextPruning, PruningTools
 from openclaw.messages import (
+    FAILED_STOPS,
     AssistantMessage,
     ImageBlock,
     Message,
@@ -129,7 +130,8 @@ class PromptWindow:
 
     def fits(self, messages: list[Message]) -> bool:
         """Whether these messages can be sent as they are."""
-        return self._all.of(messages) <= self.budget.room >= SMALLEST_ROOM
+        room = self.budget.room
+        return room >= SMALLEST_ROOM and self._all.of(messages) <= room
 
     def of(self, messages: list[Message]) -> list[Message]:
         """The messages for the next request."""
@@ -154,7 +156,7 @@ class PromptWindow:
 
     def learn(self, answer: AssistantMessage) -> None:
         """Corrects the estimate by what the provider counted."""
-        if answer.stop_reason not in FAILED:
+        if answer.stop_reason not in FAILED_STOPS:
             self.answers += 1
             self._measure.learn(self._overhead, self._sent, reported_prompt(answer.usage))
 
@@ -344,7 +346,7 @@ def open_turn(messages: Sequence[Message], start: int = 0) -> int:
         if not isinstance(message, AssistantMessage) or message.tool_calls:
             continue
         after = messages[place + 1] if place + 1 < len(messages) else None
-        if message.stop_reason in FAILED:
+        if message.stop_reason in FAILED_STOPS:
             ends = isinstance(after, UserMessage)
         else:
             ends = message.stop_reason != "length" or after is None or not is_request(after)

@@ -26,8 +26,7 @@ from openclaw.channels.base import (
 )
 from openclaw.channels.bluebubbles import chat_guid, normalize_handle
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.http import call, download, mapping, new_session
-from openclaw.channels.incoming import (
+from openclaw.channels.hand_in import (
     MAX_TEXT,
     ChannelEvent,
     ConversationOrder,
@@ -41,6 +40,7 @@ from openclaw.channels.incoming import (
     reaction_text,
     take_in,
 )
+from openclaw.channels.http import call, download, mapping, new_session
 from openclaw.channels.media import files_to_send, kept_file, safe_file_name
 from openclaw.clock import Backoff
 from openclaw.config.schema.channels import BlueBubblesAccount
@@ -84,6 +84,8 @@ class BlueBubblesChannel:
         self._private_api = False
         self._http: aiohttp.ClientSession | None = None
         self._bookmark = context.bookmark("last-message")
+        self._caught_up = False
+        """Whether what was missed is taken in. Until then the webhook leaves the bookmark alone."""
         self._turns = ConversationOrder()
         self._receipts = ReadReceipts(self._mark_read, context.clock)
         self._taken: Remembered[str, bool] = Remembered()
@@ -142,14 +144,18 @@ class BlueBubblesChannel:
             if not is_number(self._bookmark.last_id):
                 newest = await self._query({"limit": 1, "sort": "DESC"})
                 self._bookmark.move_to(str(newest[0].date_created or 1) if newest else "1")
+                self._caught_up = True
                 return
+            self._caught_up = False
             after = int(self._bookmark.last_id) - OVERLAP_MS
             for page in range(MAX_PAGES):
                 found = await self._query({"after": after, "sort": "ASC", "limit": PAGE, "offset": page * PAGE})
                 for message in found:
                     if not self._taken.get(message.guid):
                         await self._hear("new-message", message)
+                    self._move_bookmark(message)
                 if len(found) < PAGE:
+                    self._caught_up = True
                     return
         except ServerRefused as refusal:
             if refusal.status not in NOT_OFFERED:
@@ -193,6 +199,8 @@ class BlueBubblesChannel:
             self._context.log.warning("an event of BlueBubbles was not understood and is passed over: %s", error)
             return
         await self._hear(event.type, message)
+        if self._caught_up and event.type == "new-message":
+            self._move_bookmark(message)
 
     async def _hear(self, kind: str, message: BbMessage) -> None:
         if message.is_from_me:
@@ -207,8 +215,10 @@ class BlueBubblesChannel:
             await take_in(self._context, event)
         if kind == "new-message":
             self._taken[message.guid] = True
-            if (message.date_created or 0) > int(self._bookmark.last_id or 0):
-                self._bookmark.move_to(str(message.date_created))
+
+    def _move_bookmark(self, message: BbMessage) -> None:
+        if (message.date_created or 0) > int(self._bookmark.last_id):
+            self._bookmark.move_to(str(message.date_created))
 
     def _is_ours(self, message_id: str) -> bool:
         return self._ours.get(message_id) is not None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import random
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -52,10 +53,10 @@ from openclaw.channels.discord.incoming import (
     interpret,
     said_in,
 )
+from openclaw.channels.hand_in import ConversationTasks, Posted, Reacted, offer, take_in, wants_reaction
 from openclaw.channels.http import download, is_on, new_session
-from openclaw.channels.incoming import ConversationTasks, Posted, Reacted, offer, take_in, wants_reaction
 from openclaw.channels.media import NotFetched, files_to_send, kept_file, opus_seconds, safe_file_name
-from openclaw.clock import Backoff
+from openclaw.clock import Backoff, retry_delay_s
 from openclaw.config.schema.channels import DiscordAccount
 from openclaw.inbound.message import Inbound, Media, Route
 from openclaw.outbound.rendering import render
@@ -73,6 +74,9 @@ ANSWER_INTERACTION_S = 2.0
 INTERACTION_S = 14 * 60.0
 """So long a command can be answered."""
 CATCH_UP = 100
+"""Messages that one request fetches at most."""
+CATCH_UP_REQUESTS = 50
+CATCH_UP_TRIES = 8
 BOOKMARK_CHARS = 16_384
 VOICE_MESSAGE = 1 << 13
 ARCHIVE_MINUTES = 60
@@ -228,19 +232,32 @@ class DiscordChannel:
             await self._catch_up(connection, channel, last)
 
     async def _catch_up(self, connection: DiscordConnection, channel: str, last: str) -> None:
-        """Fetches what was written in a channel while no session could be resumed."""
-        try:
-            path = f"/channels/{{channel_id}}/messages?after={last}&limit={CATCH_UP}"
-            missed = await connection.request("GET", path, {"channel_id": channel})
-        except DiscordFailed as failure:
-            self._context.log.info("what was missed in channel %s was not fetched: %s", channel, failure)
-            if failure.kind in ("gone", "refused"):
-                self._channels.pop(channel, None)
-            return
-        room = self._rooms.rooms.get(channel)
-        for message in reversed(missed if isinstance(missed, list) else []):
-            guild = {"guild_id": room.guild_id} if room and room.guild_id else {}
-            await self._handle("MESSAGE_CREATE", {**guild, **message})
+        """Takes in what was written in a channel while no session could be resumed, oldest first."""
+        for _ in range(CATCH_UP_REQUESTS):
+            missed = await self._missed(connection, channel, last)
+            room = self._rooms.rooms.get(channel)
+            for message in reversed(missed):
+                guild = {"guild_id": room.guild_id} if room and room.guild_id else {}
+                await self._handle("MESSAGE_CREATE", {**guild, **message})
+            if len(missed) < CATCH_UP:
+                return
+            last = str(missed[0].get("id"))
+        self._context.log.warning("more was written in channel %s meanwhile than is fetched", channel)
+
+    async def _missed(self, connection: DiscordConnection, channel: str, last: str) -> list[dict[str, Any]]:
+        """The messages that follow the last one, newest first. Empty if they cannot be had."""
+        path = f"/channels/{{channel_id}}/messages?after={last}&limit={CATCH_UP}"
+        for attempt in range(1, CATCH_UP_TRIES + 1):
+            try:
+                found = await connection.request("GET", path, {"channel_id": channel})
+                return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+            except DiscordFailed as failure:
+                self._context.log.warning("what was missed in channel %s was not fetched: %s", channel, failure)
+                if failure.permanent:
+                    self._channels.pop(channel, None)
+                    return []
+                await self._context.clock.sleep(retry_delay_s(RECONNECT, attempt, failure.retry_after_s, random.random))
+        return []
 
     async def _register_commands(self, connection: DiscordConnection) -> None:
         words = {"type": 3, "name": "input", "description": "What the command is to do", "required": False}
@@ -326,8 +343,11 @@ class DiscordChannel:
     async def _starter(self, inbound: Inbound) -> str | None:
         """The text of the message that a thread began with. It has the thread's id."""
         thread, connection = str(inbound.thread_id), self._connection
-        if thread in self._starters or connection is None or not await self._context.admits(inbound):
-            return self._starters.get(thread)
+        try:
+            if thread in self._starters or connection is None or not await self._context.admits(inbound):
+                return self._starters.get(thread)
+        except OSError:
+            return None  # The message itself is offered until it can be kept.
         parent = inbound.parent_peer.id if inbound.parent_peer else thread
         # The first message of a forum's thread is in the thread itself.
         place = {"channel_id": parent if self._rooms.type_of(parent) in TEXT_ROOMS else thread, "message_id": thread}

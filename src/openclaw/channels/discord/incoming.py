@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from openclaw.channels.base import is_number
-from openclaw.channels.incoming import MAX_TEXT, ChannelEvent, Edited, Posted, Reacted, reaction_text
+from openclaw.channels.hand_in import MAX_TEXT, ChannelEvent, Edited, Posted, Reacted, reaction_text
 from openclaw.clock import iso_ms
 from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
 

@@ -21,7 +21,7 @@ import msgspec
 
 from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, running, secret_of
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.incoming import offer
+from openclaw.channels.hand_in import offer
 from openclaw.channels.irc import IrcAddress, parse_address
 from openclaw.channels.irc.connection import (
     BadLine,

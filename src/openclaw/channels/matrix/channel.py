@@ -16,7 +16,7 @@ import msgspec
 
 from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, need_action, running, secret_of
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.incoming import Deleted, Edited, Reacted, ReadReceipts, reaction_text, take_in
+from openclaw.channels.hand_in import Deleted, Edited, Reacted, ReadReceipts, reaction_text, take_in
 from openclaw.channels.matrix import MatrixKind, parse_address
 from openclaw.channels.matrix.client import (
     UNKNOWN_TOKEN,

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from openclaw.channels.incoming import MAX_TEXT, Deleted, Edited, Posted
+from openclaw.channels.hand_in import MAX_TEXT, Deleted, Edited, Posted
 from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
 
 _FILES = frozenset({"m.image", "m.file", "m.audio", "m.video"})

@@ -25,8 +25,7 @@ import aiohttp
 import msgspec
 
 from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, is_number, need_action, running
-from openclaw.channels.http import call, new_session
-from openclaw.channels.incoming import (
+from openclaw.channels.hand_in import (
     MAX_TEXT,
     ChannelEvent,
     Deleted,
@@ -36,6 +35,7 @@ from openclaw.channels.incoming import (
     reaction_text,
     take_in,
 )
+from openclaw.channels.http import call, new_session
 from openclaw.channels.media import NotFetched, check_size, files_to_send, kept_file
 from openclaw.channels.signal import normalize_number, recipient_params
 from openclaw.clock import Backoff, Clock
@@ -45,6 +45,7 @@ from openclaw.outbound.rendering import render
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.text import redact_urls
 
+CONNECT_S = 10.0
 TIMEOUT_S = 10.0
 FETCH_TIMEOUT_S = 60.0
 SEND_TIMEOUT_S = 60.0
@@ -399,14 +400,14 @@ def interpret(event: ReceiveEvent, own: OwnIdentity, account_id: str) -> Channel
         return None
     inbound = _inbound(envelope, data, sender, own, account_id)
     if data.remote_delete is not None:
-        inbound.message_id = _message_id(data.remote_delete.timestamp, sender, data.group_info)
+        inbound.message_id = _message_id(data.remote_delete.timestamp, sender.id, data.group_info)
         return Deleted(inbound=inbound)
     if edit is not None and edit.target_sent_timestamp and inbound.text.strip():
         inbound.revision = str(inbound.timestamp_ms)
-        inbound.message_id = _message_id(edit.target_sent_timestamp, sender, data.group_info)
+        inbound.message_id = _message_id(edit.target_sent_timestamp, sender.id, data.group_info)
         return Edited(inbound=inbound)
     if data.reaction is not None:
-        return _reaction(inbound, data.reaction, own)
+        return _reaction(inbound, data.reaction, own, data.group_info)
     if not inbound.text.strip() and not data.attachments:
         return None
     return Posted(inbound=inbound, files=data.attachments or ())
@@ -414,18 +415,23 @@ def interpret(event: ReceiveEvent, own: OwnIdentity, account_id: str) -> Channel
 
 def _sender(envelope: SignalEnvelope) -> Sender | None:
     number = normalize_number(envelope.source_number or envelope.source or "")
-    if number is None and not envelope.source_uuid:
-        return None
     uuid = envelope.source_uuid
+    if number is None and not uuid:
+        return None
     # People may be listed by either. Those who hide their number have only the uuid.
     known = (f"uuid:{uuid}", uuid) if uuid else ()
     name = (envelope.source_name or "").strip() or None
     return Sender(id=number or f"uuid:{uuid}", name=name, e164=number, other_ids=known)
 
 
-def _message_id(timestamp: int, sender: Sender, group: GroupInfo | None) -> str:
-    """A timestamp identifies a message only together with its sender. In a direct chat the sender is the peer."""
-    return f"{timestamp}:{sender.id}" if group else str(timestamp)
+def _author_id(number: str | None, uuid: str | None, name: str | None) -> str | None:
+    """The id that the author of a message has as its sender. ``name`` is whatever the daemon calls the person."""
+    return normalize_number(number or name or "") or (f"uuid:{uuid}" if uuid else name)
+
+
+def _message_id(timestamp: int, author_id: str | None, group: GroupInfo | None) -> str:
+    """A timestamp identifies a message only together with its author. In a direct chat the author is the peer."""
+    return f"{timestamp}:{author_id}" if group and author_id else str(timestamp)
 
 
 def _inbound(envelope: SignalEnvelope, data: DataMessage, sender: Sender, own: OwnIdentity, account_id: str) -> Inbound:
@@ -436,7 +442,7 @@ def _inbound(envelope: SignalEnvelope, data: DataMessage, sender: Sender, own: O
     return Inbound(
         channel="signal",
         account_id=account_id,
-        message_id=_message_id(timestamp, sender, group),
+        message_id=_message_id(timestamp, sender.id, group),
         peer=Peer(kind="group", id=group.group_id) if group else Peer(kind="direct", id=sender.id),
         sender=sender,
         to=f"group:{group.group_id}" if group else f"signal:{address}",
@@ -445,30 +451,30 @@ def _inbound(envelope: SignalEnvelope, data: DataMessage, sender: Sender, own: O
         mentioned=any(own.is_me(mention.number, mention.uuid) for mention in mentions),
         mentions_others=any(not own.is_me(mention.number, mention.uuid) for mention in mentions),
         can_detect_mention=own.number is not None or own.uuid is not None,
-        quoted=_quoted(data.quote, own),
+        quoted=_quoted(data.quote, own, group),
         group_subject=group.group_name if group else None,
     )
 
 
-def _quoted(quote: Quote | None, own: OwnIdentity) -> Quoted | None:
+def _quoted(quote: Quote | None, own: OwnIdentity, group: GroupInfo | None) -> Quoted | None:
     if quote is None:
         return None
-    author = quote.author_number or quote.author or (f"uuid:{quote.author_uuid}" if quote.author_uuid else None)
+    author = _author_id(quote.author_number, quote.author_uuid, quote.author)
     return Quoted(
-        id=str(quote.id) if quote.id else None,
+        id=_message_id(quote.id, author, group) if quote.id else None,
         sender=author,
         text=quote.text or "",
         from_us=own.is_me(quote.author_number, quote.author_uuid, quote.author),
     )
 
 
-def _reaction(inbound: Inbound, reaction: Reaction, own: OwnIdentity) -> Reacted | None:
+def _reaction(inbound: Inbound, reaction: Reaction, own: OwnIdentity, group: GroupInfo | None) -> Reacted | None:
     if not reaction.emoji.strip() or not reaction.target_sent_timestamp:
         return None
     to_us = own.is_me(reaction.target_author_number, reaction.target_author_uuid, reaction.target_author)
-    author = reaction.target_author_number or reaction.target_author or reaction.target_author_uuid
+    author = _author_id(reaction.target_author_number, reaction.target_author_uuid, reaction.target_author)
     whose = "your message" if to_us else f"the message of {author or 'somebody'}"
-    target = str(reaction.target_sent_timestamp)
+    target = _message_id(reaction.target_sent_timestamp, author, group)
     inbound.text = reaction_text(inbound, reaction.emoji, whose, target, removed=reaction.is_remove)
     return Reacted(inbound=inbound, to_us=to_us)
 
@@ -549,7 +555,11 @@ class SignalClient:
                 return result
             case _:
                 problem = f"the answer (HTTP {response.status}) is no JSON-RPC response to this request"
-                raise SendFailed(f"signal-cli {method}: {problem}; is this really a signal-cli daemon?")
+                raise SendFailed(
+                    f"signal-cli {method}: {problem}; is this really a signal-cli daemon?",
+                    # A server between us and the daemon may have lost its answer. A 4xx means that nothing was done.
+                    maybe_sent=not 400 <= response.status < 500,
+                )
 
     async def check(self, timeout_s: float) -> bool:
         """Whether the daemon is up."""
@@ -566,7 +576,7 @@ class SignalClient:
         It always ends with ``StreamLost``. Newer daemons begin after ``last_id``. Dedupe drops repeated events.
         """
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=IDLE_S)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=IDLE_S)
         params = {"account": account} if account else {}
         address = f"{self._url}/api/v1/events"
         try:
@@ -578,6 +588,8 @@ class SignalClient:
                 yield ServerEvent()
                 async for event in _parse(response.content):
                     yield event
+        except aiohttp.ConnectionTimeoutError:
+            raise StreamLost(f"the daemon takes no connection within {CONNECT_S:g} s") from None
         except TimeoutError:
             raise StreamLost(f"nothing was heard for {IDLE_S:g} s") from None
         except aiohttp.ClientError as error:

@@ -26,8 +26,8 @@ from openclaw.channels.base import (
     secret_of,
 )
 from openclaw.channels.bookmark import Remembered
+from openclaw.channels.hand_in import ConversationOrder, ConversationTasks, Posted, answered, cancelled, offer, take_in
 from openclaw.channels.http import FETCH_S, is_on, new_session, read_file
-from openclaw.channels.incoming import ConversationOrder, ConversationTasks, Posted, answered, cancelled, offer, take_in
 from openclaw.channels.media import NotFetched, files_to_send, kept_file, safe_file_name
 from openclaw.channels.slack import SlackTarget, target_of
 from openclaw.channels.slack.connection import (

@@ -24,8 +24,8 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from openclaw.channels.base import NotConfigured, WebhookRequest, is_number
 from openclaw.channels.bookmark import Remembered
+from openclaw.channels.hand_in import is_same
 from openclaw.channels.http import mapping, reaching
-from openclaw.channels.incoming import is_same
 from openclaw.channels.slack.incoming import SlackEvent, SlashCommand, Surroundings, people_in, room_kind, spoken
 from openclaw.outbound.reply import SendFailed
 

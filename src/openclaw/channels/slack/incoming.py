@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from openclaw.channels.incoming import (
+from openclaw.channels.hand_in import (
     MAX_TEXT,
     ChannelEvent,
     Deleted,

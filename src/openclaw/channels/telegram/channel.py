@@ -24,7 +24,7 @@ from openclaw.channels.base import (
     secret_of,
 )
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.incoming import (
+from openclaw.channels.hand_in import (
     ConversationOrder,
     Edited,
     Reacted,

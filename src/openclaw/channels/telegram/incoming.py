@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from openclaw.channels.incoming import MAX_TEXT, Edited, Posted
+from openclaw.channels.hand_in import MAX_TEXT, Edited, Posted
 from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
 
 GENERAL_TOPIC = 1

@@ -25,8 +25,7 @@ from openclaw.channels.base import (
     secret_of,
 )
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.http import call, download, is_on, mapping, new_session
-from openclaw.channels.incoming import (
+from openclaw.channels.hand_in import (
     MAX_TEXT,
     ChannelEvent,
     ConversationOrder,
@@ -38,6 +37,7 @@ from openclaw.channels.incoming import (
     reaction_text,
     take_in,
 )
+from openclaw.channels.http import call, download, is_on, mapping, new_session
 from openclaw.channels.media import NotFetched, check_size, files_to_send, kept_file, safe_file_name
 from openclaw.channels.whatsapp import recipient
 from openclaw.clock import Backoff

@@ -447,7 +447,7 @@ class AgentDefaults(Record):
     timeout_seconds: Positive = 600
     """A run is stopped after this."""
     max_concurrent: Positive | None = None
-    """Runs at the same time; unset means the Gateway decides."""
+    """Runs at the same time; unset means no limit."""
     user_timezone: str | None = None
     """The user's IANA time zone; unset means the host's."""
     time_format: Literal["auto", "12", "24"] = "auto"

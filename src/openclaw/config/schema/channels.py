@@ -417,8 +417,6 @@ class SlackAccount(ChannelAccount):
     """replyToMode per kind of chat."""
     actions: SlackActions = SlackActions()
     """What the agent may do."""
-    history_limit: Count | None = 50
-    """Messages remembered between two replies in a channel."""
     media_max_mb: Amount = 20
     """Size of media at most."""
 

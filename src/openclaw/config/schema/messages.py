@@ -74,7 +74,7 @@ class SessionReset(Record):
     at_hour: Annotated[int, Meta(ge=0, le=23)] | None = None
     """Hour of the daily reset, in the Gateway host's time zone; unset means 4."""
     idle_minutes: Positive | None = None
-    """Silence after which a new session starts."""
+    """Silence after which a new session starts; unset means 60 in mode idle."""
 
 
 class ResetByType(Record):

@@ -1,8 +1,8 @@
 """Who may do what: the rights of methods, parameters and events, and the Gateway's shared secret.
 
-Every method that is registered and every event that is published must be in its table; a name that was forgotten fails
-when the Gateway is imported. Until then it is closed, not open: a name that no table knows needs ``admin``. The secret
-is a token or a password. Wrong ones are slowed down (``FailedAuthLimiter``).
+Every method that is registered and every event that is published must be in its table; the Gateway does not start
+with a name that was forgotten. A name that no table knows needs ``admin``. The secret is a token or a password. Wrong
+ones are slowed down (``FailedAuthLimiter``).
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ from openclaw.gateway.server.events import (
     field_of,
     spoken,
 )
-from openclaw.gateway.server.registry import Answer, MethodCall, MethodError, NotJson, decode_any, encode, target_of
-from openclaw.inbound.incoming import Incoming, SessionGone
+from openclaw.gateway.server.frames import NotJson, decode_any, encode
+from openclaw.gateway.server.registry import Answer, MethodCall, MethodError, target_of
+from openclaw.inbound.incoming import Handled, Incoming, SessionGone
 from openclaw.inbound.pipeline import Accepted, Blocked, HandedOn, Result, TakenElsewhere
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.paths import normalize_agent_id
@@ -372,9 +373,13 @@ class RemoteMessages:
         session = message.facts.session
         self._gateway.runtime.claims.forget_owner(session_name(session.agent_id, session.key))
         try:
-            return _encode(_handed(await self._gateway.pipeline.take_from(message)))
+            result = await self._gateway.pipeline.take_from(message)
         except SessionGone:
             return _encode(None)
+        if isinstance(result, Handled) and message.inbound is None and result.stopped is None:
+            # The pipeline says what a channel gets to read. What a command answers to a client is said here.
+            self._gateway.spawn(self._gateway.pipeline.answer(message, result))
+        return _encode(_handed(result))
 
     async def _answer_wake(self, run_id: str, text: str, own_id: str) -> bytes:
         if (row := await self._gateway.runtime.ledger.by_run(run_id)) is not None:
@@ -400,6 +405,8 @@ def _handed(result: Result) -> HandedOn:
             return msgspec.structs.replace(result, submission=msgspec.structs.replace(submission, record=None))
         case Blocked():
             return result
+        case Handled(stopped=stopped):
+            return TakenElsewhere(stopped)
         case _:
             return TakenElsewhere()
 

@@ -32,12 +32,14 @@ from openclaw.gateway.cluster.remote import (
     session_of,
 )
 from openclaw.gateway.methods.exec_approvals import tell_lost
-from openclaw.gateway.server.registry import Answer, MethodCall, MethodError, decode_any, encode, encode_response
+from openclaw.gateway.server.frames import decode_any, encode, encode_response
+from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
 from openclaw.scheduler import heartbeat, hooks
 from openclaw.sessions import system_events
 from openclaw.storage.base import END_STATES, Fenced
 from openclaw.storage.disk_errors import until_written
 from openclaw.tools.exec.approvals import JOURNAL_FILE, JOURNALS, LostApproval, UnknownApproval
+from openclaw.tools.nodes import UnknownNode
 
 if TYPE_CHECKING:
     from openclaw.cluster.membership import NodeLoad, NodeRow
@@ -58,7 +60,10 @@ ROW = "row"
 """The event that tells the owner of a session that another node has changed its row."""
 JOBS_S = 30.0
 """How often it is looked for jobs that nobody carries on."""
-_ONCE = "chat.inject sessions.import sessions.branch system-event cron.add cron.run wake node.invoke"
+_ONCE = """
+    chat.inject sessions.import sessions.branch sessions.reset sessions.resume sessions.compaction system-event cron.add
+    cron.run wake node.invoke
+"""
 NOT_REPEATED = frozenset(_ONCE.split())
 """Methods that would do a second time what they did before their answer was lost. Others have a key, or set a state."""
 
@@ -251,7 +256,10 @@ class ClusterService:
                     return False
                 return True
             case "node_id":
-                return gateway.nodes.connected.get(value) is not None
+                try:
+                    return gateway.nodes.choose(value).connected  # The method takes a name as well as an id.
+                except UnknownNode:
+                    return False
             case _:
                 return any(True for _ in gateway.channel_services.channels.accounts(value))
 

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from openclaw.gateway.auth.authorise import check
 from openclaw.gateway.auth.origin import PeerAddress, caller_key, host_refusal, site_refusal
-from openclaw.gateway.server import registry
+from openclaw.gateway.server import frames
 from openclaw.json_text import may_be_deep
 from openclaw.text import redact_urls
 
@@ -97,9 +97,7 @@ def error_shape(message: str, kind: str = "api_error") -> dict[str, Any]:
 
 
 def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(
-        status=status, body=registry.encode(body), content_type="application/json", headers=headers or {}
-    )
+    return web.Response(status=status, body=frames.encode(body), content_type="application/json", headers=headers or {})
 
 
 def refusal_response(refused: HttpRefusal) -> web.Response:
@@ -173,10 +171,10 @@ async def read_json(request: web.BaseRequest, limit: int, shape: type[T]) -> T:
         pass
     try:
         # JavaScript may send half surrogate pairs. The second decoder repairs them, and looks at the depth.
-        return msgspec.convert(registry.decode_any(raw), type=shape)
+        return msgspec.convert(frames.decode_any(raw), type=shape)
     except msgspec.ValidationError as error:
         raise RequestRefused(_located(str(error))) from None
-    except (registry.NotJson, RecursionError):
+    except (frames.NotJson, RecursionError):
         raise RequestRefused("the body must be valid JSON, not nested too deeply") from None
 
 

@@ -176,7 +176,8 @@ class Completion:
         return {**self._head, "object": "chat.completion", "choices": [choice], **_usage_field(ending.usage)}
 
     def failed(self, ending: RunEnding) -> dict[str, Any]:
-        return {"error": error_shape(ending.error or "")}
+        kind = "rate_limit_error" if ending.status == 429 else "api_error"
+        return {"error": error_shape(ending.error or "", kind)}
 
     def begin(self) -> list[bytes]:
         return [self._chunk({"role": "assistant"})]
@@ -241,7 +242,8 @@ async def models(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
     """Lists the agents under the names that a request may use as ``model``."""
     endpoints = gateway.runtime.config.current.gateway.http.endpoints
     if not endpoints.chat_completions.enabled and not endpoints.responses.enabled:
-        return RequestRefused(f"no such endpoint: {request.path}", status=404).response()
+        hint = "enable it with gateway.http.endpoints.chatCompletions.enabled or responses.enabled"
+        return RequestRefused(f"no such endpoint: {request.path} ({hint})", status=404).response()
     names = ["openclaw", *(f"openclaw:{agent_id}" for agent_id in agent_ids(gateway.runtime.config.current))]
     created = gateway.started_at // 1000
     rows = [{"id": name, "object": "model", "created": created, "owned_by": "openclaw"} for name in names]

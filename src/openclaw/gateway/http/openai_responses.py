@@ -128,8 +128,9 @@ def conversation(given: str | list[dict[str, Any]]) -> RequestInput:
 def _add_item(item: dict[str, Any], path: str, spoken: RequestInput, names: dict[str, str]) -> None:
     match item:
         case {"type": "function_call_output", "call_id": str(call_id)}:
-            text, _ = _parts(item.get("output"), f"{path}.output", spoken)
-            spoken.said.append(Said(role="tool", text=text, name=names.get(call_id, ""), call_id=call_id))
+            text, images = _parts(item.get("output"), f"{path}.output", spoken)
+            name = names.get(call_id, "")
+            spoken.said.append(Said(role="tool", text=text, images=images, name=name, call_id=call_id))
         case {"type": "function_call", "call_id": str(call_id), "name": str(name)}:
             names[call_id] = name
             text = f"[called {name}({item.get('arguments', '')})]"

@@ -19,6 +19,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from openclaw.agent.loop import replies
 from openclaw.agent.run import entry_id
@@ -27,7 +28,7 @@ from openclaw.config.schema.gateway import ChatCompletionsEndpoint, ResponseFile
 from openclaw.events import AssistantEnded, AssistantStarted, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.common import RequestRefused, json_response, read_json
-from openclaw.gateway.server import registry
+from openclaw.gateway.server import frames
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
 from openclaw.gateway.server.registry import MethodError, entry_of, require_agent, target_of
 from openclaw.inbound.attachments import Image
@@ -57,7 +58,7 @@ from openclaw.runs.queue import QueueWish, RunRecord
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.base import LedgerRow, MessageBody, TranscriptRef
+from openclaw.storage.base import LedgerRow, MessageBody, ReasonCode, TranscriptRef
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -192,7 +193,8 @@ def chosen_tools(choice: Any, tools: list[ToolSpec]) -> tuple[list[ToolSpec], An
 
 def run_id_for(request: web.BaseRequest, prefix: str) -> str:
     """Returns a new id. The same ``Idempotency-Key`` always gives the same id."""
-    key = request.headers.get("idempotency-key", "").strip()
+    # A header may hold bytes that are no text.
+    key = request.headers.get("idempotency-key", "").strip().encode("utf-8", "backslashreplace").decode()
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"openclaw {prefix} {key}") if key else uuid.uuid4())
 
 
@@ -476,13 +478,14 @@ class Following:
             error = record.error or "the run failed"
             if record.state == "aborted":
                 error = f"the run was stopped before it was done ({record.error or 'stop'})"
-            return RunEnding(error=error, usage=self._usage)
+            ended = await self._gateway.runtime.ledger.by_run(self.run_id)
+            return RunEnding(error=error, status=_failure_status(ended), usage=self._usage)
         return self._ok([_with_files(one) for one in result.said], result.final, self._usage or result.usage)
 
     async def _stored_ending(self, row: LedgerRow) -> RunEnding:
         """Reads the ending from the transcript, for a run that ended long ago or before this Gateway started."""
         if row.state not in ("answered", "silent"):
-            return RunEnding(error=reason_text(row.reason) or row.state)
+            return RunEnding(error=reason_text(row.reason) or row.state, status=_failure_status(row))
         answers = await _answers_of(self._gateway, row)
         usage: Usage | None = None
         for answer in answers:
@@ -508,6 +511,11 @@ class Following:
             cut=final is not None and final.stop_reason == "length",
             usage=usage,
         )
+
+
+def _failure_status(row: LedgerRow | None) -> int:
+    """A message that found too many others waiting was not taken, so the caller may send it again."""
+    return 429 if row is not None and row.reason.code == ReasonCode.QUEUE_FULL else 500
 
 
 async def _answers_of(gateway: Gateway, row: LedgerRow) -> list[AssistantMessage]:
@@ -556,7 +564,8 @@ async def answer(request: web.BaseRequest, following: Following, form: AnswerFor
             return await _stream(request, following, form)
         ending = await following.ending()
         if ending.error is not None:
-            return json_response(form.failed(ending), status=ending.status, headers=NO_RETRY)
+            headers = NO_RETRY if ending.status != 429 else {}
+            return json_response(form.failed(ending), status=ending.status, headers=headers)
         return json_response(form.whole(ending))
     finally:
         following.leave()
@@ -586,7 +595,7 @@ async def _stream(request: web.BaseRequest, following: Following, form: AnswerFo
 
 def sse_event(data: Any, name: str | None = None) -> bytes:
     head = b"event: " + name.encode() + b"\n" if name else b""
-    return head + b"data: " + registry.encode(data) + b"\n\n"
+    return head + b"data: " + frames.encode(data) + b"\n\n"
 
 
 # What the conversation of a request means for a session
@@ -621,7 +630,9 @@ def compose(said: Sequence[Said], known: Sequence[Message], now_ms: int) -> Prom
         if (call := matched.get(id(one))) is not None and call.id not in answered
     ]
     continues = bool(matched) or not earlier or _is_last_answer(earlier[-1].text, known)
-    rest = [one for one in (new if continues else said) if id(one) not in matched]
+    # An output holds text alone, so its pictures come as words of their own after it.
+    pictures = {place: replace(one, text="") for one in new if (place := id(one)) in matched and one.images}
+    rest = [pictures.get(id(one), one) for one in (new if continues else said) if id(one) not in matched or one.images]
     return Prompt(
         text=_wrapped(rest),
         images=[image for one in rest for image in one.images],

@@ -18,7 +18,7 @@ from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import BodyRefused, HttpRefusal, read_body
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.events import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, catch_up, field_of, resume
-from openclaw.gateway.server.registry import (
+from openclaw.gateway.server.frames import (
     ErrorShape,
     InvalidParams,
     NonEmpty,

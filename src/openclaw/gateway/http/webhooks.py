@@ -16,7 +16,7 @@ from openclaw.config.schema import Config
 from openclaw.gateway.auth.authorise import FailedAuthLimiter, SecretCheck, same_secret
 from openclaw.gateway.auth.origin import PeerAddress, caller_key, last_hop
 from openclaw.gateway.http.common import BodyRefused, bearer_of, is_gentle_to, json_response, read_body
-from openclaw.gateway.server.registry import NotJson, decode_any
+from openclaw.gateway.server.frames import NotJson, decode_any
 from openclaw.net import is_loopback
 from openclaw.scheduler.hooks import Call, HookRefused, NoSuchHook, TooManyRuns, Wake, action_of, run_ids
 

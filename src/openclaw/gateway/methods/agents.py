@@ -16,7 +16,8 @@ from openclaw.config.agents import agent_config, agent_ids, default_agent_id, ma
 from openclaw.config.schema.agents import BindingMatch
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.config import patch_config
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, Params
+from openclaw.gateway.server.frames import NonEmpty, Params
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.views import model_defaults
 from openclaw.opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import agent_dir, make_private_dir, normalize_agent_id
@@ -111,7 +112,7 @@ async def create(call: MethodCall, params: AgentsCreate) -> Any:
     given = {"workspace": params.workspace, "model": params.model, "identity": identity}
     fields |= {name: value for name, value in given.items() if value}
     # The first entry of the list is the default agent, so the present default agent must stay first.
-    listed = _listed(gateway) or [{"id": default_agent_id(config)}]
+    listed = _listed(gateway) if config.agents.list else [{"id": default_agent_id(config)}]
     await patch_config(gateway, {"agents": {"list": [*listed, fields]}})
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
     try:
@@ -153,7 +154,7 @@ async def update(call: MethodCall, params: AgentsUpdate) -> Any:
     """Changes the name, workspace, model or avatar of an agent."""
     gateway = call.gateway
     agent_id = _known(gateway, params.agent_id)
-    listed = _listed(gateway) or [{"id": agent_id}]
+    listed = _listed(gateway, agent_id) or [{"id": agent_id}]
     given = {"name": params.name, "workspace": params.workspace, "model": params.model}
     changes = {name: value for name, value in given.items() if value}
     for entry in listed:
@@ -181,7 +182,7 @@ async def delete(call: MethodCall, params: AgentsDelete) -> Any:
     if agent_id == RESERVED:
         raise MethodError('"main" cannot be deleted')
     parsed = gateway.runtime.config.snapshot.parsed
-    listed = [entry for entry in _listed(gateway) if normalize_agent_id(str(entry.get("id"))) != agent_id]
+    listed = [entry for entry in _listed(gateway, agent_id) if normalize_agent_id(str(entry.get("id"))) != agent_id]
     bindings: list[Any] = list(parsed.get("bindings") or [])
     kept = [one for one in bindings if normalize_agent_id(str(one.get("agentId"))) != agent_id]
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
@@ -244,9 +245,14 @@ def _known(gateway: Gateway, name: str) -> str:
     return agent_id
 
 
-def _listed(gateway: Gateway) -> list[dict[str, Any]]:
+def _listed(gateway: Gateway, agent_id: str | None = None) -> list[dict[str, Any]]:
+    """The agents in the configuration file itself. Raises ``MethodError`` if an included file has ``agent_id``."""
     agents = gateway.runtime.config.snapshot.parsed.get("agents") or {}
-    return [dict(entry) for entry in agents.get("list") or [] if isinstance(entry, dict)]
+    own = [dict(entry) for entry in agents.get("list") or [] if isinstance(entry, dict)]
+    known = {normalize_agent_id(str(entry.get("id"))) for entry in own}
+    if agent_id is not None and agent_id not in known and gateway.runtime.config.current.agents.list:
+        raise MethodError(f'agent "{agent_id}" is listed in a file that the configuration includes; change it there')
+    return own
 
 
 # Who an agent is

@@ -11,7 +11,8 @@ import msgspec
 from openclaw.channels.manager import RunningAccount
 from openclaw.gateway.channels import by_channel, summary_of
 from openclaw.gateway.server import registry
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, Params
+from openclaw.gateway.server.frames import NonEmpty, Params
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.rights import GUEST
 
 methods = MethodTable()

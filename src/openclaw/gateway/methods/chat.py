@@ -19,13 +19,11 @@ from openclaw.foreign_text import disarmed
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.sessions import session_model
 from openclaw.gateway.server.events import RunStream
+from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import (
     MethodCall,
     MethodError,
     MethodTable,
-    NonEmpty,
-    NoParams,
-    Params,
     entry_of,
     require_agent,
     require_configured,
@@ -37,7 +35,7 @@ from openclaw.inbound.commands.registry import COMMANDS
 from openclaw.inbound.directives import may_be_command
 from openclaw.inbound.incoming import Handled, Incoming, client_facts
 from openclaw.inbound.notices import injected_message
-from openclaw.inbound.pipeline import Accepted
+from openclaw.inbound.pipeline import Accepted, Blocked, Empty, TakenElsewhere
 from openclaw.messages import Usage
 from openclaw.models.thinking import level_unless_set, parse_level
 from openclaw.outbound.reply_files import Unsendable, workspace_file
@@ -55,9 +53,8 @@ from openclaw.storage.base import END_STATES, AbortReason, LedgerRow, MessageBod
 methods = MethodTable()
 LONGEST_WAIT_S = 24 * 3600
 MOST_MEDIA_BYTES = 4 * 1024 * 1024
-KNOWN_CHANNELS = frozenset(
-    {"whatsapp", "telegram", "discord", "slack", "signal", "imessage", "webchat", "last", "internal", "matrix", "irc"}
-)
+NO_PLATFORM = frozenset({"webchat", "last", "internal"})
+"""What a caller may name as a channel besides the platforms."""
 WEBCHAT_FIELDS: dict[str, Any] = {
     "chatType": "direct",
     "deliveryContext": {"channel": "webchat"},
@@ -119,7 +116,8 @@ async def send(call: MethodCall, params: ChatSend) -> Any:
     else:
         answer = {"runId": run_id, "status": "started"}
         client.finish_after(run_id)
-        gateway.spawn(_say_after_acknowledgement(call, message, result))
+        if isinstance(result, Handled):
+            gateway.spawn(_say_after_acknowledgement(call, message, result))
     return {**answer, "warnings": warnings} if warnings else answer
 
 
@@ -136,11 +134,14 @@ def _acknowledgement(submission: Submission) -> dict[str, Any]:
     record, row = submission.record, submission.row
     if submission.new:
         return {"runId": row.run_id, "status": "started", **({"queued": True} if submission.queued else {})}
-    ended = record.ended if record else row.state in END_STATES
-    if not ended:
+    if not _has_ended(record, row):
         return {"runId": row.run_id, "status": "in_flight"}
     _check_not_failed(record, row)
     return {"runId": row.run_id, "status": "ok"}
+
+
+def _has_ended(record: RunRecord | None, row: LedgerRow) -> bool:
+    return record.ended if record else row.state in END_STATES
 
 
 def _check_not_failed(record: RunRecord | None, row: LedgerRow) -> None:
@@ -171,11 +172,14 @@ def _chat_fields(key: str, entry: SessionEntry | None, writer: str | None) -> di
 # What ``chat.send`` and ``agent`` share
 
 
-async def _hand_in(call: MethodCall, message: Incoming) -> Accepted | Handled:
-    """Hands a message of a client to the pipeline. The client gets the events of its run from now on."""
+async def _hand_in(call: MethodCall, message: Incoming) -> Accepted | Handled | TakenElsewhere:
+    """Hands a message of a client to the pipeline. The client gets the events of its run from now on.
+
+    ``TakenElsewhere`` is a command that another node has carried out and answers, because it owns the session.
+    """
     call.client.follow_run(message.run_id)
     result = await call.gateway.pipeline.process(message)
-    if not isinstance(result, Accepted | Handled):
+    if isinstance(result, Blocked | Empty):
         raise MethodError("send blocked by session policy")
     return result
 
@@ -235,8 +239,10 @@ class AgentParams(Params):
 async def agent(call: MethodCall, params: AgentParams) -> Any:
     """Runs one turn of an agent: an early answer when it is accepted, the result at its end."""
     gateway = call.gateway
+    kinds = gateway.channel_services.channels.kinds
     for channel in (params.channel, params.reply_channel):
-        if channel and channel.strip().lower() not in KNOWN_CHANNELS:
+        name = (channel or "").strip().lower()
+        if channel and name not in NO_PLATFORM and not kinds.knows(name):
             raise MethodError(f"unknown channel: {channel}")
     session = await _session(call, params)
     images, _ = _images(params.attachments)
@@ -260,15 +266,15 @@ async def agent(call: MethodCall, params: AgentParams) -> Any:
         watcher=call.client.conn_id,
     )
     result = await _hand_in(call, message)
-    if isinstance(result, Handled):
+    if isinstance(result, Handled | TakenElsewhere):
         return await _command_result(call, message, result)
     record, row = result.submission.record, result.submission.row
-    call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": row.accepted_at})
-    if record is not None:
-        await record.wait()
+    if result.submission.new or not _has_ended(record, row):
+        call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": row.accepted_at})
+    await _wait_for_end(gateway, row.run_id)
+    if record is not None and record.ended:
         answer = _run_result(record)
     else:
-        await gateway.dispatcher.index.wait(row.run_id, LONGEST_WAIT_S)
         answer = _stored_result(await gateway.runtime.ledger.by_run(row.run_id) or row)
     said = [_payload(text) for text in result.side_replies]
     answer["result"]["payloads"] = [*said, *answer["result"]["payloads"]]
@@ -328,6 +334,12 @@ def _agent_fields(params: AgentParams, target: SessionRef) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
+async def _wait_for_end(gateway: Gateway, run_id: str) -> None:
+    """Waits until the message has ended, here or at another node that goes on with it."""
+    while (await gateway.dispatcher.index.wait(run_id, LONGEST_WAIT_S)).status == "timeout":
+        pass
+
+
 def _run_result(record: RunRecord) -> dict[str, Any]:
     _check_not_failed(record, record.row)
     result = record.result
@@ -351,7 +363,7 @@ def _run_result(record: RunRecord) -> dict[str, Any]:
 
 
 def _stored_result(row: LedgerRow) -> dict[str, Any]:
-    """Returns what the ledger knows of a run that ended long ago or before this Gateway started."""
+    """Returns what the ledger knows of a run that ended long ago, before this Gateway started, or at another node."""
     _check_not_failed(None, row)
     stored = row.result or {}
     text, media = stored.get("text"), stored.get("media") or []
@@ -359,12 +371,19 @@ def _stored_result(row: LedgerRow) -> dict[str, Any]:
     return _completed(row.run_id, [_payload(text or "", media)] if text or media else [], meta)
 
 
-async def _command_result(call: MethodCall, message: Incoming, handled: Handled) -> dict[str, Any]:
+async def _command_result(call: MethodCall, message: Incoming, handled: Handled | TakenElsewhere) -> dict[str, Any]:
     """Answers a command. The answer has the shape of a run's."""
     gateway, run_id = call.gateway, message.run_id
     began = gateway.runtime.clock.now_ms()
     call.respond({"runId": run_id, "status": "accepted", "acceptedAt": began})
-    reply = await gateway.pipeline.answer(message, handled)
+    if isinstance(handled, Handled):
+        reply = await gateway.pipeline.answer(message, handled)
+    elif handled.stopped is None:
+        await _wait_for_end(gateway, run_id)
+        row = await gateway.runtime.ledger.by_run(run_id)
+        reply = (row.result or {}).get("text") if row is not None else None
+    else:
+        reply = None  # A stop is not answered in words.
     entry = await entry_of(gateway, message.facts.session)
     meta = {
         "durationMs": gateway.runtime.clock.now_ms() - began,

@@ -17,7 +17,8 @@ from openclaw.config.secrets import redact_raw, redacted
 from openclaw.config.store import changed_paths, reload_action
 from openclaw.config.validate import ConfigError, ConfigInvalid
 from openclaw.gateway.gateway import DEFAULT_DELAY_MS, Gateway, Restart
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, NoParams, Params
+from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 
 methods = MethodTable()
 

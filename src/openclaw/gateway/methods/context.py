@@ -22,17 +22,8 @@ from openclaw.agent.request_log import (
     role_of,
     words_of,
 )
-from openclaw.gateway.server.registry import (
-    MethodCall,
-    MethodError,
-    MethodTable,
-    NonEmpty,
-    Params,
-    Positive,
-    entry_of,
-    find_row,
-    target_of,
-)
+from openclaw.gateway.server.frames import NonEmpty, Params, Positive
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, find_row, target_of
 from openclaw.models.calls import wire_body
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import LedgerRow, Transcript, TranscriptRef

@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openclaw.config.agents import default_agent_id
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, NoParams, Params
-from openclaw.scheduler.jobs import BadSchedule, JobError
+from openclaw.gateway.server.frames import NonEmpty, NoParams, Params, problems
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.scheduler.jobs import JobError, JobShape
+from openclaw.scheduler.schedule import BadSchedule
 
 methods = MethodTable()
 
@@ -74,9 +76,15 @@ async def add(call: MethodCall, params: dict[str, Any]) -> Any:
     try:
         return await call.gateway.cron.add(params)
     except JobError as problem:
-        raise MethodError(f"invalid cron.add params: {problem}") from None
+        raise _invalid(call, problem) from None
     except BadSchedule as problem:
         raise MethodError(str(problem)) from None
+
+
+def _invalid(call: MethodCall, problem: JobError) -> MethodError:
+    """Says what is wrong in the words of every other method."""
+    found = problems(problem.job, JobShape) if problem.job is not None else []
+    return MethodError(f"invalid {call.method} params: {'; '.join(found) or problem}")
 
 
 @methods.add("cron.update", UpdateParams)
@@ -85,7 +93,7 @@ async def update(call: MethodCall, params: UpdateParams) -> Any:
     try:
         return await call.gateway.cron.update(_job_id(call, params), params.patch)
     except JobError as problem:
-        raise MethodError(f"invalid cron.update params: {problem}") from None
+        raise _invalid(call, problem) from None
     except BadSchedule as problem:
         raise MethodError(str(problem)) from None
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, NoParams, Params
+from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.tools.exec.approvals import (
     TIMEOUT_MS,
     Approval,

@@ -23,7 +23,8 @@ from openclaw.config.secrets import redacted
 from openclaw.extensions.points import find_extensions
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.config import patch_config
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, NoParams, Params
+from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.paths import normalize_agent_id
 
 methods = MethodTable()
@@ -39,7 +40,7 @@ async def list_plugins(call: MethodCall) -> Any:
     for one in found:
         loaded.setdefault(one.loaded.id, one.loaded)
     rows = [msgspec.to_builtins(one) for one in loaded.values()]
-    return {"plugins": [{**row, "lastFailure": row.pop("last_failure")} for row in rows]}
+    return {"plugins": [{"lastFailure": row.pop("last_failure"), **row} for row in rows]}
 
 
 @methods.add("mcp.status", NoParams)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from openclaw.agent.spend.billed_calls import BilledEmbeddings, embeddings_of_agent
+from openclaw.agent.spend.budget import BilledEmbeddings, embeddings_of_agent
 from openclaw.config.agents import agent_config, default_agent_id, workspace_dir
 from openclaw.config.schema.agents import MemorySearch
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, Params, require_agent
+from openclaw.gateway.server.frames import NonEmpty, Params
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, require_agent
 from openclaw.memory.embedders import EmbeddingFailed
 from openclaw.memory.index import MOST_VECTORS, AgentMemory, Fallback, memory_files, vectors_of
 from openclaw.tools.memory import MOST_RESULTS, facts_of, result_of

@@ -13,12 +13,11 @@ import msgspec
 
 from openclaw.gateway import messenger
 from openclaw.gateway.messenger import MessageToSend, SendRefused
+from openclaw.gateway.server.frames import NonEmpty, Params
 from openclaw.gateway.server.registry import (
     MethodCall,
     MethodError,
     MethodTable,
-    NonEmpty,
-    Params,
     check_send_policy,
     entry_of,
     find_row,
@@ -225,12 +224,11 @@ async def _explain(gateway: Gateway, ref: str) -> dict[str, Any]:
         found = await _session(gateway, name)
         if found is not None:
             return found
-        row = await gateway.runtime.ledger.by_message_id(name) if name else None
-        if row is None and (held := await _held(gateway, name)) is not None:
+        if (held := await _held(gateway, name)) is not None:
             return held
-        if row is None and (notes := await gateway.runtime.ledger.turned_away([name])):
+        if notes := await gateway.runtime.ledger.turned_away([name]):
             return _turned_away(gateway, notes)
-        row = row or await _by_prefix(gateway, name)
+        row = await _by_prefix(gateway, name)
     return await _why_message(gateway, row)
 
 

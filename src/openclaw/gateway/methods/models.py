@@ -9,7 +9,8 @@ import msgspec
 
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, NonEmpty, NoParams, Params
+from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.models.base import Model
 from openclaw.models.calls import TRIAL_S, try_key
 from openclaw.models.catalogue import Catalogue, UnknownModel, public_row
@@ -43,7 +44,7 @@ class UsedKey(msgspec.Struct, frozen=True):
 
     def view(self, gateway: Gateway) -> dict[str, Any]:
         """What clients see of it. The key itself is never shown."""
-        rests = gateway.model_calls.keys.rests_until(self.key, self.model)
+        rests = gateway.runtime.model_calls.keys.rests_until(self.key, self.model)
         source = self.key.source
         return {
             "id": self.key.credential.id,
@@ -112,7 +113,7 @@ async def probe(call: MethodCall, params: ModelsProbe) -> Any:
 
 
 async def _trial(gateway: Gateway, one: UsedKey, timeout_s: float) -> dict[str, Any]:
-    calls, config, clock = gateway.model_calls, gateway.runtime.config.current, gateway.runtime.clock
+    calls, config, clock = gateway.runtime.model_calls, gateway.runtime.config.current, gateway.runtime.clock
     began = clock.now_ms()
     try:
         secret = await calls.keys.read(one.key, one.model, config)
@@ -131,7 +132,7 @@ async def used_keys(gateway: Gateway, agent_id: str) -> list[UsedKey]:
     used: list[UsedKey] = []
     for model in _models_to_try(catalogue, gateway, agent_id):
         try:
-            keys = await gateway.model_calls.keys.all_for(model, config, agent_id)
+            keys = await gateway.runtime.model_calls.keys.all_for(model, config, agent_id)
         except MissingKey:
             continue
         used += [UsedKey(model, key) for key in keys]

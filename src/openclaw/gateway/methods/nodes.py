@@ -25,16 +25,8 @@ from openclaw.gateway.nodes import (
     answer_of,
     take_event,
 )
-from openclaw.gateway.server.registry import (
-    MethodCall,
-    MethodError,
-    MethodTable,
-    NonEmpty,
-    NoParams,
-    NotJson,
-    Params,
-    decode_any,
-)
+from openclaw.gateway.server.frames import NonEmpty, NoParams, NotJson, Params, decode_any
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.tools.nodes import NodeFacts, NodeFailed, UnknownNode
 
 if TYPE_CHECKING:
@@ -92,14 +84,18 @@ def _row(node: NodeFacts) -> dict[str, Any]:
     return {"caps": [], "commands": [], **told, "paired": node.paired, "connected": node.connected}
 
 
-async def _meant(gateway: Gateway, wanted: str) -> NodeFacts:
+async def _meant(gateway: Gateway, wanted: str, *, asked: bool = False) -> NodeFacts:
+    """The node that a name means. ``asked``: a command is for it, and clients know why none was carried out."""
     await gateway.devices.load()
     await gateway.nodes.pairing.load()
     try:
         return gateway.nodes.choose(wanted)
     except UnknownNode as unknown:
         # Clients know the first words.
-        raise MethodError(f"unknown nodeId: {unknown}", details={"reason": str(unknown)}) from None
+        text, details = f"unknown nodeId: {unknown}", {"reason": str(unknown)}
+        if asked:
+            raise MethodError(text, code="UNAVAILABLE", details={"code": "NOT_CONNECTED", **details}) from None
+        raise MethodError(text, details=details) from None
 
 
 # Commands for nodes
@@ -120,7 +116,7 @@ async def invoke(call: MethodCall, params: Invoke) -> Any:
         raise MethodError(f"node.invoke does not send {command}; use exec.approvals.node.get and .set")
     if refused := invoke_refusal(command, params.params, call.client.rights):
         raise MethodError(refused)
-    node = await _meant(call.gateway, params.node_id)
+    node = await _meant(call.gateway, params.node_id, asked=True)
     answer = await _ask(
         call.gateway, node, command, params.params, timeout_ms=params.timeout_ms, key=params.idempotency_key
     )

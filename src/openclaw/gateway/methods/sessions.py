@@ -14,18 +14,8 @@ import msgspec
 from openclaw.agent.prepare import current_model
 from openclaw.clock import iso_utc
 from openclaw.gateway import views
-from openclaw.gateway.server.registry import (
-    MAX_NUMBER,
-    MethodCall,
-    MethodError,
-    MethodTable,
-    NonEmpty,
-    Params,
-    Positive,
-    entry_of,
-    require_agent,
-    target_of,
-)
+from openclaw.gateway.server.frames import MAX_NUMBER, NonEmpty, Params, Positive
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, require_agent, target_of
 from openclaw.gateway.views import as_people_see_it, entry_view, joined_parts, model_defaults
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel

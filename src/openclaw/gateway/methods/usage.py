@@ -26,16 +26,8 @@ from openclaw.agent.spend.spend import (
     together,
     total_of,
 )
-from openclaw.gateway.server.registry import (
-    MethodCall,
-    MethodError,
-    MethodTable,
-    NonEmpty,
-    NoParams,
-    Params,
-    Positive,
-    find_row,
-)
+from openclaw.gateway.server.frames import NonEmpty, NoParams, Params, Positive
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, find_row
 from openclaw.gateway.views import model_defaults, row_view
 from openclaw.messages import AssistantMessage
 from openclaw.models.base import cost_of

@@ -32,10 +32,9 @@ from openclaw.gateway.auth.authorise import (
 )
 from openclaw.gateway.auth.devices import MAX_SKEW_MS
 from openclaw.gateway.auth.origin import PeerAddress, caller_key, site_refusal
-from openclaw.gateway.server import registry
+from openclaw.gateway.server import frames, registry
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES, Client, ClientInfo, Resumption, catch_up, resume
-from openclaw.gateway.server.registry import (
-    EVENTS,
+from openclaw.gateway.server.frames import (
     MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
     InvalidParams,
@@ -43,6 +42,7 @@ from openclaw.gateway.server.registry import (
     Params,
     decode_params,
 )
+from openclaw.gateway.server.registry import EVENTS
 from openclaw.rights import ADMIN, Right, rights_of_client
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Connection:
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         ws = PatientSocket(
             compress=False,
-            max_msg_size=registry.MAX_FRAME_BYTES,
+            max_msg_size=MAX_FRAME_BYTES,
             decode_text=False,
             timeout=CLOSE_GRACE_S,
             autoping=False,
@@ -97,7 +97,7 @@ class Connection:
         sink = WebSocketSink(ws, transport, writer)
         self._handler, self._allowance = request.protocol, ws.limited(transport)
         challenge = {"nonce": self._nonce, "ts": self._gateway.runtime.clock.now_ms()}
-        sink.write_now(sink.pack(registry.encode_event("connect.challenge", challenge)))
+        sink.write_now(sink.pack(frames.encode_event("connect.challenge", challenge)))
         client = await self._shake_hands(ws, sink)
         if client is not None:
             try:
@@ -117,11 +117,11 @@ class Connection:
         if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
             return None
         try:
-            request = registry.decode_request(message.data)
-        except registry.NotJson:
+            request = frames.decode_request(message.data)
+        except frames.NotJson:
             await sink.closed(1000, "")
             return None
-        except registry.BadFrame:
+        except frames.BadFrame:
             await sink.closed(1008, "invalid request frame")
             return None
         try:
@@ -132,17 +132,17 @@ class Connection:
         except ConnectRefused as refused:
             fields = {"conn": self._id, "ip": self._peer.ip, "code": refused.close_code}
             log.warning("refused %s: %s", self._peer.ip, refused, extra={"fields": fields})
-            error = registry.ErrorShape(
+            error = frames.ErrorShape(
                 code=refused.code, message=str(refused), details=refused.details, retry_after_ms=refused.retry_after_ms
             )
-            sink.write_now(sink.pack(registry.encode_error(request.id, error)))
+            sink.write_now(sink.pack(frames.encode_error(request.id, error)))
             await sink.closed(refused.close_code, str(refused))
             return None
         if self._allowance is not None:
             self._allowance.lift()
         return self._welcome(sink, request.id, grant)
 
-    async def _admit(self, request: registry.Request) -> ConnectGrant:
+    async def _admit(self, request: frames.Request) -> ConnectGrant:
         if request.method != "connect":
             raise ConnectRefused("invalid handshake: first request must be connect")
         try:
@@ -168,7 +168,7 @@ class Connection:
         self._gateway.client_came(client, grant.scopes)
         broadcaster, last = self._gateway.broadcaster, connect.last_seq
         resumption = None if last is None else resume(broadcaster, last, connect.epoch)
-        client.send_frame(registry.encode_response(id, hello_ok(self._gateway, grant, self._id, resumption)))
+        client.send_frame(frames.encode_response(id, hello_ok(self._gateway, grant, self._id, resumption)))
         broadcaster.add(client)
         self._gateway.nodes.joined(client, connect)
         if resumption is not None:
@@ -184,21 +184,21 @@ class Connection:
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                 return
             try:
-                request = registry.decode_request(message.data)
-            except registry.NotJson:
+                request = frames.decode_request(message.data)
+            except frames.NotJson:
                 log.warning("ignored a frame that is not JSON", extra={"fields": {"conn": self._id}})
                 continue
-            except registry.BadFrame as bad:
-                error = registry.ErrorShape(code="INVALID_REQUEST", message=f"invalid request frame: {bad}")
-                await client.send_answer(registry.encode_error(bad.id, error))
+            except frames.BadFrame as bad:
+                error = frames.ErrorShape(code="INVALID_REQUEST", message=f"invalid request frame: {bad}")
+                await client.send_answer(frames.encode_error(bad.id, error))
                 continue
             if self._in_flight >= MAX_CALLS_IN_FLIGHT:
                 self._room.clear()
                 await self._room.wait()
             self._in_flight += 1
-            self._gateway.spawn(self._answer(client, request))
+            self._gateway.spawn(self._answer_call(client, request))
 
-    async def _answer(self, client: Client, request: registry.Request) -> None:
+    async def _answer_call(self, client: Client, request: frames.Request) -> None:
         began = self._gateway.runtime.clock.monotonic()
         try:
             await self._gateway.loop_fairness.enter()
@@ -329,7 +329,7 @@ class WebSocketSink:
         self._flush()
         try:
             async with asyncio.timeout(CLOSE_GRACE_S):
-                await self._ws.close(code=code, message=registry.close_reason(reason), drain=False)
+                await self._ws.close(code=code, message=frames.close_reason(reason), drain=False)
         except (TimeoutError, ConnectionError, RuntimeError):
             pass
         # The abort comes later, so that a peer that reads still gets the buffer and the close frame.
@@ -383,9 +383,7 @@ class PatientSocket(web.WebSocketResponse):
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
         transport = None if self.closed or self._req is None else self._req.transport
         if code == WSCloseCode.MESSAGE_TOO_BIG and transport is not None and not transport.is_closing():
-            reason = struct.pack("!H", code) + registry.close_reason(
-                f"a frame may have {registry.MAX_FRAME_BYTES} bytes"
-            )
+            reason = struct.pack("!H", code) + frames.close_reason(f"a frame may have {MAX_FRAME_BYTES} bytes")
             transport.write(b"\x88" + bytes((len(reason),)) + reason)
             self._said_goodbye = True
             waited = 0.0

@@ -36,8 +36,8 @@ from openclaw.events import (
     ToolUpdated,
 )
 from openclaw.gateway.auth.authorise import may_receive
-from openclaw.gateway.server import registry
-from openclaw.gateway.server.registry import NonEmpty, Params
+from openclaw.gateway.server import frames
+from openclaw.gateway.server.frames import NonEmpty, Params
 from openclaw.messages import ImageBlock, UserBlock
 from openclaw.models.errors import demo_text, switch_text
 from openclaw.outbound.reply import with_footer
@@ -68,7 +68,7 @@ LET_GO = "these events are no longer kept"
 CHAT_DELTA_S = 0.150
 AGENT_DELTA_S = 0.040
 CUMULATIVE_BYTES_PER_S = 64_000
-"""Older clients get the whole text so far in each event, so longer texts are sent less often."""
+"""Events hold the whole text so far, for older clients, or the whole reasoning. Longer ones are sent less often."""
 TEXT_LIMIT = 8_000
 META_LIMIT = 200
 _META_FIELDS = ("path", "file_path", "command", "url", "query", "action", "sessionKey", "message", "task")
@@ -133,7 +133,7 @@ class Broadcaster:
         if self.relay is not None:
             self.relay.event(event, payload, may_be_lost=drop_if_slow)
         self.seq += 1
-        frame = registry.encode_event(event, payload, self.seq, state_version)
+        frame = frames.encode_event(event, payload, self.seq, state_version)
         _send(self._live(event), event, payload, frame, drop_if_slow)
         self.backlog.keep(KeptEvent(self.seq, event, frame))
 
@@ -145,11 +145,11 @@ class Broadcaster:
         if self.relay is not None:
             self.relay.growing(event, full, delta)
         self.seq += 1
-        increment = registry.encode_event(event, delta, self.seq)
+        increment = frames.encode_event(event, delta, self.seq)
         live = self._live(event)
         if whole := [client for client in live if not client.takes_increments]:
             payload = full() if callable(full) else full
-            _send(whole, event, payload, registry.encode_event(event, payload, self.seq), drop_if_slow)
+            _send(whole, event, payload, frames.encode_event(event, payload, self.seq), drop_if_slow)
         if len(whole) < len(live):
             _send([client for client in live if client.takes_increments], event, delta, increment, drop_if_slow)
         self.backlog.keep(KeptEvent(self.seq, event, increment, full))
@@ -162,7 +162,7 @@ class Broadcaster:
             self.relay.to(conn_ids, event, payload)
         named = [client for client in found if may_receive(client.rights, event)]
         if named:
-            _send(named, event, payload, registry.encode_event(event, payload), filtered=False)
+            _send(named, event, payload, frames.encode_event(event, payload), filtered=False)
 
     def _live(self, event: str) -> list[Client]:
         return [client for client in self.clients.values() if client.live and may_receive(client.rights, event)]
@@ -446,12 +446,12 @@ def frame_for(client: Client, kept: KeptEvent) -> bytes | None:
     if not may_receive(client.rights, kept.event):
         return None
     accepts = client.event_filter
-    if accepts is not None and not accepts(kept.event, registry.decode_any(kept.frame).get("payload")):
+    if accepts is not None and not accepts(kept.event, frames.decode_any(kept.frame).get("payload")):
         return None
     if kept.whole is None or client.takes_increments:
         return kept.frame
     whole = kept.whole
-    return registry.encode_event(kept.event, whole() if callable(whole) else whole, kept.seq)
+    return frames.encode_event(kept.event, whole() if callable(whole) else whole, kept.seq)
 
 
 # The events of a run
@@ -499,7 +499,7 @@ class RunStream:
         self._spoke = False
         self._unsent: list[str] = []
         self._media_unsent: list[str] = []
-        self._thoughts: list[str] = []
+        self._thoughts = GrowingText()
         self._thought_unsent: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
         self._last_flush = 0.0
@@ -514,7 +514,9 @@ class RunStream:
     def so_far(self) -> dict[str, Any]:
         """What the run has said and does now, as far as the transcript does not hold it yet."""
         text = "" if self._stored else self._text.upto(self._text.size - sum(map(len, self._unsent)))
-        thinking = "" if self._stored or self._record.reasoning != "stream" else "".join(self._thoughts)
+        thinking = (
+            "" if self._stored or self._record.reasoning != "stream" else self._thoughts.upto(self._thoughts.size)
+        )
         return {"text": text, "thinking": thinking, "tools": [_under_way(event) for event in self._tools.values()]}
 
     def started(self) -> None:
@@ -529,7 +531,7 @@ class RunStream:
                 if self._timer is None:
                     self._schedule()
             case ThinkingDelta(delta) if self._record.reasoning != "off":
-                self._thoughts.append(delta)
+                self._thoughts.add(delta)
                 self._thought_unsent.append(delta)
                 if self._record.reasoning == "stream" and self._timer is None:
                     self._schedule()
@@ -537,7 +539,7 @@ class RunStream:
                 self._flush()
                 if self._text.size:
                     self._text = GrowingText()
-                self._thoughts, self._thought_unsent = [], []
+                self._thoughts, self._thought_unsent = GrowingText(), []
                 self._stored = False
             case AssistantEnded(_, speech):
                 self._flush()
@@ -648,7 +650,8 @@ class RunStream:
 
     def _schedule(self) -> None:
         """Flushes at once when the last flush is long enough ago, otherwise later."""
-        interval = max(AGENT_DELTA_S, self._text.size / CUMULATIVE_BYTES_PER_S)
+        size = (self._thoughts if self._thought_unsent else self._text).size
+        interval = max(AGENT_DELTA_S, size / CUMULATIVE_BYTES_PER_S)
         due = self._last_flush + interval - self._clock.monotonic()
         if due <= 0:
             self._flush()
@@ -677,7 +680,7 @@ class RunStream:
         if delta:
             self._thought_unsent = []
             self._last_flush = self._clock.monotonic()
-            self._agent("thinking", {"text": "".join(self._thoughts), "delta": delta})
+            self._agent("thinking", {"text": self._thoughts.upto(self._thoughts.size), "delta": delta})
 
     # A client that missed an event gets it much later, so the payload functions below capture the current values and
     # not the run.

@@ -10,6 +10,7 @@ from openclaw.config.agents import model_aliases
 from openclaw.extensions.api import CommandCall
 from openclaw.extensions.points import OwnCommand
 from openclaw.inbound.commands import session, settings, status
+from openclaw.inbound.commands.context import compact, context_sizes, pin, pins, unpin
 from openclaw.inbound.commands.registry import near_miss, settings_rights, usable_aliases
 from openclaw.inbound.commands.session import begin_session, find_reset
 from openclaw.inbound.commands.settings import edits_queue, honoured, settings_for_run, store_directives
@@ -42,11 +43,11 @@ HANDLERS: Mapping[str, Handler] = {
     "commands": status.command_list,
     "whoami": status.whoami,
     "status": status.status,
-    "context": status.context_sizes,
-    "compact": status.compact,
-    "pin": status.pin,
-    "unpin": status.unpin,
-    "pins": status.pins,
+    "context": context_sizes,
+    "compact": compact,
+    "pin": pin,
+    "unpin": unpin,
+    "pins": pins,
     "approve": session.approve,
     "budget": session.budget,
     "config": session.config,
@@ -177,10 +178,10 @@ async def _with_directives(text: str, facts: Facts, context: CommandContext) -> 
         return Handled(reply="\n".join(replies))
     if directives.spans and not facts.has_media and not _words(directives, facts):
         return Handled(reply="\n\n".join(replies) or None)
-    settings, complaints = await settings_for_run(directives, facts, context)
+    wishes, complaints = await settings_for_run(directives, facts, context)
     return Continue(
-        text=directives.prompt(model_known=directives.model is None or settings.model is not None),
-        settings=settings,
+        text=directives.prompt(model_known=directives.model is None or wishes.model is not None),
+        wishes=wishes,
         queue=directives.queue.wish if directives.queue and directives.queue.says_something else None,
         side_replies=[*replies, *complaints],
     )

@@ -25,10 +25,10 @@ from openclaw.inbound.directives import Listening, command_body, read_send_polic
 from openclaw.inbound.incoming import CommandContext, Facts, Handled
 from openclaw.models.catalogue import UnknownModel
 from openclaw.runs.session_change import NotResumable, earlier_sessions, set_entry_fields, start_over, take_up
-from openclaw.runs.why_text import life_of, named_message, story_of
+from openclaw.runs.why_text import life_of, named_message, story_of, tell_turned_away
 from openclaw.sessions.prompt_prefix import GREETING_MARK
 from openclaw.storage.base import AbortReason
-from openclaw.text import age, shortened
+from openclaw.text import age, counted, shortened
 from openclaw.tools.exec.approvals import Decision, UnknownApproval
 from openclaw.tools.exec.binding import fenced
 
@@ -42,7 +42,7 @@ async def stop(context: CommandContext, facts: Facts, _: str = "") -> Handled:
     if stopped and await context.entry(facts.session) is not None:
         await set_entry_fields(context.runtime, facts.session, {"abortedLastRun": True})
     workers = await context.stop_subagents(facts.session.key)
-    also = f" {workers} sub-agent(s) too." if workers else ""
+    also = f" Stopped {counted(workers, 'sub-agent', 'sub-agents')}." if workers else ""
     return Handled(reply=f"⚙️ Agent was aborted.{also}", stopped=stopped)
 
 
@@ -110,16 +110,19 @@ def _listing(earlier: list[dict[str, Any]], now_ms: int) -> str:
 
 async def why(context: CommandContext, facts: Facts, args: str) -> str:
     """Tells the story of a message of this session. A chat must not tell what was said in another session."""
-    runtime, ref = context.runtime, args.strip()
+    runtime, ref, key = context.runtime, args.strip(), facts.session.key
     if not ref:
-        found = await runtime.ledger.recent(session_key=facts.session.key, limit=1)
+        found = await runtime.ledger.recent(session_key=key, limit=1)
         if not found:
             return "No message of this session is on record yet."
-    elif row := await named_message(runtime.ledger, ref):
+    elif row := await named_message(runtime.ledger, ref, key):
         found = [row]
     else:
-        found = [row for row in await runtime.ledger.runs_beginning(ref, 6) if row.session_key == facts.session.key]
-    if not found or found[0].session_key != facts.session.key:
+        notes = await runtime.ledger.turned_away([ref])
+        if here := [note for note in notes if (note.channel, note.chat) == (facts.channel, facts.chat)]:
+            return "\n".join(tell_turned_away(here, user_zone(context.config)))
+        found = [row for row in await runtime.ledger.runs_beginning(ref, 6) if row.session_key == key]
+    if not found:
         return f'Nothing is known of "{shortened(ref, 80)}".'
     if len(found) > 1:
         return f'"{ref}" is how several runs begin: {", ".join(row.run_id for row in found)}.'

@@ -195,10 +195,14 @@ class AppendFile:
     async def sync(self) -> None:
         if not self.is_durable:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            await self.sync_into(done, lambda: settle((done, None, None)))
+            await self.sync_then(lambda: settle((done, None, None)), done)
 
-    async def sync_into(self, done: asyncio.Future[T], then: Callable[[], None]) -> T:
-        """Makes the file durable, then calls ``then`` in a disk thread, and waits for ``done``, which it leads to."""
+    async def sync_then(self, then: Callable[[], None], done: asyncio.Future[T]) -> T:
+        """Makes the file durable, calls ``then`` in a disk thread, and returns the result of ``done``.
+
+        ``then`` sees to it that ``done`` gets its result. If the file cannot be made durable, ``then`` is not called
+        and ``done`` gets the error.
+        """
         self._syncing += 1
         try:
             self._disk.sync(self, self._written, lambda error: then() if error is None else settle((done, None, error)))

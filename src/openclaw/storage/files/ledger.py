@@ -37,7 +37,6 @@ from openclaw.storage.files.ledger_db import LedgerError, is_damage, ledger_erro
 from openclaw.storage.files.transcript import FileTranscript
 from openclaw.storage.sql_ledger import (
     ACCEPT_COLUMNS,
-    ADD_PART,
     MOST_TURNED_AWAY,
     SELECT_MESSAGES,
     SqlLedger,
@@ -63,6 +62,11 @@ _ACCEPT = (
 
 
 class FileLedger(SqlLedger):
+    """``Ledger`` in SQLite. Here is what takes several statements or waits for a file.
+
+    What is one statement in both databases is in ``SqlLedger``: look-ups, held messages, jobs and the outbox.
+    """
+
     _as_inserted = "rowid"
     _bytes_within = "instr"
 
@@ -87,7 +91,8 @@ class FileLedger(SqlLedger):
         reason: Reason = NO_REASON,
         after: Writing | None = None,
     ) -> tuple[LedgerRow, bool]:
-        # Each state of a message also becomes a row of its story, by the triggers in ``_TELL_STORY`` of ledger_db.py.
+        # Triggers write the first and the last lines of the message's story, which ``why`` tells (``_TELL_STORY`` in
+        # ledger_db.py). ``advance`` writes those between.
         self._maybe_seen.note(message.dedupe_keys)
         now = self._clock.now_ms()
         return await self._thread.run(lambda db: _accept(db, message, now, step, reason), after=await _file_of(after))
@@ -127,7 +132,8 @@ class FileLedger(SqlLedger):
         written: Transcript | None = None,
     ) -> bool:
         check_end(ledger_id, state, outbox)
-        # The operation does not hold the transcript, because the thread holds its last operation.
+        # The ledger's thread keeps its last operation until the next one comes. This one has no reference to the
+        # transcript, which would stay in memory as long.
         now, follows = self._clock.now_ms(), written is not None
 
         def finish(db: sqlite3.Connection) -> bool:
@@ -226,12 +232,6 @@ class FileLedger(SqlLedger):
         statement = "UPDATE tool_calls SET finished_at = ?, ok = ? WHERE ledger_id = ? AND call_id = ?"
         await self._write(statement, self._clock.now_ms(), ok, ledger_id, call_id)
 
-    async def outbox_add(self, ledger_id: int, parts: Sequence[OutboxPart]) -> bool:
-        values = [(part.channel, encode(part.payload), self._clock.now_ms(), ledger_id) for part in parts]
-        stored = await self._thread.run(lambda db: all(db.execute(ADD_PART, part).rowcount for part in values))
-        faults.point("outbox.added")
-        return stored
-
     async def outbox_take_back(self, channel: str, mine: Callable[[dict[str, Any]], bool]) -> None:
         pass  # There is no other node, and ``open`` took back what this one was sending.
 
@@ -258,6 +258,9 @@ class FileLedger(SqlLedger):
     async def _write(self, statement: str, *values: Any) -> int:
         return await self._thread.run(lambda db: db.execute(statement, values).rowcount)
 
+    async def _write_each(self, statement: str, rows: Sequence[Sequence[Any]]) -> list[int]:
+        return await self._thread.run(lambda db: [db.execute(statement, row).rowcount for row in rows])
+
 
 async def _file_of(written: Writing | None) -> AppendFile | None:
     """Returns the file that the ledger's thread must find synced. A write to anything else is synced here."""
@@ -279,6 +282,7 @@ def _accept(
     inserted = db.execute(_ACCEPT, accept_values(message, step, reason, now))
     if message.dedupe_keys:
         _remember_seen(db, message.dedupe_keys, now)
+        db.executemany("DELETE FROM held WHERE key = ?", [(key,) for key in message.dedupe_keys])
     if inserted.rowcount:
         return accepted_row(message, inserted.lastrowid or 0, now), True
     # The index covers only keys that are not empty. The condition says so, and SQLite can use the index.
@@ -359,6 +363,8 @@ class LedgerThread:
         self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
         self._asked: Batch[_Job] = Batch(self._jobs.put)
         self._thread: threading.Thread | None = None
+        self._damage: sqlite3.Error | None = None
+        """What was met in a database that could not be replaced yet."""
 
     async def start(self) -> None:
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -371,13 +377,13 @@ class LedgerThread:
     ) -> Result:
         """Does the operation and returns its result when what it wrote is on disk.
 
-        ``after`` is a file that must be on disk before. The disk's thread hands the operation to this one directly.
+        ``after`` is a file that is made durable first. The disk's thread then hands the operation to this one directly.
         """
         if self._thread is None:
             raise LedgerError(f"the ledger {self._path} is closed")
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if after is not None and not after.is_durable:
-            return await after.sync_into(done, lambda: self._jobs.put([(operation, done)]))
+            return await after.sync_then(lambda: self._jobs.put([(operation, done)]), done)
         self._asked.add((operation, done))
         return await done
 
@@ -400,6 +406,8 @@ class LedgerThread:
         try:
             for jobs in self._batches():
                 try:
+                    if self._damage is not None:
+                        raise self._damage
                     outcomes = self._commit_together(connection, jobs)
                 except sqlite3.Error as damage:
                     connection, outcomes = self._after_damage(connection, damage, jobs)
@@ -410,11 +418,17 @@ class LedgerThread:
     def _after_damage(
         self, connection: sqlite3.Connection, damage: sqlite3.Error, jobs: list[_Job]
     ) -> tuple[sqlite3.Connection, list[Outcome]]:
-        """Replaces the damaged database and does the operations on the new one. Nothing of them was committed."""
+        """Replaces the damaged database and does the operations on the new one. Nothing of them was committed.
+
+        If it cannot be replaced now, e.g. because the disk is full, the next operations try it again.
+        """
         connection.close()
+        self._damage = damage
         try:
             connection = reopen_rescued(self._path, self._now_ms(), str(damage), self._repairs.note)
-            return connection, self._commit_together(connection, jobs)
+            outcomes = self._commit_together(connection, jobs)
+            self._damage = None
+            return connection, outcomes
         except (OSError, sqlite3.Error) as error:
             failure = ledger_error(f"the ledger {self._path} is damaged and could not be replaced", error)
             return connection, [(done, None, failure) for _, done in jobs]

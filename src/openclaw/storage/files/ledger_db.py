@@ -40,6 +40,8 @@ KEYS = {
     "jobs": "rowid",
 }
 """The tables with the number by which their rows are read. No index is needed for it, as one may be damaged too."""
+_OF_MESSAGES = ("story", "tool_calls", "outbox")
+"""The tables whose rows belong to a message by its ``ledger_id``."""
 _AT_ONCE = 1_000
 _MOST_FAILURES = 20_000
 """A table is given up after this many failed reads. A page above many others may be the damaged one."""
@@ -455,6 +457,13 @@ def _take_over(damaged: Path, new: sqlite3.Connection, fresh: Path) -> Rescued:
                 rescued.lost[table] = reader.lost
             finally:
                 new.execute("COMMIT")
+        # The number of a lost message is given to no other one, because its story and its parts are still there.
+        numbers = " UNION ALL ".join(f"SELECT max(ledger_id) AS number FROM {name}" for name in _OF_MESSAGES)
+        (highest,) = new.execute(
+            f"SELECT max(number) FROM (SELECT max(id) AS number FROM messages UNION ALL {numbers})"
+        ).fetchone()
+        new.execute("DELETE FROM sqlite_sequence WHERE name = 'messages'")
+        new.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('messages', ?)", (highest or 0,))
         known = "SELECT DISTINCT ledger_id FROM story WHERE ledger_id NOT IN (SELECT id FROM messages)"
         rescued.lost_messages = [number for (number,) in new.execute(known)]
         rescued.lost["messages"] = len(rescued.lost_messages)

@@ -83,7 +83,7 @@ class FileTranscriptStore:
         self._changing: dict[str, asyncio.Task[Any]] = {}
         """Files being compressed or made plain again."""
         self._places: dict[TranscriptRef, str] = {}
-        """Found before: following links from every root to a file that is open anyway was a quarter of a turn."""
+        """Where each transcript was found. To look again would follow links from every root: a quarter of a turn."""
         self._kept = 0
 
     async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> FileTranscript | None:
@@ -414,24 +414,27 @@ class FileTranscript(IndexedTranscript):
             self._branch = None
 
     def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
-        """Appends the entries that are new, each as the child of the one before, in one write."""
+        """Appends the entries whose ids are new, each as the child of the one before, in one write.
+
+        Then the index and the branch in memory have them too (``_note_written``).
+        """
         check_types(entries)
         self.put_back()
         if self._file.look() == 0 and (self._index.header is not None or self._index.ids):
             self._index = TranscriptIndex()
-            self._index.warn("the file was removed while it was in use; it was begun anew")
+            self._warn("the file was removed while it was in use; it was begun anew")
             self._leaf, self._branch, self._decoded_bytes = -1, BranchContext(), 0
         index = self._index
         new = self._new_entries(entries)
         if not new:
             return
-        lines = self._lines(new)
+        lines = self._encoded_lines(new)
         header = self._header_line() if index.header is None and not index.ids else b""
         offset = self._file.append(header + b"\n".join(lines) + b"\n", looked=True) + len(header)
         if header:
             index.header = fields_of(header)
         for (own, fields), line in zip(new.items(), lines, strict=True):
-            self._take_in(own, fields, line, offset)
+            self._note_written(own, fields, line, offset)
             offset += len(line) + 1
 
     def begin_with(self, entries: Sequence[Entry]) -> None:
@@ -475,8 +478,13 @@ class FileTranscript(IndexedTranscript):
         """Writes the file again if somebody removed it while the session was in use. Returns whether it did."""
         if not self._file.put_back():
             return False
-        self._index.warn("the file was removed while it was in use; it was written again")
+        self._warn("the file was removed while it was in use; it was written again")
         return True
+
+    def _warn(self, text: str) -> None:
+        """Notes and logs what was found while the file was in use. What was found before, ``_load`` has logged."""
+        self._index.warn(text)
+        log.warning("transcript %s: %s", self.path, text)
 
     @property
     def busy(self) -> bool:

@@ -19,7 +19,7 @@ GIT_TIMEOUT_S = 10
 REPO_LEVELS = 12
 """A repository is looked for in the workspace and in this many folders in all."""
 
-log = logging.getLogger("openclaw.agents.workspace")
+log = logging.getLogger("openclaw.agent.workspace")
 
 
 def ready_workspace(workspace: Path, *, seed: bool) -> None:

@@ -10,7 +10,6 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.json_text import encode
-from openclaw.storage import faults
 from openclaw.storage.base import (
     END_STATES,
     NO_REASON,
@@ -39,7 +38,6 @@ from openclaw.storage.postgres.session_store import PendingWrite
 from openclaw.storage.postgres.transcript import PostgresTranscript
 from openclaw.storage.sql_ledger import (
     ACCEPT_COLUMNS,
-    ADD_PART,
     MOST_TURNED_AWAY,
     SELECT_MESSAGES,
     SEND_AGAIN,
@@ -300,20 +298,6 @@ class PostgresLedger(SqlLedger):
 
         await self._database.transact(work)
 
-    async def outbox_add(self, ledger_id: int, parts: Sequence[OutboxPart]) -> bool:
-        now, add = self._clock.now_ms(), numbered(ADD_PART)
-
-        async def work(connection: Connection) -> bool:
-            added = [
-                changed(await connection.execute(add, part.channel, encode(part.payload), now, ledger_id))
-                for part in parts
-            ]
-            return all(added)
-
-        stored = await self._database.transact(work)
-        faults.point("outbox.added")
-        return stored
-
     async def outbox_take_back(self, channel: str, mine: Callable[[dict[str, Any]], bool]) -> None:
         select = "SELECT id, route FROM outbox WHERE state = 'sending' AND channel = $1"
         rows = await self._database.rows(select, channel)
@@ -361,6 +345,13 @@ class PostgresLedger(SqlLedger):
     async def _write(self, statement: str, *values: Any) -> int:
         return await self._database.write(numbered(statement), *map(_column, values))
 
+    async def _write_each(self, statement: str, rows: Sequence[Sequence[Any]]) -> list[int]:
+        async def work(connection: Connection) -> list[int]:
+            made = numbered(statement)
+            return [changed(await connection.execute(made, *map(_column, row))) for row in rows]
+
+        return await self._database.transact(work)
+
     async def _together(
         self, work: Callable[[Connection, Statement], Awaitable[T]], written: Writing | Transcript | None
     ) -> T:
@@ -381,6 +372,7 @@ async def _accept(
     if keys := list(dict.fromkeys(without_nul(key) for key in message.dedupe_keys if key)):
         remember = f"INSERT INTO seen (key, at) SELECT key, ? FROM unnest(?::text[]) AS key{statement.where} {_SEEN}"
         statement.add("remembered", remember, now, keys)
+        statement.add("let_go", f"DELETE FROM held WHERE key = ANY(?::text[]){statement.also}", keys)
     ledger_id = (await statement.run(connection, "(SELECT id FROM accepted)"))[0]
     if ledger_id is not None:
         return accepted_row(message, ledger_id, now), True

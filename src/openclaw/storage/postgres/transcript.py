@@ -178,9 +178,9 @@ class PostgresTranscript(IndexedTranscript):
         faults.point("append")
         self._add_header()
         parent = self.leaf_id
-        for (own, fields), body in zip(new.items(), self._lines(new), strict=True):
+        for (own, fields), body in zip(new.items(), self._encoded_lines(new), strict=True):
             seq = self._keep(StoredLine(self._next_seq, own, parent, fields["type"], body))
-            self._take_in(own, fields, body, seq)
+            self._note_written(own, fields, body, seq)
             parent = own
         if self._branch is None:
             self._branch = await self._rebuild(self._before)

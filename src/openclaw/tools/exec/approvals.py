@@ -19,7 +19,7 @@ import msgspec
 
 from openclaw.clock import Clock, wait_within
 from openclaw.storage.documents import DocumentStore, SharedDocument
-from openclaw.tools.base import ToolError, ToolResult, text_result
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.exec.allowlist import AllowRule
 from openclaw.tools.exec.binding import MAX_SHOWN, BoundFile, shown_command, visible
 from openclaw.tools.exec.settings import Ask, Fallback, HostRules, Security
@@ -233,25 +233,31 @@ async def ask_person(
     approvals: Approvals,
     tool: str,
     request: ApprovalRequest,
-    run_id: str,
+    context: ToolContext,
     act: Callable[[Approval, Decision | None], Awaitable[None]],
 ) -> Approval:
     """Puts the question, keeps it on disk and returns at once: an answer may take minutes.
 
-    ``act`` is called in the background with the answer, or with None if nobody answers in time. It is not called if
-    the session is stopped. If the Gateway stops meanwhile, the request stays in the journal and the next start tells
-    the session. Raises ``ToolError`` when the question cannot be put.
+    ``act`` is called in the background with the answer, or with None if nobody answers in time. If it fails, the
+    session is told so. It is not called if the session is stopped. If the Gateway stops meanwhile, the request stays
+    in the journal and the next start tells the session. Raises ``ToolError`` when the question cannot be put.
     """
     try:
-        approval = approvals.ask(request, run_id=run_id)
+        approval = approvals.ask(request, run_id=context.run_id)
     except ValueError as problem:
         raise ToolError(f"{tool} needs an approval, which cannot be asked for now: {problem}") from None
     await approvals.keep(approval)
 
     async def follow() -> None:
         decision = await approval.wait()
-        if not approval.withdrawn:
-            await act(approval, decision)
+        try:
+            if not approval.withdrawn:
+                await act(approval, decision)
+        except Exception as error:
+            log.exception("what follows the answer to %s failed", approval.slug)
+            context.announce(
+                f"{tool} failed after the answer (id {approval.slug}): {str(error) or type(error).__name__}"
+            )
         await approvals.settled(approval)
 
     approvals.spawn(follow())

@@ -29,6 +29,7 @@ from openclaw.tools.exec.approvals import (
     ApprovalRequest,
     ApprovalRules,
     Approvals,
+    BadRules,
     Decision,
     ask_person,
     pending_result,
@@ -254,7 +255,7 @@ class ExecTool:
         async def act(approval: Approval, decision: Decision | None) -> None:
             await self._act_on(decision, approval, asked, approvals, context)
 
-        return pending_result(await ask_person(approvals, "exec", request, context.run_id, act), warning)
+        return pending_result(await ask_person(approvals, "exec", request, context, act), warning)
 
     async def _act_on(
         self,
@@ -270,7 +271,10 @@ class ExecTool:
             context.note(f"Exec denied (gateway id={approval.id}, {reason}): {shown}")
             return
         if decision == "allow-always" and self._rules is not None and isinstance(asked.rule, AllowRule):
-            await self._rules.allow_always(context.agent_id, asked.rule, approval.request.command)
+            try:
+                await self._rules.allow_always(context.agent_id, asked.rule, approval.request.command)
+            except (BadRules, OSError) as problem:
+                context.note(f"Exec allowed once, and not for good (gateway id={approval.id}): {problem}")
         # Written before the command begins, so that a restart reports it as interrupted and not as never run.
         await approvals.keep(approval, "running")
         try:
@@ -606,7 +610,7 @@ class NodeExec:
         async def act(approval: Approval, decision: Decision | None) -> None:
             await self._act_on(decision, approval, command, approvals, context)
 
-        return pending_result(await ask_person(approvals, "exec", request, context.run_id, act))
+        return pending_result(await ask_person(approvals, "exec", request, context, act))
 
     async def _act_on(
         self,

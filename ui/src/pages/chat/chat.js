@@ -123,7 +123,7 @@ function Outgoing({ conversation, setText, input }) {
   const waiting = conversation.waiting.value;
   return html`
     ${conversation.sending.value.map((one) => html`<div key=${one.runId}>
-      <${MyMessage} row=${{ said: { text: one.text, images: one.attachments.length }, at: one.at }} pending=${one.failed || t("Sending…")} />
+      <${MyMessage} row=${{ said: { text: one.text, images: one.attachments.length }, at: one.at }} pending=${one.again ? t("It is sent when the Gateway is back.") : one.failed || t("Sending…")} />
       ${one.failed && !one.again && html`<div class="row-actions">
         <button class="quiet" onClick=${() => conversation.deliver(one)}>${t("Try again")}</button>
         <button class="quiet" onClick=${() => conversation.discard(one.runId)}>${t("Delete")}</button>

@@ -75,9 +75,18 @@ async def take_in(
     """
     match event:
         case Posted(inbound=inbound, files=files):
-            if files and fetch is not None:
-                await add_files(context, inbound, files, fetch)
-            return await offer(context, inbound)
+            if not files or fetch is None:
+                return await offer(context, inbound)
+            complete = False
+
+            async def receive_with_files(inbound: Inbound) -> bool | None:
+                nonlocal complete
+                if not complete:
+                    await add_files(context, inbound, files, fetch)
+                    complete = True
+                return await context.receive(inbound)
+
+            return await offer(context, inbound, receive_with_files)
         case Edited(inbound=inbound):
             await offer(context, inbound, context.edited)
         case Deleted(inbound=inbound):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from openclaw.channels.incoming import MAX_RECEIPTS, ReadReceipts
+from openclaw.channels.hand_in import MAX_RECEIPTS, ReadReceipts
 from openclaw.clock import SystemClock
 
 

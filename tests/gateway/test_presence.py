@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from openclaw.gateway.server.presence import MAX_ENTRIES, Presence
+from openclaw.gateway.gateway import MAX_PRESENT, Presence
 from tests.gateway.support import Running, running_gateway
 from tests.support.clock import HeldClock
 
@@ -55,9 +55,9 @@ def test_a_device_with_two_connections_leaves_when_the_last_one_does() -> None:
 
 def test_the_list_is_bounded() -> None:
     presence = Presence(HeldClock())
-    for number in range(MAX_ENTRIES + 20):
+    for number in range(MAX_PRESENT + 20):
         presence.upsert(str(number), {"host": str(number)})
-    assert len(hosts(presence)) == MAX_ENTRIES
+    assert len(hosts(presence)) == MAX_PRESENT
     assert "0" not in hosts(presence)
 
 

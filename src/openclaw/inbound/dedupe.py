@@ -1,0 +1,101 @@
+"""Tells a redelivered message of a channel from a new one, so that nothing is answered twice."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from openclaw.clock import Clock
+from openclaw.config.channels import normalize_account_id
+from openclaw.inbound.message import Inbound
+from openclaw.storage.base import Ledger, LedgerRow
+
+TTL_MS = 20 * 60_000
+"""How long a key is remembered after the message was last seen."""
+KEEP = 5000
+
+
+def dedupe_key(inbound: Inbound) -> str | None:
+    """``channel|account|peer|thread|message id|revision`` without empty parts, or None if too little is known."""
+    channel, message, peer = inbound.channel.strip().lower(), inbound.message_id.strip(), inbound.to or inbound.peer.id
+    if not channel or not message or not peer.strip():
+        return None
+    thread = "" if inbound.thread_id is None else str(inbound.thread_id).strip()
+    parts = (channel, inbound.account_id.strip(), peer.strip(), thread, message, inbound.revision)
+    return "|".join(part for part in parts if part)
+
+
+def run_id_of(keys: Sequence[str], session_key: str) -> str:
+    """Returns the same run id for every delivery of the same messages to a session."""
+    text = "\n".join((*keys, session_key))
+    return str(uuid.UUID(hashlib.sha256(text.encode()).hexdigest()[:32]))
+
+
+async def accepted_rows(ledger: Ledger, inbound: Inbound) -> list[LedgerRow]:
+    """Returns what the ledger has of this message of a channel, in any of its revisions, newest first.
+
+    Two chats may have messages with the same id, so the chat and the account count too.
+    """
+    here = (inbound.channel, inbound.to or inbound.peer.id, normalize_account_id(inbound.account_id))
+    found = await ledger.by_message_id(inbound.message_id) if inbound.message_id else []
+    return [row for row in found if _place(row.route) == here]
+
+
+def _place(route: Mapping[str, Any]) -> tuple[Any, Any, str]:
+    return route.get("channel"), route.get("to"), normalize_account_id(route.get("accountId"))
+
+
+class Dedupe:
+    """Remembers the messages that were seen.
+
+    The caller first calls ``take``. When it has dealt with the message, it calls ``keep``. When it could not, it calls
+    ``release``, so that a redelivery counts as new. Keys that were committed with a run's row (``Accept.dedupe_keys``)
+    are only released.
+    """
+
+    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._under_way: set[str] = set()
+
+    async def take(self, inbound: Inbound, *, may_be_joined: bool = False) -> bool:
+        """Whether this message is new. A message without a key counts as new.
+
+        ``may_be_joined``: it may be one of several that became one turn (``inbound/debounce.py``).
+        """
+        key = dedupe_key(inbound)
+        if key is None:
+            return True
+        if key in self._under_way:
+            return False
+        self._under_way.add(key)
+        try:
+            known = await self._ledger.seen(key, TTL_MS, KEEP, remember=False)
+            if not known and may_be_joined:
+                known = await self._was_accepted(inbound)
+        except BaseException:
+            self._under_way.discard(key)
+            raise
+        if known:
+            self._under_way.discard(key)
+        return not known
+
+    async def _was_accepted(self, inbound: Inbound) -> bool:
+        """Whether a platform repeats a message, as after a downtime, whose key is not remembered any more.
+
+        A message that became a turn by itself is known by its run id, which is the same again. That of joined ones is
+        not, if only some of them come again. The ledger is asked for old messages only, because it takes a while.
+        """
+        old = 0 < inbound.timestamp_ms <= self._clock.now_ms() - TTL_MS
+        return old and not inbound.revision and bool(await accepted_rows(self._ledger, inbound))
+
+    async def keep(self, key: str) -> None:
+        try:
+            await self._ledger.seen(key, TTL_MS, KEEP)
+        finally:
+            self._under_way.discard(key)
+
+    def release(self, key: str) -> None:
+        self._under_way.discard(key)
