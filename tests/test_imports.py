@@ -1,9 +1,12 @@
-"""Imports go along the flow of a message, or down to plain records; never back up."""
+"""Imports go along the flow of a message, or down to plain records; never back up. A Gateway loads what it needs."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -115,3 +118,52 @@ def test_no_class_name_means_two_things() -> None:
         for name in re.findall(r"^class ([A-Za-z]\w*)", path.read_text(), re.MULTILINE):
             homes.setdefault(name, []).append(str(path.relative_to(SOURCE)))
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
+RUN_ONCE = """
+import asyncio, sys
+from pathlib import Path
+import openclaw.channels.slack, openclaw.gateway.main
+assert "asyncpg" not in sys.modules, "the driver of PostgreSQL, which the support of the tests loads"
+from tests.support.gateway_in_process import gateway_parts
+from tests.support.scripted_model import ScriptedModel
+from tests.support.submit import submit
+
+async def main():
+    model = ScriptedModel("fine")
+    async with gateway_parts(Path(sys.argv[1]), model) as gateway:
+        await submit(gateway, "hi", "run-1")
+        await gateway.dispatcher.index.wait("run-1", 60)
+    assert model.requests
+
+asyncio.run(main())
+print(*sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The modules of a process in which a Gateway with files and without channels has answered a message."""
+    home = tmp_path_factory.mktemp("home")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ONCE, str(home / "state")],
+        cwd=SOURCE.parents[1],
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        *("mcp", "anyio", "httpx2", "pydantic"),
+        *("slack_sdk", "nio", "openclaw.channels.irc", "openclaw.channels.matrix"),
+    ],
+)
+def test_a_gateway_loads_nothing_of_what_it_is_not_asked_for(loaded: list[str], package: str) -> None:
+    assert "openclaw.gateway.assemble" in loaded
+    assert not [name for name in loaded if name == package or name.startswith(f"{package}.")]

@@ -411,7 +411,7 @@ async def test_what_a_full_queue_dropped_is_told_after_a_crash_too(make: Make, m
         await gateway.start()
         async with gateway.client() as client:
             assert (await wait(client, "c"))["status"] == "ok"
-    prompt = json.dumps(models.requests[-1].body["messages"][-1])
+    prompt = json.dumps(models.requests[-2].body["messages"][-1])
     assert "Dropped 1 message due to cap" in prompt and "the words of b" in prompt
 
 

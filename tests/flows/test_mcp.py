@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -217,40 +214,6 @@ async def test_programs_invoke_them_as_the_session_may(tmp_path: Path, models: M
     async with InProcessGateway(tmp_path / "state", configuration(models, {"shelf": shelf()})) as gateway:
         assert "not available" in await invoke_details(gateway, "shelf__lookup", {}, "agent:main:signal:group:g")
         assert "word required" in await invoke_details(gateway, "shelf__lookup", {})
-
-
-WITHOUT = """
-import asyncio, sys
-from pathlib import Path
-from tests.support.gateway_in_process import gateway_parts
-from tests.support.scripted_model import ScriptedModel
-from tests.support.submit import submit
-
-async def main():
-    model = ScriptedModel("fine")
-    async with gateway_parts(Path(sys.argv[1]), model) as gateway:
-        sent = await submit(gateway, "hi", "run-1")
-        await gateway.dispatcher.index.wait("run-1", 60)
-    assert model.requests
-    found = [name for name in sys.modules if name.split(".")[0] in ("mcp", "anyio", "httpx2", "pydantic")]
-    assert not found, found
-
-asyncio.run(main())
-"""
-
-
-async def test_a_gateway_without_servers_loads_nothing_of_it(tmp_path: Path) -> None:
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-c", WITHOUT, str(tmp_path / "state")],
-        cwd=ROOT,
-        env={**os.environ, "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 pytestmark = pytest.mark.asyncio

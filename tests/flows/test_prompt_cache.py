@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from bisect import bisect_left
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,8 @@ def cacheable(request: Recorded) -> str:
 
 def shared(before: str, after: str) -> int:
     """The number of characters with which both begin."""
-    differs = (place for place, (one, other) in enumerate(zip(before, after, strict=False)) if one != other)
-    return next(differs, min(len(before), len(after)))
+    places = range(min(len(before), len(after)))
+    return bisect_left(places, True, key=lambda place: before[: place + 1] != after[: place + 1])
 
 
 class Chat:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import logging
 import pkgutil
 import tempfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import uvloop as uvloop
 
 import openclaw.cli
+from openclaw import redact
 from openclaw.models import anthropic as anthropic
 from tests.support import forked_command as forked_command
 from tests.support.gateway import model_config
@@ -34,6 +36,10 @@ async def _run_once() -> None:
 for _module in pkgutil.iter_modules(openclaw.cli.__path__, "openclaw.cli."):
     importlib.import_module(_module.name)
 asyncio.run(_run_once())
+# A process that has just begun knows no secrets and writes no log.
+redact.configure(None)
+redact._known = {}
+logging.getLogger("openclaw").setLevel(logging.NOTSET)
 gc.collect()
 # No process that is forked looks at these objects, which would copy their memory.
 gc.freeze()

@@ -274,6 +274,7 @@ class WireClient:
 
 
 def text_of(payload: dict[str, Any]) -> str:
+    assert "message" in payload, payload
     return "".join(block["text"] for block in payload["message"]["content"] if block["type"] == "text")
 
 

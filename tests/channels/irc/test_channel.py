@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -306,14 +305,3 @@ async def test_a_burst_is_slowed_down_so_that_the_server_does_not_throw_us_out(t
         assert await ann.heard(8) == [f"line {number}" for number in range(8)]
         paced = [wait for wait in waits if wait < 20]
         assert len(paced) >= 3 and paced == sorted(paced)
-
-
-def test_a_gateway_without_irc_imports_nothing_of_it() -> None:
-    import subprocess
-
-    code = (
-        "import sys, openclaw.gateway.assemble, openclaw.channels.base;"
-        "print([name for name in sys.modules if name.startswith('openclaw.channels.irc')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
