@@ -221,7 +221,6 @@ async def test_a_running_gateway_has_a_change_when_the_command_ends(tmp_path: Pa
 def test_a_restart_takes_a_changed_port_and_keeps_one_of_the_command_line(cli: Cli, state: Path) -> None:
     del cli.environ["OPENCLAW_GATEWAY_PORT"]
     ports = [KeptPort() for _ in range(3)]
-    del cli.environ["OPENCLAW_GATEWAY_PORT"]  # It would be asked for before the configuration.
     first, second, third = (port.number for port in ports)
     (state / "openclaw.json").write_text(json.dumps({"gateway": {"port": first, "reload": {"mode": "off"}}}))
 
