@@ -210,6 +210,20 @@ async def test_the_palette_completes_commands_with_the_keyboard(tab: Tab) -> Non
     assert tab.gateway.model.requests == []
 
 
+async def test_a_command_is_answered_at_once_and_once_while_a_run_is_under_way(tab: Tab) -> None:
+    """The transcript gets the answer when the run is over; the page does not wait for that."""
+    hold = tab.gateway.model.held("A slow answer. " * 4)
+    await tab.say("Begin")
+    await tab.sees("A slow answer.")
+    await tab.say("/status")
+    await tab.sees("Queue:")
+    hold.set()
+    await expect(tab.button("Stop")).to_have_count(0)
+    await expect(tab.log.get_by_text("Queue:")).to_have_count(1)
+    await tab.page.reload()
+    await expect(tab.log.get_by_text("Queue:")).to_have_count(1)
+
+
 async def test_sessions_are_switched_and_begun_and_drafts_stay_with_theirs(tab: Tab) -> None:
     tab.gateway.model.queue("In the main one.", "In the other one.")
     await tab.say("Where am I?")

@@ -65,8 +65,9 @@ function Fullness({ facts }) {
 function Log({ conversation, setText, input }) {
   const { sessionKey } = conversation;
   const messages = conversation.messages.value;
+  const notices = conversation.notices.value;
   const run = conversation.run.value;
-  const rows = useMemo(() => rowsOf(messages, run), [messages, run]);
+  const rows = useMemo(() => rowsOf([...messages, ...notices], run), [messages, notices, run]);
   const lastOfMine = [...messages].reverse().find((one) => one.role === "user");
   const mayChange = !run && lastOfMine && connection.value.phase === "open";
 

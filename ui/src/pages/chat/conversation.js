@@ -5,12 +5,14 @@ import { told } from "../../parts/basics.js";
 
 const PAGE = 60;
 const REFRESH_MS = 40;
+const MOST_NOTICES = 20;
 
 export class Conversation {
   constructor(sessionKey) {
     this.sessionKey = sessionKey;
     this.fullKey = sessionKey; // As the Gateway writes it: "main" is agent:main:main.
     this.messages = signal([]); // As chat.view returns them, oldest first.
+    this.notices = signal([]); // What the Gateway said itself. The transcript gets it when no run writes there.
     this.more = signal(false); // Whether there are older ones.
     this.run = signal(null); // { runId, startedAt, items: [{ kind: "text" | "thinking" | "tool", … }] }
     this.waiting = signal([]);
@@ -69,6 +71,7 @@ export class Conversation {
       this.messages.value = view.messages;
       this.more.value = view.more;
     }
+    this.notices.value = this.notices.value.filter((one) => !isStored(one, view.messages));
     const { messages, run, waiting, seq, epoch, ...facts } = view;
     this.fullKey = view.sessionKey;
     this.seq = seq;
@@ -173,9 +176,16 @@ export class Conversation {
       return;
     }
     if (payload.sessionKey !== this.fullKey) return;
+    if (event === "chat" && payload.message?.model === "gateway-injected") this.#notice(payload);
     if (typeof seq === "number" && seq <= this.seq) return;
     if (event === "agent") this.#agent(payload);
     else if (event === "chat" && payload.state !== "delta") this.soon();
+  }
+
+  #notice({ runId, message }) {
+    const one = { ...message, notice: true, __openclaw: { id: `say-${runId}` } };
+    if (isStored(one, [...this.messages.value, ...this.notices.value])) return;
+    this.notices.value = [...this.notices.value, one].slice(-MOST_NOTICES);
   }
 
   #agent({ runId, stream, data }) {
@@ -239,6 +249,10 @@ function toolItem(data, old = {}) {
     output: said ?? old.output ?? "",
     state: data.phase === "result" ? (data.isError ? "failed" : "done") : "running",
   };
+}
+
+function isStored(notice, messages) {
+  return messages.some((one) => one.role === "assistant" && one.timestamp === notice.timestamp && textOf(one) === textOf(notice));
 }
 
 // The message that the run answers, until the transcript holds it.
