@@ -26,7 +26,11 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 PACKAGE = ROOT / "src" / "openclaw"
 
 FILES = sorted(set(re.findall(r"`((?:[\w<>]+/)*\w+\.py)`", ARCHITECTURE)))
-STEPS = re.findall(r"^\|(?: \d+ \|)? `([\w/]+\.py)` \| `([\w.]+)` \|", ARCHITECTURE, re.MULTILINE)
+STEPS = [
+    (path, name)
+    for path, names in re.findall(r"^\|(?: \d+ \|)? `([\w/]+\.py)` \| ([^|]+) \|", ARCHITECTURE, re.MULTILINE)
+    for name in re.findall(r"`([\w.]+)`", names)
+] + [(path, name) for name, path in re.findall(r"`(\w[\w.]*)` in `([\w/]+\.py)`", ARCHITECTURE)]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*/README.md")])
 NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
 OUTSIDE = re.compile(r"^(?:https?:|mailto:)")
@@ -38,9 +42,12 @@ def test_every_file_named_on_the_architecture_page_exists(path: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "name"), STEPS)
-def test_every_step_of_the_walk_is_a_function_or_class_of_its_file(path: str, name: str) -> None:
+def test_every_name_on_the_architecture_page_is_in_the_file_it_is_said_to_be_in(path: str, name: str) -> None:
     names: set[str] = set()
     for node in ast.parse((PACKAGE / path).read_text()).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         if isinstance(node, ast.ClassDef):
