@@ -600,7 +600,8 @@ class Pipeline:
         at its next turn. A message that was not meant for the agent is looked at anew. Not every platform asks who
         changes a message, so nobody changes those of others here.
         """
-        if self._debouncer.change(inbound):
+        if (waiting := self._debouncer.change(inbound)) is not None:
+            await self.held.change(waiting)
             return
         row = await self._turn_of(inbound)
         if row is not None and row.body.sender not in ("", inbound.sender.id):
@@ -625,9 +626,11 @@ class Pipeline:
 
     async def deleted(self, inbound: Inbound) -> None:
         """Takes in that a person took a message back. If nobody has spoken since, its turn goes too."""
-        if (waiting := self._debouncer.take_back(inbound)) is not None:
+        if (waiting := self._debouncer.find(inbound)) is not None:
+            # The disk comes first. If it fails, the next attempt still finds the message here.
             await self.held.let_go([waiting])
-            return
+            if self._debouncer.take_back(inbound):
+                return
         row = await self._turn_of(inbound)
         if row is not None and not await self._take_back(inbound, row):
             words = f"message {inbound.message_id} was taken back by its sender"
