@@ -34,8 +34,8 @@ _TAKEN_FROM_THE_LATEST = (
 class Debouncer:
     """Holds texts back and makes turns of them, which are lists. ``merged`` makes one message of such a list.
 
-    ``take_turn`` gets a message that did not wait, and the caller of ``add`` learns whether it failed. ``retry_turn``
-    gets those that waited, and tries again by itself.
+    A message that did not wait goes to ``take_turn``. If that fails, the task that ``add`` returned raises the error,
+    and the caller has to try again. Messages that waited go to ``retry_turn``, which tries again by itself.
 
     ``window_ms`` is called for every message, so that a changed configuration counts at once. ``is_control`` finds
     commands and stop words. They never wait and never mix with other text.

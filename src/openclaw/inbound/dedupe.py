@@ -85,8 +85,9 @@ class Dedupe:
     async def _was_accepted(self, inbound: Inbound) -> bool:
         """Whether a platform repeats a message, as after a downtime, whose key is not remembered any more.
 
-        A message that became a turn by itself is known by its run id, which is the same again. That of joined ones is
-        not, if only some of them come again. The ledger is asked for old messages only, because it takes a while.
+        The run id of a turn is made from the keys of its messages (``run_id_of``). If only some messages of a joined
+        turn come again, they would make another run id, so the ledger is asked for each of them by its own id. It is
+        asked about old messages only, because that takes a while.
         """
         old = 0 < inbound.timestamp_ms <= self._clock.now_ms() - TTL_MS
         return old and not inbound.revision and bool(await accepted_rows(self._ledger, inbound))

@@ -335,7 +335,10 @@ class Pipeline:
             ticket.done()
 
     async def _process(self, message: Incoming, ticket: Ticket | None) -> Result:
-        """``ticket`` goes to the run, which keeps it until it asks its model. A word that stops a run has none."""
+        """``ticket`` goes to the run, which keeps it until it asks its model.
+
+        It is None for a message that stops a run (``is_abort``), because such a message does not wait to be admitted.
+        """
         if (known := await self._known(message)) is not None:
             return await self._came_again(message, known)
         inbound, session, config = message.inbound, message.facts.session, self._runtime.config.current
