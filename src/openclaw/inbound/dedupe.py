@@ -50,9 +50,9 @@ def _place(route: Mapping[str, Any]) -> tuple[Any, Any, str]:
 class Dedupe:
     """Remembers the messages that were seen.
 
-    The caller first calls ``take``. When it has dealt with the message, it calls ``keep``. When it could not, it calls
-    ``release``, so that a redelivery counts as new. Keys that were committed with a run's row (``Accept.dedupe_keys``)
-    are only released.
+    The caller first calls ``claim_if_new``. When it has dealt with the message, it calls ``keep``. When it could not,
+    it calls ``release``, so that a redelivery counts as new. Keys that were committed with a run's row
+    (``Accept.dedupe_keys``) are only released.
     """
 
     def __init__(self, ledger: Ledger, clock: Clock) -> None:
@@ -60,8 +60,10 @@ class Dedupe:
         self._clock = clock
         self._under_way: set[str] = set()
 
-    async def take(self, inbound: Inbound, *, may_be_joined: bool = False) -> bool:
-        """Whether this message is new. A message without a key counts as new.
+    async def claim_if_new(self, inbound: Inbound, *, may_be_joined: bool = False) -> bool:
+        """Returns True for a new message. From then on it is known: until ``release``, or as long as ``keep`` says.
+
+        A message without a key is always new.
 
         ``may_be_joined``: it may be one of several that became one turn (``inbound/debounce.py``).
         """

@@ -208,7 +208,7 @@ class Pipeline:
         new: list[Inbound] = []
         try:
             for item in items:
-                if await self._dedupe.take(item, may_be_joined=self._window(item) > 0):
+                if await self._dedupe.claim_if_new(item, may_be_joined=self._window(item) > 0):
                     new.append(item)
                 else:
                     await self._turn_away(item, ReasonCode.REDELIVERED)
