@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.outbound.deliver import EXPIRY_MS
+from openclaw.outbound.deliver import PART_EXPIRY_MS
 from openclaw.storage.base import END_STATES
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import WireClient, model_config
@@ -226,7 +226,7 @@ async def test_a_reply_that_is_a_day_old_is_not_sent_any_more(
     await begin(gateway, signal, "hello [[reply:Hi Ann]]", {"at": "finish.after", "do": "kill"})
     await died(gateway)
     with contextlib.closing(sqlite3.connect(gateway.state_dir / "ledger.db")) as database:
-        database.execute("UPDATE outbox SET created_at = created_at - ?", (EXPIRY_MS,))
+        database.execute("UPDATE outbox SET created_at = created_at - ?", (PART_EXPIRY_MS,))
         database.commit()
     await live_again(gateway, signal)
     async with gateway.client() as client:

@@ -218,6 +218,30 @@ async def test_in_a_group_only_what_is_addressed_to_the_agent_starts_a_run(
     assert "Activation: trigger-only" in json.dumps(models.requests[0].body["system"])
 
 
+async def test_a_bare_mention_is_told_that_nothing_else_arrived_and_has_a_story(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    async with start(groupPolicy="open", ignoreAttachments=True) as gateway:
+        envelope = in_group(signal, "\ufffc", mentions=[{"start": 0, "length": 1, "number": US}])
+        await signal.deliver(envelope)
+        (told,) = await signal.called("send")
+        async with gateway.client() as client:
+            why = await client.call("messages.why", {"ref": f"{envelope['timestamp']}:{ANN}"})
+    assert "did not get any text" in told["message"] and not models.requests
+    assert why["message"]["state"] == "answered" and "did not get any text" in str(why["story"])
+
+
+async def test_a_mention_alone_on_a_quoted_message_asks_about_that_message(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    quote = {"id": 12, "author": BOB, "authorNumber": BOB, "text": "is the shop open? [[reply:until six]]"}
+    async with start(groupPolicy="open"):
+        mention = {"start": 0, "length": 1, "number": US}
+        await signal.deliver(in_group(signal, "\ufffc", mentions=[mention], quote=quote))
+        (sent,) = await signal.called("send")
+    assert sent["message"] == "until six" and "is the shop open?" in prompts(models)
+
+
 async def test_commands_work_on_a_channel_and_only_for_those_who_may(
     start: Start, signal: SignalDaemon, models: ModelServer
 ) -> None:

@@ -47,20 +47,20 @@ async def ledger(tmp_path: Path) -> AsyncIterator[FileLedger]:
 
 async def test_a_message_under_way_or_kept_is_not_taken_again(ledger: FileLedger) -> None:
     dedupe = Dedupe(ledger, StillClock())
-    assert sum(await asyncio.gather(*(dedupe.take(message()) for _ in range(5)))) == 1
+    assert sum(await asyncio.gather(*(dedupe.claim_if_new(message()) for _ in range(5)))) == 1
     await dedupe.keep(dedupe_key(message()) or "")
-    assert not await dedupe.take(message())
-    assert not await Dedupe(ledger, StillClock()).take(message())
+    assert not await dedupe.claim_if_new(message())
+    assert not await Dedupe(ledger, StillClock()).claim_if_new(message())
 
 
 async def test_a_released_message_may_come_again(ledger: FileLedger) -> None:
     dedupe = Dedupe(ledger, StillClock())
-    assert await dedupe.take(message())
+    assert await dedupe.claim_if_new(message())
     dedupe.release(dedupe_key(message()) or "")
-    assert await dedupe.take(message())
+    assert await dedupe.claim_if_new(message())
 
 
 async def test_a_message_without_a_key_is_always_taken(ledger: FileLedger) -> None:
     dedupe = Dedupe(ledger, StillClock())
-    assert await dedupe.take(message(message_id=""))
-    assert await dedupe.take(message(message_id=""))
+    assert await dedupe.claim_if_new(message(message_id=""))
+    assert await dedupe.claim_if_new(message(message_id=""))

@@ -55,6 +55,14 @@ async def test_a_second_change_takes_back_the_first(at: Place) -> None:
     assert "three" in prompt and "two" not in prompt
 
 
+async def test_words_that_are_added_to_a_bare_mention_are_answered(at: Place) -> None:
+    at.model.queue("five")
+    await at.people.say("", mentioned=True)
+    (told,) = await at.texts(1)
+    await at.gateway.pipeline.edited(last_said(at, text="what is two and three", revision="r1"))
+    assert "did not get any text" in told and (await at.texts(2))[1] == "five"
+
+
 async def test_the_same_change_delivered_twice_is_answered_once(at: Place) -> None:
     await at.people.say("one")
     await at.people.got(1)

@@ -129,3 +129,37 @@ async def test_a_message_that_is_changed_or_taken_back_while_it_waits_is_read_as
         (row,) = await at.rows()
         assert row.body.message_ids == ["m1"] and "first" in (row.body.prompt or "")
         assert await pipeline.held.waiting() == []
+
+
+async def test_a_crash_keeps_the_change_of_a_message_that_waits_and_not_one_that_was_taken_back(tmp_path: Path) -> None:
+    async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
+        first = await at.people.say("frist", message_id="m1")
+        second = await at.people.say("never mind", message_id="m2")
+        pipeline = at.gateway.pipeline
+        await pipeline.edited(msgspec.structs.replace(first, text="first", revision="r1"))
+        await pipeline.deleted(msgspec.structs.replace(second, text=""))
+        kept = [(one.message_id, one.inbound and one.inbound.text) for one in await pipeline.held.waiting()]
+        assert kept == [("m1", "first")], "the next process takes up what is on disk"
+
+
+async def test_a_message_that_was_taken_back_is_gone_although_the_disk_failed_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
+        said = await at.people.say("never mind", message_id="m1")
+        ledger, failures = at.gateway.runtime.ledger, [OSError(28, "No space left on device")]
+        let_go = ledger.let_go
+
+        async def full(keys: Any) -> None:
+            if failures:
+                raise failures.pop()
+            await let_go(keys)
+
+        monkeypatch.setattr(ledger, "let_go", full)
+        with pytest.raises(OSError, match="No space"):
+            await at.gateway.pipeline.deleted(said)
+        await at.gateway.pipeline.deleted(said)
+        assert await at.gateway.pipeline.held.waiting() == []
+        at.clock.advance(1.1)
+        await settle()
+        assert await at.rows() == []

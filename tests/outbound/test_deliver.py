@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.outbound.deliver import EXPIRY_MS, FOR_EVER, Delivery
+from openclaw.outbound.deliver import FOR_EVER, PART_EXPIRY_MS, Delivery
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage.base import Accept, DeliveryCode, MessageBody, OutboxPart, OutboxRow
 from openclaw.storage.files.ledger import FileLedger
@@ -225,7 +225,7 @@ async def test_a_channel_that_is_down_is_waited_for_without_using_up_tries(bench
 async def test_what_nobody_could_deliver_for_a_day_is_dead_and_says_why(bench: Bench) -> None:
     bench.wire.down.add("signal")
     message = await bench.post("r1", "stale")
-    bench.clock.advance(EXPIRY_MS / 1000)
+    bench.clock.advance(PART_EXPIRY_MS / 1000)
     await bench.round()
     (row,) = await bench.ledger.outbox_of(message)
     assert row.state == "dead" and row.error.startswith("expired")

@@ -102,9 +102,9 @@ async def offer(
 ) -> bool:
     """Returns when the message is on disk, refused or given up. True means that somebody who may write wrote it.
 
-    While the disk fails it tries for ever, so that no message is lost. After any other failure it gives the message up
-    after some attempts, because it would keep back all later ones. ``hand_in`` is ``receive`` of the context
-    (``Pipeline.receive``) unless another of its functions is given.
+    While the disk fails it tries for ever, so that no message is lost. After other failures it gives the message up at
+    the attempt ``OFFERS``, because the later messages of the conversation wait for this one. ``hand_in`` is ``receive``
+    of the context (``Pipeline.receive``) unless another of its functions is given.
     """
     log, attempt, hand_in = context.log, 0, hand_in or context.receive
     while True:

@@ -34,8 +34,8 @@ _TAKEN_FROM_THE_LATEST = (
 class Debouncer:
     """Holds texts back and makes turns of them, which are lists. ``merged`` makes one message of such a list.
 
-    ``take_turn`` gets a message that did not wait, and the caller of ``add`` learns whether it failed. ``retry_turn``
-    gets those that waited, and tries again by itself.
+    A message that did not wait goes to ``take_turn``. If that fails, the task that ``add`` returned raises the error,
+    and the caller has to try again. Messages that waited go to ``retry_turn``, which tries again by itself.
 
     ``window_ms`` is called for every message, so that a changed configuration counts at once. ``is_control`` finds
     commands and stop words. They never wait and never mix with other text.
@@ -104,31 +104,33 @@ class Debouncer:
         self._hold(key, waiting, item, self._window_ms(item) / 1000)
         return None
 
-    def change(self, item: Inbound) -> bool:
-        """Gives a message that waits its new words. Returns False when it does not wait (any more)."""
-        if (waiting := self._waiting.get(conversation_of(item) or _NOBODY)) is None:
-            return False
-        for place, held in enumerate(waiting.items):
-            if item.message_id and held.message_id == item.message_id:
-                waiting.items[place] = msgspec.structs.replace(held, text=item.text)
-                return True
-        return False
-
-    def take_back(self, item: Inbound) -> Inbound | None:
-        """Removes a message that waits, and returns it."""
-        waiting = self._waiting.get(key := conversation_of(item) or _NOBODY)
+    def find(self, item: Inbound) -> Inbound | None:
+        """Returns the message of the same sender with the item's id, if it waits."""
+        waiting = self._waiting.get(conversation_of(item) or _NOBODY)
         if waiting is None or not item.message_id:
             return None
-        held = next((held for held in waiting.items if held.message_id == item.message_id), None)
-        if held is None:
+        return next((held for held in waiting.items if held.message_id == item.message_id), None)
+
+    def change(self, item: Inbound) -> Inbound | None:
+        """Gives a message that waits its new words, and returns it. None when it does not wait (any more)."""
+        if (held := self.find(item)) is None:
             return None
+        items = self._waiting[conversation_of(item) or _NOBODY].items
+        changed = items[items.index(held)] = msgspec.structs.replace(held, text=item.text)
+        return changed
+
+    def take_back(self, item: Inbound) -> bool:
+        """Removes a message that waits. Returns False when it does not wait (any more)."""
+        if (held := self.find(item)) is None:
+            return False
+        waiting = self._waiting[key := conversation_of(item) or _NOBODY]
         waiting.items.remove(held)
         self._held -= 1
         if not waiting.items:
             del self._waiting[key]
             if waiting.timer is not None:
                 waiting.timer.cancel()
-        return held
+        return True
 
     def may_wait(self, item: Inbound) -> bool:
         """Whether the item may wait for more words of its sender."""

@@ -50,9 +50,9 @@ def _place(route: Mapping[str, Any]) -> tuple[Any, Any, str]:
 class Dedupe:
     """Remembers the messages that were seen.
 
-    The caller first calls ``take``. When it has dealt with the message, it calls ``keep``. When it could not, it calls
-    ``release``, so that a redelivery counts as new. Keys that were committed with a run's row (``Accept.dedupe_keys``)
-    are only released.
+    The caller first calls ``claim_if_new``. When it has dealt with the message, it calls ``keep``. When it could not,
+    it calls ``release``, so that a redelivery counts as new. Keys that were committed with a run's row
+    (``Accept.dedupe_keys``) are only released.
     """
 
     def __init__(self, ledger: Ledger, clock: Clock) -> None:
@@ -60,8 +60,10 @@ class Dedupe:
         self._clock = clock
         self._under_way: set[str] = set()
 
-    async def take(self, inbound: Inbound, *, may_be_joined: bool = False) -> bool:
-        """Whether this message is new. A message without a key counts as new.
+    async def claim_if_new(self, inbound: Inbound, *, may_be_joined: bool = False) -> bool:
+        """Returns True for a new message. From then on it is known: until ``release``, or as long as ``keep`` says.
+
+        A message without a key is always new.
 
         ``may_be_joined``: it may be one of several that became one turn (``inbound/debounce.py``).
         """
@@ -85,8 +87,9 @@ class Dedupe:
     async def _was_accepted(self, inbound: Inbound) -> bool:
         """Whether a platform repeats a message, as after a downtime, whose key is not remembered any more.
 
-        A message that became a turn by itself is known by its run id, which is the same again. That of joined ones is
-        not, if only some of them come again. The ledger is asked for old messages only, because it takes a while.
+        The run id of a turn is made from the keys of its messages (``run_id_of``). If only some messages of a joined
+        turn come again, they would make another run id, so the ledger is asked for each of them by its own id. It is
+        asked about old messages only, because that takes a while.
         """
         old = 0 < inbound.timestamp_ms <= self._clock.now_ms() - TTL_MS
         return old and not inbound.revision and bool(await accepted_rows(self._ledger, inbound))

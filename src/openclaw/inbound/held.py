@@ -71,6 +71,10 @@ class Held:
         """Writes a message down before it waits. Returns when it is on disk."""
         await self._runtime.ledger.hold(held_key(inbound), msgspec.json.encode(inbound))
 
+    async def change(self, inbound: Inbound) -> None:
+        """Writes down the new words of a message that waits. Returns when they are on disk."""
+        await self._runtime.ledger.change_held(held_key(inbound), msgspec.json.encode(inbound))
+
     async def let_go(self, items: Sequence[Inbound]) -> None:
         """Forgets messages that were taken in or turned away."""
         await self._runtime.ledger.let_go([held_key(item) for item in items])

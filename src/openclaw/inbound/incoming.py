@@ -182,8 +182,8 @@ class Incoming(msgspec.Struct, kw_only=True):
     def for_ledger(self, session_id: str, body: MessageBody, run_id: str) -> Accept:
         """Returns what the ledger keeps of the message.
 
-        With another ``run_id`` than the message's own, it is the row of a line that the Gateway says besides, such as
-        that a new session began. The channel's ids are left out of it, because they belong to the message's own row.
+        If ``run_id`` is not the message's own, the row is for an extra line of the Gateway, such as that a new session
+        began. Such a row does not get the channel's ids, because they belong to the message's own row.
         """
         session = self.facts.session
         if self.inbound is not None and run_id == self.run_id and not body.message_ids:

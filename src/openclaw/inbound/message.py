@@ -111,6 +111,14 @@ class Inbound(msgspec.Struct, kw_only=True):
             self.forwarded_at_ms = None
 
     @property
+    def says_something(self) -> bool:
+        """Whether it has words or mentions the agent. Channels leave the mention itself out of the text.
+
+        A bare mention is a message: it asks about what it quotes, or its sender is told that nothing else arrived.
+        """
+        return bool(self.text.strip()) or self.mentioned
+
+    @property
     def own_ids(self) -> list[str]:
         """The platform's ids of the message, or of all messages that were joined into it."""
         return list(self.message_ids or ((self.message_id,) if self.message_id else ()))

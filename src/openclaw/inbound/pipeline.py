@@ -208,7 +208,7 @@ class Pipeline:
         new: list[Inbound] = []
         try:
             for item in items:
-                if await self._dedupe.take(item, may_be_joined=self._window(item) > 0):
+                if await self._dedupe.claim_if_new(item, may_be_joined=self._window(item) > 0):
                     new.append(item)
                 else:
                     await self._turn_away(item, ReasonCode.REDELIVERED)
@@ -335,7 +335,10 @@ class Pipeline:
             ticket.done()
 
     async def _process(self, message: Incoming, ticket: Ticket | None) -> Result:
-        """``ticket`` goes to the run, which keeps it until it asks its model. A word that stops a run has none."""
+        """``ticket`` goes to the run, which keeps it until it asks its model.
+
+        It is None for a message that stops a run (``is_abort``), because such a message does not wait to be admitted.
+        """
         if (known := await self._known(message)) is not None:
             return await self._came_again(message, known)
         inbound, session, config = message.inbound, message.facts.session, self._runtime.config.current
@@ -600,7 +603,8 @@ class Pipeline:
         at its next turn. A message that was not meant for the agent is looked at anew. Not every platform asks who
         changes a message, so nobody changes those of others here.
         """
-        if self._debouncer.change(inbound):
+        if (waiting := self._debouncer.change(inbound)) is not None:
+            await self.held.change(waiting)
             return
         row = await self._turn_of(inbound)
         if row is not None and row.body.sender not in ("", inbound.sender.id):
@@ -625,9 +629,11 @@ class Pipeline:
 
     async def deleted(self, inbound: Inbound) -> None:
         """Takes in that a person took a message back. If nobody has spoken since, its turn goes too."""
-        if (waiting := self._debouncer.take_back(inbound)) is not None:
+        if (waiting := self._debouncer.find(inbound)) is not None:
+            # The disk comes first. If it fails, the next attempt still finds the message here.
             await self.held.let_go([waiting])
-            return
+            if self._debouncer.take_back(inbound):
+                return
         row = await self._turn_of(inbound)
         if row is not None and not await self._take_back(inbound, row):
             words = f"message {inbound.message_id} was taken back by its sender"

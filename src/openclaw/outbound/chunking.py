@@ -57,7 +57,7 @@ _NEW_BLOCK = re.compile(r"[ \t]*(?:[-+*] |\d{1,9}[.)] |#{1,6} |>|```|~~~)")
 _NESTED_MARKER = re.compile(r"(?m)^[ \t>]{0,40}(?:[-+*]|\d{1,9}[.)]) {1,4}(?:[-+*>]|\d{1,9}[.)])")
 _ODD = r"\"%\\^`{|}\[\]<&\x00-\x08\x0b-\x1f\x7f-\U0010ffff"
 _ODD_ADDRESS = re.compile(rf"(?:\]\(|<[a-zA-Z][a-zA-Z0-9+.-]{{1,31}}:)[^){_ODD}]*+[{_ODD}]")
-"""An address that is encoded when it is written behind its label. Some others are named, too."""
+"""An address that becomes longer because it is encoded behind its label. It also finds some that stay as they are."""
 _ODD_QUOTE = re.compile(r"\n(?:[ \t]+>|>(?! [^>\s]| ?(?:\n|$))|>[^\n]*\n(?!>)[ \t]*+[^ \t\n])")
 """A line of a quote that gets more marks than it has."""
 _NO_PREFIX = re.compile(r"[^>\s]")

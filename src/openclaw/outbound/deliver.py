@@ -26,8 +26,8 @@ from openclaw.text import shortened
 
 log = logging.getLogger("openclaw.outbound")
 
-EXPIRY_MS = 24 * 3600 * 1000
-MAX_ATTEMPTS = 10
+PART_EXPIRY_MS = 24 * 3600 * 1000
+PART_MAX_ATTEMPTS = 10
 """Attempts that the platform answered. An unreachable platform is waited for until the part expires."""
 PARALLEL_PER_CHANNEL = 4
 """Conversations that one channel serves at the same time."""
@@ -40,7 +40,10 @@ IDLE_S = 30.0
 SETTLE_S = 5.0
 RETRY = Backoff(initial_s=1.0, max_s=300.0, jitter=0.1)
 MAX_DOUBTS = 3
-"""How often the Gateway may die while it sends a part. After that it is given up, unless its channel was silent."""
+"""The part is given up when the Gateway has died this often while it sent it.
+
+A part that its platform left unanswered is no such part: it is tried until the platform answers or the part expires.
+"""
 ASK_AGAIN_S = 20.0
 """A channel that left a part unanswered is asked this often whether it answers again."""
 DOUBT_PAUSES_S = (0.0, 300.0, 1800.0, 7200.0)
@@ -50,7 +53,7 @@ LONGEST_REASON = 200
 LONGEST_PAUSE_MS = 60_000
 """The longest pause before a block of a reply, whatever is configured."""
 
-RouteKey: TypeAlias = tuple[str, str, str, str]
+DestinationKey: TypeAlias = tuple[str, str, str, str]
 Outcome: TypeAlias = Literal["sent", "dead", "later"]
 
 
@@ -74,7 +77,7 @@ class Outlet(Protocol):
         ...
 
 
-def route_key(row: OutboxRow) -> RouteKey:
+def destination_key(row: OutboxRow) -> DestinationKey:
     """The conversation of a part. Parts of one conversation are delivered one after the other."""
     route = row.route
     return row.channel, str(route.get("accountId") or ""), str(route.get("to") or ""), str(route.get("threadId") or "")
@@ -101,8 +104,8 @@ class Delivery:
         outlet: Outlet,
         clock: Clock,
         *,
-        expiry_ms: int = EXPIRY_MS,
-        max_attempts: int = MAX_ATTEMPTS,
+        expiry_ms: int = PART_EXPIRY_MS,
+        max_attempts: int = PART_MAX_ATTEMPTS,
         chance: Chance = random.random,
         is_ours: Callable[[str, dict[str, Any]], bool] | None = None,
         tell_others: Callable[[], None] = lambda: None,
@@ -122,8 +125,8 @@ class Delivery:
         self._max_attempts = max_attempts
         self._chance = chance
         self._woken = asyncio.Event()
-        self._busy: dict[RouteKey, asyncio.Task[None]] = {}
-        self._held: dict[RouteKey, int] = {}
+        self._busy: dict[DestinationKey, asyncio.Task[None]] = {}
+        self._held: dict[DestinationKey, int] = {}
         """Conversations whose first part waits for another attempt, and until when. Their later parts wait as well."""
         self._waiters: dict[int, set[asyncio.Event]] = {}
         self._wall_ahead_ms = clock.now_ms() - clock.monotonic() * 1000
@@ -173,12 +176,12 @@ class Delivery:
         """
         now = self._now()
         rows, is_full = await self._due(now)
-        by_route: dict[RouteKey, list[OutboxRow]] = {}
+        by_destination: dict[DestinationKey, list[OutboxRow]] = {}
         for row in sorted(rows, key=lambda row: row.id):
-            by_route.setdefault(route_key(row), []).append(row)
+            by_destination.setdefault(destination_key(row), []).append(row)
         self._held = {key: until for key, until in self._held.items() if until > now}
-        put_off: list[tuple[RouteKey, list[OutboxRow]]] = []
-        for key, waiting in by_route.items():
+        put_off: list[tuple[DestinationKey, list[OutboxRow]]] = []
+        for key, waiting in by_destination.items():
             if key in self._busy:
                 continue
             if key in self._held or not self._outlet.ready(key[0], waiting[0].route):
@@ -261,8 +264,8 @@ class Delivery:
 
     # One conversation
 
-    def _serve(self, key: RouteKey, rows: list[OutboxRow]) -> None:
-        task = asyncio.create_task(self._deliver_route(key, rows), name=f"deliver {key[0]}")
+    def _serve(self, key: DestinationKey, rows: list[OutboxRow]) -> None:
+        task = asyncio.create_task(self._deliver_to(key, rows), name=f"deliver {key[0]}")
         self._busy[key] = task
 
         def done(_: asyncio.Task[None]) -> None:
@@ -271,7 +274,7 @@ class Delivery:
 
         task.add_done_callback(done)
 
-    async def _deliver_route(self, key: RouteKey, rows: list[OutboxRow]) -> None:
+    async def _deliver_to(self, key: DestinationKey, rows: list[OutboxRow]) -> None:
         dead_messages: set[int] = set()
         for index, row in enumerate(rows):
             try:
@@ -352,7 +355,7 @@ class Delivery:
     ) -> Literal["later"]:
         """Lets the part, and what follows it in its conversation, wait for another try."""
         until = self._now() + int(delay_s * 1000)
-        self._held[route_key(row)] = until
+        self._held[destination_key(row)] = until
         await self._mark(row, "pending", next_at=until, error=error, doubts=doubts, code=code)
         log.info("part %d of %s waits %.1f s for another try: %s", row.part, row.run_id, delay_s, error)
         return "later"
@@ -365,7 +368,7 @@ class Delivery:
 
     async def _put_back(self, row: OutboxRow) -> None:
         until = self._now() + int(RETRY.max_s * 1000)
-        self._held[route_key(row)] = until
+        self._held[destination_key(row)] = until
         try:
             doubts = row.doubts + 1
             await self._ledger.outbox_mark(
@@ -439,7 +442,7 @@ class Delivery:
         """Holds back the conversations that waited for another attempt when the Gateway stopped."""
         now = self._now()
         for row in (await self._due(FOR_EVER))[0]:
-            key, longest = route_key(row), now + int(max(RETRY.max_s, pause_s(row.doubts)) * 1000)
+            key, longest = destination_key(row), now + int(max(RETRY.max_s, pause_s(row.doubts)) * 1000)
             if row.next_at > longest:
                 # The clock was ahead when this was written. No attempt is put off for longer than that.
                 await self._mark(row, "pending", next_at=longest, error=row.error, doubts=row.doubts, code=row.code)

@@ -791,6 +791,10 @@ class ChannelMemory(Protocol):
         """Keeps a message that waits for more words of its sender. A known key changes nothing."""
         ...
 
+    async def change_held(self, key: str, message: bytes) -> None:
+        """Replaces what is kept of a message that waits. One that was let go does not come back."""
+        ...
+
     async def held(self) -> list[HeldMessage]:
         """Returns the messages that are held, oldest first."""
         ...

@@ -158,6 +158,9 @@ class SqlLedger(abc.ABC):
     async def hold(self, key: str, message: bytes) -> None:
         await self._write("INSERT INTO held (key, message) VALUES (?, ?) ON CONFLICT DO NOTHING", key, message)
 
+    async def change_held(self, key: str, message: bytes) -> None:
+        await self._write("UPDATE held SET message = ? WHERE key = ?", message, key)
+
     async def held(self) -> list[HeldMessage]:
         rows = await self._rows("SELECT key, message, attempts FROM held ORDER BY step")
         return [HeldMessage(key=key, message=message, attempts=attempts) for key, message, attempts in rows]

@@ -62,6 +62,7 @@ def test_a_channel_and_its_thread() -> None:
         (f"<@{BOT}> what now", "what now", True, False),
         (f"<@!{BOT}>, what now", "what now", True, False),
         (f"what now <@{BOT}>", "what now", True, False),
+        (f"<@{BOT}>", "", True, False),
         (f"ask <@{BOT}> about <#{CHANNEL}>", "ask @claw about #general", True, False),
         (f"hey <@{BOB}> <:party:123>", "hey @Bob :party:", False, True),
         ("a < b", "a < b", False, False),

@@ -95,6 +95,16 @@ def test_a_changed_message_keeps_its_id_and_a_deleted_one_is_named_by_it(group: 
     assert isinstance(taken_back, Deleted) and taken_back.inbound.message_id == message_id
 
 
+def test_a_message_that_is_changed_to_a_bare_mention_is_still_a_change() -> None:
+    envelope = DAEMON.message("first", group="grp1==")
+    mention = {"start": 0, "length": 1, "number": ME.number}
+    data = {**envelope.pop("dataMessage"), "message": "\ufffc", "timestamp": 77, "mentions": [mention]}
+    changed = interpret(
+        event({**envelope, "editMessage": {"targetSentTimestamp": 5, "dataMessage": data}}), ME, "default"
+    )
+    assert isinstance(changed, Edited) and changed.inbound.message_id == "5:+15550000042"
+
+
 def test_a_person_is_known_by_the_number_and_the_uuid() -> None:
     inbound = arrived(DAEMON.message("hi", uuid=HER_UUID))
     for listed in ("+15550000042", f"uuid:{HER_UUID}", HER_UUID.upper()):
@@ -141,6 +151,7 @@ async def test_the_agent_can_react_to_a_message_of_a_group_by_the_id_that_a_reac
     ("text", "mentions", "shown", "mentioned", "others"),
     [
         ("\ufffc what now?", [(0, "+15550000001")], "what now?", True, False),
+        ("\ufffc", [(0, "+15550000001")], "", True, False),
         ("thanks \ufffc", [(0 + 7, "+15550000001")], "thanks", True, False),
         ("ask \ufffc about it", [(4, "+15550000001")], "ask @+15550000001 about it", True, False),
         (

@@ -57,6 +57,7 @@ def test_a_direct_message_names_its_sender_and_where_the_answer_goes() -> None:
     [
         ("@claw_bot what is up", "what is up", True, False),
         ("what is up @Claw_Bot", "what is up", True, False),
+        ("@claw_bot", "", True, False),
         ("ask @claw_bot about it", "ask @claw_bot about it", True, False),
         ("@someone else", "@someone else", False, True),
         ("/status@claw_bot now", "/status now", True, False),

@@ -112,6 +112,18 @@ async def test_held_messages_come_back_in_their_order(stores, ledger):
     assert [one.key for one in await stores.ledger.held()] == ["a"]
 
 
+async def test_a_held_message_gets_new_words_and_one_that_was_let_go_does_not_come_back(stores, ledger):
+    for key in ("a", "b", "c"):
+        await ledger.hold(key, b"old")
+    await ledger.held_tried("a")
+    await ledger.let_go(["c"])
+    await ledger.change_held("a", b"\x00new")
+    await ledger.change_held("c", b"new")
+    await stores.reopen()
+    held = await stores.ledger.held()
+    assert [(one.key, one.message, one.attempts) for one in held] == [("a", b"\x00new", 1), ("b", b"old", 0)]
+
+
 async def test_messages_that_were_turned_away_are_counted(ledger, clock):
     denied = TurnedAway(message_id="7", channel="signal", chat="+1", code=ReasonCode.ACCESS_DENIED, detail="a rule")
     for clock.now in (1000, 2000, 3000):

@@ -205,12 +205,12 @@ def interpret(
             inbound = _said(message, author, own, account_id, rooms)
             if event == "MESSAGE_UPDATE":
                 # The platform also changes messages by itself, when it adds the preview of a link.
-                return Edited(inbound=inbound) if message.edited_timestamp and inbound.text.strip() else None
+                return Edited(inbound=inbound) if message.edited_timestamp and inbound.says_something else None
             files = (
                 *message.attachments,
                 *(file for one in message.message_snapshots for file in one.message.attachments),
             )
-            return Posted(inbound=inbound, files=files) if inbound.text.strip() or files else None
+            return Posted(inbound=inbound, files=files) if inbound.says_something or files else None
         case "MESSAGE_REACTION_ADD" | "MESSAGE_REACTION_REMOVE":
             return _reacted(msgspec.convert(data, DiscordReaction), event.endswith("ADD"), own, account_id, rooms)
         case "INTERACTION_CREATE":

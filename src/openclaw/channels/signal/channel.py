@@ -135,7 +135,7 @@ class SignalChannel:
         self._own = with_learned_uuid(self._own, received)
         found = interpret(received, self._own, self._context.account.id)
         if isinstance(found, Posted) and self._settings.ignore_attachments:
-            found = Posted(inbound=found.inbound) if found.inbound.text.strip() else None
+            found = Posted(inbound=found.inbound) if found.inbound.says_something else None
         if found is not None:
             inbound = found.inbound
             taken = await take_in(self._context, found, partial(self._fetch, inbound))
@@ -402,13 +402,13 @@ def interpret(event: ReceiveEvent, own: OwnIdentity, account_id: str) -> Channel
     if data.remote_delete is not None:
         inbound.message_id = _message_id(data.remote_delete.timestamp, sender.id, data.group_info)
         return Deleted(inbound=inbound)
-    if edit is not None and edit.target_sent_timestamp and inbound.text.strip():
+    if edit is not None and edit.target_sent_timestamp and inbound.says_something:
         inbound.revision = str(inbound.timestamp_ms)
         inbound.message_id = _message_id(edit.target_sent_timestamp, sender.id, data.group_info)
         return Edited(inbound=inbound)
     if data.reaction is not None:
         return _reaction(inbound, data.reaction, own, data.group_info)
-    if not inbound.text.strip() and not data.attachments:
+    if not inbound.says_something and not data.attachments:
         return None
     return Posted(inbound=inbound, files=data.attachments or ())
 

@@ -182,8 +182,7 @@ def interpret(event: SlackEvent, bot: Bot, around: Surroundings) -> ChannelEvent
             return Deleted(inbound=inbound)
         case _:
             files = said.files or ()
-            # A bare mention is passed on too: its sender is told that nothing else arrived.
-            something = inbound.text.strip() or files or inbound.quoted or inbound.mentioned
+            something = inbound.says_something or files or inbound.quoted
             return Posted(inbound=inbound, files=files) if something else None
 
 
