@@ -676,7 +676,7 @@ class Dispatcher:
             if (run_id is None or record.run_id == run_id) and record.abort.abort(reason):
                 stopped.append(record)
                 for observer in self._observers[record.run_id]:
-                    observer.aborted(abort_text(abort_reason(reason)))
+                    observer.aborted(reason)
         noted = self._note_stopped(stopped, abort_reason(reason))
         for record in stopped:
             if lane.withdraw(record):

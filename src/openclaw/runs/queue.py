@@ -23,7 +23,17 @@ from openclaw.outbound.reply_files import FilesOf
 from openclaw.runs.admission import Ticket
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.prompt_prefix import COLLECTED, newest_words
-from openclaw.storage.base import END_STATES, Fenced, FirstStep, Ledger, LedgerRow, MessageBody, Reason, ReasonCode
+from openclaw.storage.base import (
+    END_STATES,
+    AbortReason,
+    Fenced,
+    FirstStep,
+    Ledger,
+    LedgerRow,
+    MessageBody,
+    Reason,
+    ReasonCode,
+)
 from openclaw.storage.disk_errors import DiskWait
 
 MODES: dict[str, QueueMode] = {
@@ -285,7 +295,7 @@ class Observer(Protocol):
 
     def event(self, event: Event) -> None: ...
 
-    def aborted(self, reason: str) -> None:
+    def aborted(self, reason: AbortReason) -> None:
         """Called at once when someone stops the run. The run may end a moment later."""
         ...
 
