@@ -609,13 +609,14 @@ class RunIndex:
         if self.on_ended is not None:
             self.on_ended(run_id)
 
-    async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
-        """Waits until the run has ended. The status is ``timeout`` when it has not ended in time.
+    async def wait(self, run_id: str, timeout_s: float | None) -> WaitResult:
+        """Waits until the run has ended, here or at another node that goes on with it.
 
+        The status is ``timeout`` when it has not ended in time. ``timeout_s`` None: it is waited for without a limit.
         A run that is not known yet may still come.
         """
         known = await self._outcome(run_id)
-        if known is not None or timeout_s <= 0:
+        if known is not None or (timeout_s is not None and timeout_s <= 0):
             return known or WaitResult(status="timeout")
         ended = asyncio.Event()
         answering = await self._answering(run_id)
