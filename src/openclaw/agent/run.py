@@ -87,7 +87,7 @@ class AgentRun:
         """Set when the run knows its model and prompt. It is another one when another model goes on."""
         self._candidates: Candidates
         self._told: tuple[str, str] | None = None
-        """What the person was last told: the chosen model, and the one that answers in its place. None: it answers."""
+        """The models that the person was last told of (see ``told_of``)."""
         self._demo_told = False
         """Whether the person knows that the demo model answers."""
         self._failure: ModelError | None = None
@@ -359,7 +359,7 @@ class AgentRun:
             tool_context=partial(tool_context, runtime, prepared, self._row.run_id, pay=self._embeddings),
             clock=runtime.clock,
             abort=self._abort,
-            show=self._show(prepared),
+            show=self._make_show(prepared),
             store=store,
             inbox=self._inbox,
             client_tools=frozenset(spec.name for spec in prepared.body.client_tools),
@@ -374,8 +374,11 @@ class AgentRun:
         result.usage = result.final.usage if result.final else None
         return result
 
-    def _show(self, prepared: Prepared) -> Callable[[Event], None]:
-        """Shows events. It says before the first words that another model answers, if the person does not know it."""
+    def _make_show(self, prepared: Prepared) -> Callable[[Event], None]:
+        """Returns the function that shows events.
+
+        It says before the first words that another model answers, if the person does not know it.
+        """
         show = self._recorder.show_with_reasoning if prepared.with_reasoning else self._emit
         chosen, active = self._candidates.chosen, prepared.model.ref
         now = (chosen, active) if active != chosen else None
@@ -467,6 +470,9 @@ class AgentRun:
 
 
 def told_of(entry: SessionEntry) -> tuple[str, str] | None:
-    """What the person was last told: the chosen model, and the one that answers in its place. None: it answers."""
+    """The models that the person was last told of: the chosen one, and the one that answers in its place.
+
+    None: as far as the person knows, the chosen model answers itself.
+    """
     chosen, active = entry.get("fallbackNoticeSelectedModel"), entry.get("fallbackNoticeActiveModel")
     return (chosen, active) if chosen and active else None

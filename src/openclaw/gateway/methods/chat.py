@@ -457,10 +457,11 @@ async def abort(call: MethodCall, params: ChatAbort) -> Any:
 
 
 def _meant_runs(call: MethodCall, session_key: str, named: RunRecord) -> list[str]:
-    """Returns what a client wants to stop that names one of its messages.
+    """Returns the runs that a client wants to stop when it names one of its messages.
 
-    Clients name the message they sent last, and what people see is the run that this message waits for, so that run is
-    stopped too. A terminal means only that run: it always names its last message, which then gets its turn.
+    Most clients name the message that they sent last. If that message waits, the person sees another run at work and
+    means that one too, so both are stopped. A terminal also names its last message, but means only the run at work.
+    The waiting message is then answered next.
     """
     running = next((one for one in call.gateway.dispatcher.active(session_key) if one.state == "running"), None)
     if named.ended or running is None or running is named:
