@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 from markdown_it import MarkdownIt
 
 from bench.row import Row, summary
-from openclaw.outbound.chunking import CHANNEL_LIMITS, DISCORD_LINES, Limits
+from openclaw.config.schema import Config
+from openclaw.outbound.chunking import Limits, limits_for
 from openclaw.outbound.rendering import FORMATS, Format, render
 
 SIZE = 1_000_000
@@ -105,8 +107,7 @@ def packed(shape: str) -> Row:
 
 
 def limits(format: Format) -> Limits:
-    lines = DISCORD_LINES if format == "discord" else 0
-    return Limits(CHANNEL_LIMITS.get(format, 4000), format=format, lines=lines)
+    return msgspec.structs.replace(limits_for(Config(), format), format=format)
 
 
 def seconds(piece: str, format: Format, size: int = SIZE) -> float:

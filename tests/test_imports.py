@@ -17,7 +17,17 @@ from tests.support.sources import many_nodes, parsed
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
 RECORDS = {
     *("clock", "device_keys", "events", "file_types", "foreign_text", "http_body", "json_text", "messages", "net"),
-    *("opener", "paths", "patterns", "pictures", "printable", "program", "public_fetch", "python_packages", "redact"),
+    *(
+        "path_opener",
+        "paths",
+        "patterns",
+        "pictures",
+        "printable",
+        "program",
+        "public_fetch",
+        "python_packages",
+        "redact",
+    ),
     *("rights", "text", "url_text"),
 }
 ALLOWED: dict[str, set[str]] = {

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from openclaw.messages import ImageBlock, TextBlock, UserMessage
-from openclaw.opener import PathOpener
+from openclaw.path_opener import PathOpener
 from openclaw.pictures import MOST_PICTURES, ImageProblem, named_pictures, smaller_picture, with_named_pictures
 
 

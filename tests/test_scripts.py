@@ -1,7 +1,8 @@
-"""Setting up: which Python is taken."""
+"""Setting up: which Python is taken. And the measurements, which no other test loads."""
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 from pathlib import Path
 
@@ -41,3 +42,10 @@ def test_the_systems_python_is_taken_where_the_one_on_the_path_was_built_without
         ["/bin/sh", ROOT / "scripts" / "python"], env=environment, capture_output=True, text=True, check=True
     )
     assert asked.stdout.strip() == {"system": str(system), "path": "python3"}[taken]
+
+
+def test_every_measurement_can_be_loaded() -> None:
+    names = sorted(path.stem for path in (ROOT / "bench").glob("*.py"))
+    assert len(names) > 20
+    for name in names:
+        importlib.import_module(f"bench.{name}")

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from openclaw.messages import ImageBlock, TextBlock, UserBlock, UserMessage, user_text
-from openclaw.opener import PathOpener, PathRefused
+from openclaw.path_opener import PathOpener, PathRefused
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -15,9 +15,9 @@ from PIL import Image
 
 from openclaw import public_fetch
 from openclaw.config.load import parse_config
-from openclaw.opener import PathOpener
 from openclaw.outbound import reply_files as module
 from openclaw.outbound.reply_files import MOST_FILES, Files, SizeLimit, reply_files, size_limit
+from openclaw.path_opener import PathOpener
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 20
 

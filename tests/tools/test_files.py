@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from openclaw.messages import ImageBlock, TextBlock
-from openclaw.opener import PathOpener, PathRefused
+from openclaw.path_opener import PathOpener, PathRefused
 from openclaw.tools.base import ToolContext, ToolError, ToolResult
 from openclaw.tools.files import (
     MAX_PAGE_BYTES,

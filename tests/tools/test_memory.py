@@ -12,7 +12,7 @@ from openclaw.config.schema import Config
 from openclaw.config.schema.agents import MemorySearch
 from openclaw.memory.index import AgentMemories
 from openclaw.messages import TextBlock
-from openclaw.opener import PathRefused
+from openclaw.path_opener import PathRefused
 from openclaw.tools.base import Tool, ToolContext, ToolError
 from openclaw.tools.memory import SNIPPET_CHARS, memory_tools, snippet_of
 

@@ -21,7 +21,7 @@ import pytest
 from openclaw.agent.tool_set import tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.models.base import Model
-from openclaw.opener import PathOpener, PathRefused
+from openclaw.path_opener import PathOpener, PathRefused
 from openclaw.sessions.keys import SessionRef
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
 from tests.support.gateway_in_process import gateway_parts

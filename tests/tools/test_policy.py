@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from openclaw.messages import TextBlock
-from openclaw.opener import PathRefused
+from openclaw.path_opener import PathRefused
 from openclaw.tools.base import ToolContext, validate_arguments
 from openclaw.tools.policy import PROFILES, ToolFilter, ToolSettings, allowed_tools, built_in_tools, profile
 from openclaw.tools.process import ProcessRegistry

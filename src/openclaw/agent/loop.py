@@ -54,8 +54,8 @@ from openclaw.messages import (
 )
 from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent, Text, Thinking
 from openclaw.models.calls import HandOver, NextStep, TryAgain
-from openclaw.opener import PathRefused
 from openclaw.outbound.visible import AnswerText, Piece, SpeechStream
+from openclaw.path_opener import PathRefused
 from openclaw.storage.base import AbortReason
 from openclaw.tools.base import InvalidArguments, Tool, ToolContext, ToolError, ToolResult, validate_arguments
 

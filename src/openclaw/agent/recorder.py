@@ -50,9 +50,9 @@ from openclaw.messages import (
     user_text,
 )
 from openclaw.models.calls import ModelFailure
-from openclaw.opener import PathOpener
 from openclaw.outbound.reply import MOST_REMEMBERED, messaged_here, with_footer
 from openclaw.outbound.visible import speech_of
+from openclaw.path_opener import PathOpener
 from openclaw.pictures import with_named_pictures
 from openclaw.sessions.reset import home_of
 from openclaw.sessions.tree import message_of

@@ -25,7 +25,7 @@ import pyjson5
 from openclaw.config.agents import agent_config, workspace_dir
 from openclaw.config.schema import Config
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.opener import FileMissing, Kind, PathOpener, PathRefused
+from openclaw.path_opener import FileMissing, Kind, PathOpener, PathRefused
 from openclaw.text import clipped
 
 log = logging.getLogger("openclaw.agent.skills")

@@ -26,7 +26,7 @@ from openclaw.config.agents import (
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import AgentTools, Tools
 from openclaw.models.base import Model
-from openclaw.opener import PathOpener
+from openclaw.path_opener import PathOpener
 from openclaw.paths import sessions_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, agent_of, is_subagent, kind_of

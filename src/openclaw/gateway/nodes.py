@@ -43,8 +43,8 @@ from openclaw.text import clipped, shortened
 from openclaw.tools.nodes import SYSTEM_RUN, NodeFacts, NodeFailed, UnknownNode
 
 if TYPE_CHECKING:
+    from openclaw.gateway.auth.connect import ConnectParams
     from openclaw.gateway.gateway import Gateway
-    from openclaw.gateway.server.connection import ConnectParams
     from openclaw.gateway.server.events import Broadcaster, Client
 
 RULES_GET = "system.execApprovals.get"

@@ -15,7 +15,7 @@ import msgspec
 
 from openclaw.agent.tool_set import opener_of
 from openclaw.inbound.message import Inbound, Media
-from openclaw.opener import PathOpener, PathRefused
+from openclaw.path_opener import PathOpener, PathRefused
 from openclaw.pictures import SEEN_PICTURES, sniff_image
 
 if TYPE_CHECKING:

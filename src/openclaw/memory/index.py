@@ -41,7 +41,7 @@ from openclaw.memory.embedders import (
     Purpose,
     unpaid,
 )
-from openclaw.opener import PathOpener, PathRefused
+from openclaw.path_opener import PathOpener, PathRefused
 from openclaw.paths import normalize_agent_id
 from openclaw.storage.files.disk import RebuildableDatabase
 

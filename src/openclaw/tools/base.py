@@ -17,7 +17,7 @@ import msgspec
 
 from openclaw.memory.embedders import Pay, unpaid
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
-from openclaw.opener import PathOpener
+from openclaw.path_opener import PathOpener
 
 if TYPE_CHECKING:
     from openclaw.tools.exec.settings import ExecOverrides

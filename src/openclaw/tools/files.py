@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
-from openclaw.opener import FileMissing, PathOpener
+from openclaw.path_opener import FileMissing, PathOpener
 from openclaw.pictures import MAX_SOURCE_BYTES, ImageProblem, fit_image, sniff_image
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, required_text, text_result
 

@@ -13,7 +13,7 @@ import msgspec
 from openclaw.config.schema.agents import MemorySearch
 from openclaw.memory.index import CURATED, AgentMemory, Hit, MemoryResults, folded, memory_root, shown_name, words
 from openclaw.messages import ToolSpec
-from openclaw.opener import FileMissing, PathOpener
+from openclaw.path_opener import FileMissing, PathOpener
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, json_result, required_text
 from openclaw.tools.files import read_page
 

@@ -16,7 +16,7 @@ import msgspec
 
 from openclaw.config.schema.tools import MessageTool
 from openclaw.messages import ToolSpec
-from openclaw.opener import PathRefused
+from openclaw.path_opener import PathRefused
 from openclaw.tools.base import ToolContext, ToolResult, json_result
 
 Action: TypeAlias = Literal["send", "reply", "react", "edit", "delete", "pin", "unpin"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from openclaw.opener import PathOpener
+from openclaw.path_opener import PathOpener
 from openclaw.tools.base import Tool
 from openclaw.tools.exec.approvals import ApprovalRules, Approvals
 from openclaw.tools.exec.settings import ExecSettings

@@ -12,7 +12,7 @@ from openclaw.clock import SystemClock
 from openclaw.config.load import build
 from openclaw.config.schema.agents import MemoryFlush, SandboxPrune
 from openclaw.messages import AssistantMessage, TextBlock, UserMessage
-from openclaw.opener import PathOpener
+from openclaw.path_opener import PathOpener
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import ToolContext
 from openclaw.tools.files import WriteTool

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from PIL import Image
 
-from openclaw.opener import PathRefused
+from openclaw.path_opener import PathRefused
 from openclaw.tools.base import ToolError
 from tests.security.test_text_sources import MARKS, marks_in
 from tests.tools.browser.support import Driver, Names, Website, browser_config, needs_chromium, picture_of, text_of

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from openclaw.messages import TextBlock
-from openclaw.opener import PathRefused
+from openclaw.path_opener import PathRefused
 from openclaw.tools.base import ToolError
 from openclaw.tools.sandbox.launch import ControlGroup
 

@@ -23,7 +23,7 @@ from openclaw.agent.skills import (
 )
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
-from openclaw.opener import FileMissing, PathOpener, PathRefused
+from openclaw.path_opener import FileMissing, PathOpener, PathRefused
 from openclaw.storage.files.workspace import (
     BOOTSTRAP_FILES,
     MEMORY_FILES,

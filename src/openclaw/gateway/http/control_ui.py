@@ -26,7 +26,7 @@ from openclaw.config.schema import Config
 from openclaw.gateway.auth.authorise import SecretCheck
 from openclaw.gateway.auth.origin import PeerAddress, caller_key, host_refusal
 from openclaw.gateway.http.common import OPEN, RequestRefused, json_response, not_found, read_json
-from openclaw.opener import FileMissing, PathOpener, PathRefused
+from openclaw.path_opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import normalize_agent_id
 from openclaw.pictures import sniff_image
 

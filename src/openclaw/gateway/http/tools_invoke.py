@@ -19,7 +19,7 @@ from openclaw.gateway.server.registry import MethodError, entry_of, require_agen
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.incoming import Facts
 from openclaw.models.base import ModelError
-from openclaw.opener import PathRefused
+from openclaw.path_opener import PathRefused
 from openclaw.paths import make_private_dir
 from openclaw.rights import OWNER
 from openclaw.sessions.entry import SessionEntry

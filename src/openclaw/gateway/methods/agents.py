@@ -19,7 +19,7 @@ from openclaw.gateway.methods.config import patch_config
 from openclaw.gateway.server.frames import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.views import model_defaults
-from openclaw.opener import FileMissing, PathOpener, PathRefused
+from openclaw.path_opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import agent_dir, make_private_dir, normalize_agent_id
 from openclaw.runs.session_change import delete_session
 from openclaw.sessions.keys import SessionRef, agent_of

@@ -13,7 +13,7 @@ from openclaw.config.agents import default_agent_id, workspace_dir
 from openclaw.foreign_text import disarmed
 from openclaw.gateway.server.frames import NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.opener import PathRefused
+from openclaw.path_opener import PathRefused
 from openclaw.tools.base import InvalidArguments, ToolContext, ToolError, validate_arguments
 from openclaw.tools.browser.tool import BrowserTool
 

@@ -1,7 +1,7 @@
 """One WebSocket connection: the handshake, the requests and the close.
 
 The first request is ``connect``. It is admitted when the caller knows the secret and its device is paired, and answered
-with ``hello-ok``. ``Connection`` leads through all of it. How ``connect`` is judged is at the end of the file.
+with ``hello-ok``. ``Connection`` leads through all of it. ``gateway/auth/connect.py`` judges the ``connect``.
 """
 
 from __future__ import annotations
@@ -12,38 +12,28 @@ import socket
 import struct
 import uuid
 from collections.abc import Set
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
 from openclaw import __version__
-from openclaw.device_keys import device_id, encode_base64url, raw_public_key, signature_is_valid, signed_text
 from openclaw.gateway.auth.authorise import (
-    SecretCheck,
-    SharedSecret,
-    check,
-    is_control_ui,
-    is_webchat,
     may_receive,
-    refusal_text,
     right_of,
 )
-from openclaw.gateway.auth.devices import MAX_SKEW_MS
-from openclaw.gateway.auth.origin import PeerAddress, caller_key, site_refusal
+from openclaw.gateway.auth.connect import ConnectGrant, ConnectParams, ConnectRefused, admit
+from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.server import frames, registry
-from openclaw.gateway.server.events import MAX_BUFFERED_BYTES, Client, ClientInfo, Resumption, catch_up, resume
+from openclaw.gateway.server.events import MAX_BUFFERED_BYTES, Client, Resumption, catch_up, resume
 from openclaw.gateway.server.frames import (
     MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
     InvalidParams,
-    NonEmpty,
-    Params,
     decode_params,
 )
 from openclaw.gateway.server.registry import EVENTS
-from openclaw.rights import ADMIN, Right, rights_of_client
+from openclaw.rights import Right, rights_of_client
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
@@ -65,7 +55,6 @@ GATHER_S = 0.002
 READ_WAIT_S = 0.25
 """How long ``WebSocketSink.until_read`` waits for a client that does not answer pings."""
 _PING = b"\x89\x00"
-Version = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Connection:
@@ -391,238 +380,6 @@ class PatientSocket(web.WebSocketResponse):
                 await asyncio.sleep(LINGER_STEP_S)
                 waited += LINGER_STEP_S
         return await super().close(code=code, message=message, drain=drain)
-
-
-# The handshake
-
-
-class ConnectDevice(Params):
-    id: NonEmpty
-    public_key: NonEmpty
-    signature: NonEmpty
-    signed_at: Annotated[int, msgspec.Meta(ge=0)]
-    nonce: NonEmpty | None = None
-
-
-class ConnectAuth(Params):
-    token: str | None = None
-    password: str | None = None
-
-
-class ConnectParams(Params):
-    min_protocol: Version
-    max_protocol: Version
-    client: ClientInfo
-    caps: list[NonEmpty] = []
-    commands: list[NonEmpty] = []
-    permissions: dict[str, bool] = {}
-    path_env: str | None = None
-    role: NonEmpty | None = None
-    scopes: list[NonEmpty] | None = None
-    device: ConnectDevice | None = None
-    auth: ConnectAuth | None = None
-    locale: str | None = None
-    user_agent: str | None = None
-    last_seq: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    """The last broadcast that the client handled on an earlier connection. It gets the later ones."""
-    epoch: NonEmpty | None = None
-    """The epoch that the ``hello-ok`` of that connection named."""
-
-
-class ConnectRefused(Exception):
-    """The connection is answered with an error and closed."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: str = "INVALID_REQUEST",
-        details: Any = None,
-        close_code: int = 1008,
-        retry_after_ms: int | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.code = code
-        self.details = details
-        self.close_code = close_code
-        self.retry_after_ms = retry_after_ms
-
-
-class ConnectGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller asked for, and the role, the scopes and the device token that it gets on this connection."""
-
-    connect: ConnectParams
-    role: str
-    scopes: tuple[str, ...]
-    device_token: dict[str, Any] | None = None
-    by_device_token: bool = False
-    """True when the device's own token was accepted instead of the shared secret."""
-
-    @property
-    def auth_block(self) -> dict[str, Any] | None:
-        """The ``auth`` of ``hello-ok``, the only place where a device learns its token."""
-        token = self.device_token
-        if token is None:
-            return None
-        issued = token.get("rotatedAtMs") or token["createdAtMs"]
-        return {"deviceToken": token["token"], "role": token["role"], "scopes": token["scopes"], "issuedAtMs": issued}
-
-
-async def admit(gateway: Gateway, connect: ConnectParams, peer: PeerAddress, nonce: str) -> ConnectGrant:
-    """Decides on a well-formed ``connect``. Raises ``ConnectRefused``."""
-    if connect.max_protocol < PROTOCOL_VERSION or connect.min_protocol > PROTOCOL_VERSION:
-        details = {"expectedProtocol": PROTOCOL_VERSION}
-        raise ConnectRefused("protocol mismatch", details=details, close_code=1002)
-    role = connect.role or "operator"
-    if role not in ("operator", "node"):
-        raise ConnectRefused("invalid role")
-    asked = tuple(connect.scopes or ())
-    # A node has no scopes. Kept for its device, they would count once the device is an operator's, too.
-    scopes = (asked or (ADMIN,)) if role == "operator" else ()
-    client = connect.client
-    allowed = gateway.runtime.config.current.gateway.control_ui.allowed_origins
-    is_page = is_control_ui(client.id) or is_webchat(client.id, client.mode)
-    if refused := site_refusal(peer, allowed, is_page=is_page):
-        raise ConnectRefused(refused)
-    await gateway.devices.load()
-    attempt = _Attempt(gateway, connect, peer, role, asked, scopes)
-    if connect.device is None:
-        attempt.without_device()
-        return ConnectGrant(connect=connect, role=role, scopes=scopes)
-    attempt.verify_device(connect.device, nonce)
-    verdict = attempt.prove()
-    if not attempt.pairing_is_bypassed(verdict):
-        await attempt.ensure_paired(connect.device)
-    if role == "node" and not gateway.nodes.connected.has_room(connect.device.id):
-        raise ConnectRefused("too many nodes are connected", code="UNAVAILABLE", close_code=1013, retry_after_ms=30_000)
-    issued = await gateway.devices.ensure_token(connect.device.id, role, scopes)
-    attempt.check_still_valid(verdict)
-    return ConnectGrant(
-        connect=connect, role=role, scopes=scopes, device_token=issued, by_device_token=verdict.by_device_token
-    )
-
-
-class _Attempt:
-    """One ``connect`` request with what the checks need to know."""
-
-    def __init__(
-        self,
-        gateway: Gateway,
-        connect: ConnectParams,
-        peer: PeerAddress,
-        role: str,
-        asked: tuple[str, ...],
-        scopes: tuple[str, ...],
-    ) -> None:
-        self.gateway = gateway
-        self.connect = connect
-        self.peer = peer
-        self.role = role
-        self.asked = asked
-        self.scopes = scopes
-        self.secret: SharedSecret = gateway.secret()
-        self.token = connect.auth.token if connect.auth else None
-        self.password = connect.auth.password if connect.auth else None
-        self.device_id = ""
-        """The device, once its signature has been checked."""
-
-    def prove(self) -> SecretCheck:
-        """Looks at the secret. Raises ``ConnectRefused`` when it is wrong, or this caller sent too many wrong ones.
-
-        Nothing here waits, so that many attempts at once are counted one by one. A device that is paired and has signed
-        is counted apart: nobody else at its address can keep it out.
-        """
-        limiter = self.gateway.auth_limiter
-        caller, gently = caller_key(self.peer), False
-        if self.device_id and self.gateway.devices.paired(self.device_id) is not None:
-            caller, gently = f"device {self.device_id}", True
-        elif self.peer.is_local and self.peer.origin is None:
-            gently = limiter.is_gentle_to_local()
-        verdict = limiter.guard(caller, self._look, gently=gently)
-        if verdict.ok:
-            return verdict
-        if verdict.reason == "limited":
-            text = f"unauthorized: too many failed attempts; try again in {verdict.wait_ms // 1000 + 1} s"
-            raise ConnectRefused(text, retry_after_ms=verdict.wait_ms)
-        client = self.connect.client
-        raise ConnectRefused(refusal_text(self.secret.mode, verdict.reason, client.id, client.mode))
-
-    def _look(self) -> SecretCheck:
-        verdict = check(self.secret, self.token, self.password)
-        if verdict.ok or not self._device_token_is_valid():
-            return verdict
-        return SecretCheck(True, by_device_token=True)
-
-    def _device_token_is_valid(self) -> bool:
-        token, devices = self.token, self.gateway.devices
-        return bool(self.device_id and token and devices.token_is_valid(self.device_id, token, self.role, self.scopes))
-
-    def check_still_valid(self, verdict: SecretCheck) -> None:
-        """Refuses a secret that was changed or revoked while the device files were written."""
-        valid = self._device_token_is_valid() if verdict.by_device_token else self.secret == self.gateway.secret()
-        if not valid:
-            client = self.connect.client
-            raise ConnectRefused(refusal_text(self.secret.mode, "mismatch", client.id, client.mode))
-
-    def pairing_is_bypassed(self, verdict: SecretCheck) -> bool:
-        """Whether settings exempt a Control UI that cannot have a device key, because its context is not secure."""
-        flags = self.gateway.runtime.config.current.gateway.control_ui
-        bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
-        return bypass and is_control_ui(self.connect.client.id) and not verdict.by_device_token
-
-    def without_device(self) -> None:
-        flags = self.gateway.runtime.config.current.gateway.control_ui
-        bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
-        if is_control_ui(self.connect.client.id) and not bypass:
-            raise ConnectRefused("control ui requires HTTPS or localhost (secure context)")
-        if not (self.token or self.password):
-            raise ConnectRefused("device identity required", code="NOT_PAIRED")
-        self.prove()
-
-    def verify_device(self, device: ConnectDevice, nonce: str) -> None:
-        raw = raw_public_key(device.public_key)
-        if raw is None or device_id(raw) != device.id:
-            raise ConnectRefused("device identity mismatch")
-        if abs(self.gateway.runtime.clock.now_ms() - device.signed_at) > MAX_SKEW_MS:
-            raise ConnectRefused("device signature expired")
-        if device.nonce is None and not self.peer.is_local:
-            raise ConnectRefused("device nonce required")
-        if device.nonce is not None and device.nonce != nonce:
-            raise ConnectRefused("device nonce mismatch")
-        text = signed_text(
-            device_id=device.id,
-            client_id=self.connect.client.id,
-            client_mode=self.connect.client.mode,
-            role=self.role,
-            scopes=self.asked,
-            signed_at=device.signed_at,
-            token=self.token,
-            nonce=device.nonce,
-        )
-        if not signature_is_valid(raw, text, device.signature):
-            raise ConnectRefused("device signature invalid")
-        self.device_id = device.id
-
-    async def ensure_paired(self, device: ConnectDevice) -> None:
-        devices = self.gateway.devices
-        raw = raw_public_key(device.public_key)
-        public_key = encode_base64url(raw) if raw else device.public_key
-        client = self.connect.client
-        facts: dict[str, Any] = {"displayName": client.display_name, "platform": client.platform}
-        facts |= {"clientId": client.id, "clientMode": client.mode}
-        facts["remoteIp"] = None if self.peer.is_local else self.peer.ip
-        if devices.covers(device.id, public_key, self.role, self.scopes):
-            await devices.refresh(device.id, facts)
-            return
-        facts |= {"role": self.role, "roles": [self.role], "scopes": list(self.scopes), "silent": self.peer.is_local}
-        request, created = await devices.request_pairing(device.id, public_key, facts)
-        if self.peer.is_local:
-            await devices.approve(request["requestId"])
-            self.gateway.announce_pairing(request, "approved")
-            return
-        if created:
-            self.gateway.broadcaster.publish("device.pair.requested", request, drop_if_slow=True)
-        raise ConnectRefused("pairing required", code="NOT_PAIRED", details={"requestId": request["requestId"]})
 
 
 def _snapshot(gateway: Gateway, rights: Set[Right]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import msgspec
 from openclaw.clock import Clock
 from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
-from openclaw.opener import PathRefused
+from openclaw.path_opener import PathRefused
 from openclaw.paths import make_private_dir
 from openclaw.pictures import ImageProblem, fit_image, off_loop
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, indented, text_result

@@ -17,7 +17,7 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.config.schema.agents import SandboxPrune
-from openclaw.opener import FileMissing, PathOpener, PathRefused, Root
+from openclaw.path_opener import FileMissing, PathOpener, PathRefused, Root
 from openclaw.paths import make_private_dir
 from openclaw.tools.base import ToolError
 from openclaw.tools.sandbox.launch import (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import openclaw.opener as opener_module
-from openclaw.opener import FileMissing, PathOpener, PathRefused
+import openclaw.path_opener as opener_module
+from openclaw.path_opener import FileMissing, PathOpener, PathRefused
 
 
 @pytest.fixture
