@@ -212,6 +212,21 @@ async def test_a_run_that_is_stopped_while_notes_are_written_keeps_the_message(s
     assert [user_text(one) for one in await session.messages() if isinstance(one, UserMessage)] == ["first", "second"]
 
 
+async def test_a_run_that_is_stopped_during_a_compaction_ends_like_any_other(session: Session) -> None:
+    for number in range(4):
+        await session.run("much was said " * 4_000, run_id=f"earlier {number}")
+    session.model.queue(Answer(error=ModelError("prompt is too long: 1 > 0", kind="overflow")))
+    session.model.held("")
+    running = asyncio.create_task(session.run("hi", run_id="last", timeout_seconds=1000))
+    await session.model.asked(6)
+    assert session.abort.time_left is not None, "the run's time goes on"
+    session.abort.abort("stop")
+    result = await running
+    assert (result.outcome, result.error, result.time_limit_s) == ("aborted", "stop", 1000)
+    entry = await session.gateway.runtime.sessions.get("main", KEY)
+    assert entry is not None and entry.get("abortedLastRun")
+
+
 async def test_giving_up_tells_why_without_asking_a_model(session: Session) -> None:
     result = await session.run("hi", give_up="The Gateway stopped three times while it worked on this.")
     assert result.outcome == "error" and not session.model.requests
