@@ -151,6 +151,82 @@ async def test_a_run_that_is_stopped_keeps_what_was_said(session: Session) -> No
     assert (result.outcome, result.final and result.final.text) == ("aborted", "half ")
 
 
+async def test_models_that_stay_silent_share_the_time_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, clock, passed_s = ScriptedModel(), HeldClock(), 0.0
+    loop = asyncio.get_running_loop()
+    real_time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: real_time() + passed_s)
+    vendors = {
+        name: {"baseUrl": "http://127.0.0.1:9", "apiKey": "k", "api": "anthropic-messages", "models": [{"id": "m"}]}
+        for name in ("one", "two", "three")
+    }
+    names = {"primary": "one/m", "fallbacks": ["two/m", "three/m"]}
+    agents = {"defaults": {"model": names, "timeoutSeconds": 1000}}
+    async with gateway_parts(
+        tmp_path / "state", model, clock=clock, agents=agents, models={"providers": vendors}
+    ) as gateway:
+        begun = SessionEntry(sessionId=SESSION_ID, updatedAt=clock.now_ms())
+        await gateway.runtime.sessions.update("main", KEY, lambda _: begun)
+        for _ in vendors:
+            model.held("")
+        running = asyncio.create_task(Session(gateway, model, clock).run("hi"))
+        for number, allowed_s in enumerate((750.0, 187.5, 62.5), 1):
+            await model.asked(number)
+            passed_s += allowed_s
+        result = await asyncio.wait_for(running, 60)
+    assert [request.model.provider for request in model.requests] == ["one", "two", "three"]
+    assert (result.outcome, result.error, result.time_limit_s) == ("aborted", "timeout", 1000)
+
+
+async def nearly_full(session: Session) -> None:
+    """The session has said something and is so long that the agent is asked for notes before the next answer."""
+    await session.run("first", run_id="one")
+    full = {"totalTokens": 190_000}
+    await session.gateway.runtime.sessions.update("main", KEY, lambda entry: SessionEntry(**{**(entry or {}), **full}))
+
+
+async def test_the_time_for_notes_is_part_of_the_time_of_the_run(session: Session) -> None:
+    await nearly_full(session)
+    notes, answer = session.model.held("NO_REPLY"), session.model.held("Yes.")
+    running = asyncio.create_task(session.run("second", run_id="two", timeout_seconds=1000))
+    await session.model.asked(2)
+    session.clock.advance(400)
+    notes.set()
+    await session.model.asked(3)
+    assert 0 < (session.abort.time_left or 0) <= 600
+    answer.set()
+    assert (await running).texts == ["Yes."]
+
+
+async def test_a_run_that_is_stopped_while_notes_are_written_keeps_the_message(session: Session) -> None:
+    await nearly_full(session)
+    session.model.held("")
+    running = asyncio.create_task(session.run("second", run_id="two"))
+    await session.model.asked(2)
+    assert "memory/" in session.model.prompts()[-1], "the agent is asked for notes"
+    session.abort.abort("stop")
+    result = await running
+    assert (result.outcome, result.error) == ("aborted", "stop")
+    assert [user_text(one) for one in await session.messages() if isinstance(one, UserMessage)] == ["first", "second"]
+
+
+async def test_a_run_that_is_stopped_during_a_compaction_ends_like_any_other(session: Session) -> None:
+    for number in range(4):
+        await session.run("much was said " * 4_000, run_id=f"earlier {number}")
+    session.model.queue(Answer(error=ModelError("prompt is too long: 1 > 0", kind="overflow")))
+    session.model.held("")
+    running = asyncio.create_task(session.run("hi", run_id="last", timeout_seconds=1000))
+    await session.model.asked(6)
+    assert session.abort.time_left is not None, "the run's time goes on"
+    session.abort.abort("stop")
+    result = await running
+    assert (result.outcome, result.error, result.time_limit_s) == ("aborted", "stop", 1000)
+    entry = await session.gateway.runtime.sessions.get("main", KEY)
+    assert entry is not None and entry.get("abortedLastRun")
+
+
 async def test_giving_up_tells_why_without_asking_a_model(session: Session) -> None:
     result = await session.run("hi", give_up="The Gateway stopped three times while it worked on this.")
     assert result.outcome == "error" and not session.model.requests

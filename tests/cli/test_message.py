@@ -202,7 +202,7 @@ def test_what_a_stopped_run_has_said_is_printed_once(cli: Cli, gateway: FakeGate
             res({"runId": run, "status": "accepted"}),
             *deltas(run, "Wait."),
             agent_event(run, "tool", start),
-            chat_event(run, "aborted", stopReason="interrupt"),
+            chat_event(run, "aborted", stopReason="stop"),
             agent_result(run, "Wait."),
         ]
 

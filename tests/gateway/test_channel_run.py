@@ -25,7 +25,7 @@ from openclaw.events import (
 from openclaw.gateway.channels import TTL_S, ChannelRun, ChannelServices
 from openclaw.messages import AssistantMessage
 from openclaw.runs.queue import RunRecord
-from openclaw.storage.base import LedgerRow
+from openclaw.storage.base import AbortReason, LedgerRow
 from tests.support.clock import HeldClock
 
 
@@ -112,7 +112,7 @@ async def test_the_sign_is_refreshed_and_goes_out_when_the_run_gives_no_sign_of_
         (lambda sign: sign.finish(), False),
         (lambda sign: sign.finish(said=""), True),
         (lambda sign: sign.run.absorbed("r2"), False),
-        (lambda sign: sign.run.aborted("stop"), True),
+        (lambda sign: sign.run.aborted(AbortReason.STOP), True),
     ],
 )
 async def test_the_end_of_the_run_is_the_end_of_the_sign(end: Callable[[Sign], None], taken_down: bool) -> None:

@@ -367,7 +367,8 @@ class Recorder:
         self.bill.add(message.usage)
         self._prepared.window.learn(message)
         faults.point("answer.before")
-        # What follows it waits for it: the note of a tool call, a request to go on, or the end of the message.
+        # ``soon`` is enough, because whatever is written next (a tool call, a request to go on, or the end of the
+        # message) is not written before the answer is.
         await self.append(message, soon=True)
         faults.point("answer.after")
         if self.log.is_full:

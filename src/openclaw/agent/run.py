@@ -11,7 +11,7 @@ from typing import Literal
 
 from openclaw.agent.compaction.compaction import (
     STILL_TOO_LARGE,
-    CompactionJob,
+    CompactionOutcome,
     CompactionReason,
     OverflowRecovery,
     compacted_at,
@@ -48,8 +48,8 @@ from openclaw.tools.policy import allowed_tools
 
 log = logging.getLogger("openclaw.agent.run")
 
-LONGEST_SILENCE = 0.9
-"""The part of a run's time that a silent model may use up if there are others."""
+LONGEST_SILENCE = 0.75
+"""The part of the time left that a silent model may use up if there are others. They share the run's time."""
 STOPPED_BY_HAND = ("stop", "rpc")
 """Abort reasons that the next turn is told about. An abort by a next message explains itself."""
 
@@ -87,7 +87,7 @@ class AgentRun:
         """Set when the run knows its model and prompt. It is another one when another model goes on."""
         self._candidates: Candidates
         self._told: tuple[str, str] | None = None
-        """What the person was last told: the chosen model, and the one that answers in its place. None: it answers."""
+        """The models that the person was last told of (see ``told_of``)."""
         self._demo_told = False
         """Whether the person knows that the demo model answers."""
         self._failure: ModelError | None = None
@@ -171,11 +171,18 @@ class AgentRun:
         entry, model = prepared.entry, prepared.model
         self._told = told_of(entry)
         self._demo_told = (entry.get("modelProvider"), entry.get("model")) == (model.provider, model.id)
+        began = runtime.clock.monotonic()
         if row.attempts == 0 and is_due(runtime, prepared):
             await flush(runtime, recorder.transcript, prepared, self._abort, recorder.bill)
+        flushed_s = runtime.clock.monotonic() - began
         result = await recorder.begin(prepared, self._max_continuations)
         if result is None:
-            result, prepared = await self._ask_models(prepared)
+            if prepared.timeout_s is not None:
+                self._abort.set_deadline(prepared.timeout_s - flushed_s)
+            try:
+                result, prepared = await self._ask_models(prepared)
+            finally:
+                self._abort.clear_deadline()
         result.provider, result.model = prepared.model.provider, prepared.model.id
         result.report, result.failures = prepared.report, self._candidates.failures
         result.request = await recorder.log.record(runtime.reports)
@@ -258,7 +265,7 @@ class AgentRun:
                 return await self._recorder.refuse(str(problem))
             # If the messages do not fit after a compaction either, the window shortens them in memory.
             if self._runtime.config.current.compaction.enabled:
-                await recovery.compact(self._compaction(prepared, "threshold"))
+                await self._compact(recovery, prepared, "threshold")
         window.begin(transcript.context().messages)
         said: list[Spoken] = []
         while True:
@@ -289,7 +296,7 @@ class AgentRun:
                 result = await self._recorder.refuse(problem)
                 result.said = answers
                 return result
-            outcome = await recovery.compact(self._compaction(prepared, "overflow"))
+            outcome = await self._compact(recovery, prepared, "overflow")
             if silent and (outcome is None or outcome.status != "compacted"):
                 await transcript.branch(answer_id)
                 result.said = answers
@@ -297,12 +304,18 @@ class AgentRun:
             said = answers[:-1] if silent and isinstance(result.speech, Spoken) else answers
             self._failure = None
 
-    def _compaction(self, prepared: Prepared, reason: CompactionReason) -> CompactionJob:
+    async def _compact(
+        self, recovery: OverflowRecovery, prepared: Prepared, reason: CompactionReason
+    ) -> CompactionOutcome | None:
+        """Condenses the conversation. None: it was not needed, or the run was stopped, which the loop then notes."""
         job = job_for(self._runtime, prepared, self.transcript, reason)
         job.urgent = job.in_run = True
         job.waiting, job.emit, job.bill = self._abort.waiting, self._emit, self._recorder.bill
         job.will_retry, job.timeout_s = reason == "overflow", WAITED_FOR_S
-        return job
+        try:
+            return await recovery.compact(job)
+        except Aborted:
+            return None
 
     async def _loop(self, prepared: Prepared, context: Context) -> RunResult:
         """Runs the loop once over the messages of ``context``."""
@@ -346,7 +359,7 @@ class AgentRun:
             tool_context=partial(tool_context, runtime, prepared, self._row.run_id, pay=self._embeddings),
             clock=runtime.clock,
             abort=self._abort,
-            show=self._show(prepared),
+            show=self._make_show(prepared),
             store=store,
             inbox=self._inbox,
             client_tools=frozenset(spec.name for spec in prepared.body.client_tools),
@@ -355,19 +368,17 @@ class AgentRun:
             speech=speech,
             max_continuations=self._max_continuations,
         )
-        if prepared.timeout_s is not None:
-            self._abort.set_deadline(prepared.timeout_s)
-        try:
-            ended = await run_loop(messages, options)
-        finally:
-            self._abort.clear_deadline()
+        ended = await run_loop(messages, options)
         result = recorder.result
         result.outcome, result.error, result.failure = ended.outcome, ended.error, ended.failure
         result.usage = result.final.usage if result.final else None
         return result
 
-    def _show(self, prepared: Prepared) -> Callable[[Event], None]:
-        """Shows events. It says before the first words that another model answers, if the person does not know it."""
+    def _make_show(self, prepared: Prepared) -> Callable[[Event], None]:
+        """Returns the function that shows events.
+
+        It says before the first words that another model answers, if the person does not know it.
+        """
         show = self._recorder.show_with_reasoning if prepared.with_reasoning else self._emit
         chosen, active = self._candidates.chosen, prepared.model.ref
         now = (chosen, active) if active != chosen else None
@@ -459,6 +470,9 @@ class AgentRun:
 
 
 def told_of(entry: SessionEntry) -> tuple[str, str] | None:
-    """What the person was last told: the chosen model, and the one that answers in its place. None: it answers."""
+    """The models that the person was last told of: the chosen one, and the one that answers in its place.
+
+    None: as far as the person knows, the chosen model answers itself.
+    """
     chosen, active = entry.get("fallbackNoticeSelectedModel"), entry.get("fallbackNoticeActiveModel")
     return (chosen, active) if chosen and active else None

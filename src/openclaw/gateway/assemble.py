@@ -105,7 +105,16 @@ from openclaw.scheduler.turns import ScheduledTurns
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.search import SearchIndex, TranscriptSearch
 from openclaw.sessions.system_events import SessionNotes
-from openclaw.storage.base import END_STATES, BlobStore, Fenced, Ledger, SessionStore, StorageRefused, TranscriptStore
+from openclaw.storage.base import (
+    END_STATES,
+    AbortReason,
+    BlobStore,
+    Fenced,
+    Ledger,
+    SessionStore,
+    StorageRefused,
+    TranscriptStore,
+)
 from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.documents import DocumentStore
 from openclaw.storage.files.disk import FileBlobStore, FileDocuments
@@ -688,7 +697,7 @@ class SentMessages:
     def event(self, event: Event) -> None:
         pass
 
-    def aborted(self, reason: str) -> None:
+    def aborted(self, reason: AbortReason) -> None:
         pass
 
     def absorbed(self, by: str) -> None:

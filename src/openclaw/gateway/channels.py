@@ -24,7 +24,7 @@ from openclaw.outbound.reply_files import Files
 from openclaw.outbound.stream import DRAFT_CHUNK, DraftStream, ReplyStream, run_notice
 from openclaw.runs.queue import RunRecord
 from openclaw.sessions.keys import chat_type_of
-from openclaw.storage.base import Fenced
+from openclaw.storage.base import AbortReason, Fenced
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
@@ -259,7 +259,7 @@ class ChannelRun:
             case _:
                 pass
 
-    def aborted(self, reason: str) -> None:
+    def aborted(self, reason: AbortReason) -> None:
         if self._stream is not None:
             self._stream.stop()
         self._end_draft()

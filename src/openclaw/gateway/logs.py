@@ -31,6 +31,7 @@ from openclaw.runs.endings import ending_of
 from openclaw.runs.queue import RunRecord
 from openclaw.runs.why_text import stopped_by
 from openclaw.sessions.keys import shown_key
+from openclaw.storage.base import AbortReason
 from openclaw.text import counted, duration, failure_text, printable, printable_json, shortened
 
 KEEP_DAYS = 7
@@ -344,7 +345,7 @@ class RunLog:
             case _:
                 pass
 
-    def aborted(self, reason: str) -> None:
+    def aborted(self, reason: AbortReason) -> None:
         pass
 
     def absorbed(self, by: str) -> None:

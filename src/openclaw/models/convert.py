@@ -299,8 +299,8 @@ def facts_place(messages: Sequence[Message], *, stay: bool = False) -> int | Non
 
     It is the newest message, if a person wrote it. The history never holds the facts, so the next request has the same
     bytes up to them, and a provider's cache of everything before them stays valid. A request that ends with tool
-    results has no facts: the request after it would not have them there. With ``stay`` the facts stay behind the user's
-    message in every request of the turn.
+    results has no facts. They would be missing there in the next request, which would then differ from what the
+    provider has cached. With ``stay`` the facts stay behind the user's message in every request of the turn.
     """
     place = len(messages) - 1
     while stay and place > 0 and not isinstance(messages[place], UserMessage):

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -218,12 +218,10 @@ class Dispatcher:
             if await self._tells_dropped(lane, record):
                 return  # The lane has the message again, behind the turn that tells the agent what it missed.
             await self._collect(lane, batch)
-            turn = self._limits.turn(lane.key)
-            if turn is None:
-                await self._run(lane, record)
-            else:
-                async with turn:
-                    await self._run(lane, record)
+            async with self._limits.turn(lane.key) or contextlib.nullcontext():
+                crashes = await crashes_of(record, self._runtime.ledger)
+                async with self._alone_if_suspect(crashes):
+                    await self._attempt(lane, record, crashes)
         except Fenced:
             pass  # Another node goes on with the message, and this one says nothing.
         except Exception as error:
@@ -237,9 +235,9 @@ class Dispatcher:
             self._limits.end(lane.key)
 
     async def _tells_dropped(self, lane: Lane, record: RunRecord) -> bool:
-        """Puts a turn before the message that tells the agent which messages were dropped, if some were.
+        """If messages were dropped, puts a turn before this message, in which the agent is told which ones.
 
-        Collected messages have that in their own prompt.
+        Returns whether it did. Collected messages have that in their own prompt.
         """
         row, text, ledger = record.row, overflow_text([record.row.body]), self._runtime.ledger
         if not text or row.attempts or record.collected:
@@ -284,16 +282,16 @@ class Dispatcher:
         for other in others:
             self._absorb(record, other)
 
-    async def _run(self, lane: Lane, record: RunRecord) -> None:
-        crashes = await crashes_of(record, self._runtime.ledger)
+    @contextlib.asynccontextmanager
+    async def _alone_if_suspect(self, crashes: int) -> AsyncGenerator[None]:
+        """Lets messages that may have crashed the Gateway run one at a time, so that the next crash shows which did."""
         if crashes < SUSPECT_CRASHES:
-            await self._attempt(lane, record, crashes)
+            yield
             return
-        # Several such messages may have run when the Gateway died. One after the other, the next crash shows which.
         waits = asyncio.ensure_future(self._one_suspect.acquire())
         try:
             await asyncio.wait([waits], timeout=SUSPECT_S)
-            await self._attempt(lane, record, crashes)
+            yield
         finally:
             if not waits.cancel():
                 self._one_suspect.release()
@@ -676,7 +674,7 @@ class Dispatcher:
             if (run_id is None or record.run_id == run_id) and record.abort.abort(reason):
                 stopped.append(record)
                 for observer in self._observers[record.run_id]:
-                    observer.aborted(abort_text(abort_reason(reason)))
+                    observer.aborted(reason)
         noted = self._note_stopped(stopped, abort_reason(reason))
         for record in stopped:
             if lane.withdraw(record):

@@ -23,7 +23,17 @@ from openclaw.outbound.reply_files import FilesOf
 from openclaw.runs.admission import Ticket
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.prompt_prefix import COLLECTED, newest_words
-from openclaw.storage.base import END_STATES, Fenced, FirstStep, Ledger, LedgerRow, MessageBody, Reason, ReasonCode
+from openclaw.storage.base import (
+    END_STATES,
+    AbortReason,
+    Fenced,
+    FirstStep,
+    Ledger,
+    LedgerRow,
+    MessageBody,
+    Reason,
+    ReasonCode,
+)
 from openclaw.storage.disk_errors import DiskWait
 
 MODES: dict[str, QueueMode] = {
@@ -285,7 +295,7 @@ class Observer(Protocol):
 
     def event(self, event: Event) -> None: ...
 
-    def aborted(self, reason: str) -> None:
+    def aborted(self, reason: AbortReason) -> None:
         """Called at once when someone stops the run. The run may end a moment later."""
         ...
 
@@ -599,13 +609,14 @@ class RunIndex:
         if self.on_ended is not None:
             self.on_ended(run_id)
 
-    async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
-        """Waits until the run has ended. The status is ``timeout`` when it has not ended in time.
+    async def wait(self, run_id: str, timeout_s: float | None) -> WaitResult:
+        """Waits until the run has ended, here or at another node that goes on with it.
 
+        The status is ``timeout`` when it has not ended in time. ``timeout_s`` None: it is waited for without a limit.
         A run that is not known yet may still come.
         """
         known = await self._outcome(run_id)
-        if known is not None or timeout_s <= 0:
+        if known is not None or (timeout_s is not None and timeout_s <= 0):
             return known or WaitResult(status="timeout")
         ended = asyncio.Event()
         answering = await self._answering(run_id)

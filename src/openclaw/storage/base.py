@@ -385,7 +385,7 @@ class TurnedAway(msgspec.Struct, kw_only=True):
 
 
 class AbortReason(StrEnum):
-    """Who or what stopped a run. Clients see these values."""
+    """Who or what stopped a run. The events for clients say ``rpc``, ``timeout`` or, for all the others, ``stop``."""
 
     RPC = "rpc"
     STOP = "stop"

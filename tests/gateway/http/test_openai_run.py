@@ -27,10 +27,11 @@ from openclaw.gateway.http.openai_run import (
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, Usage, UserMessage
 from openclaw.runs.dispatcher import Submission
-from openclaw.runs.queue import RunRecord
+from openclaw.runs.queue import RunIndex, RunRecord
 from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
 from tests.gateway.http.served import Served, served
 from tests.support.gateway_in_process import InProcessGateway
+from tests.support.model_server import Reply
 
 package = pytest.mark.asyncio(loop_scope="package")
 
@@ -58,7 +59,10 @@ def record() -> RunRecord:
 
 
 def follow(run: RunRecord) -> Following:
-    following = Following(cast(Any, SimpleNamespace(leaving=asyncio.Event(), cluster=None)), run.run_id, ())
+    index = RunIndex(cast(Any, None))  # It asks the ledger only for runs that it does not know.
+    index.add(run)
+    gateway = SimpleNamespace(leaving=asyncio.Event(), cluster=None, dispatcher=SimpleNamespace(index=index))
+    following = Following(cast(Any, gateway), run.run_id, ())
     following.begin(Submission(run.row, True, False, run))
     return following
 
@@ -66,6 +70,11 @@ def follow(run: RunRecord) -> Following:
 def tell(run: RunRecord, *events: Event) -> None:
     for event in events:
         run.tell(event)
+
+
+def end(following: Following, run: RunRecord, *said: str) -> None:
+    run.end("ok", 0, None, RunResult(outcome="ok", said=[Spoken(text) for text in said]))
+    following._gateway.dispatcher.index.ended(run.run_id)
 
 
 def ended(text: str, **usage: int) -> AssistantEnded:
@@ -77,7 +86,7 @@ async def test_usage_is_the_sum_of_all_model_calls() -> None:
     following = follow(run)
     tell(run, AssistantStarted(), TextDelta("a"), ended("a", input=10, output=1, cache_read=5))
     tell(run, AssistantStarted(), TextDelta("b"), ended("b", input=20, output=2))
-    run.end("ok", 0, None, RunResult(outcome="ok", said=[Spoken("a"), Spoken("b")]))
+    end(following, run, "a", "b")
     ending = await following.ending()
     assert ending.usage is not None
     assert (ending.usage.input, ending.usage.output, ending.usage.cache_read) == (30, 3, 5)
@@ -92,7 +101,7 @@ async def test_silence_gives_an_empty_piece_to_keep_the_line_open() -> None:
     assert await anext(pieces) == ""
     tell(run, TextDelta("late"))
     assert await anext(pieces) == "late"
-    run.end("ok", 0, None, RunResult(outcome="ok", said=[Spoken("late")]))
+    end(following, run, "late")
     # On a busy machine more silence may pass before the end is noticed.
     assert not any([piece async for piece in pieces])
 
@@ -152,6 +161,24 @@ async def test_a_refused_request_leaves_nothing_that_listens_to_other_nodes(
             patched.setattr(gateway.gateway.gateway, "cluster", SimpleNamespace(relay=relay))
             status, _ = await gateway.post("/v1/chat/completions", body)
     assert (status, followed) == (403, {})
+
+
+async def test_a_request_is_answered_although_another_node_went_on_with_its_run(tmp_path: Path) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "user": "moved"}
+    async with served(tmp_path) as gateway:
+        assert isinstance(gateway.gateway, InProcessGateway)
+        parts, hold = gateway.gateway.gateway, asyncio.Event()
+        gateway.model.queue(Reply("never", hold=hold, hold_after=0))
+        asking = asyncio.create_task(gateway.post("/v1/chat/completions", body))
+        await gateway.model.wait_for_requests(1)
+        [record] = parts.dispatcher.active("agent:main:openai-user:moved")
+        parts.dispatcher.drop_session(record.session_key)
+        # What this node sees of the other one: the end in the ledger, and that it is told of it.
+        await parts.runtime.ledger.finish(record.row.id, "answered", result={"text": "said elsewhere"})
+        parts.dispatcher.index.wake_waiters(record.run_id)
+        status, answer = await asyncio.wait_for(asking, 60)
+        hold.set()
+    assert (status, answer["choices"][0]["message"]["content"]) == (200, "said elsewhere")
 
 
 async def test_endpoints_are_off_unless_switched_on(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ async def test_what_runs_and_what_waits_is_in_the_view_and_can_be_dropped(tmp_pa
             assert [(one["runId"], one["text"]) for one in view["waiting"]] == [("two", "and then")]
             assert not (await ask(client, "chat.drop", sessionKey="main", runId="one"))["dropped"], "it is running"
             assert (await ask(client, "chat.drop", sessionKey="main", runId="two"))["dropped"]
+            assert (await client.ending("two"))["stopReason"] == "stop", "a code that clients know, and no sentence"
             assert (await ask(client, "chat.view", sessionKey="main"))["waiting"] == []
             why = await ask(client, "messages.why", ref="two")
             assert why["message"]["state"] == "superseded"

@@ -108,6 +108,8 @@ async def test_status_of_a_session_whose_model_is_gone(desk: Desk) -> None:
     assert "🧠 Model: gone/retired (unknown)" in (await desk.reply("/status") or "")
     assert "/model default goes back" in (await desk.reply("/model") or "")
     assert await desk.reply("/model default") == "Model reset to default (acme/swift-1)."
+    await desk.set({"modelOverride": "retired"})
+    assert "🧠 Model: retired (unknown)" in (await desk.reply("/status") or ""), "no provider was stored"
 
 
 @pytest.mark.parametrize(

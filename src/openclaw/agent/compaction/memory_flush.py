@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.compaction.compaction import LONGEST_FLUSH_S, Leaving
-from openclaw.agent.loop import AbortSignal, LoopOptions, run_loop
+from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, run_loop
 from openclaw.agent.prepare import Prepared, prepare
 from openclaw.agent.recorder import stored_result
 from openclaw.agent.runtime import Runtime
@@ -42,6 +42,8 @@ log = logging.getLogger("openclaw.agent.memory")
 
 MOST_ANSWERS = 12
 """The most model calls of one flush. A flush that wants more is stopped."""
+LONGEST_SHARE = 0.5
+"""The part of a run's time that a flush may take. The rest is for the answer."""
 USABLE = frozenset({"read", "memory_search", "memory_get"})
 """The tools of a flush, besides an appending ``write``. None of them has an effect that others could notice."""
 PROMPT = (
@@ -119,11 +121,14 @@ async def flush(
 ) -> bool:
     """Makes a flush within a run. Returns whether the agent was asked and the turn is stored.
 
-    The caller holds the session's lock. A failure is logged; the next message tries again.
+    The caller holds the session's lock. A failure is logged; the next message tries again. If the run is stopped
+    meanwhile, the flush ends, and the caller goes on to the next place where a stop takes effect.
     """
     try:
         with abort.waiting():
             return await _flush(runtime, transcript, prepared, bill)
+    except Aborted:
+        return False
     except OSError as error:
         log.warning("memory flush of %s could not be kept: %s", prepared.session_key, error)
         return False
@@ -170,7 +175,8 @@ async def _flush(runtime: Runtime, transcript: Transcript, prepared: Prepared, b
     kept = False
     try:
         messages = [*said, prompt]
-        async with asyncio.timeout(min(prepared.timeout_s or LONGEST_FLUSH_S, LONGEST_FLUSH_S)):
+        limit = prepared.timeout_s
+        async with asyncio.timeout(LONGEST_FLUSH_S if limit is None else min(limit * LONGEST_SHARE, LONGEST_FLUSH_S)):
             await prepared.cleaner.prepare(messages)
             ended = await run_loop(messages, _options(runtime, prepared, tools, calls))
         wrote = any(

@@ -33,7 +33,7 @@ from openclaw.runs.queue import RunRecord
 from openclaw.scheduler.heartbeat import PROMPT
 from openclaw.sessions.keys import shown_key
 from openclaw.storage import faults
-from openclaw.storage.base import END_STATES
+from openclaw.storage.base import END_STATES, AbortReason
 from openclaw.storage.disk_errors import in_words
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class RunMetrics:
             for kind in TOKEN_KINDS:
                 self._metrics.tokens[kind] += getattr(usage, kind)
 
-    def aborted(self, reason: str) -> None:
+    def aborted(self, reason: AbortReason) -> None:
         pass
 
     def absorbed(self, by: str) -> None:

@@ -69,7 +69,6 @@ KNOWN_ENTRIES = 64
 MAX_NAMED_RUNS = 8
 MAX_WAITING = 100
 """The number of requests that may wait for one session. More are refused."""
-WAIT_LIMIT_S = 24 * 3600
 BROKE_OFF = "The answer broke off here and begins anew."
 MAX_USER_CHARS = 256
 MAX_TOOLS = 128
@@ -455,10 +454,9 @@ class Following:
 
     async def _ended(self) -> bool:
         """Waits for the end of the run. Returns False when the Gateway stops before."""
-        record, run_id = self._record, self.run_id
-        over = record.wait() if record is not None else self._gateway.dispatcher.index.wait(run_id, WAIT_LIMIT_S)
+        # The record knows nothing of an end at another node, so the index is asked.
         waits: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(over),
+            asyncio.ensure_future(self._gateway.dispatcher.index.wait(self.run_id, None)),
             asyncio.ensure_future(self._gateway.leaving.wait()),
         ]
         try:
@@ -473,7 +471,7 @@ class Following:
         if not await self._ended():
             return RunEnding(error=STOPPING, status=503, usage=self._usage)
         record, row = self._record, self._row
-        if record is None:
+        if record is None or not record.ended:
             assert row is not None
             return await self._stored_ending(await self._gateway.runtime.ledger.by_run(row.run_id) or row)
         result = record.result
@@ -486,7 +484,7 @@ class Following:
         return self._ok([_with_files(one) for one in result.said], result.final, self._usage or result.usage)
 
     async def _stored_ending(self, row: LedgerRow) -> RunEnding:
-        """Reads the ending from the transcript, for a run that ended long ago or before this Gateway started."""
+        """Reads the ending from the transcript, for a run that ended earlier or at another node."""
         if row.state not in ("answered", "silent"):
             return RunEnding(error=reason_text(row.reason) or row.state, status=_failure_status(row))
         answers = await _answers_of(self._gateway, row)

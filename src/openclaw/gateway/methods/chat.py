@@ -51,7 +51,6 @@ from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.base import END_STATES, AbortReason, LedgerRow, MessageBody
 
 methods = MethodTable()
-LONGEST_WAIT_S = 24 * 3600
 MOST_MEDIA_BYTES = 4 * 1024 * 1024
 NO_PLATFORM = frozenset({"webchat", "last", "internal"})
 """What a caller may name as a channel besides the platforms."""
@@ -271,7 +270,7 @@ async def agent(call: MethodCall, params: AgentParams) -> Any:
     record, row = result.submission.record, result.submission.row
     if result.submission.new or not _has_ended(record, row):
         call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": row.accepted_at})
-    await _wait_for_end(gateway, row.run_id)
+    await gateway.dispatcher.index.wait(row.run_id, None)
     if record is not None and record.ended:
         answer = _run_result(record)
     else:
@@ -334,12 +333,6 @@ def _agent_fields(params: AgentParams, target: SessionRef) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-async def _wait_for_end(gateway: Gateway, run_id: str) -> None:
-    """Waits until the message has ended, here or at another node that goes on with it."""
-    while (await gateway.dispatcher.index.wait(run_id, LONGEST_WAIT_S)).status == "timeout":
-        pass
-
-
 def _run_result(record: RunRecord) -> dict[str, Any]:
     _check_not_failed(record, record.row)
     result = record.result
@@ -379,7 +372,7 @@ async def _command_result(call: MethodCall, message: Incoming, handled: Handled 
     if isinstance(handled, Handled):
         reply = await gateway.pipeline.answer(message, handled)
     elif handled.stopped is None:
-        await _wait_for_end(gateway, run_id)
+        await gateway.dispatcher.index.wait(run_id, None)
         row = await gateway.runtime.ledger.by_run(run_id)
         reply = (row.result or {}).get("text") if row is not None else None
     else:
@@ -464,10 +457,11 @@ async def abort(call: MethodCall, params: ChatAbort) -> Any:
 
 
 def _meant_runs(call: MethodCall, session_key: str, named: RunRecord) -> list[str]:
-    """Returns what a client wants to stop that names one of its messages.
+    """Returns the runs that a client wants to stop when it names one of its messages.
 
-    Clients name the message they sent last, and what people see is the run that this message waits for, so that run is
-    stopped too. A terminal means only that run: it always names its last message, which then gets its turn.
+    Most clients name the message that they sent last. If that message waits, the person sees another run at work and
+    means that one too, so both are stopped. A terminal also names its last message, but means only the run at work.
+    The waiting message is then answered next.
     """
     running = next((one for one in call.gateway.dispatcher.active(session_key) if one.state == "running"), None)
     if named.ended or running is None or running is named:

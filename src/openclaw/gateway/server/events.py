@@ -44,6 +44,7 @@ from openclaw.outbound.reply import with_footer
 from openclaw.rights import rights_of_client
 from openclaw.runs.queue import RunRecord
 from openclaw.sessions.keys import shown_key
+from openclaw.storage.base import AbortReason
 from openclaw.text import clipped
 
 log = logging.getLogger("openclaw.gateway.ws")
@@ -591,7 +592,7 @@ class RunStream:
             case _:
                 pass
 
-    def aborted(self, reason: str) -> None:
+    def aborted(self, reason: AbortReason) -> None:
         self._flush()
         if not self._chat_closed:
             self._seq += 1
@@ -619,7 +620,7 @@ class RunStream:
         if self._chat_closed:
             return
         if record.state == "aborted":
-            self._chat("aborted", stopReason=_stop_reason(record.error or "stop"))
+            self._chat("aborted", stopReason=_stop_reason(record.abort.reason or record.error or "stop"))
             return
         self._chat("final", **self._final_message())
         # The prompt report warns, for example, that a workspace file was too long to be read whole.
@@ -767,7 +768,7 @@ def _under_way(event: ToolStarted | ToolUpdated) -> dict[str, Any]:
 
 def _stop_reason(reason: str) -> str:
     """The stop reason for clients. They know only ``rpc``, ``stop`` and ``timeout``."""
-    return "stop" if reason in ("reset", "delete") else reason
+    return reason if reason in (AbortReason.RPC, AbortReason.TIMEOUT) else AbortReason.STOP
 
 
 def tool_meta(name: str, arguments: dict[str, Any]) -> str:

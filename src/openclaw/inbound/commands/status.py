@@ -29,9 +29,9 @@ async def status(context: CommandContext, facts: Facts, _: str) -> str:
         model = current_model(entry, config, catalogue, session.agent_id)
         profile = entry.get("authProfileOverride")
         name, auth = model.ref, f"profile {profile}" if profile else key_label(model, context)
-    except UnknownModel:
+    except UnknownModel as unknown:
         model = catalogue.default_for(config, session.agent_id)
-        name, auth = f"{entry.get('providerOverride')}/{entry.get('modelOverride')} (unknown)", ""
+        name, auth = f"{unknown.name} (unknown)", ""
     lines = [f"🦞 OpenClaw {__version__}", f"🧠 Model: {name}" + (f" · 🔑 {auth}" if auth else "")]
     lines += await _fallback_lines(context, session.agent_id, entry, model)
     lines += await _token_lines(context, facts, entry, paid=has_price(model.cost) and "oauth" not in auth.lower())
