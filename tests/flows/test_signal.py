@@ -231,6 +231,16 @@ async def test_a_bare_mention_is_told_that_nothing_else_arrived_and_has_a_story(
     assert why["message"]["state"] == "answered" and "did not get any text" in str(why["story"])
 
 
+async def test_a_mention_alone_asks_about_what_was_said_before_it(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    async with start(groupPolicy="open", groups={"*": {"requireMention": True}}):
+        await signal.deliver(in_group(signal, "is the shop open? [[reply:until six]]"))
+        await signal.deliver(in_group(signal, "\ufffc", mentions=[{"start": 0, "length": 1, "number": US}]))
+        (sent,) = await signal.called("send")
+    assert sent["message"] == "until six" and "is the shop open?" in prompts(models)
+
+
 async def test_a_mention_alone_on_a_quoted_message_asks_about_that_message(
     start: Start, signal: SignalDaemon, models: ModelServer
 ) -> None:

@@ -372,11 +372,12 @@ class Pipeline:
         pending: tuple[HistoryEntry, ...] = ()
         if inbound is None:
             body = self._client_body(message, outcome, entry)
-        elif is_empty(inbound, outcome.text):
-            return Empty()
         else:
             place = history_key(inbound, message.settings, session.agent_id)
             pending = self._history.pending(place, history_limit(config, message.settings))
+            # Who only mentions the agent asks about what was said before.
+            if is_empty(inbound, outcome.text) and not (pending and message.facts.mentioned):
+                return Empty()
             body = await self._channel_body(message, inbound, outcome, entry, rotation, pending)
         message.queue = outcome.queue or message.queue
         submission = await self._accept(message, body, ticket)
