@@ -2,8 +2,8 @@
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
-# A test waits most of its time for a process or a timer.
-WORKERS ?= $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
+# A test waits a good part of its time for a process or a timer. With three for each core it takes longer.
+WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 SCHEDULES ?= 1000
 CLUSTER_SCHEDULES ?= 200
 
