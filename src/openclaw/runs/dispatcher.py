@@ -119,7 +119,7 @@ class Dispatcher:
         self.abort_elsewhere: Callable[[str, str | None, AbortReason], Awaitable[list[str]]] | None = None
         """Stops runs of a session that another node owns. None with files."""
 
-    # The main path: submit, place, perform, run, attempt, end
+    # The main path: submit, place, perform, attempt, end
 
     async def submit(
         self,
