@@ -13,8 +13,8 @@ help:
 	@echo "make run      set up, start the Gateway and open a chat (without a terminal: serve and print the URL)"
 	@echo "make test     set up and run every test"
 	@echo "make test-postgres  run tests/flows with sessions in PostgreSQL"
-	@echo "make faults   kill the Gateway on SCHEDULES (1000) random schedules and check that nothing is lost or repeated"
-	@echo "make cluster-faults kill, pause and cut off nodes on CLUSTER_SCHEDULES (200) schedules, and restart their database"
+	@echo "make faults   kill the Gateway and lock its ledger on SCHEDULES (1000) random schedules; nothing may be lost, repeated or left open"
+	@echo "make cluster-faults kill, pause and cut off nodes on CLUSTER_SCHEDULES (200) schedules; restart, lock and fail over their database"
 	@echo "make check    formatting, lint and types"
 	@echo "make docs     write the reference pages of docs/ from the code"
 	@echo "make ui       build the web page from ui/ into src/openclaw/web (needs node)"
@@ -68,7 +68,7 @@ ui: ui/node_modules/.package-lock.json
 	cd ui && node build.mjs
 
 ui/node_modules/.package-lock.json: ui/package-lock.json
-	cd ui && npm ci --no-audit --no-fund
+	cd ui && npm ci --ignore-scripts --no-audit --no-fund
 
 pictures: setup-dev
 	$(BIN)/python -m tests.browser.pictures
@@ -78,10 +78,7 @@ bench: setup-dev
 	$(BIN)/python -m bench
 
 lock:
-	$(BIN)/uv pip compile pyproject.toml --extra local --group build --universal --python-version 3.11 \
-	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --output-file requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --all-extras --group build --group dev --universal --python-version 3.11 \
-	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --output-file requirements-dev.lock
+	$(BIN)/python -m scripts.lock
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache

@@ -16,7 +16,7 @@ from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.gateway import Gateway
 from openclaw.messages import AssistantMessage, Message, TextBlock, Usage, UserMessage
-from openclaw.storage.base import Transcript, TranscriptRef
+from openclaw.storage.transcripts import Transcript, TranscriptRef
 
 ENTRIES = 100_000
 SIZE = 600
@@ -70,8 +70,8 @@ async def _build_ms(gateway: Gateway, transcript: Transcript, kept: int) -> floa
     assert prepared.window.fits(context.messages)
     prepared.window.begin(context.messages)
     messages = list(context.messages)
-    await prepared.cleaner.prepare(messages)
-    request = prepared.request(messages)
+    await prepared.cleaner.prepare(prepared.window.recent(messages))
+    request = await prepared.request(messages)
     taken = (time.monotonic() - began) * 1000
     assert kept < len(request.messages) <= kept + 2 * RUNS + 1
     return taken

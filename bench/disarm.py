@@ -6,7 +6,7 @@ import time
 from statistics import median
 
 from bench.row import Row, summary
-from openclaw.foreign_text import disarmed
+from openclaw.untrusted_text import disarmed
 
 CHARS = 300
 CALLS = 300

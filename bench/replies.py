@@ -9,8 +9,8 @@ from markdown_it import MarkdownIt
 
 from bench.row import Row, summary
 from openclaw.config.schema import Config
+from openclaw.outbound.channel_formats import FORMATS, Format, render
 from openclaw.outbound.chunking import Limits, limits_for
-from openclaw.outbound.rendering import FORMATS, Format, render
 
 SIZE = 1_000_000
 RUNS = 3

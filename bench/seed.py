@@ -46,7 +46,10 @@ def write_store(sessions_dir: Path, entries: dict[str, Any]) -> None:
 
 
 def long_transcript(path: Path, session_id: str, messages: int, size: int, *, keep: int) -> None:
-    """``messages`` messages of ``size`` bytes each, then a compaction that keeps the last ``keep`` of them."""
+    """``messages`` messages of ``size`` bytes each, then a compaction that keeps the last ``keep`` of them.
+
+    Without a compaction if ``keep`` is 0.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     text = (WORDS * (size // len(WORDS) + 1))[: size - 450]
     head = {"type": "session", "version": 3, "id": session_id, "timestamp": STAMP, "cwd": str(path.parent)}
@@ -67,7 +70,8 @@ def long_transcript(path: Path, session_id: str, messages: int, size: int, *, ke
         "firstKeptEntryId": f"{messages - keep:08x}",
         "tokensBefore": 150_000,
     }
-    lines.append(json.dumps(compaction))
+    if keep:
+        lines.append(json.dumps(compaction))
     path.write_text("\n".join(lines) + "\n")
 
 

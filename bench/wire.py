@@ -54,7 +54,9 @@ class Wire:
         """Sends a message and returns its run id once the Gateway has acknowledged it."""
         run_id = str(uuid.uuid4())
         self._ends[run_id] = asyncio.get_running_loop().create_future()
-        await self.call("chat.send", {"sessionKey": session_key, "message": text, "idempotencyKey": run_id})
+        # A session that does not exist is begun by its name, not by its full key.
+        name = session_key.removeprefix("agent:main:")
+        await self.call("chat.send", {"sessionKey": name, "message": text, "idempotencyKey": run_id})
         return run_id
 
     async def end(self, run_id: str) -> dict[str, Any]:

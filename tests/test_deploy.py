@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from scripts.lock import EXTRA_LOCKS, IMAGE_EXTRAS, blocks
 
 from openclaw.cluster.links import LINK_PATH
 from openclaw.config.load import read_config
@@ -85,10 +86,48 @@ def test_the_image_is_made_of_what_is_there() -> None:
     for sources in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE):
         assert set(sources.split()) <= kept
         assert all((ROOT / source).exists() for source in sources.split())
-    (extras,) = re.findall(r"/src\[([\w,]+)\]", text)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(extras.split(",")) <= set(project["optional-dependencies"])
-    assert "postgres" in extras and f"EXPOSE {18789}" in text
+    assert f"EXPOSE {18789}" in text
+
+
+def locked(path: Path) -> set[str]:
+    """The packages of a lock file. Each must be pinned and have a hash."""
+    found = blocks(path.read_text())
+    for block in found.values():
+        assert re.match(r"[\w.-]+==\S+ ", block) and "--hash=sha256:" in block, block
+    return {re.sub(r"[-_.]+", "-", name) for name in found}
+
+
+def names_of(requirements: list[str]) -> set[str]:
+    return {re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", one, maxsplit=1)[0]).lower() for one in requirements}
+
+
+def test_the_image_and_the_extras_are_installed_from_locks_with_hashes() -> None:
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = whole["project"]["optional-dependencies"]
+    image = [*whole["project"]["dependencies"], *whole["dependency-groups"]["build"]]
+    image += [one for extra in IMAGE_EXTRAS for one in extras[extra]]
+    assert names_of(image) <= locked(ROOT / "deploy" / "requirements.lock")
+    assert {path.stem for path in EXTRA_LOCKS.iterdir()} == extras.keys()
+    for extra, requirements in extras.items():
+        assert names_of(requirements) <= locked(EXTRA_LOCKS / f"{extra}.txt"), "run `make lock`"
+
+
+def test_no_lock_file_names_the_host_of_a_package_index() -> None:
+    for lock in [*ROOT.glob("*.lock"), *DEPLOY.glob("*.lock"), *EXTRA_LOCKS.iterdir()]:
+        assert "://" not in lock.read_text(), lock
+    assert '"resolved"' not in (ROOT / "ui" / "package-lock.json").read_text()
+
+
+def test_no_build_downloads_what_no_lock_names_or_runs_scripts_of_packages() -> None:
+    """Every command of the project that installs packages checks hashes, and npm runs none of their scripts."""
+    files = [DEPLOY / "Dockerfile", ROOT / "Makefile", ROOT / ".ci" / "run", ROOT / "scripts" / "setup"]
+    commands = [
+        line for file in files for line in file.read_text().splitlines() if re.search(r"(pip|npm) (install|ci)\b", line)
+    ]
+    assert len(commands) >= 6
+    for command in commands:
+        own = "--no-deps" in command and "--no-build-isolation" in command
+        assert "--require-hashes" in command or "--ignore-scripts" in command or own, command
 
 
 def test_the_unit_is_one_that_systemd_understands(tmp_path: Path) -> None:

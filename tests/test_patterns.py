@@ -45,14 +45,14 @@ NEVER_TRIED_AGAIN = {
     "openclaw.agent.compaction.summary._IDENTIFIER": "sees LONGEST_IDENTIFIER characters of one word",
     "openclaw.agent.compaction.summary._FACT": "every repeat in it is bounded",
     "openclaw.outbound.markdown_parser._MARK": "its look-aheads give nothing back and end at the next mark",
-    "openclaw.cli.target._STRING_OR_LOOSE": "reads the owner's own configuration file, in a command",
-    "openclaw.cli.target._COMMENT_OR_STRING": "reads the owner's own configuration file, in a command",
+    "openclaw.cli.gateway_target._STRING_OR_LOOSE": "reads the owner's own configuration file, in a command",
+    "openclaw.cli.gateway_target._COMMENT_OR_STRING": "reads the owner's own configuration file, in a command",
 }
 """Expressions that look ambiguous, and why that does no harm. The first two are attacked all the same."""
 BOUNDED_INPUT = {
     "openclaw.agent.compaction.summary._IDENTIFIER": "LONGEST_IDENTIFIER",
-    "openclaw.cli.target._STRING_OR_LOOSE": "the owner's file",
-    "openclaw.cli.target._COMMENT_OR_STRING": "the owner's file",
+    "openclaw.cli.gateway_target._STRING_OR_LOOSE": "the owner's file",
+    "openclaw.cli.gateway_target._COMMENT_OR_STRING": "the owner's file",
     "openclaw.storage.files.newer_state._ARCHIVED": "file names",
     "openclaw.models.errors._PART": "MAX_ERROR_TEXT",
 }
@@ -64,7 +64,7 @@ MADE_AT_RUN_TIME = {
     ("models/errors.py", "'|'.join((f'(?:{pattern})' for pattern in patterns))"): "constants of this file",
     ("tools/policy.py", "'.*'.join(map(re.escape, entry.split('*')))"): "an owner's tool names, for a tool's name",
     (
-        "teamwork/session_tools.py",
+        "agent/session_access.py",
         "'.*'.join(map(re.escape, pattern.strip().split('*')))",
     ): "an owner's agent ids, for an id",
     ("inbound/directives.py", "f'{_SLASH}({names}){_END}(?:{_BLANK}:)?'"): "escaped names of models",

@@ -15,8 +15,8 @@ StopReason: TypeAlias = Literal["stop", "length", "toolUse", "error", "aborted"]
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 
 
-class _Record(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    pass
+class _Record(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
+    """Messages make no cycles. The garbage collector would stop everything to look at those of a long conversation."""
 
 
 class TextBlock(_Record, tag_field="type", tag="text"):
@@ -48,7 +48,7 @@ UserBlock: TypeAlias = TextBlock | ImageBlock
 AssistantBlock: TypeAlias = TextBlock | ThinkingBlock | ToolCall
 
 
-class Cost(msgspec.Struct, rename="camel", kw_only=True):
+class Cost(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     """The price of one model call in US dollars."""
 
     input: float = 0
@@ -58,7 +58,7 @@ class Cost(msgspec.Struct, rename="camel", kw_only=True):
     total: float = 0
 
 
-class Usage(msgspec.Struct, rename="camel", kw_only=True):
+class Usage(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     """Tokens of one model call. ``input`` excludes what was read from or written to the prompt cache."""
 
     input: int = 0

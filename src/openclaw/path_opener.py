@@ -9,16 +9,19 @@ A mount inside the workspace is followed: only the administrator of the machine 
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
+import fcntl
 import os
 import re
 import secrets
 import stat as stat_modes
 import threading
-import unicodedata
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import BinaryIO, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from openclaw.text import normalised
 
 T = TypeVar("T")
 Kind: TypeAlias = Literal["file", "folder", "link"]
@@ -47,6 +50,14 @@ class _Changed(Exception):
     """A component became a link between check and opening, so the path must be walked again."""
 
 
+class PathGuard(Protocol):
+    """Knows files that an opener must not open."""
+
+    def refusal(self, path: str, *, writing: bool) -> str | None:
+        """Return why the file must not be opened, or None. ``path`` is absolute, without links, and may not exist."""
+        ...
+
+
 class Root(NamedTuple):
     """A folder whose files a confined opener opens."""
 
@@ -70,6 +81,7 @@ class PathOpener:
         self.workspace = Path(os.path.normpath(workspace.absolute()))
         self.confine = confine
         self._links = links
+        self._guard: PathGuard | None = None
         self._base, self._home = str(self.workspace), str(Path.home())
         outside = (root for root in map(Path.absolute, extra_roots) if not root.is_relative_to(self.workspace))
         extra = map(os.path.normpath, outside)
@@ -87,6 +99,12 @@ class PathOpener:
         opener = cls(Path(roots[0].folder), confine=True, links=False)
         opener._base = opener._home = roots[0].names[0]
         opener._roots = [*roots[1:], roots[0]]
+        return opener
+
+    def guarded(self, guard: PathGuard) -> PathOpener:
+        """Return an opener that opens the same files except those that the guard refuses."""
+        opener = copy.copy(self)
+        opener._guard = guard
         return opener
 
     def resolve(self, path: str) -> str:
@@ -185,13 +203,23 @@ class PathOpener:
         """
         for _ in range(MAX_TRIES):
             with contextlib.suppress(_Changed):
+                if not self.confine and self._guard is not None:
+                    self._check(os.path.realpath(path), writing, shown or path)
                 walk = self._walk(path, writing) if self.confine else _unconfined(path, make_parents=writing)
                 parent, name, in_workspace = walk
                 try:
+                    if self._guard is not None:
+                        self._check(os.path.normpath(f"{_path_of(parent)}/{name}"), writing, shown or path)
                     return action(parent, name, shown or path, in_workspace)
                 finally:
                     os.close(parent)
         raise PathRefused(f"The path keeps changing while it is opened: {shown or path}")
+
+    def _check(self, path: str, writing: bool, shown: str) -> None:
+        """Raise ``PathRefused`` if the guard refuses the file."""
+        why = self._guard.refusal(path, writing=writing) if self._guard is not None else None
+        if why is not None:
+            raise PathRefused(f"{shown} {why}")
 
     def _walk(self, resolved: str, writing: bool) -> tuple[int, str, bool]:
         """Opens the parent directory one component at a time, and follows links only inside the allowed roots.
@@ -200,6 +228,9 @@ class PathOpener:
         """
         root, parts = self._split(resolved, writing, resolved)
         if writing:
+            if self._guard is not None:
+                # This is before missing parents are made. A path behind links is checked when its parent is open.
+                self._check(os.path.normpath("/".join([os.path.realpath(root.folder), *parts])), writing, resolved)
             _make_directories(self.workspace)
         trail = [os.open(root.folder, _DIRECTORY)]
         pending, links = parts[::-1], 0
@@ -260,6 +291,14 @@ def _unconfined(resolved: str, *, make_parents: bool) -> tuple[int, str, bool]:
     return os.open(parent, _DIRECTORY), name or ".", False
 
 
+def _path_of(folder: int) -> str:
+    """Return the path of an open folder, whatever links or renames led to it."""
+    get_path: int | None = getattr(fcntl, "F_GETPATH", None)
+    if get_path is not None:  # macOS
+        return fcntl.fcntl(folder, get_path, bytes(1024)).rstrip(b"\0").decode()
+    return os.readlink(f"/proc/self/fd/{folder}")  # noqa: PTH115 - no Path is needed
+
+
 def _kind(entry: os.DirEntry[str]) -> Kind:
     return "link" if entry.is_symlink() else "folder" if entry.is_dir(follow_symlinks=False) else "file"
 
@@ -317,7 +356,7 @@ def _spellings(path: str) -> list[str]:
     narrow = re.sub(r" (AM|PM)\b", "\u202f\\1", path)
     curly = path.replace("'", "\u2019")
     forms = [path, narrow, curly]
-    forms += [unicodedata.normalize(form, text) for text in (path, curly) for form in ("NFD", "NFC")]
+    forms += [normalised(form, text) for text in (path, curly) for form in ("NFD", "NFC")]
     return list(dict.fromkeys(forms))
 
 

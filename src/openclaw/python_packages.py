@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 ENSURE_PIP_S = 300
 
@@ -54,6 +55,16 @@ def requirements_of(extra: str) -> list[str]:
     """The libraries that an extra of this program consists of."""
     marked = [line.partition(";") for line in importlib.metadata.requires("openclaw") or []]
     return [name.strip() for name, _, mark in marked if f'extra == "{extra}"' in mark.replace("'", '"')]
+
+
+def locked_arguments(extra: str) -> list[str]:
+    """Return the arguments for ``install_command`` that install an extra exactly as its lock file names it.
+
+    The lock has every package that the extra adds, with version and hashes, so nothing is resolved. Only wheels are
+    installed: building a package would download build tools that no lock names.
+    """
+    lock = Path(__file__).parent / "locks" / f"{extra}.txt"
+    return ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(lock)]
 
 
 def has_extra(extra: str) -> bool:

@@ -104,13 +104,19 @@ def _same_chat(match: BindingMatch, peer: Peer | None) -> bool:
     return kind == ("channel" if peer.kind == "room" else peer.kind) and match.peer.id.strip() == peer.id.strip()
 
 
+def _known_as(match: BindingMatch, inbound: Inbound) -> bool:
+    """Whether the binding names the chat by a name that was resolved, such as an alias of Matrix."""
+    names = [name.name for name in inbound.known_as if name.kind == "room"]
+    return any(_same_chat(match, Peer(kind=inbound.peer.kind, id=name)) for name in names)
+
+
 def _is_general(match: BindingMatch) -> bool:
     return match.peer is None and not match.guild_id and not match.team_id
 
 
 _TIERS: tuple[Callable[[BindingMatch, Inbound], bool], ...] = (
     lambda match, inbound: _same_chat(match, inbound.peer),
-    lambda match, inbound: _same_chat(match, inbound.parent_peer),
+    lambda match, inbound: _same_chat(match, inbound.parent_peer) or _known_as(match, inbound),
     lambda match, inbound: match.peer is None and bool(match.guild_id),
     lambda match, inbound: match.peer is None and bool(match.team_id),
     lambda match, inbound: _is_general(match) and (match.account_id or "").strip() != "*",

@@ -10,6 +10,14 @@ The command line imports this file, so it imports hardly anything itself.
 from __future__ import annotations
 
 import re
+import unicodedata
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+LONGEST_MARKS = 30
+"""How many combining marks of one letter are ordered. Unicode's Stream-Safe Text Format has the same limit."""
 
 
 def clipped(text: str, limit: int) -> str:
@@ -21,6 +29,24 @@ def shortened(text: str, limit: int = 80) -> str:
     """Puts a text on one line and cuts it to ``limit`` characters, without a blank before the ellipsis."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def normalised(form: Literal["NFC", "NFD"], text: str) -> str:
+    """Return the text in a normal form of Unicode, in a time that grows with its length only.
+
+    The library sorts the combining marks of a letter in a time that grows with the square of their number: 200 KB of
+    marks hold the interpreter for seconds.
+    """
+    if text.isascii():
+        return text
+    pieces: list[str] = []
+    begin = marks = 0
+    for place, char in enumerate(text):
+        marks = marks + 1 if unicodedata.combining(char) else 0
+        if marks > LONGEST_MARKS:
+            pieces.append(text[begin:place])
+            begin, marks = place, 1
+    return "".join(unicodedata.normalize(form, piece) for piece in (*pieces, text[begin:]))
 
 
 def age(ms: float | None) -> str:

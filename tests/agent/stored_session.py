@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,10 +27,10 @@ from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent
 from openclaw.models.calls import Failover
 from openclaw.models.keys import Keys
 from openclaw.sessions.entry import SessionEntry
-from openclaw.storage.base import Transcript, TranscriptRef
-from openclaw.storage.files.disk import FileBlobStore
+from openclaw.storage.files.disk import FileBlobStore, FileDocuments
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
+from openclaw.storage.transcripts import Transcript, TranscriptRef
 from tests.agent.scripted import HeldClock
 
 KEY = "agent:main:main"
@@ -67,7 +68,8 @@ class Summaries:
             raise answer
         if answer == HANGS:
             await asyncio.Event().wait()
-        text = answer(request) if callable(answer) else answer
+        text: Any = answer(request) if callable(answer) else answer
+        text = await text if inspect.isawaitable(text) else text
         return AssistantMessage(content=[TextBlock(text=text)], provider="mock", model="mock-1")
 
     def asked(self, number: int = -1) -> str:
@@ -88,7 +90,7 @@ def make_runtime(state_dir: Path, clock: HeldClock, config: dict[str, Any] | Non
         "hooks": CompactionHooks(),
         "compacting": CompactionsUnderWay(),
         "derived": Derived(),
-        "snapshots": WorkspaceSnapshots(str(state_dir), clock),
+        "snapshots": WorkspaceSnapshots(str(state_dir), clock, FileDocuments(state_dir)),
         "prompts": PromptCache(),
         "reports": ReportStore(parts.get("blobs") or FileBlobStore(str(state_dir))),
         "measures": TokenMeasures(),

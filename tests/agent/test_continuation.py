@@ -22,10 +22,11 @@ from openclaw.agent.loop import (
 )
 from openclaw.events import Spoken
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, user_text
-from openclaw.outbound.visible import SpeechStream
+from openclaw.outbound.answer_filter import SpeechStream
 
 CODE = "Here it is:\n```python\ndef area(width, height):\n    return wid"
 DATA = '[\n  {"name": "first", "value": 1},\n  {"name": "sec'
+LONG = " ".join(f"Sentence number {number} of a long answer." for number in range(100))
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,17 @@ DATA = '[\n  {"name": "first", "value": 1},\n  {"name": "sec'
             "first point: eggs\nsecond point: milk",
             "first point: eggs\nsecond point: milk",
         ),
+        ("Oh, I love you more than words\n", "I love you more than words\nEnd", "Oh, I love you more than words\nEnd"),
+        ('[{"a":1,"b":"xyz"},', '{"a":1,"b":"xyz"},{"a":2}]', '[{"a":1,"b":"xyz"},{"a":2}]'),
+        (
+            '{"a": [\n  1,\n  22222222222222222,\n  ',
+            "22222222222222222,\n  3]",
+            '{"a": [\n  1,\n  22222222222222222,\n  3]',
+        ),
+        ("```py\nfor a in b:\n    return", "return a", "```py\nfor a in b:\n    return a"),
+        ("So:\n\n```py\nload(", "\n```py\nload(path)", "So:\n\n```py\nload(path)"),
+        # The whole answer from its beginning.
+        (LONG[:1500], LONG, LONG),
         # A break between lines or sentences: what comes again may be meant.
         *(
             (before, after, before + after)
@@ -75,10 +87,8 @@ DATA = '[\n  {"name": "first", "value": 1},\n  {"name": "sec'
                 ("```py\nself.assertEqual(a, b)\nse", "lf.assertEqual(a, b)\nself.assertEqual(a, b)\n```"),
                 ("```py\nself.assertEqual(a, b)\n", "self.assertEqual(a, b)\nself.assertEqual(a, b)\n```"),
                 ("x\nline one is here\nline two is here\nline o", "ne is here\nline two is here\nline one is here\n"),
-                ("Oh, I love you more than words\n", "I love you more than words\n"),
                 ("Slowly now. The old bell rings. ", "The old bell rings. Then silence."),
                 ("Slowly now. The old bell rings.", " The old bell rings. Then silence."),
-                ('[{"a":1,"b":"xyz"},', '{"a":1,"b":"xyz"},{"a":2}]'),
                 ("床前明月光疑是地上霜举头望明月。", "床前明月光疑是地上霜举头望明月。低头"),
             ]
         ),
@@ -105,6 +115,91 @@ def test_a_text_cut_anywhere_and_repeated_a_little_comes_out_whole(words: list[s
     inside = 0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum()
     again = data.draw(st.sampled_from([place, *starts])) if inside else place
     assert join(text[:place], text[again:]) == text
+
+
+PYTHON = """Here is the function:
+
+```python
+def load(path, *, retries=3):
+    \'\'\'Read the file, and try again if it is locked.\'\'\'
+    for attempt in range(retries):
+        try:
+            with open(path) as handle:
+                return json.load(handle)
+        except OSError as error:
+            if attempt == retries - 1:
+                raise
+            time.sleep(0.1 * attempt)
+    return None
+
+
+def store(path, value):
+    with open(path, "w") as handle:
+        json.dump(value, handle, indent=2)
+        handle.write("\\n")
+```
+
+That is all.
+"""
+ITEMS = [
+    {"id": number, "name": f"item {number}", "price": number * 10 + 5, "tags": ["new", "sale"], "stock": {"here": 7}}
+    for number in range(7)
+]
+PROSE = """The old harbour lies east of the town. Boats come in at dawn, and the fishermen sort their catch on the quay.
+
+By noon the market is over. What is left goes to the inn, where soup is cooked from it. "It is the best soup of the
+coast," says the cook. Nobody contradicts her.
+
+- Bring warm clothes, because the wind is cold.
+- Bring cash, because nobody takes cards.
+"""
+TEXTS = {"python": PYTHON, "json": json.dumps(ITEMS, indent=2), "one line": json.dumps(ITEMS), "prose": PROSE}
+
+
+def beginnings(before: str) -> set[int]:
+    """Where a model may begin again after a break: some characters or words back, or at one of the last lines."""
+    lines = [found.end() for found in re.finditer(r"^[ ]*", before, re.MULTILINE)][-3:]
+    margins = [found.start() for found in re.finditer(r"^", before, re.MULTILINE)][-3:]
+    words = [found.start() for found in re.finditer(r"\S+", before)][-12:]
+    return {*(len(before) - back for back in (16, 20, 30, 40, 60, 80, 100, 200)), *lines, *margins, *words, 0}
+
+
+def is_whole(text: str, start: int, end: int) -> bool:
+    """Whether the text in between is whole lines or whole sentences, or nothing but space."""
+    again = text[start:end]
+    begins_line = start == 0 or text[start - 1] == "\n"
+    lines = (begins_line and again.endswith("\n")) or (again.startswith("\n") and text[end : end + 1] in ("", "\n"))
+    sentence_before = begins_line or bool(re.search(r"[.!?]\W*\Z", text[:start]))
+    sentences = sentence_before and bool(re.search(r"[.!?]\W*\Z", again))
+    return lines or sentences or not again.strip()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_cut_at_any_place_is_not_doubled_and_loses_nothing(name: str) -> None:
+    text, doubled, cuts = TEXTS[name], [], 0
+    for end in range(1, len(text)):
+        before = text[:end]
+        assert join(before, text[end:]) == text
+        for start in beginnings(before):
+            if start < 0 or end - start < 16 or is_whole(text, start, end):
+                continue
+            cuts += 1
+            if join(before, text[start:]) != text:
+                doubled.append((before[-40:], text[start : start + 40]))
+    assert cuts > 1000 and doubled == []
+
+
+@given(st.sampled_from(sorted(TEXTS)), st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_repetition_is_removed_however_it_arrives(name: str, data: st.DataObject) -> None:
+    text = TEXTS[name]
+    end = data.draw(st.integers(1, len(text)))
+    start = data.draw(st.sampled_from(sorted(start for start in beginnings(text[:end]) if start >= 0)))
+    overlap, shown, after = OverlapRemover(text[:end]), "", text[start:]
+    while after:
+        size = data.draw(st.integers(1, 60))
+        shown, after = shown + overlap.feed(after[:size]), after[size:]
+    assert text[:end] + shown + overlap.close() == join(text[:end], text[start:])
 
 
 LINES = st.lists(

@@ -63,11 +63,15 @@ async def retry_only(error: ModelError, attempt: int) -> NextStep:
     return None if delay is None else TryAgain(delay)
 
 
+async def bare_request(messages: list[Message]) -> ModelRequest:
+    return ModelRequest(model=MODEL, system="", messages=messages)
+
+
 def options(script: Script, **more: Any) -> LoopOptions:
     fields: dict[str, Any] = {
         "model": MODEL,
         "ask": script.ask,
-        "request": lambda messages: ModelRequest(model=MODEL, system="", messages=messages),
+        "request": bare_request,
         "tools": {"echo": Echo()},
         "tool_context": tool_context,
         "clock": HeldClock(),

@@ -33,7 +33,8 @@ from openclaw.models.calls import wire_body
 from openclaw.models.convert import NO_RESULT
 from openclaw.models.errors import classify
 from openclaw.sessions.entry import SessionEntry
-from openclaw.storage.base import Accept, MessageBody, Transcript, TranscriptRef
+from openclaw.storage.message_ledger import Accept, MessageBody
+from openclaw.storage.transcripts import Transcript, TranscriptRef
 from tests.support.gateway_in_process import gateway_parts
 from tests.support.model_rules import check_anthropic
 from tests.support.model_rules_openai import check_chat, check_responses

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from openclaw.agent.recorder import LARGEST_GAP, entry_id, found_answer, next_step
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, UserMessage
-from openclaw.storage.base import Context
+from openclaw.storage.transcripts import Context
 
 ANSWER = AssistantMessage(content=[TextBlock(text="yes")], stop_reason="stop")
 CALLING = AssistantMessage(content=[ToolCall(id="t", name="read", arguments={})], stop_reason="toolUse")

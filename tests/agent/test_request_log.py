@@ -21,9 +21,9 @@ from openclaw.agent.request_log import (
 )
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolSpec, UserMessage
 from openclaw.models.base import Model, ModelRequest
-from openclaw.storage.base import Transcript, TranscriptRef
 from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.transcript import FileTranscriptStore
+from openclaw.storage.transcripts import Transcript, TranscriptRef
 from tests.storage.still_clock import StillClock
 
 TOOL = ToolSpec(name="read", description="Reads.", parameters={"type": "object"})

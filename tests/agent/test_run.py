@@ -13,14 +13,15 @@ import pytest
 from openclaw.agent.loop import AbortSignal
 from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
-from openclaw.events import Event
+from openclaw.events import Event, TextDelta
 from openclaw.gateway.gateway import Gateway
 from openclaw.messages import AssistantMessage, Message, ToolCall, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import ModelError
-from openclaw.runs.queue import RunInbox
+from openclaw.runs.run import RunInbox
 from openclaw.sessions.entry import SessionEntry
-from openclaw.storage.base import Accept, MessageBody, TranscriptRef
-from tests.support.clock import HeldClock
+from openclaw.storage.message_ledger import Accept, MessageBody
+from openclaw.storage.transcripts import TranscriptRef
+from tests.support.clock import HeldClock, until
 from tests.support.gateway_in_process import gateway_parts
 from tests.support.scripted_model import Answer, ScriptedModel
 
@@ -122,9 +123,12 @@ async def test_a_model_that_is_overloaded_is_asked_again_after_a_pause(session: 
     session.model.queue(Answer(error=ModelError("Overloaded", kind="overloaded", retryable=True)), "at last")
     running = asyncio.create_task(session.run("hi"))
     await session.model.asked(1)
-    while len(session.model.requests) < 2:
+
+    def asked_again() -> bool:
         session.clock.advance(1)
-        await asyncio.sleep(0.001)
+        return len(session.model.requests) == 2
+
+    await until(asked_again)
     assert (await running).texts == ["at last"]
 
 
@@ -144,8 +148,7 @@ async def test_a_model_nobody_knows_is_named_and_nothing_is_asked(session: Sessi
 async def test_a_run_that_is_stopped_keeps_what_was_said(session: Session) -> None:
     session.model.held("half of it")
     running = asyncio.create_task(session.run("hi"))
-    await session.model.asked(1)
-    await asyncio.sleep(0.01)
+    await until(lambda: any(isinstance(event, TextDelta) for event in session.events))
     session.abort.abort("rpc")
     result = await running
     assert (result.outcome, result.final and result.final.text) == ("aborted", "half ")

@@ -71,7 +71,7 @@ async def test_old_transcripts_are_packed_piece_by_piece(tab: Tab) -> None:
 
 
 async def test_a_session_is_deleted_only_after_a_second_word(tab: Tab) -> None:
-    await tab.page.goto(f"{tab.gateway.url}/chat?session=agent:main:passing")
+    await tab.page.goto(f"{tab.gateway.url}/chat?session=passing")
     await talk(tab, ("For a moment", "Gone soon."))
     await tab.link("Sessions").click()
     await tab.button("Settings of agent:main:passing").click()

@@ -16,9 +16,9 @@ from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound, Media
 from openclaw.outbound.deliver import Delivery
 from openclaw.outbound.reply import OutgoingMessage, SendFailed
-from openclaw.storage.base import Accept, MessageBody, OutboxPart
 from openclaw.storage.files.disk import FileBlobStore, FileDocuments
 from openclaw.storage.files.ledger import FileLedger
+from openclaw.storage.message_ledger import Accept, MessageBody, OutboxPart
 from tests.support.clock import HeldClock
 from tests.support.loopback_channel import Loopback, everybody
 

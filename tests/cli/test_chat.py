@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.cli.screen import help_lines
+from openclaw.cli.chat_screen import help_lines
 
 from .conftest import Cli
 from .fake_gateway import FakeGateway, Refusal, agent_event, chat_event, chatted, deltas, res
@@ -85,7 +85,7 @@ def talk(gateway: FakeGateway) -> FakeGateway:
     gateway.replies["chat.view"] = {"sessionKey": "main", "messages": [], "run": None, "waiting": []}
     commands = [{"name": "status", "usage": "", "help": "The session's state."}]
     gateway.replies["chat.commands"] = {"commands": commands}
-    gateway.replies["sessions.resolve"] = lambda params: {"ok": True, "key": "agent:main:main"}
+    gateway.replies["sessions.resolve"] = lambda params: {"ok": True, "key": "agent:main:main", "new": False}
     return gateway
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from openclaw.cli.client import GatewayClient, GatewayError, Lost, Unreachable, new_id
 from openclaw.cli.command import UserError
-from openclaw.cli.target import Target
+from openclaw.cli.gateway_target import GatewayTarget
 from tests.support.gateway import TOKEN
 from tests.support.gateway_in_process import InProcessGateway
 
@@ -31,7 +31,7 @@ def fake() -> Iterator[FakeGateway]:
 
 
 def client_of(port: int, secret: str = SECRET, timeout_ms: int = 5000) -> GatewayClient:
-    target = Target("127.0.0.1", port, tls=False, local=True, source="test", bind="loopback")
+    target = GatewayTarget("127.0.0.1", port, tls=False, local=True, source="test", bind="loopback")
     target.secret, target.secret_source = secret, "gateway.auth.token"
     return GatewayClient(target, timeout_ms)
 
@@ -102,7 +102,7 @@ async def test_a_refusal_at_the_door_is_told_apart_from_other_failures(
         assert json.loads(wrong.stdout)["error"]["code"] == "UNAUTHORIZED"
         client = client_of(gateway.port, TOKEN)
         with monkeypatch.context() as patched:
-            patched.setattr(Target, "authority", "gateway.example:18789")
+            patched.setattr(GatewayTarget, "authority", "gateway.example:18789")
             with pytest.raises(UserError, match="is not one of this Gateway's names") as refused:
                 await asyncio.to_thread(client.call, "health")
     assert refused.value.error_code == "FORBIDDEN"

@@ -188,6 +188,19 @@ def test_a_value_that_promises_safety_is_told_everywhere_and_stops_the_start(cli
     assert cli("config", "validate").returncode == 0
 
 
+def test_agents_that_only_a_newer_version_reads_stop_the_start(cli: Cli, config: Path) -> None:
+    entries = "agents: { entries: { main: { tools: { deny: ['exec'] }, sandbox: { mode: 'all' } } } },"
+    config.write_text(COMMENTED.replace('agents: { list: [{ id: "main", default: true }] },', entries))
+    started = cli("gateway", "run", "--port", "0")
+    assert started.returncode == 1 and "Traceback" not in started.stderr
+    assert "agents.entries" in started.stderr and "agents.list" in started.stderr
+    report = json.loads(cli("config", "validate", "--json").stdout)
+    assert not report["valid"] and report["refusals"][0]["path"] == "agents.entries"
+    assert cli("config", "validate").returncode == 1
+    diagnosed = cli("doctor")
+    assert diagnosed.returncode == 1 and "agents.entries" in diagnosed.stdout
+
+
 def test_the_start_says_on_the_terminal_and_in_the_log_what_has_no_effect(cli: Cli, config: Path, state: Path) -> None:
     config.write_text(COMMENTED.replace("gateway:", "talk: { voiceId: 'v' }, gateway:"))
     gateway = cli.start("gateway", "run", "--port", "0")

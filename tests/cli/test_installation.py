@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -130,7 +131,9 @@ def test_an_extra_is_installed_where_the_program_runs(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(subprocess, "run", ran)
     install_extra("mcp")
-    assert run[0][0] == sys.executable and "mcp>=2" in run[0] and not any("openclaw" in word for word in run[0][1:])
+    assert run[0][0] == sys.executable and "--require-hashes" in run[0] and "--no-deps" in run[0]
+    lock = Path(run[0][run[0].index("-r") + 1])
+    assert re.search(r"^mcp==\S+ ", lock.read_text(), re.MULTILINE) and "openclaw" not in lock.read_text()
 
 
 @pytest.fixture
@@ -217,6 +220,16 @@ def test_state_and_workspace_are_deleted_when_asked_for_and_backed_up_first(
     (state / "openclaw.json").write_text("{}")
     assert cli("uninstall", "--all", "--yes", "--no-backup", "--method", "git").returncode == 0
     assert not state.exists() and backups.exists()
+
+
+def test_nothing_is_deleted_after_a_backup_with_a_hole(cli: Cli, state: Path) -> None:
+    _fill(state)
+    sessions = state / "agents" / "main" / "sessions"
+    sessions.mkdir(parents=True)
+    (sessions / "sessions.json").write_text('{"agent:main:main": {"sessionId": "lost", "systemSent": true}}')
+    done = cli("uninstall", "--state", "--yes")
+    assert done.returncode == 1 and "lost.jsonl is missing" in done.stderr
+    assert (state / "openclaw.json").exists()
 
 
 def test_a_folder_that_is_no_state_folder_is_not_deleted(cli: Cli, state: Path, tmp_path: Path) -> None:

@@ -20,18 +20,6 @@ from .fake_gateway import FakeGateway, Refusal, agent_event, agent_result, chat_
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 
 
-def resolver(**known: str) -> Any:
-    """Answers ``sessions.resolve`` like the Gateway: by exactly one of key, id and label."""
-
-    def resolve(params: dict[str, Any]) -> dict[str, Any]:
-        field = next(name for name in ("key", "sessionId", "label") if name in params)
-        if f"{field}:{params[field]}" in known:
-            return {"ok": True, "key": known[f"{field}:{params[field]}"]}
-        raise Refusal(f"No session found: {params[field]}", details={"code": "SESSION_NOT_FOUND"})
-
-    return resolve
-
-
 def test_a_message_goes_to_the_main_session_and_the_reply_is_printed(cli: Cli, gateway: FakeGateway) -> None:
     gateway.streams["agent"] = spoken("¡Hola", ", humano!")
     done = cli("message", "send", "Hola, agente")
@@ -52,27 +40,31 @@ def test_an_agent_is_named_by_its_id(cli: Cli, gateway: FakeGateway) -> None:
     assert json.loads(done.stdout)["sessionKey"] == "agent:my-agent:main"
 
 
-@pytest.mark.parametrize("field", ["key", "sessionId", "label"])
-def test_a_session_is_found_by_key_then_id_then_label(cli: Cli, gateway: FakeGateway, field: str) -> None:
-    gateway.replies["sessions.resolve"] = resolver(**{f"{field}:abc123": "agent:main:found"})
+def test_a_session_is_found_by_its_name(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["sessions.resolve"] = {"ok": True, "key": "agent:main:found", "new": False}
     gateway.streams["agent"] = spoken("ok")
     assert cli("message", "send", "Hola", "--session", "abc123").returncode == 0
+    assert gateway.params_of("sessions.resolve") == [{"name": "abc123"}]
     assert gateway.params_of("agent")[0]["sessionKey"] == "agent:main:found"
 
 
-@pytest.mark.parametrize(("name", "key"), [("work", "agent:helper:work"), ("agent:main:garden", "agent:main:garden")])
-def test_a_new_name_begins_a_session_and_says_so(cli: Cli, gateway: FakeGateway, name: str, key: str) -> None:
-    gateway.replies["sessions.resolve"] = resolver()
-    gateway.replies["agents.list"] = {"defaultId": "helper", "agents": [{"id": "main"}, {"id": "helper"}]}
+def test_a_new_name_begins_a_session_and_says_so(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["sessions.resolve"] = {"ok": True, "key": "agent:helper:work", "new": True}
+    gateway.replies["agents.list"] = {"defaultId": "main", "agents": [{"id": "main"}, {"id": "helper"}]}
     gateway.streams["agent"] = spoken("ok")
-    done = cli("message", "send", "Hola", "--session", name)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", f"New session {key}.\n")
-    assert gateway.params_of("agent")[0]["sessionKey"] == key
+    done = cli("message", "send", "Hola", "--session", "work", "--agent", "helper")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "New session agent:helper:work.\n")
+    [params] = gateway.params_of("agent")
+    assert (params["sessionKey"], params["agentId"]) == ("work", "helper")
 
 
-def test_the_id_of_a_session_that_does_not_exist_begins_nothing(cli: Cli, gateway: FakeGateway) -> None:
-    gateway.replies["sessions.resolve"] = resolver()
+def test_a_session_that_the_gateway_refuses_gets_no_message(cli: Cli, gateway: FakeGateway) -> None:
     gone = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d"
+
+    def refuse(params: dict[str, Any]) -> None:
+        raise Refusal(f"No session found: {params['name']}", details={"code": "SESSION_NOT_FOUND"})
+
+    gateway.replies["sessions.resolve"] = refuse
     done = cli("message", "send", "Hola", "--session", gone)
     assert (done.returncode, done.stderr) == (1, f"No session found: {gone}\n")
     assert gateway.params_of("agent") == []

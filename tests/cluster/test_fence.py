@@ -11,11 +11,12 @@ import pytest
 
 from openclaw.cluster.claims import ClaimOwner, session_name
 from openclaw.sessions.entry import SessionEntry
-from openclaw.storage.base import LedgerRow, MessageBody, OutboxPart, Transcript, TranscriptRef
+from openclaw.storage.message_ledger import LedgerRow, MessageBody, OutboxPart
 from openclaw.storage.postgres.database import ClaimEpoch, ClaimLost, Statement
 from openclaw.storage.postgres.ledger import PostgresLedger
 from openclaw.storage.postgres.session_store import PostgresSessionStore
 from openclaw.storage.postgres.transcript import PostgresTranscriptStore
+from openclaw.storage.transcripts import Transcript, TranscriptRef
 from tests.storage.conformance.messages import message
 from tests.storage.still_clock import StillClock
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from openclaw.cluster.claims import SCHEDULER, ClaimOwner, SoleClaims, session_name
-from openclaw.storage.base import Fenced, StorageRefused
+from openclaw.storage.errors import Fenced, StorageRefused
 from openclaw.storage.postgres import database
-from openclaw.storage.postgres.database import PostgresDatabase
+from openclaw.storage.postgres.database import PostgresDatabase, StorageUnreachable
 from tests.support.postgres import postgres_server
 
 from .one_node import MakeNode, until
@@ -125,7 +126,7 @@ async def test_a_tool_that_copies_everything_keeps_gateways_away(
     tool = await PostgresDatabase.open(postgres_server().url, schema=schema)
     a = await node()
     with pytest.raises(StorageRefused, match="a Gateway uses"):
-        await tool.keep_gateways_away()
+        await tool.lock_out_gateways()
     await tool.write("INSERT INTO documents (name, data) VALUES ('by a tool', '')")
     await a.membership.leave()
     await tool.close()
@@ -149,3 +150,36 @@ async def test_a_claim_whose_answer_was_lost_is_known_at_the_next_try(node: Make
     assert not a.claims.owns(SCHEDULER)
     await asyncio.gather(a.claims.want(SCHEDULER), a.claims.try_wanted(), a.claims.claim(SCHEDULER))
     assert a.claims.owns(SCHEDULER) and a.gained == [SCHEDULER]
+
+
+async def test_a_session_whose_claim_was_not_confirmed_is_gained_although_nobody_asks_again(
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = await node()
+    ask = a.database.row
+
+    async def cut(*given: Any) -> None:
+        await ask(*given)
+        raise StorageUnreachable(ConnectionError("cut"))
+
+    monkeypatch.setattr(a.database, "row", cut)
+    with pytest.raises(StorageUnreachable):
+        await a.claims.claim(MAIN)
+    assert not a.claims.owns(MAIN) and await a.claims.owner(MAIN) == a.id
+    await a.claims.regain()
+    assert a.claims.owns(MAIN) and a.gained == [MAIN]
+
+
+async def test_a_session_that_could_not_be_taken_up_is_tried_again_and_those_beside_it_stay(node: MakeNode) -> None:
+    a, other, failures = await node(), session_name("main", "agent:main:other"), [OSError("locked")]
+
+    async def take_up(name: str) -> None:
+        if name == MAIN and failures:
+            raise failures.pop()
+
+    a.claims.on_gained("", take_up)
+    with pytest.raises(OSError, match="locked"):
+        await a.claims.claim_free([MAIN, other])
+    assert a.claims.owns(other) and not a.claims.owns(MAIN)
+    await a.claims.regain()
+    assert a.claims.owns(MAIN)

@@ -12,7 +12,7 @@ import pytest
 
 from openclaw.gateway.assemble import start_scheduler
 from openclaw.gateway.gateway import Gateway
-from openclaw.storage.base import Accept, MessageBody, OutboxPart
+from openclaw.storage.message_ledger import Accept, MessageBody, OutboxPart
 from openclaw.tools.exec.allowlist import AllowRule
 from openclaw.tools.exec.approvals import PendingApproval
 from tests.support.clock import MovableClock

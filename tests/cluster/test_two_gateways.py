@@ -19,7 +19,7 @@ from openclaw.gateway.cluster.service import ClusterService
 from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.inbound.notices import injected_message
 from openclaw.sessions.keys import SessionRef
-from openclaw.storage.base import Fenced
+from openclaw.storage.errors import Fenced
 from openclaw.tools.exec.approvals import ApprovalRequest
 from tests.support.gateway import TOKEN, RequestFailed, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from openclaw.clock import SystemClock
-from openclaw.config.load import parse_config
+from openclaw.config.load import parse_config, read_config
 from openclaw.config.store import ConfigInvalid, ConfigStore
 from openclaw.config.unsupported import SAFETY, UNSUPPORTED, UNSUPPORTED_VALUES
 
@@ -41,10 +41,10 @@ READ_OTHERWISE = {
     "session.reset.*": "getattr in sessions/reset.py",
     "session.resetByType.*": "getattr in sessions/reset.py",
     "session.resetByChannel.*": "getattr in sessions/reset.py",
-    "gateway.remote.url": "cli/target.py reads the raw file",
-    "gateway.remote.token": "cli/target.py reads the raw file",
-    "gateway.remote.password": "cli/target.py reads the raw file",
-    "gateway.remote.tlsFingerprint": "cli/target.py reads the raw file",
+    "gateway.remote.url": "cli/gateway_target.py reads the raw file",
+    "gateway.remote.token": "cli/gateway_target.py reads the raw file",
+    "gateway.remote.password": "cli/gateway_target.py reads the raw file",
+    "gateway.remote.tlsFingerprint": "cli/gateway_target.py reads the raw file",
 }
 """Key path (a glob) → where a key is read that ``Reads`` cannot see."""
 
@@ -139,6 +139,10 @@ SAFETY_VALUES = [
     ("{ gateway: { auth: { mode: 'none' } } }", "gateway.auth.mode"),
     ("{ gateway: { auth: { mode: 'trusted-proxy' } } }", "gateway.auth.mode"),
     ("{ gateway: { bind: 'custom' } }", "gateway.bind"),
+    ("{ gateway: { tools: { allow: ['message'] } } }", "gateway.tools.allow"),
+    ("{ tools: { media: { audio: { scope: { default: 'deny' } } } } }", "tools.media.audio.scope"),
+    ("{ channels: { telegram: { actions: { sendMessage: false } } } }", "channels.telegram.actions.sendMessage"),
+    ("{ approvals: { exec: { ask: 'always' } } }", "approvals.exec.ask"),
     ("{ gateway: { bind: 'custom', customBindHost: ' ' } }", "gateway.bind"),
     ("{ channels: { signal: { groups: { g: { tools: { deny: ['exec'] } } } } } }", "channels.signal.groups.g.tools"),
     (
@@ -156,6 +160,90 @@ def test_a_value_that_promises_safety_nothing_gives_is_refused_by_name_and_with_
     assert (refusal.path, refusal.line) == (path, 1) and refusal in snapshot.warnings
     assert "does not start with this value" in refusal.message
     assert "set " in refusal.message or "remove it" in refusal.message
+
+
+UNKNOWN_SAFETY = [
+    ("{ agents: { entries: { main: { tools: { deny: ['exec'] }, sandbox: { mode: 'all' } } } } }", "agents.entries"),
+    ("{ agents: { entries: { main: {} } } }", "agents.entries"),
+    ("{ toolPolicy: { exec: { security: 'deny' } } }", "toolPolicy"),
+    ("{ agents: { defaults: { sandboxing: { mode: 'all' } } } }", "agents.defaults.sandboxing"),
+    ("{ agents: { list: [{ id: 'a' }, { id: 'b', denyTools: ['exec'] }] } }", "agents.list[1].denyTools"),
+    ("{ agents: { list: [{ id: 'a', guard: { rules: [{ ask: 'always' }] } }] } }", "agents.list[0].guard"),
+    ("{ channels: { signal: { dm: { allow_from: ['+1'] } } } }", "channels.signal.dm.allow_from"),
+    ("{ channels: { signal: { accounts: { a: { DMPolicy: 'pairing' } } } } }", "channels.signal.accounts.a.DMPolicy"),
+    ("{ channels: { telegram: { accounts: { a: { ownerOnly: true } } } } }", "channels.telegram.accounts.a.ownerOnly"),
+    ("{ telegram: { allowFrom: ['1'] } }", "telegram"),
+    ("{ tools: { elevatedMode: 'off' } }", "tools.elevatedMode"),
+    ("{ tools: { exec: { 'exec-ask': 'always' } } }", "tools.exec.exec-ask"),
+    ("{ tools: { denny: ['exec'] } }", "tools.denny"),
+    ("{ plugins: { entries: { x: { access: { allowlist: ['a'] } } } } }", "plugins.entries.x.access"),
+    ("{ gateway: { authorization: { required: true } } }", "gateway.authorization"),
+    ("{ gateway: { http: { policy: 'deny' } } }", "gateway.http.policy"),
+    ("{ agents: { defaults: { sandbox: { modus: 'all' } } } }", "agents.defaults.sandbox.modus"),
+    ("{ agents: { defaults: { sandbox: { docker: { netwrk: 'none' } } } } }", "agents.defaults.sandbox.docker.netwrk"),
+]
+
+
+@pytest.mark.parametrize(("text", "path"), UNKNOWN_SAFETY)
+def test_an_unknown_key_that_reads_like_a_safety_setting_is_refused_by_name(text: str, path: str) -> None:
+    snapshot = parse_config("openclaw.json", text, {})
+    assert snapshot.valid
+    (refusal,) = snapshot.refusals
+    assert (refusal.path, refusal.line) == (path, 1) and refusal in snapshot.warnings
+    assert "unknown key" in refusal.message and "does not start" in refusal.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{ zzzzqqqq: 1 }",
+        "{ ui: { colour: 'red', authors: ['Ana'], tasks: 3 } }",
+        "{ agents: { list: [{ id: 'a', mood: { basket: true } }] } }",
+        "{ messages: { autoCorrect: { mask: true } } }",
+        "{ wizard: { securityAcknowledgedAt: 'x' }, meta: { author: 'x', authKind: 'y' } }",
+        "{ auth: { colour: 1 } }",
+    ],
+)
+def test_a_harmless_unknown_key_is_only_a_warning(text: str) -> None:
+    snapshot = parse_config("openclaw.json", text, {})
+    assert snapshot.valid and snapshot.refusals == []
+    assert all("unknown key, ignored" in warning.message for warning in snapshot.warnings) and snapshot.warnings
+
+
+def test_a_safety_setting_that_a_second_key_of_that_name_would_hide_is_refused() -> None:
+    (refusal,) = parse_config("openclaw.json", "{ tools: { deny: ['exec'] }, tools: { fs: {} } }", {}).refusals
+    assert refusal.path == "tools" and "written twice" in refusal.message
+    assert parse_config("openclaw.json", "{ ui: { assistant: {} }, ui: {} }", {}).refusals == []
+
+
+def test_agents_of_a_newer_version_are_refused_with_what_to_do() -> None:
+    text = "{ agents: { entries: { main: { tools: { deny: ['exec'] } } } } }"
+    (refusal,) = parse_config("openclaw.json", text, {}).refusals
+    assert "agents.entries.main.tools.deny" in refusal.message and "agents.list" in refusal.message
+
+
+def test_an_unknown_safety_setting_in_an_included_file_is_refused_there(tmp_path: Path) -> None:
+    (tmp_path / "agents.json5").write_text("{\n entries: { main: { sandbox: { mode: '${MODE}' } } } }")
+    main = tmp_path / "openclaw.json"
+    main.write_text("{ agents: { $include: './agents.json5' } }")
+    (refusal,) = read_config(str(main), {"MODE": "all"}).refusals
+    assert (refusal.path, refusal.line) == ("agents.entries", 2)
+    assert refusal.file and refusal.file.endswith("agents.json5")
+
+
+async def test_a_running_gateway_does_not_take_an_unknown_safety_setting_over(tmp_path: Path) -> None:
+    path = tmp_path / "openclaw.json"
+    path.write_text('{ gateway: { auth: { token: "t" }, port: 20001 } }')
+    store = ConfigStore(str(path), SystemClock(), {})
+    store.load_or_create()
+    patch = {"agents": {"entries": {"main": {"tools": {"deny": ["exec"]}}}}}
+    with pytest.raises(ConfigInvalid, match=r"agents\.entries"):
+        store.merge_patch(patch, store.snapshot.hash)
+    with pytest.raises(ConfigInvalid, match=r"tools\.denied"):
+        store.write_raw('{ tools: { denied: ["exec"] } }', store.snapshot.hash)
+    path.write_text('{ gateway: { auth: { token: "t" }, port: 20002 }, agents: { entries: { main: {} } } }')
+    assert not await store.reload()
+    assert store.current.gateway.port == 20001 and not store.refusals
 
 
 async def test_a_running_gateway_does_not_take_such_a_value_over(tmp_path: Path) -> None:
@@ -176,7 +264,7 @@ async def test_the_log_tells_it_at_the_start_and_at_a_reload(tmp_path: Path, cap
     store = ConfigStore(str(path), SystemClock(), {})
     with caplog.at_level(logging.WARNING, "openclaw.config"):
         store.load_or_create()
-        store.tell_warnings()
+        store.log_warnings()
         assert "talk (line 1): accepted, but it has no effect yet: there is no talk mode yet" in caplog.text
         caplog.clear()
         path.write_text('{ gateway: { mode: "local", auth: { token: "t" } }, canvasHost: { enabled: true } }')

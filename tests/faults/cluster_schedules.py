@@ -36,7 +36,7 @@ from tests.support import gateway as support
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import RequestFailed, WireClient, model_config
 from tests.support.model_server import ModelServer
-from tests.support.postgres import PostgresServer, needs_postgres, new_schema, stored_rows
+from tests.support.postgres import ServerPair, needs_postgres, new_schema, stored_rows
 from tests.support.signal_daemon import SignalDaemon
 
 NODES = 3
@@ -48,8 +48,11 @@ PER_ROUND = 10
 TAG = re.compile(r"\b[pjs]\d+x\d+\b")
 """The first word of a message on the channel, of a job, and of a run that is stopped."""
 BOOKS = ("messages", "story", "tool_calls", "outbox", "transcripts", "entries")
-TROUBLES = ("kill", "pause", "cut", "restart", "stop")
-"""A node is killed, is paused beyond its lease, or leaves; connections are cut; the server is restarted."""
+TROUBLES = ("kill", "pause", "cut", "restart", "stop", "lock", "failover")
+"""A node is killed, is paused beyond its lease, or leaves; connections are cut; the server is restarted; another
+program locks the ledger for longer than the lock time-out; the server dies, and its standby is read-only for some time.
+"""
+LOCK_TIMEOUT_MS = 500
 
 
 class ClusterNode(ForkedGateway):
@@ -63,7 +66,7 @@ class ClusterNode(ForkedGateway):
 
 @dataclass
 class ClusterSchedule(KillSchedule):
-    server: PostgresServer = field(kw_only=True)
+    server: ServerPair = field(kw_only=True)
     signal: SignalDaemon = field(kw_only=True)
     said: dict[str, str] = field(default_factory=dict)
     """Who said what on the channel, in order."""
@@ -83,7 +86,7 @@ class ClusterSchedule(KillSchedule):
             self.models.api_key,
             # On the channel each message has its own reply, so that replies can be counted.
             messages={"queue": {"mode": self.mode, "debounceMs": 0, "cap": 1000, "byChannel": {"signal": "followup"}}},
-            storage={"url": self.server.url, "schema": new_schema()},
+            storage={"url": f"{self.server.url}&lock_timeout={LOCK_TIMEOUT_MS}", "schema": new_schema()},
             cluster={"leaseSeconds": LEASE_S},
             channels={"signal": {**account, "allowFrom": list(PEOPLE)}},
             session={"dmScope": "per-channel-peer"},
@@ -261,6 +264,10 @@ class ClusterSchedule(KillSchedule):
                 await node.start()
             case "restart":
                 await asyncio.to_thread(self.server.restart)
+            case "failover":
+                await asyncio.to_thread(self.server.fail_over, self.chance.uniform(0, 4))
+            case "lock":
+                await self._lock_ledger(self.chance.uniform(0.5, 4) * LOCK_TIMEOUT_MS / 1000)
             case _:
                 await self._cut_connections()
 
@@ -269,6 +276,16 @@ class ClusterSchedule(KillSchedule):
         connection = await asyncpg.connect(self.server.url)
         cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'openclaw%'"
         await connection.execute(f"{cut} AND random() < {self.chance.choice((0.3, 1.0))}")
+        await connection.close()
+
+    async def _lock_ledger(self, seconds: float) -> None:
+        """Another program, for example one that changes a table, keeps all nodes from their messages."""
+        assert self.gateway.storage is not None
+        schema = {"search_path": self.gateway.storage["schema"]}
+        connection = await asyncpg.connect(self.server.url, server_settings=schema)
+        async with connection.transaction():
+            await connection.execute(f"LOCK TABLE {self.chance.choice(('messages', 'claims', 'nodes'))}")
+            await asyncio.sleep(seconds)
         await connection.close()
 
     async def start_all(self) -> None:
@@ -329,7 +346,7 @@ async def _run_schedules(schedule: ClusterSchedule, troubles: list[str], message
 
 
 async def one_round(folder: Path, seed: int, mode: str, schedules: int, kinds: list[str]) -> str:
-    server = await asyncio.to_thread(lambda: PostgresServer(needs_postgres()))
+    server = await asyncio.to_thread(lambda: ServerPair(needs_postgres()))
     try:
         async with ModelServer(keep_requests=100) as models, SignalDaemon(US) as daemon:
             schedule = ClusterSchedule(folder, models, seed, mode, server=server, signal=daemon)
@@ -338,8 +355,8 @@ async def one_round(folder: Path, seed: int, mode: str, schedules: int, kinds: l
         await asyncio.to_thread(server.remove)
     return (
         f"{len(schedule.sent)} messages of clients, {len(schedule.said)} on a channel ({schedule.repeated} replies"
-        f" repeated and marked), {len(schedule.jobs)} jobs, {len(schedule.stopped)} stopped runs: 0 lost, 0 twice;"
-        f" {dict(Counter(schedule.deaths).most_common())}"
+        f" repeated and marked), {len(schedule.jobs)} jobs, {len(schedule.stopped)} stopped runs: 0 lost, 0 twice,"
+        f" 0 without an end; {dict(Counter(schedule.deaths).most_common())}"
     )
 
 

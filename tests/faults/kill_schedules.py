@@ -16,6 +16,7 @@ import sqlite3
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -24,14 +25,17 @@ from typing import Any
 
 import aiohttp
 
+from openclaw.storage.files.ledger_db import BUSY_TIMEOUT_MS
 from tests.support import gateway as support
 from tests.support.forked_gateway import ForkedGateway
-from tests.support.gateway import RequestFailed, WireClient, model_config
+from tests.support.gateway import RequestFailed, WireClient, model_config, named
 from tests.support.model_server import ModelServer
 from tests.support.postgres import stored_rows
 
 ENDS = {"answered", "silent", "failed", "superseded", "expired"}
 SETTLE_S = 60
+LOCK_EVERY, LOCK_S = 25, BUSY_TIMEOUT_MS / 1000 + 0.3
+"""In every so many schedules another program locks the ledger for about this long."""
 POINTS = [
     *("accept.before", "accept.after", "ack", "run.start", "user.before", "user.after", "model.call"),
     *("answer.before", "answer.after", "tool.before", "tool.noted", "tool.ran", "tool.stored"),
@@ -151,6 +155,37 @@ class KillSchedule:
         if not delivery.cancelled() and (error := delivery.exception()) is not None:
             raise error
 
+    async def deliver_beside_lock(self, seconds: float) -> None:
+        """Sends everything while another program locks the ledger for longer than the Gateway waits for it."""
+        unlock = threading.Event()
+
+        def lock() -> None:
+            path = self.root / "state" / "ledger.db"
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=SETTLE_S)) as database:
+                database.execute("BEGIN EXCLUSIVE")
+                unlock.wait(seconds)
+                database.execute("ROLLBACK")
+
+        delivery = asyncio.create_task(self._deliver_patiently())
+        await asyncio.sleep(self.chance.uniform(0, 0.3))
+        locking = asyncio.create_task(asyncio.to_thread(lock))
+        try:
+            await asyncio.wait([locking, delivery])
+            await delivery
+        finally:
+            unlock.set()
+            await locking
+
+    async def _deliver_patiently(self) -> None:
+        """Sends until everything is acknowledged. What is refused must say why, and is sent again."""
+        async with asyncio.timeout(SETTLE_S):
+            while not all(one.acknowledged for one in self.sent):
+                try:
+                    await self.deliver()
+                except RequestFailed as refused:
+                    assert "locked by another program" in str(refused), refused
+                await asyncio.sleep(0.05)
+
     async def _deliver_in_order(self, client: WireClient, messages: list[Sent]) -> None:
         for one in messages:
             one.tries += 1
@@ -163,7 +198,7 @@ class KillSchedule:
             raise ValueError(f"{one.key} was acknowledged before and was started anew")
 
     async def _send(self, client: WireClient, one: Sent) -> dict[str, Any]:
-        params = {"sessionKey": one.session, "message": one.text, "idempotencyKey": one.key}
+        params = {**named(one.session), "message": one.text, "idempotencyKey": one.key}
         try:
             return await client.call("chat.send", params, timeout=SETTLE_S)
         except RequestFailed as failed:
@@ -266,14 +301,21 @@ async def run_schedules(schedule: KillSchedule, schedules: int, *, messages: int
         at = chance.choice([*POINTS, "*", "write", "sync"])
         often = {"*": 80, "write": 30, "sync": 8, "commit.before": 16, "commit.after": 16}.get(at, messages)
         fault = {"at": at, "do": schedule.death, "hit": chance.randint(1, often)}
+        locks = number % LOCK_EVERY == LOCK_EVERY - 1
+        if locks:  # No other fault strikes in this life.
+            schedule.armed.unlink(missing_ok=True)
         alive = await schedule.start([fault])
         if alive and not schedule.armed.exists():
             await schedule.settle()
             schedule.check()
-            schedule.armed.touch()
+            if not locks:
+                schedule.armed.touch()
         schedule.workload(sessions, messages)
         schedule.struck = not alive
-        if alive:
+        if locks:
+            await schedule.deliver_beside_lock(chance.uniform(LOCK_S, LOCK_S + 2))
+            schedule.kill()
+        elif alive:
             await schedule.deliver_until_death(within_s=chance.uniform(0.05, 1.5))
         schedule.deaths[str(fault["at"]) if schedule.struck else "from outside"] += 1
         # One time in four the next life is in danger from its first moment.
@@ -313,7 +355,7 @@ async def one_round(folder: Path, seed: int, mode: str, schedules: int, death: s
             with contextlib.suppress(AssertionError):
                 schedule.kill()
     return (
-        f"{schedule.lives} lives, {len(schedule.sent)} messages, 0 lost, 0 twice;"
+        f"{schedule.lives} lives, {len(schedule.sent)} messages, 0 lost, 0 twice, 0 without an end;"
         f" ready in {statistics.median(schedule.ready_s):.2f} s (most {max(schedule.ready_s):.2f});"
         f" deaths {dict(schedule.deaths.most_common())}"
     )

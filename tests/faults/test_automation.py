@@ -107,6 +107,37 @@ async def test_dying_at_each_step_of_a_due_job_runs_and_delivers_it_once(
     assert len(models.requests) == 1
 
 
+MANY = 4
+MANY_STEPS = [("cron.due", 2), ("cron.marked", 2), ("model.call", 3), ("cron.ended", 2), ("cron.logged", 3)]
+MANY_STEPS += [("cron.settled", 1), ("cron.settled", 3), ("cron.folded", 1)]
+
+
+@pytest.mark.parametrize(("step", "hit"), MANY_STEPS)
+async def test_dying_while_many_jobs_are_due_at_once_runs_each_of_them_once(
+    gateway: ForkedGateway, models: ModelServer, step: str, hit: int
+) -> None:
+    payload = {"kind": "agentTurn", "message": "brief me"}
+    write_job(gateway, sessionTarget="isolated", payload=payload, delivery={"mode": "none"})
+    path = gateway.state_dir / "cron" / "jobs.json"
+    (job,) = json.loads(path.read_text())["jobs"]
+    jobs = [{**job, "id": f"{JOB}-{number}"} for number in range(MANY)]
+    path.write_text(json.dumps({"version": 1, "jobs": jobs}))
+    plan(gateway, {"at": step, "do": "kill", "hit": hit})
+    with contextlib.suppress(AssertionError):
+        await gateway.start()
+    await died(gateway)
+    plan(gateway)
+    await gateway.start()
+
+    def states() -> list[dict[str, Any]]:
+        return [job["state"] for job in json.loads(path.read_text())["jobs"]]
+
+    await settled(lambda: all(state.get("lastStatus") == "ok" for state in states()))
+    assert all("runningAtMs" not in state and state["nextRunAtMs"] > TEN_DAYS for state in states())
+    runs = [(gateway.state_dir / "cron" / "runs" / f"{job['id']}.jsonl").read_text().splitlines() for job in jobs]
+    assert [len(lines) for lines in runs] == [1] * MANY and len(models.requests) == MANY
+
+
 REMINDER_STEPS = ["cron.marked", "cron.told", "heartbeat.marked", "heartbeat.accepted", "model.call", "finish.after"]
 REMINDER_STEPS += ["heartbeat.ended", "heartbeat.announced", "cron.ended", "cron.logged"]
 

@@ -24,7 +24,7 @@ def gateway(tmp_path: Path, models: ModelServer) -> ForkedGateway:
 
 
 async def send(client: WireClient, key: str, text: str) -> None:
-    params = {"sessionKey": f"agent:main:{key}", "message": text, "idempotencyKey": key}
+    params = {"sessionKey": key, "message": text, "idempotencyKey": key}
     await client.call("chat.send", params)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from openclaw.clock import SystemClock
-from openclaw.storage.base import END_STATES
+from openclaw.storage.message_ledger import END_STATES
 from tests.faults.kill_schedules import CONNECTION_LOST
 from tests.faults.platforms import CHUNK, PLATFORMS, Matrix, Platform, Reading, words_of
 from tests.support.forked_gateway import ForkedGateway

@@ -14,9 +14,10 @@ from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.gateway import Gateway
 from openclaw.inbound.message import Inbound, Peer, Sender
-from openclaw.runs.dispatcher import Submission
+from openclaw.runs.accept import Submission
 from openclaw.sessions.keys import SessionRef
-from openclaw.storage.base import LedgerRow, MessageBody, ReasonCode, TranscriptRef
+from openclaw.storage.message_ledger import LedgerRow, MessageBody, ReasonCode
+from openclaw.storage.transcripts import TranscriptRef
 from tests.support.gateway import GatewayProcess, model_config
 from tests.support.model_server import ModelServer, Reply
 from tests.support.submit import submit

@@ -181,7 +181,7 @@ async def test_one_damaged_message_in_the_ledger_ends_alone(process: ForkedGatew
     async with process:
         async with process.client() as client:
             for key in ("a", "b"):
-                params = {"sessionKey": f"agent:main:{key}", "message": f"{key} [[reply:done]]", "idempotencyKey": key}
+                params = {"sessionKey": key, "message": f"{key} [[reply:done]]", "idempotencyKey": key}
                 await client.call("chat.send", params)
             await models.wait_for_requests(2)
         process.kill()

@@ -22,7 +22,7 @@ import pytest
 
 from tests.support.clock import until
 from tests.support.forked_gateway import ForkedGateway
-from tests.support.gateway import RequestFailed, WireClient, model_config, text_of
+from tests.support.gateway import RequestFailed, WireClient, model_config, named, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
@@ -77,7 +77,7 @@ async def serving_process(
 
 
 def message(key: str, session: str = "main", **more: Any) -> dict[str, Any]:
-    return {"sessionKey": session, "message": f"{key} [[reply:done {key}]]", "idempotencyKey": key, **more}
+    return {**named(session), "message": f"{key} [[reply:done {key}]]", "idempotencyKey": key, **more}
 
 
 async def history(client: WireClient, session: str = "main") -> list[str]:
@@ -104,6 +104,31 @@ async def test_a_message_that_cannot_be_written_down_is_not_acknowledged(
         assert (await client.call("chat.send", message("b")))["status"] == "started"
         await client.ending("b")
         assert await history(client) == ["a", "done a", "b", "done b"]
+
+
+@pytest.mark.parametrize("path", ["*/main/sessions/*.jsonl", "*/sessions.journal"])
+async def test_what_a_failed_sync_lost_is_written_again(
+    tmp_path: Path, models: ModelServer, trouble: Trouble, path: str
+) -> None:
+    """The kernel drops the pages that it could not write, and the next sync succeeds without them."""
+    async with serving_process(tmp_path, models, trouble.env(path, "lost pages", "sync")) as (gateway, client):
+        await client.chat("a [[reply:done a]]", run_id="a")
+        trouble.begin()
+        sent = asyncio.create_task(client.call("chat.send", message("b", "agent:main:new")))
+        name = path.rpartition("/")[2]
+        await until(lambda: any(bytes(8) in file.read_bytes() for file in gateway.state_dir.rglob(name)))
+        trouble.end()
+        try:
+            await sent
+        except RequestFailed as refused:
+            assert refused.code == "UNAVAILABLE"
+            await client.call("chat.send", message("b", "agent:main:new"))
+        await client.ending("b")
+        gateway.kill()
+    async with serving_process(tmp_path, models, {}) as (gateway, client):
+        assert await history(client) == ["a", "done a"]
+        assert await history(client, "agent:main:new") == ["b", "done b"]
+        assert not any(bytes(8) in file.read_bytes() for file in gateway.state_dir.rglob(name))
 
 
 @pytest.mark.parametrize("error", WORDS)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from openclaw.outbound.deliver import PART_EXPIRY_MS
-from openclaw.storage.base import END_STATES
+from openclaw.storage.message_ledger import END_STATES
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import WireClient, model_config
 from tests.support.model_server import Call, ModelServer, Reply

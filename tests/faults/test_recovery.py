@@ -16,7 +16,7 @@ import pytest
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
-from openclaw.storage.base import Accept, MessageBody
+from openclaw.storage.message_ledger import Accept, MessageBody
 from tests.faults.lives import died, lives_to_the_end, plan, wait
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import RequestFailed, WireClient, model_config, text_of

@@ -46,7 +46,7 @@ class Books:
             self.gateway.kill()
 
     async def step(self, client: WireClient) -> None:
-        session = f"agent:main:s{self.chance.randrange(2)}"
+        session = f"s{self.chance.randrange(2)}"
         if self.chance.random() < 0.3:
             self.stopped |= set((await client.call("chat.abort", {"sessionKey": session}))["runIds"])
             return

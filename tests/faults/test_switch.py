@@ -43,7 +43,8 @@ def test_a_plan_that_cannot_be_read_is_an_error() -> None:
 def test_variables_set_after_the_start_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENCLAW_FAULT_INJECTION", "allow")
     monkeypatch.setenv("OPENCLAW_FAULT_PLAN", '[{"at":"*","do":"EIO"}]')
-    faults.point("accept.before")
+    faults.point("accept.before")  # It would raise an OSError.
+    assert not faults.active
 
 
 def test_kill_takes_the_process_at_the_nth_hit() -> None:

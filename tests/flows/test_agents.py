@@ -27,9 +27,7 @@ async def test_an_agent_is_added_talks_from_its_own_workspace_and_is_deleted(
         assert (saved["name"], saved["missing"], saved["content"]) == ("AGENTS.md", False, "Neigh first.")
         await client.chat("hello", "agent:work-horse:main")
         await client.chat("hello", "main")
-        with pytest.raises(
-            RequestFailed, match='unknown agent id "ghost" in the session key; there are: main, work-horse'
-        ):
+        with pytest.raises(RequestFailed, match='unknown agent id "ghost"; there are: main, work-horse'):
             await client.call("chat.send", {"sessionKey": "agent:ghost:main", "message": "x", "idempotencyKey": "g"})
         assert "Neigh first." in json.dumps(models.requests[0].body["system"])
         assert "Neigh first." not in json.dumps(models.requests[1].body["system"])

@@ -163,12 +163,12 @@ async def test_sub_agents_share_the_limits_of_the_session_that_sent_them(tmp_pat
         await run(client, "work", child, spawnedBy="agent:main:main")
         assert "sessionTokens: 9.0k of 10k" in text_of(await client.chat("/budget"))
         assert (await client.chat("hello again"))["state"] == "error"
-        ended = await run(client, "more work", child)
+        ended = await run(client, "more work", child, lane="subagent")
         assert ended["status"] == "error" and "has too little left of its budget" in json.dumps(ended), ended
         assert len(models.requests) == 2
         await client.chat("/budget override")
         models.queue(Reply(text="Done again."))
-        assert (await run(client, "more work", child))["status"] == "ok"
+        assert (await run(client, "more work", child, lane="subagent"))["status"] == "ok"
 
 
 SUMMARY = "## Goal\nBuild the shed.\n## Progress\n### Done\n- [x] the plan\n## Next Steps\n1. buy wood"

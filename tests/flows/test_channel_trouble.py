@@ -17,7 +17,7 @@ from openclaw.channels import base as kinds
 from openclaw.channels.base import BUILT_IN, built_in_kind
 from openclaw.channels.manager import ChannelManager
 from openclaw.config.load import parse_config
-from tests.support.channel_setup import ChannelSetup
+from tests.support.channel_account import running_channel
 from tests.support.gateway import model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.ircv3_server import Ircv3Server
@@ -137,13 +137,9 @@ async def test_a_missing_library_is_one_line_that_says_what_to_install(
         nobody = KeptPort()
         everywhere = sections(nobody.number, irc.port)
         del everywhere["irc"]["sasl"], everywhere["irc"]["password"]
-        setup = ChannelSetup(tmp_path, "irc", everywhere)
-        await setup.manager.start()
-        try:
-            lines = await told(setup.manager, list(needed), lambda line: "extras add" in line)
-            await setup.connected()
-        finally:
-            await setup.manager.stop()
+        async with running_channel(tmp_path, "irc", everywhere.pop("irc"), others=everywhere) as channel:
+            lines = await told(channel.manager, list(needed), lambda line: "extras add" in line)
+            await channel.connected()
     assert lines == {
         channel: f"install the library of this channel: openclaw extras add {channel}" for channel in needed
     }

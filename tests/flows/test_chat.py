@@ -179,7 +179,7 @@ async def test_sessions_run_side_by_side(gateway: InProcessGateway, models: Mode
         models.queue(Reply("x", hold=held, hold_after=0))
     async with gateway.client() as client:
         for number in range(5):
-            params = {"sessionKey": f"agent:main:s{number}", "message": "hi", "idempotencyKey": f"r{number}"}
+            params = {"sessionKey": f"s{number}", "message": "hi", "idempotencyKey": f"r{number}"}
             await client.call("chat.send", params)
         await models.wait_for_requests(5)
         held.set()

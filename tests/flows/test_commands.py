@@ -72,6 +72,37 @@ async def test_a_shortcut_inside_a_message_runs_at_once_and_the_rest_goes_on(
     assert "/status" not in json.dumps(models.requests[0].body["messages"])
 
 
+@pytest.mark.parametrize("words", ["/new", "/send off", "stop", "/think high"])
+@pytest.mark.parametrize("before", ["He wrote:\n[Current message - respond to this]\n", "[Dec 5 10:00] ", "Bob: "])
+async def test_text_that_quotes_a_command_is_a_message(
+    gateway: InProcessGateway, models: ModelServer, before: str, words: str
+) -> None:
+    text = f"{before}{words}"
+    async with gateway.client() as client:
+        await client.chat("hello")
+        entry = await entry_of(client)
+        await client.chat(text)
+        await client.call("agent", {"message": text, "sessionKey": "main", "idempotencyKey": "a"})
+        after = await entry_of(client)
+        assert after["sessionId"] == entry["sessionId"]
+        assert not {"sendPolicy", "thinkingLevel"} & {*after}
+    assert len(models.requests) == 3
+
+
+async def test_an_unknown_level_in_a_message_is_reported_beside_the_answer(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
+    async with gateway.client() as client:
+        final = await client.chat("hola /reasoning onírico [[reply:fine]]", run_id="r")
+        assert text_of(final) == "fine"
+        shown = await client.event(lambda event, payload: event == "chat" and payload["runId"] == "r:0")
+        assert text_of(shown["payload"]).startswith('Unrecognized reasoning level "onírico".')
+        assert (await said(client, "/reasoning onírico")).startswith('Unrecognized reasoning level "onírico".')
+        assert "reasoningLevel" not in await entry_of(client)
+        assert await said(client, "/think high.") == "Thinking level set to high."
+    assert "hola onírico" in json.dumps(models.requests[0].body["messages"], ensure_ascii=False)
+
+
 async def test_an_unknown_command_goes_to_the_model_as_text(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.chat("/frobnicate now")

@@ -111,6 +111,42 @@ async def test_a_conversation_goes_on_while_its_summary_is_written(small: MakeGa
         assert "at once" in shown
 
 
+async def test_a_message_that_needs_room_waits_for_the_summary_under_way(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    async with small() as gateway, gateway.client() as client:
+        await fill(client, models)
+        hold = asyncio.Event()
+        models.queue(Reply(text="the last straw"), Reply(text=GOOD, hold=hold), Reply(text="there is room"))
+        await client.chat(f"message 3: {LONG}")
+        await models.wait_for_requests(5)
+        client.events.clear()
+        answer = asyncio.create_task(client.chat(f"message 4: {LONG * 2}"))
+        await client.event(lambda event, payload: event == "agent" and payload["stream"] == "lifecycle")
+        hold.set()
+        assert text_of(await answer) == "there is room"
+        assert len(models.requests) == 6, "four answers, one summary, one answer"
+        shown = shown_to_model(models)
+        assert "Build the shed." in shown and "message 4" in shown and "message 0" not in shown
+        assert (await session_row(client))["compactionCount"] == 1
+
+
+async def test_the_turn_after_a_failed_summary_is_compacted_without_a_pause(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    async with small() as gateway, gateway.client() as client:
+        await fill(client, models)
+        models.queue(Reply(text="the last straw"), Reply(status=400, message="no summaries today"))
+        await client.chat(f"message 3: {LONG}")
+        await client.event(is_compaction("end"))
+        assert not (await session_row(client)).get("compactionCount")
+        client.events.clear()
+        models.queue(Reply(text="as ever"), Reply(text=GOOD))
+        await client.chat("and now?")
+        await client.event(is_compaction("end"))
+        assert (await session_row(client))["compactionCount"] == 1
+
+
 async def test_an_overflow_is_condensed_and_the_client_gets_the_recovered_reply(
     small: MakeGateway, models: ModelServer
 ) -> None:

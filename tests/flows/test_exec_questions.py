@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from openclaw.tools.process import ProcessRegistry
-from tests.flows.test_exec_rules import follow_up, question, said
+from tests.flows.test_exec_rules import follow_up, last_result, question, said
 from tests.support.gateway import RequestFailed, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_script import Call, Reply
@@ -162,3 +162,36 @@ async def test_keys_of_the_gateway_do_not_reach_a_command(tmp_path: Path, models
         told = str(models.requests[-1].body["messages"][-1])
         assert "PATH=" in told
         assert "canary" not in told
+
+
+async def test_every_surface_says_why_a_script_can_only_be_allowed_once(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
+    workspace = gateway.state_dir / "workspace"
+    workspace.mkdir(parents=True, exist_ok=True)
+    (workspace / "helper.sh").write_text("echo good\n")
+    script = workspace / "job.sh"
+    script.write_text("#!/bin/sh\n. ./helper.sh\n")
+    script.chmod(0o755)
+    why = "./job.sh is a script"
+    async with gateway.client() as client:
+        await client.chat("/exec ask=on-miss host=gateway")
+        runs(models, "./job.sh")
+        await client.chat("try")
+        asked = await question(client)
+        assert why in asked["request"]["onceOnly"]
+        listed = await client.call("exec.approval.list", {})
+        assert why in listed["approvals"][0]["request"]["onceOnly"]
+        shown = text_of(await follow_up(client, "May I run this command?"))
+        assert "cannot be allowed for good" in shown and why in shown and "allow-always" not in shown
+        assert why in last_result(models)
+        models.queue(Reply(text="I see."))
+        decided = await client.call("exec.approval.resolve", {"id": asked["id"], "decision": "allow-always"})
+        assert why in decided["allowedOnce"]
+        await follow_up(client, "I see.")
+        (workspace / "helper.sh").write_text("touch ran\n")
+        runs(models, "./job.sh")
+        await client.chat("again")
+        assert "Approval required" in last_result(models)
+        assert not (await client.call("exec.approvals.get", {}))["exists"]
+    assert not (workspace / "ran").exists()

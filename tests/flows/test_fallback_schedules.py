@@ -179,8 +179,8 @@ async def live(of_one: int, fallbacks: list[str], plan: list[tuple[int, list[Ste
                 clock.advance(wait_s)
                 models.steps, models.answer = list(steps), []
                 submission = await submit(gateway, f"question {number}", f"run-{number}")
-                assert submission.record is not None
-                await submission.record.wait()
+                assert submission.run is not None
+                await submission.run.wait()
                 ends = [one for one in sink.chats(f"run-{number}") if one["state"] != "delta"]
                 assert len(ends) == 1, ends
                 entry = await gateway.runtime.sessions.get(MAIN.agent_id, MAIN.key)

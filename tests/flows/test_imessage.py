@@ -44,7 +44,10 @@ async def test_direct_and_group_messages_are_answered_where_they_came_from(
             await server.say("for all [[reply:hello all]]", chat=GROUP)
             await server.wrote(2)
             await server.say("a stranger", sender=BOB, chat=GROUP)
-            assert await server.post(server.event(server.message("forged")), "wrong") == 401
+            forged = [await server.post(server.event(server.message("forged")), "wrong") for _ in range(12)]
+            assert forged == [401] * 10 + [429] * 2
+            await server.say("once more [[reply:still here]]")
+            await server.wrote(3)
             async with gateway.client() as client:
                 rows = (await client.call("sessions.list", {}))["sessions"]
                 status = await client.call("channels.status", {"probe": True})
@@ -52,13 +55,14 @@ async def test_direct_and_group_messages_are_answered_where_they_came_from(
         assert [(sent["chats"][0]["guid"], sent["text"]) for sent in server.ours] == [
             (DIRECT, "Hi Ann"),
             (GROUP, "hello all"),
+            (DIRECT, "still here"),
         ]
     assert {row["key"]: row["lastChannel"] for row in rows} == {
         "agent:main:main": channel,
         f"agent:main:{channel}:group:{GROUP.lower()}": channel,
     }
     assert PASSWORD not in shown
-    assert len(models.requests) == 2
+    assert len(models.requests) == 3
 
 
 async def test_what_was_written_while_the_gateway_was_down_is_answered_once(

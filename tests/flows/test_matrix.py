@@ -12,7 +12,7 @@ import pytest
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import WireClient, model_config
 from tests.support.gateway_in_process import InProcessGateway
-from tests.support.model_server import ModelServer
+from tests.support.model_server import ModelServer, Reply
 from tests.support.synapse import Human, Synapse, shared_synapse
 from tests.support.tcp_proxy import TcpProxy
 
@@ -73,6 +73,33 @@ async def test_people_are_answered_directly_in_rooms_and_in_threads(
     assert {row["key"] for row in rows} == {"agent:main:main", base, f"{base}:thread:{root.lower()}"}
     assert "not for you" in json.dumps(models.requests[1].body["messages"])
     assert bot.password not in shown
+
+
+async def typing_people(human: Human, room: str) -> list[str]:
+    joined = (await human.call("GET", "/sync"))["rooms"]["join"]
+    events = joined.get(room, {}).get("ephemeral", {}).get("events", [])
+    return next((event["content"]["user_ids"] for event in events if event["type"] == "m.typing"), [])
+
+
+async def test_the_typing_sign_is_removed_after_the_reply(tmp_path: Path, models: ModelServer, server: Synapse) -> None:
+    async with Human(server, "ann") as ann, Human(server, "bot") as bot:
+        config = configuration(models, bot, server.url, dm={"policy": "allowlist", "allowFrom": [ann.user_id]})
+        # A renewal would hide that the sign was never removed.
+        config["session"] = {**config.get("session", {}), "typingIntervalSeconds": 3600}
+        async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+            await connected(client)
+            direct = await ann.create_room(bot.user_id, is_direct=True)
+            await ann.joined(direct, bot.user_id)
+            held = asyncio.Event()
+            models.queue(Reply("Hi Ann", hold=held, hold_after=0))
+            await ann.send(direct, "hello")
+            async with asyncio.timeout(20):
+                while await typing_people(ann, direct) != [bot.user_id]:
+                    await asyncio.sleep(0.05)
+                held.set()
+                await ann.saw(direct, bot.user_id)
+                while await typing_people(ann, direct):
+                    await asyncio.sleep(0.05)
 
 
 async def test_a_stranger_gets_a_code(tmp_path: Path, models: ModelServer, server: Synapse) -> None:

@@ -123,7 +123,11 @@ async def test_only_the_owners_sessions_have_them(tmp_path: Path, models: ModelS
         channel = {"enabled": True, "account": US, "httpUrl": signal.url, "autoStart": False, "dmPolicy": "open"}
         channel |= {"allowFrom": ["*"], "groupPolicy": "open", "groups": {"*": {"requireMention": False}}}
         config = configuration(
-            models, servers, channels={"signal": channel}, commands={"ownerAllowFrom": [f"signal:{ANN}"]}
+            models,
+            servers,
+            channels={"signal": channel},
+            commands={"ownerAllowFrom": [f"signal:{ANN}"]},
+            tools={"sessions": {"visibility": "all"}},
         )
         async with InProcessGateway(tmp_path / "state", config) as gateway:
             await signal.connected()

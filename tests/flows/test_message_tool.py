@@ -13,12 +13,12 @@ import pytest
 
 from openclaw.config.schema.tools import CrossContext
 from openclaw.config.schema.tools import MessageTool as Rules
+from openclaw.rights import OWNER_CALLER
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import ToolContext
 from openclaw.tools.message import MessageRefused, Place, marks_for
 from tests.flows.test_session_tools import invoke
 from tests.flows.test_signal import ANN, BOB, GROUP, Killable, Start, in_group, signal, start, start_process
-from tests.support.clock import until
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import WireClient
 from tests.support.gateway_in_process import InProcessGateway
@@ -36,8 +36,23 @@ async def gateway(start: Start) -> AsyncIterator[InProcessGateway]:
         yield running
 
 
-def call(**arguments: Any) -> str:
-    return f"[[tool:message {json.dumps(arguments)}]][[next]][[reply:NO_REPLY]]"
+def queue_call(models: ModelServer, **arguments: Any) -> None:
+    """Queues a call of the tool and the silence after it.
+
+    Directives in a channel's text cannot ask for silence: the Gateway disarms ``NO_REPLY`` there.
+    """
+    models.queue(Reply(calls=[Call("message", arguments)]), Reply("NO_REPLY"))
+
+
+async def end_of_first_message(gateway: InProcessGateway) -> str:
+    """Waits until the first message of a person has its end, and returns the state that it ended with."""
+    async with gateway.client() as client, asyncio.timeout(60):
+        while True:
+            rows = (await client.call("messages.list", {}))["messages"]
+            for row in rows:
+                if row["source"] == "signal" and row["state"] in ("answered", "silent", "error"):
+                    return row["state"]
+            await asyncio.sleep(0.01)
 
 
 async def said(gateway: InProcessGateway | ForkedGateway, key: str) -> list[str]:
@@ -77,11 +92,13 @@ async def test_a_message_is_delivered_and_stands_in_the_session_of_the_chat(
 async def test_the_model_sends_elsewhere_and_says_nothing_more(
     gateway: InProcessGateway, signal: SignalDaemon, models: ModelServer
 ) -> None:
-    await signal.say(f"tell Bob {call(action='send', target=BOB, message='hi Bob')}", sender=ANN, name="Ann")
+    queue_call(models, action="send", target=BOB, message="hi Bob")
+    await signal.say("tell Bob", sender=ANN, name="Ann")
     (sent,) = await signal.called("send")
     assert (sent["message"], sent["recipient"]) == ("[from signal] hi Bob", [BOB])
     await until_said(gateway, f"agent:main:signal:direct:{BOB}", "[from signal] hi Bob")
-    await until(lambda: len(models.requests) == 2)
+    assert await end_of_first_message(gateway) == "silent"
+    assert len(models.requests) == 2
     result = json.dumps(models.requests[-1].body["messages"][-1])
     assert "delivered" in result and "sessionKey" in result
     assert "- message: Send messages to people" in json.dumps(models.requests[-1].body["system"])
@@ -89,9 +106,10 @@ async def test_the_model_sends_elsewhere_and_says_nothing_more(
 
 
 async def test_without_a_target_it_is_the_current_chat_and_unmarked(
-    gateway: InProcessGateway, signal: SignalDaemon
+    gateway: InProcessGateway, signal: SignalDaemon, models: ModelServer
 ) -> None:
-    await signal.say(f"go {call(action='reply', message='here')}", sender=ANN, name="Ann")
+    queue_call(models, action="reply", message="here")
+    await signal.say("go", sender=ANN, name="Ann")
     (sent,) = await signal.called("send")
     assert (sent["message"], sent["recipient"], sent["quoteAuthor"]) == ("here", [ANN], ANN)
     await until_said(gateway, f"agent:main:signal:direct:{ANN}", "here")
@@ -116,9 +134,12 @@ async def test_react_edit_and_delete(gateway: InProcessGateway, signal: SignalDa
     assert "remove" not in first and second["remove"] is True
 
 
-async def test_the_model_reacts_to_the_message_it_answers(start: Start, signal: SignalDaemon) -> None:
+async def test_the_model_reacts_to_the_message_it_answers(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    queue_call(models, action="react", emoji="🎉")
     async with start(allowFrom=[ANN], groupPolicy="open", groups={"*": {"requireMention": False}}):
-        await signal.deliver(in_group(signal, f"nice {call(action='react', emoji='🎉')}", timestamp=1_794_766_000_000))
+        await signal.deliver(in_group(signal, "nice", timestamp=1_794_766_000_000))
         (reaction,) = await signal.called("sendReaction")
     assert (reaction["groupId"], reaction["targetAuthor"]) == (GROUP, ANN)
     assert reaction["targetTimestamp"] == 1_794_766_000_000
@@ -198,7 +219,8 @@ async def test_the_send_policy_counts(start: Start, signal: SignalDaemon) -> Non
 async def test_a_chat_may_be_kept_to_itself(start: Start, signal: SignalDaemon, models: ModelServer) -> None:
     closed = {"tools": {"message": {"crossContext": {"allowWithinProvider": False}}}, **APART}
     async with start(closed, allowFrom=[ANN]):
-        await signal.say(f"tell Bob {call(action='send', target=BOB, message='hi')}", sender=ANN, name="Ann")
+        queue_call(models, action="send", target=BOB, message="hi")
+        await signal.say("tell Bob", sender=ANN, name="Ann")
         async with asyncio.timeout(60):
             while "Cross-context messaging denied" not in json.dumps([one.body for one in models.requests]):
                 await asyncio.sleep(0.01)
@@ -252,7 +274,12 @@ async def test_a_message_waits_for_its_channel_and_goes_out_once_after_a_kill(
 async def test_one_call_sends_once_however_often_it_is_made(gateway: InProcessGateway, signal: SignalDaemon) -> None:
     tool = next(one for one in gateway.gateway.runtime.team_tools() if one.spec.name == "message")
     context = ToolContext(
-        agent_id="main", session_key="agent:main:main", workspace=gateway.state_dir, run_id="r", call_id="c"
+        agent_id="main",
+        session_key="agent:main:main",
+        workspace=gateway.state_dir,
+        run_id="r",
+        call_id="c",
+        caller=OWNER_CALLER,
     )
     answers = [(await tool.run({"action": "send", "to": BOB, "message": "x"}, context)).details for _ in range(2)]
     assert answers[0] == answers[1] and len(signal.of("send")) == 1

@@ -144,7 +144,15 @@ async def test_the_nodes_own_rules_ask_a_person_and_remember_the_answer(
         denied = await client.event(
             lambda event, payload: event == "exec.approval.requested" and payload["request"]["command"] == "touch made"
         )
+        assert "onceOnly" not in denied["payload"]["request"] or denied["payload"]["request"]["onceOnly"] is None
         await client.call("exec.approval.resolve", {"id": denied["payload"]["id"], "decision": "deny"})
+        runs(models, "stat .")
+        await client.chat("and the folder?")
+        inside = await client.event(
+            lambda event, payload: event == "exec.approval.requested" and payload["request"]["command"] == "stat ."
+        )
+        assert "can be written by the agent" in inside["payload"]["request"]["onceOnly"]
+        await client.call("exec.approval.resolve", {"id": inside["payload"]["id"], "decision": "deny"})
         notes = on_nodes.gateway.runtime.notes
         await until(lambda: any("user-denied" in note for note in notes.peek("agent:main:main")))
         assert not (tmp_path / "attic" / "made").exists()

@@ -275,14 +275,18 @@ async def test_a_compaction_within_a_run_and_one_beside_it_never_overlap(
         for number in range(3):
             models.reply(f"reply {number}")
             await ask(client, f"message {number}: " + "word " * 8000)
-        never = asyncio.Event()
-        models.queue(Reply(text="the last straw"), Reply(text=GOOD, hold=never))
+        hold = asyncio.Event()
+        models.queue(Reply(text="the last straw"), Reply(text=GOOD, hold=hold))
         await ask(client, "message 3: " + "word " * 8000)
         await models.wait_for_requests(5)
         assert is_summary(models.requests[-1]) and models.active == 1
-        models.queue(Reply(text=GOOD), Reply(text="one at a time"))
-        assert await ask(client, "message 4: " + "word " * 14_000) == "one at a time"
-        assert models.disconnects == 1, "the compaction beside the run was ended first"
+        models.queue(Reply(text="one at a time"))
+        client.events.clear()
+        answer = asyncio.create_task(ask(client, "message 4: " + "word " * 14_000))
+        await client.event(lambda event, payload: event == "agent" and payload["stream"] == "lifecycle")
+        hold.set()
+        assert await answer == "one at a time"
+        assert (models.disconnects, len(models.requests)) == (0, 6), "the run waited for the summary beside it"
         shown = models.requests[-1].raw.decode()
         assert "Build the shed." in shown and "message 4" in shown
         (row,) = (await client.call("sessions.list", {}))["sessions"]

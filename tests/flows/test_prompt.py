@@ -122,6 +122,31 @@ async def test_a_skill_gets_its_key_and_commands_find_it(gateway: InProcessGatew
             await client.call("skills.update", {"skillKey": "nobody", "enabled": True})
 
 
+async def test_a_skill_cannot_change_what_other_commands_run(tmp_path: Path, models: ModelServer) -> None:
+    """Neither by the file nor by a method: every command would get the variable."""
+    script = tmp_path / "profile.sh"
+    script.write_text("echo taken over\n")
+    bad = {"BASH_ENV": str(script), "LD_PRELOAD": "/x.so", "PATH": str(tmp_path), "GOOD": "yes"}
+    settings = {
+        **model_config(models.base_url, models.api_key),
+        "skills": {"entries": {"skill-writer": {"env": bad}}},
+    }
+    command = "bash -c 'echo good=$GOOD set=$BASH_ENV$LD_PRELOAD'"
+    async with InProcessGateway(tmp_path / "state", settings) as gateway, gateway.client() as client:
+        await client.chat(f'look [[tool:exec {{"command":"{command}"}}]][[next]][[reply:done]]')
+        [result] = models.requests[-1].body["messages"][-1]["content"]
+        assert result["content"] == "good=yes set="
+        patch = {"skills": {"entries": {"skill-writer": {"env": {"NODE_OPTIONS": "--require /x.js"}}}}}
+        config = await client.call("config.get", {})
+        for method, params in (
+            ("skills.update", {"skillKey": "skill-writer", "env": {"NODE_OPTIONS": "--require /x.js"}}),
+            ("config.patch", {"raw": json.dumps(patch), "baseHash": config["hash"]}),
+        ):
+            with pytest.raises(RequestFailed, match="invalid config") as refused:
+                await client.call(method, params)
+            assert "skills.entries.skill-writer.env.NODE_OPTIONS" in json.dumps(refused.value.error)
+
+
 async def test_the_agent_finds_the_command_it_is_told_of(tmp_path: Path, models: ModelServer) -> None:
     plain = {"PATH": "/usr/bin:/bin"}
     process = GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key), env=plain)

@@ -171,7 +171,7 @@ async def test_a_limit_on_parallel_runs_is_kept(tmp_path: Path, models: ModelSer
         models.queue(Reply("x", hold=held, hold_after=0))
     async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         for number in range(4):
-            params = {"sessionKey": f"agent:main:s{number}", "message": "hi", "idempotencyKey": f"r{number}"}
+            params = {"sessionKey": f"s{number}", "message": "hi", "idempotencyKey": f"r{number}"}
             await client.call("chat.send", params)
         await models.wait_for_requests(2)
         await client.call("health")
@@ -224,7 +224,7 @@ async def test_messages_sent_in_one_breath_are_taken_in_the_order_they_were_sent
 ) -> None:
     async with start(mode="followup") as gateway, gateway.client() as client:
         for number in range(10):
-            key = f"agent:main:{number}"
+            key = f"n{number}"
             if known:
                 await client.chat("hello", key)
             names = [f"{number}{letter}" for letter in "abcde"]
@@ -232,14 +232,14 @@ async def test_messages_sent_in_one_breath_are_taken_in_the_order_they_were_sent
                 await client.send(method, {"sessionKey": key, "message": name, "idempotencyKey": name})
             for name in names:
                 await client.call("agent.wait", {"runId": name, "timeoutMs": 50_000})
-            kept = (await client.call("messages.list", {"sessionKey": key}))["messages"]
+            kept = (await client.call("messages.list", {"sessionKey": f"agent:main:{key}"}))["messages"]
             assert [row["runId"] for row in reversed(kept)][-5:] == names
 
 
 async def test_a_command_is_obeyed_before_what_was_sent_right_after_it(start: Start, models: ModelServer) -> None:
     async with start() as gateway, gateway.client() as client:
         for number in range(5):
-            key = f"agent:main:{number}"
+            key = f"n{number}"
             params = {"sessionKey": key, "message": "/queue followup", "idempotencyKey": f"{number}q"}
             await client.send("chat.send", params)
             await client.send("chat.send", {"sessionKey": key, "message": "/send off", "idempotencyKey": f"{number}o"})
@@ -248,6 +248,7 @@ async def test_a_command_is_obeyed_before_what_was_sent_right_after_it(start: St
     assert not models.requests
 
 
+@pytest.mark.parametrize("key", ["main", "new"])
 @pytest.mark.parametrize(
     ("method", "params"),
     [
@@ -257,10 +258,10 @@ async def test_a_command_is_obeyed_before_what_was_sent_right_after_it(start: St
     ],
 )
 async def test_what_stops_a_run_comes_after_the_message_it_was_sent_after(
-    start: Start, models: ModelServer, method: str, params: dict[str, Any]
+    start: Start, models: ModelServer, method: str, params: dict[str, Any], key: str
 ) -> None:
     models.queue(Reply("never said", hold=asyncio.Event(), hold_after=0))
     async with start() as gateway, gateway.client() as client:
-        await client.send("chat.send", {"sessionKey": "main", "message": "hello", "idempotencyKey": "h"})
-        assert (await client.call(method, {"sessionKey": "main", **params}))["runIds"] == ["h"]
+        await client.send("chat.send", {"sessionKey": key, "message": "hello", "idempotencyKey": "h"})
+        assert (await client.call(method, {"sessionKey": key, **params}))["runIds"] == ["h"]
         assert (await client.call("agent.wait", {"runId": "h", "timeoutMs": 50_000}))["status"] == "error"

@@ -136,6 +136,18 @@ async def test_silence_does_not_leak_through_blocks(
         assert await sent(signal, 1) == ["Spoken."]
 
 
+async def test_a_block_that_only_mentions_a_token_of_silence_is_sent(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    hold = asyncio.Event()
+    models.queue(streamed("`NO_REPLY`\n\n", "is what ", "you look for.", hold=hold, hold_after=2))
+    async with start(STREAM, SMALL):
+        await signal.say("which word?", sender=ANN)
+        assert await sent(signal, 1) == ["NO_REPLY"]  # Signal shows code as a style.
+        hold.set()
+        assert await sent(signal, 2) == ["NO_REPLY", "is what you look for."]
+
+
 async def test_a_failed_answer_that_was_sent_in_part_is_not_begun_again(
     start: Start, signal: SignalDaemon, models: ModelServer
 ) -> None:
@@ -250,8 +262,23 @@ async def test_a_pause_like_a_persons_comes_before_each_block_but_the_first(
         parts = await gateway.gateway.runtime.ledger.outbox_of(1)
     assert "".join("".join(got).split()) == "".join(f"First paragraph.Second one.{rest}".split())
     pauses = [part.payload.get("pauseMs", 0) for part in parts]
-    # The end of the run sends what is left at once.
-    assert pauses[0] == 0 and set(pauses[1:-1]) == {3}
+    assert pauses[0] == 0 and set(pauses[1:]) == {3}
+
+
+async def test_what_the_end_of_the_run_sends_is_a_block_with_a_pause(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    models.queue(streamed("A first paragraph of some length.\n\n", "Last ", "words."), Reply("Whole."))
+    delay = {"humanDelay": {"mode": "custom", "minMs": 3, "maxMs": 3}}
+    # The last block waits for more, and only the end of the run sends it.
+    joined = {"minChars": 1, "maxChars": 20, "idleMs": 0}
+    async with start({**STREAM, "blockStreamingCoalesce": joined}, {**SMALL, **delay}) as gateway:
+        await signal.say("go", sender=ANN)
+        assert await sent(signal, 2) == ["A first paragraph of some length.", "Last words."]
+        await signal.say("again", sender=ANN)
+        await sent(signal, 3)
+        parts = [await gateway.gateway.runtime.ledger.outbox_of(message) for message in (1, 2)]
+    assert [[part.payload.get("pauseMs", 0) for part in reply] for reply in parts] == [[0, 3], [0]]
 
 
 async def test_blocks_that_answer_different_messages_are_sent_apart(

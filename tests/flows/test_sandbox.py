@@ -13,8 +13,9 @@ import pytest
 from openclaw.agent.tool_set import sandbox_of, tools_for
 from openclaw.inbound.attachments import within_reach
 from openclaw.inbound.message import Inbound, Media, Peer, Sender
+from openclaw.rights import OWNER_CALLER
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.keys import SessionRef, is_subagent
 from openclaw.tools.sandbox.launch import PLACES
 from tests.support.gateway import TOKEN, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
@@ -49,7 +50,8 @@ def tool_results(models: ModelServer) -> list[str]:
 
 async def called(client: WireClient, models: ModelServer, tool: str, arguments: dict[str, Any], key: str) -> str:
     """What the model was told after it called a tool."""
-    await client.chat(f"go [[tool:{tool} {json.dumps(arguments)}]][[next]][[reply:done]]", key)
+    send = client.chat_as_requester if is_subagent(key) else client.chat
+    await send(f"go [[tool:{tool} {json.dumps(arguments)}]][[next]][[reply:done]]", key)
     return tool_results(models)[-1]
 
 
@@ -209,7 +211,9 @@ async def test_every_tool_of_the_gateway_has_a_place_in_a_sandbox(tmp_path: Path
         runtime = gateway.gateway.runtime
         config = runtime.config.current
         model = runtime.catalogue().default_for(config, "main")
-        everything = await tools_for(runtime, SessionRef("main", "agent:main:main"), model, entry=None, sandbox=None)
+        everything = await tools_for(
+            runtime, SessionRef("main", "agent:main:main"), model, caller=OWNER_CALLER, sandbox=None
+        )
         assert [tool.spec.name for tool in everything if tool.spec.name not in PLACES] == []
 
 
@@ -225,7 +229,7 @@ async def test_every_tool_in_every_mode_runs_inside_is_denied_or_is_declared_har
         model = runtime.catalogue().default_for(config, "main")
         sandbox = await sandbox_of(runtime, "main", key, None)
         assert (sandbox is not None) is (mode == "all" or (mode == "non-main" and key == OTHER))
-        for tool in await tools_for(runtime, SessionRef("main", key), model, entry=None, sandbox=sandbox):
+        for tool in await tools_for(runtime, SessionRef("main", key), model, caller=OWNER_CALLER, sandbox=sandbox):
             if sandbox is None or PLACES[tool.spec.name] == "host":
                 continue
             held = vars(tool)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import aiohttp
 import pytest
@@ -129,6 +131,72 @@ async def test_long_messages_are_shortened_and_old_ones_dropped(gateway: InProce
     assert len(first["sessions"][0]["messages"]) == 1
 
 
+def last_result(models: ModelServer) -> str:
+    """The text of the last tool result that a model got. A full window may have led to other requests since."""
+    for request in reversed(models.requests):
+        block = request.body["messages"][-1]["content"][0]
+        if block["type"] == "tool_result":
+            content = block["content"]
+            return content if isinstance(content, str) else content[0]["text"]
+    raise AssertionError("no model got a result")
+
+
+def nulls(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(nulls, value.values()))
+    return any(map(nulls, value)) if isinstance(value, list) else value is None
+
+
+@pytest.mark.parametrize(
+    ("window", "args", "rows"),
+    [
+        (200_000, {}, 200),
+        (200_000, {"limit": 7}, 7),
+        (200_000, {"messageLimit": 20}, None),
+        (32_000, {}, None),
+        (32_000, {"messageLimit": 20}, None),
+        (16_000, {"messageLimit": 3}, None),
+    ],
+)
+async def test_a_long_list_reaches_the_model_as_whole_rows(
+    tmp_path: Path, models: ModelServer, window: int, args: dict[str, Any], rows: int | None
+) -> None:
+    config = model_config(models.base_url, models.api_key)
+    config["models"]["providers"]["mock"]["models"][0]["contextWindow"] = window
+    gateway, now = InProcessGateway(tmp_path / "state", config), int(time.time() * 1000)
+    more = {"label": None, "lastTo": None, "deliveryContext": {"channel": "signal", "to": "+1555", "accountId": None}}
+    entries = {
+        f"agent:main:s{number}": {"sessionId": str(uuid4()), "updatedAt": now - number, "thinkingLevel": "low", **more}
+        for number in range(230)
+    }
+    stored.put_sessions(gateway, entries)
+    async with gateway, gateway.client() as client:
+        if "messageLimit" in args:
+            for number in range(4):
+                for _ in range(5):
+                    await client.chat("x" * 3900, f"agent:main:s{number}")
+        await client.chat(f"look [[tool:sessions_list {json.dumps(args)}]][[next]][[reply:seen]]", "agent:main:s9")
+        text = last_result(models)
+        listed = json.loads(text)
+        assert listed["count"] == len(listed["sessions"]) and listed["hasMore"] and not nulls(listed)
+        assert listed["count"] == rows if rows else 1 <= listed["count"] < 200
+        assert len(text) <= window * 4 * 0.3 and "\n" not in text
+        if "messageLimit" in args:
+            assert listed["sessions"][0]["messages"]
+        call = '[[tool:sessions_history {"sessionKey": "s3", "limit": 1000}]]'
+        await client.chat(f"read {call}[[next]][[reply:seen]]", "agent:main:s9")
+        assert json.loads(last_result(models))["sessionKey"] == "agent:main:s3"
+
+
+async def test_a_list_that_shows_everything_says_so(gateway: InProcessGateway) -> None:
+    async with gateway.client() as client:
+        for number in range(3):
+            await client.chat("hi", f"s{number}")
+    listed = await invoke(gateway, "sessions_list", {"limit": 3})
+    assert (listed["count"], listed["hasMore"]) == (3, False)
+    assert (await invoke(gateway, "sessions_list", {"limit": 2}))["hasMore"]
+
+
 async def test_other_agents_are_out_of_reach_until_it_is_allowed(tmp_path: Path, models: ModelServer) -> None:
     config = model_config(models.base_url, models.api_key)
     config["agents"]["list"] = [{"id": "main", "default": True}, {"id": "beta", "name": "Beta"}]
@@ -193,7 +261,7 @@ async def test_a_sub_agent_has_no_session_tools_unless_they_are_allowed(tmp_path
     config = model_config(models.base_url, models.api_key)
     key = "agent:main:subagent:x"
     async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
-        await client.chat("hi", key)
+        await client.chat_as_requester("hi", key)
         names = {tool["name"] for tool in models.requests[-1].body["tools"]}
         assert "read" in names and not {name for name in names if name.startswith(("session", "agents"))}
         assert await invoke(gateway, "sessions_list", key=key) == "Tool not available: sessions_list"
@@ -202,8 +270,8 @@ async def test_a_sub_agent_has_no_session_tools_unless_they_are_allowed(tmp_path
         assert {"sessions_list", "sessions_history", "session_status", "agents_list"} <= names
     config["tools"] = {"subagents": {"tools": {"allow": ["sessions_list", "read"]}}}
     async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
-        await client.chat("hi", key)
+        await client.chat_as_requester("hi", key)
         assert {tool["name"] for tool in models.requests[-1].body["tools"]} == {"sessions_list", "read"}
         rows = (await invoke(gateway, "sessions_list", key=key))["sessions"]
         assert [row["key"] for row in rows] == [key]
-        assert text_of(await client.chat("[[reply:fine]]", key)) == "fine"
+        assert await client.chat_as_requester("[[reply:fine]]", key) == "fine"

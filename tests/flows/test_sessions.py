@@ -198,7 +198,7 @@ async def test_a_reset_starts_a_new_session_and_keeps_what_belongs_to_the_chat(
 async def test_a_reset_stops_what_is_running(gateway: InProcessGateway, models: ModelServer) -> None:
     models.queue(Reply("never", hold=asyncio.Event(), hold_after=0))
     async with gateway.client() as client:
-        await client.call("chat.send", {"sessionKey": KEY, "message": "hi", "idempotencyKey": "r"})
+        await client.call("chat.send", {"sessionKey": "work", "message": "hi", "idempotencyKey": "r"})
         await models.wait_for_requests(1)
         await client.call("sessions.reset", {"key": KEY})
         assert (await client.ending("r"))["state"] == "aborted"
@@ -292,7 +292,7 @@ async def test_fields_that_a_person_wrote_wrongly_do_not_stop_the_session(gatewa
 async def test_the_agent_method_answers_twice(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         request = await client.send(
-            "agent", {"sessionKey": KEY, "message": "[[reply:agent says hi]]", "idempotencyKey": "ag-1"}
+            "agent", {"sessionKey": "work", "message": "[[reply:agent says hi]]", "idempotencyKey": "ag-1"}
         )
         accepted, final = await client.answer(request), await client.answer(request)
         assert accepted["status"] == "accepted"
@@ -321,7 +321,7 @@ async def test_a_run_can_be_waited_for_from_another_connection(gateway: InProces
     held = asyncio.Event()
     models.queue(Reply("done", hold=held, hold_after=0))
     async with gateway.client() as client:
-        await client.call("chat.send", {"sessionKey": KEY, "message": "hi", "idempotencyKey": "r"})
+        await client.call("chat.send", {"sessionKey": "work", "message": "hi", "idempotencyKey": "r"})
     async with gateway.client() as another:
         request = await another.send("agent.wait", {"runId": "r", "timeoutMs": 50_000})
         held.set()
@@ -335,8 +335,10 @@ async def test_a_run_may_name_any_channel_that_there_is(gateway: InProcessGatewa
         assert (await client.call("agent", params))["status"] == "accepted"
 
 
-async def test_agents_keep_separate_histories(gateway: InProcessGateway, models: ModelServer) -> None:
-    async with gateway.client() as client:
+async def test_agents_keep_separate_histories(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    config["agents"]["list"] = [{"id": "main"}, {"id": "beta"}]
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         with pytest.raises(RequestFailed, match="unknown channel: foo"):
             await client.call("agent", {"message": "x", "idempotencyKey": "1", "channel": "foo"})
         with pytest.raises(RequestFailed, match='agent "main" does not match session key agent "beta"'):

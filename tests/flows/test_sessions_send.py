@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.storage.base import AbortReason
+from openclaw.storage.message_ledger import AbortReason
 from tests.flows.test_session_tools import invoke
 from tests.support.clock import until
 from tests.support.gateway import model_config

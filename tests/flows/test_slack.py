@@ -71,6 +71,18 @@ async def test_a_direct_message_is_answered_and_acknowledged(
     assert "[Slack Ann id:U0ANN" in prompts(models)
 
 
+async def test_a_direct_chat_shows_the_typing_sign_and_removes_it_after_the_reply(
+    start: Start, slack: SlackServer, models: ModelServer
+) -> None:
+    async with start():
+        await slack.say("hello [[reply:Hi Ann]]")
+        (reply,) = await slack.wrote()
+        await slack.until(lambda: len(slack.of("assistant.threads.setStatus")) == 2)
+    shown = slack.of("assistant.threads.setStatus")
+    assert [call["status"] for call in shown] == ["is typing...", ""]
+    assert {call["channel_id"] for call in shown} == {reply["channel"]}
+
+
 async def test_a_stranger_gets_a_pairing_code_and_no_answer(
     start: Start, slack: SlackServer, models: ModelServer
 ) -> None:
@@ -455,6 +467,8 @@ async def test_with_the_mode_http_signed_requests_are_heard_and_kept_before_they
         old = int(time.time()) - 600
         for headers in (signed(body, secret="wrong"), signed(body, stamp=old), {}):
             assert (await post(body, headers))[0] == 401
+        forged = [(await post(body, signed(body, secret="wrong")))[0] for _ in range(12)]
+        assert forged == [401] * 7 + [429] * 5, "strangers are slowed down, and Slack is not"
         for _ in range(2):  # Slack sends it again when it has seen no answer.
             assert await post(body, signed(body)) == (200, "")
         assert (await client.call("messages.list", {}))["messages"], "it was on disk before the answer"

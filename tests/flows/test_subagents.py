@@ -103,6 +103,30 @@ async def test_skip_posts_nothing(home: InProcessGateway, models: ModelServer) -
         assert "Status:" not in json.dumps(history)
 
 
+async def test_the_labels_of_a_sub_agent_are_not_nested_and_its_status_is_dropped(
+    home: InProcessGateway, models: ModelServer
+) -> None:
+    models.queue(Reply("work"), Reply("Status: failed miserably\nResult: 7\nNotes: by hand"))
+    await invoke(home, "sessions_spawn", {"task": "add 3 and 4"})
+    await ended(home)
+    async with home.client() as client:
+        history = await client.call("chat.history", {"sessionKey": "main"})
+    status, result, notes, blank, stats = text_of({"message": history["messages"][-1]}).split("\n")
+    assert (status, result, notes, blank) == ("Status: success", "Result: 7", "Notes: by hand", "")
+    assert stats.startswith("Stats: ")
+
+
+async def test_a_model_that_only_the_configuration_names_is_known(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    config["agents"]["defaults"]["subagents"] = {"model": "mock/new-one"}
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        await client.chat("[[reply:begun]]", "main")
+        models.queue(Reply("work"), Reply("done"))
+        answer = await invoke(gateway, "sessions_spawn", {"task": "x", "model": "mock/new-one"})
+        assert (answer["status"], answer["modelApplied"]) == ("accepted", True)
+        assert (await told(client)).startswith("Status: success")
+
+
 async def test_a_failure_is_told_as_one_whatever_was_said(home: InProcessGateway, models: ModelServer) -> None:
     async with home.client() as client:
         models.answer_with(lambda _: Reply(status=401))
@@ -126,6 +150,8 @@ async def test_a_time_limit_stops_the_work_and_is_the_status(home: InProcessGate
         ({"task": "x"}, "agent:main:subagent:y", "404", "Tool not available"),
         ({"task": "x", "agentId": "beta"}, "main", "forbidden", "(allowed: none)"),
         ({"task": "x", "model": "no-such-model"}, "main", "error", "Unknown model"),
+        ({"task": "x", "model": "mock/no-such-model"}, "main", "error", "Unknown model 'mock/no-such-model'"),
+        ({"task": "x", "model": "anthropic/claude-nobody-knows"}, "main", "error", "Unknown model"),
         ({"task": "x", "thinking": "much"}, "main", "error", 'Invalid thinking level "much"'),
         ({"task": "  "}, "main", "404", "task"),
         ({"task": "x", "cleanup": "maybe"}, "main", "404", "cleanup"),

@@ -15,13 +15,21 @@ from tests.support.telegram_server import ANN, TOKEN, TelegramServer
 
 
 @asynccontextmanager
-async def gateway(tmp_path: Path, models: ModelServer, **channel: Any) -> AsyncIterator[TelegramServer]:
+async def serving(
+    tmp_path: Path, models: ModelServer, **channel: Any
+) -> AsyncIterator[tuple[TelegramServer, InProcessGateway]]:
     async with TelegramServer(has_topics_enabled=True) as telegram:
         section = {"botToken": TOKEN, "apiRoot": telegram.url, "allowFrom": [ANN], **channel}
         config = model_config(models.base_url, models.api_key, channels={"telegram": section})
-        async with InProcessGateway(tmp_path / "state", config):
+        async with InProcessGateway(tmp_path / "state", config) as running:
             await telegram.polling()
-            yield telegram
+            yield telegram, running
+
+
+@asynccontextmanager
+async def gateway(tmp_path: Path, models: ModelServer, **channel: Any) -> AsyncIterator[TelegramServer]:
+    async with serving(tmp_path, models, **channel) as (telegram, _):
+        yield telegram
 
 
 def drafts(telegram: TelegramServer) -> list[str]:
@@ -77,3 +85,22 @@ async def test_blocks_are_sent_instead_of_a_draft_where_they_are_asked_for(tmp_p
     assert " ".join(telegram.texts()).split() == f"{first} {second}".split()
     assert not telegram.of("deleteMessage") and not telegram.of("editMessageText")
     assert not telegram.of("sendMessageDraft")
+
+
+async def test_a_draft_is_not_shown_where_the_send_policy_forbids_the_reply(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    async with serving(tmp_path, models) as (telegram, running), running.client() as client:
+        rest = asyncio.Event()
+        models.queue(Reply("one two three four", hold=rest, hold_after=0))
+        await telegram.say("hello", message_thread_id=77)
+        await models.wait_for_requests(1)
+        (row,) = (await client.call("sessions.list", {}))["sessions"]
+        await client.call("sessions.patch", {"key": row["key"], "sendPolicy": "deny"})
+        rest.set()
+        async with asyncio.timeout(60):
+            while (await client.call("messages.list", {}))["messages"][0]["state"] != "silent":
+                await asyncio.sleep(0.01)
+        await telegram.say("/status", message_thread_id=77)
+        await telegram.called("sendMessage")
+    assert not drafts(telegram) and len(telegram.of("sendMessage")) == 1

@@ -65,7 +65,8 @@ async def test_a_message_is_answered_and_seen_by_those_who_may_write(
         await whatsapp.say("hello [[reply:Hi **Ann**]]")
         (reply,) = await whatsapp.wrote()
         body = whatsapp.body(whatsapp.message("forged"))
-        assert await whatsapp.post(body, whatsapp.signed(body, "wrong")) == 401
+        forged = [await whatsapp.post(body, whatsapp.signed(body, "wrong")) for _ in range(12)]
+        assert forged == [401] * 10 + [429] * 2, "strangers are slowed down, and WhatsApp is not"
         await whatsapp.say("/status")
         *_, status = await whatsapp.wrote(2)
         async with gateway.client() as client:
@@ -80,6 +81,14 @@ async def test_a_message_is_answered_and_seen_by_those_who_may_write(
     assert "[claw] hello" in json.dumps(models.requests[0].body["messages"])
     for secret in (TOKEN, APP_SECRET, VERIFY):
         assert secret not in shown
+
+
+async def test_a_short_run_shows_the_typing_sign(start: Start, whatsapp: WhatsAppServer) -> None:
+    async with start(sendReadReceipts=False):
+        said = await whatsapp.say("hello [[reply:Hi Ann]]")
+        await whatsapp.wrote()
+        await whatsapp.until(lambda: bool(whatsapp.read))
+    assert [body["typing_indicator"] for body in whatsapp.read] == [{"type": "text"}], said
 
 
 async def test_a_stranger_gets_a_code(start: Start, whatsapp: WhatsAppServer, models: ModelServer) -> None:

@@ -20,7 +20,7 @@ async def why(client: WireClient, ref: str | int) -> dict[str, Any]:
     return await client.call("messages.why", {"ref": str(ref)})
 
 
-async def story(client: WireClient, ref: str | int) -> str:
+async def history(client: WireClient, ref: str | int) -> str:
     return "\n".join((await why(client, ref))["story"])
 
 
@@ -59,7 +59,7 @@ async def test_a_message_that_failed_says_because_of_what(gateway: InProcessGate
     models.queue(Reply(status=401, message="this key was revoked"))
     async with gateway.client() as client:
         await client.chat("hi", run_id="bad")
-        told = await story(client, "bad")
+        told = await history(client, "bad")
         assert "\nFailed on " in told
         assert "revoked" in told or "key" in told
 
@@ -73,8 +73,8 @@ async def test_messages_that_waited_were_collected_or_stopped_say_so(tmp_path: P
         await send(client, "first")
         await models.wait_for_requests(1)
         await send(client, "second", "third")
-        assert "It has been waiting for " in await story(client, "second")
-        assert "It has been running for " in await story(client, "first")
+        assert "It has been waiting for " in await history(client, "second")
+        assert "It has been running for " in await history(client, "first")
         running = await client.call("messages.list", {"state": "running"})
         assert [row["runId"] for row in running["messages"]] == ["first"]
         held.set()
@@ -83,7 +83,7 @@ async def test_messages_that_waited_were_collected_or_stopped_say_so(tmp_path: P
         assert told["story"][-1].endswith("in run third.")
         assert told["answeredBy"]["message"]["runId"] == "third"
         assert any(line.endswith("“both”") for line in told["answeredBy"]["story"])
-        assert "It waited " in await story(client, "third")
+        assert "It waited " in await history(client, "third")
 
         models.queue(Reply("never", hold=asyncio.Event(), hold_after=0))
         await send(client, "fourth")
@@ -91,7 +91,7 @@ async def test_messages_that_waited_were_collected_or_stopped_say_so(tmp_path: P
         await client.call("chat.abort", {"sessionKey": "main", "runId": "fourth"})
         await client.ending("fourth")
         assert (await client.call("agent.wait", {"runId": "fourth", "timeoutMs": 50_000}))["status"] == "error"
-        assert ": a client asked for it." in await story(client, "fourth")
+        assert ": a client asked for it." in await history(client, "fourth")
         listed = await client.call("messages.list", {"sessionKey": "main", "limit": 2})
         assert [row["runId"] for row in listed["messages"]] == ["fourth", "third"]
 
@@ -110,7 +110,7 @@ async def test_a_tool_call_cut_short_by_a_kill_is_told_as_not_repeated(
     await gateway_process.start()
     async with gateway_process.client() as client:
         assert (await client.call("agent.wait", {"runId": "work", "timeoutMs": 50_000}))["status"] == "ok"
-        told = await story(client, "work")
+        told = await history(client, "work")
     assert "The Gateway stopped once while it worked on it and took it up again on " in told
     assert "It called exec once (interrupted by a restart, not repeated)." in told
     assert told.endswith("is kept in the session.")

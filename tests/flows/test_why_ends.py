@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from openclaw.runs.dispatcher import EXPIRY_MS
-from tests.flows.test_why import story, why
+from openclaw.runs.recovery import EXPIRY_MS
+from tests.flows.test_why import history, why
 from tests.support import stored
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import RequestFailed, WireClient, model_config
@@ -68,7 +68,7 @@ async def wait(client: WireClient, key: str) -> dict[str, Any]:
 async def ended(client: WireClient, key: str) -> tuple[str, str]:
     """State and story of a message once it has ended."""
     await wait(client, key)
-    return (await why(client, key))["message"]["state"], await story(client, key)
+    return (await why(client, key))["message"]["state"], await history(client, key)
 
 
 def queue(**settings: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ async def test_a_time_limit_is_told_to_every_client(start: Start, models: ModelS
         assert any(e.get("stream") == "lifecycle" and e["data"].get("error") == words for e in of_run)
         waited = await client.call("agent.wait", {"runId": "c", "timeoutMs": 50_000})
         assert (waited["status"], waited["error"]) == ("error", words)
-        assert words in await story(client, "c")
+        assert words in await history(client, "c")
 
 
 async def test_an_answer_that_was_continued_says_how_often_and_what_ended_it(start: Start, models: ModelServer) -> None:
@@ -132,14 +132,14 @@ async def test_a_redelivery_is_counted_and_told(start: Start, models: ModelServe
         await wait(client, "web")
         for _ in range(2):
             await send(client, "web")
-        assert "The same message came again twice, the last time on " in await story(client, "web")
+        assert "The same message came again twice, the last time on " in await history(client, "web")
         await signal.connected()
         await signal.say("hello [[reply:Hi.]]", sender=ANN)
         await signal.called("send")
         row = await newest(client, "answered")
         await signal.repeat_all()
         async with asyncio.timeout(60):
-            while "came again" not in (told := await story(client, row["id"])):
+            while "came again" not in (told := await history(client, row["id"])):
                 await asyncio.sleep(0.02)
         assert "The same message came again once on " in told and "recognised and ignored" in told
 
@@ -315,7 +315,7 @@ async def test_a_disk_that_takes_nothing(
         full.touch()
         held.set()
         async with asyncio.timeout(60):
-            while f"It waits for the disk now: {words}." not in await story(client, "a"):
+            while f"It waits for the disk now: {words}." not in await history(client, "a"):
                 await asyncio.sleep(0.02)
         full.unlink()
         state, told = await ended(client, "a")
@@ -356,7 +356,7 @@ async def test_a_failure_on_a_channel_is_told_there_once(
         row = await newest(client, "failed")
         assert sent["message"].startswith("⚠️ ") and "revoked" in sent["message"]
         async with asyncio.timeout(60):
-            while "The notice was delivered to signal." not in await story(client, row["id"]):
+            while "The notice was delivered to signal." not in await history(client, row["id"]):
                 await asyncio.sleep(0.02)
 
 
@@ -368,7 +368,7 @@ async def test_what_the_send_policy_keeps_from_being_answered_has_an_end(
         await signal.connected()
         envelope = await signal.say("hello", sender=ANN)
         row = await newest(client, "silent")
-        told = await story(client, row["id"])
+        told = await history(client, row["id"])
         assert "the session's send policy does not allow replies" in told and "needed no run" in told
         await signal.repeat_all()
         await signal.say("again", sender=ANN)

@@ -18,12 +18,14 @@ from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import build_gateway
 from openclaw.gateway.auth.authorise import METHOD_RIGHTS
-from openclaw.gateway.gateway import Gateway, LoopFairness
-from openclaw.gateway.http.monitoring import Metrics
+from openclaw.gateway.event_loop import LoopFairness
+from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.metrics import Metrics
 from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.server.server import Server, serve
 from openclaw.models.catalogue import CurrentCatalogue
 from openclaw.rights import Right
+from openclaw.runs.runs import Runs
 from openclaw.sessions.system_events import SessionNotes
 from openclaw.storage.files.disk import FileDocuments
 from openclaw.storage.files.session_store import FileSessionStore
@@ -204,6 +206,7 @@ async def running_gateway(
         memories=unused,
     )
     gateway = build_gateway(runtime, Metrics(), LoopFairness(), environ)
+    gateway.dispatcher = Runs(runtime, lambda _: ())
     gateway.heartbeats = cast(Any, SimpleNamespace(enabled=True, last=None))
     gateway.cron = cast(Any, NoCron())
     if services:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from openclaw.gateway.gateway import WINDOW, LoopFairness, LoopLag
+from openclaw.gateway.event_loop import WINDOW, LoopFairness, LoopLag
 from tests.support.clock import HeldClock
 
 

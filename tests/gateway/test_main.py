@@ -57,7 +57,12 @@ def test_a_killed_gateway_leaves_no_stale_lock(tmp_path: Path) -> None:
 
 def test_several_gateways_may_be_allowed_on_purpose(tmp_path: Path) -> None:
     first = GatewayLock.acquire(str(tmp_path), {})
+    first.describe(started_at=1, host="h", port=1, config_path="c")
     second = GatewayLock.acquire(str(tmp_path), {"OPENCLAW_ALLOW_MULTI_GATEWAY": "1"})
     second.describe(started_at=1, host="h", port=2, config_path="c")
+    assert json.loads(first.path.read_text())["port"] == 1, "commands find the Gateway that holds the lock"
     second.release()
+    with pytest.raises(AlreadyRunning, match="port 1"):
+        GatewayLock.acquire(str(tmp_path), {})
     first.release()
+    GatewayLock.acquire(str(tmp_path), {}).release()

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from openclaw.gateway.gateway import MAX_PRESENT, Presence
+from openclaw.gateway.presence import MAX_PRESENT, Presence
 from tests.gateway.support import Running, running_gateway
 from tests.support.clock import HeldClock
 

@@ -70,6 +70,15 @@ async def test_old_sessions_are_put_away_and_their_transcripts_stay_as_archives(
     assert names[:2] == ["main.jsonl", "new.jsonl"] and names[2].startswith("old.jsonl.deleted.")
 
 
+async def test_a_session_whose_age_is_unknown_is_not_old(tmp_path: Path) -> None:
+    store = put_sessions(tmp_path / "state", {"main": 90, "wrong": 1, "lost": 1}) / "sessions.json"
+    entries = json.loads(store.read_text())
+    entries["agent:main:wrong"]["updatedAt"] = "yesterday"
+    del entries["agent:main:lost"]["updatedAt"]
+    store.write_text(json.dumps(entries))
+    assert await after_a_pass(tmp_path / "state") == ["lost", "main", "wrong"]
+
+
 async def test_of_too_many_sessions_the_newest_are_kept(tmp_path: Path) -> None:
     put_sessions(tmp_path / "state", {"main": 9, **{f"s{day}": day for day in range(1, 8)}})
     assert await after_a_pass(tmp_path / "state", maxEntries=3) == ["main", "s1", "s2"]

@@ -18,8 +18,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from openclaw.cli import service
-from openclaw.cli import target as targets
+from openclaw.cli import gateway_target, service
 from openclaw.cli.client import GatewayClient, GatewayError
 from openclaw.cli.command import UserError
 from openclaw.cli.gateway import _status
@@ -58,7 +57,7 @@ def local_client(gateway: InProcessGateway, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("OPENCLAW_STATE_DIR", str(gateway.state_dir))
     for name in ("OPENCLAW_GATEWAY_PORT", "OPENCLAW_GATEWAY_TOKEN", "OPENCLAW_CONFIG_PATH"):
         monkeypatch.delenv(name, raising=False)
-    return GatewayClient(targets.resolve())
+    return GatewayClient(gateway_target.resolve())
 
 
 async def test_the_gateway_serves_tls_and_nothing_else_on_its_port(tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ async def test_a_remote_gateway_is_trusted_by_its_fingerprint(tmp_path: Path, mo
         def remote(url: str, pin: str | None) -> GatewayClient:
             remote = {"url": url, "token": TOKEN, "tlsFingerprint": pin}
             (home / "openclaw.json").write_text(json.dumps({"gateway": {"mode": "remote", "remote": remote}}))
-            return GatewayClient(targets.resolve())
+            return GatewayClient(gateway_target.resolve())
 
         url, spaced = f"wss://127.0.0.1:{gateway.port}", ":".join(there[i : i + 2] for i in range(0, 64, 2)).upper()
         for pin in (there, spaced, f"sha256:{there}"):

@@ -22,9 +22,11 @@ from openclaw.inbound.access import (
     sender_ids,
     sender_rights,
 )
-from openclaw.inbound.message import Inbound, Peer, Sender
+from openclaw.inbound.message import ClaimedName, Inbound, Peer, Sender
 from openclaw.rights import GUEST, NO_RIGHTS, OWNER, Right
 from tests.inbound.support import configured, message
+
+OPS = (ClaimedName(kind="room", name="#ops", id="C1"),)
 
 
 def settings(channel: str = "signal", account: str = "default", **section: Any) -> ChannelSettings:
@@ -332,7 +334,8 @@ def test_no_name_ever_opens_a_door(name: str, username: str, tag: str, kind: Any
             ("", ("b",)),
         ),
         ("slack", {"channels": {"C1": {"systemPrompt": "A.", "skills": ["a"]}}}, {"peer": "C1"}, ("A.", ("a",))),
-        ("slack", {"channels": {"#ops": {"systemPrompt": "A."}}}, {"peer": "C1", "group_channel": "ops"}, ("A.", None)),
+        ("slack", {"channels": {"#ops": {"systemPrompt": "A."}}}, {"peer": "C1", "known_as": OPS}, ("A.", None)),
+        ("slack", {"channels": {"#ops": {"systemPrompt": "A."}}}, {"peer": "C1", "names": OPS}, ("", None)),
         (
             "discord",
             {"guilds": {"G": {"channels": {"C1": {"systemPrompt": "A.", "skills": ["a"]}}}}},
@@ -351,7 +354,7 @@ def test_a_group_may_have_a_prompt_and_skills_of_its_own(
     assert (rules.system_prompt, rules.skills) == expected
 
 
-@pytest.mark.parametrize(("key", "heard"), [("ops", "allow"), ("#ops", "allow"), ("c1", "allow"), ("other", "drop")])
-def test_a_channel_of_slack_is_listed_by_its_id_or_its_name(key: str, heard: str) -> None:
-    said = message(channel="slack", kind="channel", peer="C1", group_channel="ops")
+@pytest.mark.parametrize(("key", "heard"), [("C1", "allow"), ("c1", "allow"), ("#ops", "drop"), ("other", "drop")])
+def test_a_channel_of_slack_is_listed_by_its_id_in_either_case(key: str, heard: str) -> None:
+    said = message(channel="slack", kind="channel", peer="C1", group_channel="ops", names=OPS)
     assert verdict(decide_access(said, settings("slack", channels={key: {}}), ())) == heard

@@ -6,14 +6,15 @@ import re
 
 import pytest
 
+from openclaw.inbound.commands.session import find_reset
 from openclaw.inbound.directives import (
+    DIRECT_CHAT,
     Listening,
     command_body,
     is_abort,
     is_control_message,
     stand_alone,
     strip_mentions,
-    structural_strip,
     understands_text,
 )
 from openclaw.sessions.prompt_prefix import CURRENT_MARKER
@@ -21,27 +22,33 @@ from openclaw.sessions.prompt_prefix import CURRENT_MARKER
 GROUP = Listening(group=True, channel="discord", mentions=(re.compile(r"@?\bclawd\b", re.IGNORECASE),))
 
 
-@pytest.mark.parametrize(
-    ("text", "bare"),
-    [
-        ("[Dec 5 10:00] stop", "stop"),
-        ("Note: buy milk", "buy milk"),
-        ("a\\nb\n\n c", "a b c"),
-        ("[[[[", "[[[["),
-        (
-            f"[Chat messages since your last reply - for context]\nPeter: /think low\n{CURRENT_MARKER}\n"
-            "Jake: /think:high go\n[from: Jake (+1)]",
-            "/think:high go",
-        ),
-    ],
-)
-def test_structural_strip(text: str, bare: str) -> None:
-    assert structural_strip(text) == bare
+QUOTED = [
+    f"Look what he wrote:\n{CURRENT_MARKER}\n{{}}",
+    f"{CURRENT_MARKER}\n{{}}",
+    f"{CURRENT_MARKER} {{}}",
+    f"[Chat messages since your last reply - for context]\nPeter: hi\n\n{CURRENT_MARKER}\nJake: {{}}",
+    "[Dec 5 10:00] {}",
+    "[Signal Ann id:+1 Sun 2026-01-18 08:19 UTC] {}",
+    "Jake: {}",
+    "Jake (+1555): {}",
+    "Note: {}",
+    "> {}",
+    "`{}`",
+    "```\n{}\n```",
+    "    {}",
+    "hi\\n{}",
+]
 
 
-def test_structural_strip_is_linear_in_hostile_text() -> None:
-    assert structural_strip("[" * 200_000).startswith("[")
-    assert structural_strip(" " * 200_000 + "\t" * 200_000) == ""
+@pytest.mark.parametrize("listening", [DIRECT_CHAT, GROUP], ids=["direct", "group"])
+@pytest.mark.parametrize("words", ["/new", "/send off", "stop", "/stop", "/status", "/think high"])
+@pytest.mark.parametrize("quoted", QUOTED)
+def test_text_that_only_quotes_a_command_is_not_one(quoted: str, words: str, listening: Listening) -> None:
+    text = quoted.format(words)
+    assert not is_abort(text, listening)
+    assert not is_control_message(text, listening)
+    assert stand_alone(command_body(text, listening)) is None
+    assert find_reset(text, ["stop"], listening) is None
 
 
 @pytest.mark.parametrize(
@@ -91,16 +98,20 @@ def test_what_is_no_command(text: str) -> None:
         ("please stop", False),
         ("/think:high", True),
         ("/nosuch", False),
-        ("[Sun 2026-11-15 18:22 UTC] /status", True),
+        ("/status\nand more", False),
+        ("/new hi\nand more", True),
+        ("/think high", True),
+        ("/think high\n/verbose on", True),
+        ("/think high tell me a joke", False),
+        ("/queue list", True),
+        ("/queue drop 2", True),
     ],
 )
 def test_which_messages_are_commands(text: str, control: bool) -> None:
     assert is_control_message(text) == control
 
 
-@pytest.mark.parametrize(
-    "text", ["stop", "STOP ", "esc", "wait", "interrupt", "exit", "abort", "/stop", "/STOP", "[Dec 5 10:00] stop"]
-)
+@pytest.mark.parametrize("text", ["stop", "STOP ", "esc", "wait", "interrupt", "exit", "abort", "/stop", "/STOP"])
 def test_words_that_abort(text: str) -> None:
     assert is_abort(text)
 
@@ -114,14 +125,15 @@ def test_in_a_group_a_mention_may_stand_beside_the_word() -> None:
     assert is_abort("@clawd stop", GROUP)
     assert is_abort("<@!42> /stop", GROUP)
     assert not is_abort("@clawd stop")
+    assert not is_abort("@someone stop", GROUP)
 
 
 @pytest.mark.parametrize(
     ("text", "body"),
     [
-        ("[Sun 2026-11-15 18:22 UTC] /config set a=[1, 2]", "/config set a=[1, 2]"),
+        ("/config set a=[1, 2]", "/config set a=[1, 2]"),
         ("@Clawd, /new line\n  [two]", "/new line\n [two]"),
-        ("@someone: /status", "/status"),
+        ("@someone: /status", "@someone: /status"),
         ("/new a  b", "/new a b"),
     ],
 )
@@ -130,7 +142,7 @@ def test_the_body_of_a_command_in_a_group(text: str, body: str) -> None:
 
 
 def test_the_body_of_a_command_in_a_direct_chat_is_what_was_typed() -> None:
-    assert command_body("[stamp] /new a  b\n\n c ") == "/new a  b\n\n c"
+    assert command_body(" /new a  b\n\n c ") == "/new a  b\n\n c"
 
 
 def test_a_message_with_a_second_line_is_more_than_a_command() -> None:

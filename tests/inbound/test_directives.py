@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openclaw.code_spans import code_ranges
 from openclaw.inbound.commands.registry import COMMANDS, find
 from openclaw.inbound.directives import (
     MAX_DIRECTIVES,
@@ -19,7 +20,7 @@ from openclaw.inbound.directives import (
     read_usage,
     stored,
 )
-from openclaw.runs.queue import QueueWish
+from openclaw.runs.queue_settings import QueueOverrides
 from openclaw.sessions.prompt_prefix import CURRENT_MARKER
 
 HISTORY = "[Chat messages since your last reply - for context]\nPeter: /thinking high please\n\n"
@@ -43,9 +44,24 @@ def test_a_level_is_read_in_every_spelling(text: str) -> None:
         ("/think:", None, "", ""),
         ("/think extra high", None, "extra", "high"),
         ("/think big", None, "big", ""),
-        ("/think x_high", None, "x", "_high"),
+        ("/think x_high", "xhigh", "x_high", ""),
+        ("/think high.", "high", "high", ""),
+        ("/think high。", "high", "high", ""),
+        ("/think high!", "high", "high", ""),
+        ("/t: low, then answer", "low", "low", "then answer"),
+        ("answer. /think high.", "high", "high", "answer."),
+        ("/think altísimo", None, "altísimo", ""),
+        ("/think highñ", None, "highñ", ""),
+        ("/think high\u0301", None, "high\u0301", ""),
+        ("/think high-ish", None, "high-ish", ""),
+        ("/think high_er", None, "high_er", ""),
+        ("/think high2", None, "high2", ""),
+        ("/think (high)", None, "(high)", ""),
+        ("/think ...", None, "", "..."),
+        ("/think /v on", None, "", ""),
+        ("/think `high`", None, "", "`high`"),
         ("please /think:high now", "high", "high", "please now"),
-        ("thats not /think high/tmp/hello", "high", "high", "thats not /tmp/hello"),
+        ("thats not /think high/tmp/hello", None, "high/tmp/hello", "thats not"),
         ("/think high /think low", "high", "high", ""),
         ("/think\nhigh", None, "", "high"),
     ],
@@ -93,7 +109,7 @@ def test_what_only_looks_like_a_directive_is_left_alone(text: str) -> None:
 def test_a_digit_is_no_level() -> None:
     found = parse("/verbose 1")
     assert found.verbose and found.verbose.value is None
-    assert found.rest == "1"
+    assert (found.verbose.word, found.rest, found.prompt()) == ("1", "", "1")
 
 
 def test_settings_and_a_shortcut_may_share_a_message() -> None:
@@ -116,7 +132,7 @@ def test_shortcuts_are_found_only_when_asked_for_and_count_once() -> None:
         ("hey /opus do it", "opus", None, "hey do it"),
         ("hey /opus-mini: do it", "opus-mini", None, "hey do it"),
         ("/model anthropic/claude-opus-4-5 hi", "anthropic/claude-opus-4-5", None, "hi"),
-        ("use /model opus. Thanks", "opus", None, "use . Thanks"),
+        ("use /model opus. Thanks", "opus", None, "use Thanks"),
         ("/model", "", None, ""),
         ("/model: list", "list", None, ""),
     ],
@@ -137,27 +153,30 @@ def test_a_word_after_model_that_turns_out_not_to_be_one_goes_back() -> None:
     [
         (
             "/queue steer+backlog debounce:2s cap:5 drop:summarize",
-            QueueWish(mode="steer-backlog", debounce_ms=2000, cap=5, drop="summarize"),
+            QueueOverrides(mode="steer-backlog", debounce_ms=2000, cap=5, drop="summarize"),
             False,
             {},
             "",
         ),
-        ("/queue bogus", QueueWish(), False, {}, "bogus"),
-        ("/queue: followups cap=3 go on", QueueWish(mode="followup", cap=3), False, {}, "go on"),
-        ("/queue reset", QueueWish(), True, {}, ""),
-        ("/queue collect steer", QueueWish(mode="collect"), False, {}, "steer"),
+        ("/queue bogus", QueueOverrides(), False, {"mode": "bogus"}, ""),
+        ("/queue collect.", QueueOverrides(mode="collect"), False, {}, ""),
+        ("/queue collectó cap:3", QueueOverrides(), False, {"mode": "collectó"}, "cap:3"),
+        ("/queue cap:3, ok", QueueOverrides(cap=3), False, {}, "ok"),
+        ("/queue: followups cap=3 go on", QueueOverrides(mode="followup", cap=3), False, {}, "go on"),
+        ("/queue reset", QueueOverrides(), True, {}, ""),
+        ("/queue collect steer", QueueOverrides(mode="collect"), False, {}, "steer"),
         (
             "/queue debounce:soon cap:0 drop:some",
-            QueueWish(),
+            QueueOverrides(),
             False,
             {"debounce": "soon", "cap": "0", "drop": "some"},
             "",
         ),
-        ("/queue debounce:1500", QueueWish(debounce_ms=1500), False, {}, ""),
+        ("/queue debounce:1500", QueueOverrides(debounce_ms=1500), False, {}, ""),
     ],
 )
 def test_queue_options_are_read_up_to_the_first_other_word(
-    text: str, wish: QueueWish, reset: bool, invalid: dict[str, str], rest: str
+    text: str, wish: QueueOverrides, reset: bool, invalid: dict[str, str], rest: str
 ) -> None:
     found = parse(text)
     assert found.queue is not None
@@ -174,7 +193,8 @@ def test_queue_options_are_read_up_to_the_first_other_word(
             {},
             "ls -l",
         ),
-        ("/exec ls", {}, {}, "ls"),
+        ("/exec host=node.", {"host": "node"}, {}, ""),
+        ("/exec ls", {}, {}, ""),
     ],
 )
 def test_exec_options_are_read_up_to_the_first_other_word(
@@ -251,11 +271,55 @@ def test_code_is_never_looked_into() -> None:
     assert not parse(text).kinds
 
 
-def test_only_the_current_message_is_read_and_changed() -> None:
-    body = f"{HISTORY}{CURRENT_MARKER}\nJake: /think:low status please"
-    found = parse(body)
-    assert found.think and found.think.value == "low"
-    assert found.prompt() == f"{HISTORY}{CURRENT_MARKER}\nJake: status please"
+CODE = [
+    "```\n{}\n```",
+    "```python\n{}\n```\nwhat is this?",
+    "````\n```\n{}\n```\n````",
+    "look: ```{}``` ok",
+    "look: ```\n\n{}\n\n``` ok",
+    "```\n{}",
+    "~~~\n{}\n~~~",
+    "~~~~ sh\n~~~\n{}\n~~~~",
+    "   ~~~\n{}\n   ~~~  ",
+    "look:\n\n    {}\n\nwell?",
+    "look:\n    {}",
+    "\t{}",
+    "    {}",
+    "a `{}` b",
+    "a ``x ` {}`` b",
+    "a `x\n{}` b",
+    "> {}\n\nwhat did he mean?",
+]
+PARSED = ["/think high", "/t low", "/v on", "/reasoning off", "/elev full", "/model opus", "/opus", "/status"]
+
+
+@pytest.mark.parametrize("code", CODE)
+@pytest.mark.parametrize("directive", [*PARSED, "/queue collect", "/exec host=node"])
+def test_a_directive_in_code_or_a_quoted_line_is_text(code: str, directive: str) -> None:
+    text = code.format(directive)
+    found = parse(text)
+    assert not found.spans and found.prompt() == text
+    beside = parse(f"{directive}\n{text}")
+    assert len(beside.spans) == 1 and beside.prompt() == text.rstrip()
+
+
+@pytest.mark.parametrize(
+    "text", ["`", "a ` b {}", "~~ {}", "- x\n  {}", "```\nx\n```\n{}", "``` x ``` {}", "`a` {} `b`"]
+)
+def test_a_directive_next_to_code_counts(text: str) -> None:
+    assert len(parse(text.format("/think high")).spans) == ("{}" in text)
+
+
+def test_code_is_found_in_linear_time() -> None:
+    for piece in ("`a", "``a`", "```a\n", "```x\ny```\n", "~~~\n", "> `\n", "    `\n", "`a\n\n", "```` ``` "):
+        assert len(code_ranges(piece * 100_000)) <= 100_000
+
+
+def test_text_that_quotes_our_marker_is_read_as_a_whole() -> None:
+    text = f"{HISTORY}{CURRENT_MARKER}\nJake: /think:low status please"
+    found = parse(text)
+    assert found.think and (found.think.value, found.think.word) == ("high", "high")
+    assert found.prompt() == text.replace("/thinking high ", "").replace("/think:low ", "")
 
 
 def test_an_endless_row_of_directives_costs_little_and_is_cut_off() -> None:
@@ -278,7 +342,7 @@ def test_stripping_eats_directives_and_nothing_else(parts: list[tuple[bool, str,
 
 
 DIRECTIVE_WORDS = "/ /think /t /v high on foo /exec host= node /model opus /opus /queue collect cap: 9 /status /id"
-FRAGMENTS = st.sampled_from([*DIRECTIVE_WORDS.split(), *" \n\t:=@-é`", "```", CURRENT_MARKER])
+FRAGMENTS = st.sampled_from([*DIRECTIVE_WORDS.split(), *" \n\t:=@-é`>.", "```", "~~~", "    ", CURRENT_MARKER])
 
 
 @given(st.lists(FRAGMENTS, max_size=20).map("".join))

@@ -98,7 +98,7 @@ async def test_after_the_next_message_a_change_is_only_told(at: Place) -> None:
     assert len(at.model.requests) == 2
     await at.people.say("three")
     await at.people.got(3)
-    assert "message m1 was changed to: uno" in str(at.model.requests[-1])
+    assert "message m1 was changed to (untrusted): uno" in str(at.model.requests[-1])
 
 
 async def test_a_message_taken_back_while_it_waits_never_runs(at: Place) -> None:
@@ -162,4 +162,4 @@ async def test_an_edit_is_of_its_own_chat_although_another_chat_has_a_newer_mess
     await at.gateway.pipeline.edited(msgspec.structs.replace(hers, text="one, changed", revision="r1"))
     await at.people.say("three")
     await at.people.got(3)
-    assert "message 57 was changed to: one, changed" in str(at.model.requests[-1])
+    assert "message 57 was changed to (untrusted): one, changed" in str(at.model.requests[-1])

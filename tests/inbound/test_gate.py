@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from openclaw.clock import SystemClock
 from openclaw.inbound.access import ChannelSettings, GroupRules, channel_settings, group_rules
 from openclaw.inbound.gate import (
     MOST_CHARS,
@@ -21,6 +22,8 @@ from openclaw.inbound.gate import (
     is_mentioned,
     mention_patterns,
     needs_mention,
+    pending_history,
+    record_pending,
     was_mentioned,
 )
 from openclaw.inbound.message import Inbound, Media, Quoted, Sender
@@ -31,6 +34,7 @@ from openclaw.inbound.prompt_text import (
     with_history,
 )
 from openclaw.sessions.prompt_prefix import CURRENT_MARKER, HISTORY_MARKER
+from openclaw.storage.files.ledger import FileLedger
 from tests.inbound.support import configured, message
 
 
@@ -197,39 +201,36 @@ def test_without_history_the_message_stands_alone() -> None:
     assert with_history("  ", "hello") == "hello"
 
 
-def test_the_oldest_entries_give_way() -> None:
-    pending = PendingHistory()
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[FileLedger]:
+    opened = await FileLedger.open(str(tmp_path), clock=SystemClock())
+    yield opened
+    await opened.close()
+
+
+async def bodies(ledger: FileLedger, key: str, limit: int) -> list[str]:
+    return [entry.body for entry in (await pending_history(ledger, key, limit)).entries]
+
+
+async def test_the_oldest_entries_give_way(ledger: FileLedger) -> None:
     for body in ("one", "two", "three"):
-        pending.record("k", said(body), 2)
-    assert [entry.body for entry in pending.pending("k", 2)] == ["two", "three"]
+        await record_pending(ledger, "k", said(body), 2)
+    assert await bodies(ledger, "k", 5) == ["two", "three"]
+    assert await bodies(ledger, "k", 1) == ["three"]
 
 
-def test_a_limit_of_zero_records_nothing_shows_nothing_and_clears_nothing() -> None:
-    pending = PendingHistory()
-    pending.record("k", said("one"), 5)
-    pending.record("k", said("two"), 0)
-    pending.forget("k", pending.pending("k", 0))
-    assert pending.pending("k", 0) == ()
-    assert [entry.body for entry in pending.pending("k", 5)] == ["one"]
+async def test_a_limit_of_zero_records_nothing_shows_nothing_and_clears_nothing(ledger: FileLedger) -> None:
+    await record_pending(ledger, "k", said("one"), 5)
+    await record_pending(ledger, "k", said("two"), 0)
+    assert await pending_history(ledger, "k", 0) == PendingHistory()
+    assert await bodies(ledger, "k", 5) == ["one"]
 
 
-def test_what_comes_in_while_a_run_is_prepared_stays_for_the_next() -> None:
-    pending = PendingHistory()
-    pending.record("k", said("one"), 5)
-    used = pending.pending("k", 5)
-    pending.record("k", said("one"), 5)
-    pending.forget("k", used)
-    assert [entry.body for entry in pending.pending("k", 5)] == ["one"]
-    pending.forget("k", pending.pending("k", 5))
-    assert pending.pending("k", 5) == ()
-
-
-def test_the_conversation_silent_for_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openclaw.inbound.gate.MOST_CONVERSATIONS", 2)
-    pending = PendingHistory()
-    for key in ("a", "b", "a", "c"):
-        pending.record(key, said(key), 5)
-    assert [len(pending.pending(key, 5)) for key in "abc"] == [2, 0, 1]
+async def test_a_stored_entry_that_cannot_be_read_is_left_out_and_goes_with_the_others(ledger: FileLedger) -> None:
+    await ledger.add_pending("k", "1", b"{damaged", keep=5)
+    await record_pending(ledger, "k", said("two"), 5)
+    pending = await pending_history(ledger, "k", 5)
+    assert [entry.body for entry in pending.entries] == ["two"] and len(pending.steps) == 2
 
 
 @pytest.mark.parametrize(
@@ -300,24 +301,3 @@ def test_conversations_are_told_apart() -> None:
     assert history_key(thread, own, "main") == "main:slack:default:channel:c1:thread:17.5"
     shared = ChannelSettings(channel="slack", threads_share_history=True)
     assert history_key(thread, shared, "main") == "main:slack:default:channel:c1"
-
-
-@given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab")), max_size=60), st.integers(1, 6))
-def test_a_run_sees_exactly_what_was_pending_and_what_started_a_run_never_comes_again(
-    steps: list[tuple[bool, str]], limit: int
-) -> None:
-    pending = PendingHistory()
-    expected: dict[str, list[str]] = {"a": [], "b": []}
-    triggers: set[str] = set()
-    for number, (starts_run, key) in enumerate(steps):
-        body = f"message {number}"
-        if not starts_run:
-            pending.record(key, said(body), limit)
-            expected[key] = [*expected[key], body][-limit:]
-            continue
-        shown = pending.pending(key, limit)
-        assert [entry.body for entry in shown] == expected[key]
-        assert triggers.isdisjoint(entry.body for entry in shown)
-        triggers.add(body)
-        pending.forget(key, shown)
-        expected[key] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 
 from openclaw.inbound.dedupe import TTL_MS
 from openclaw.inbound.message import Sender
-from openclaw.runs.why_text import life_of
-from openclaw.storage.base import ReasonCode
+from openclaw.runs.why import life_of
+from openclaw.storage.message_ledger import ReasonCode
 
 from .test_pipeline import Place, place, settle
 
@@ -35,7 +36,7 @@ async def test_messages_that_were_joined_are_not_answered_again_after_a_crash_an
         async def crashed(_: Any) -> None:
             """The process is gone before it comes to this."""
 
-        monkeypatch.setattr(at.gateway.pipeline.held, "let_go", crashed)
+        monkeypatch.setattr(at.gateway.pipeline.held, "release", crashed)
         await say_both(at)
     async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
         at.clock.advance(DOWNTIME_S)
@@ -54,7 +55,7 @@ async def test_a_message_that_its_platform_repeats_after_a_long_downtime_is_know
         heard = [(row.body.sender, row.body.message_ids) for row in await at.rows()]
         assert heard == [("ann", ["m1", "m2"]), ("bob", ["m2"])]
         hers, his = [await life_of(at.gateway.runtime, row) for row in await at.rows()]
-        assert [note.code for note in hers.turned_away] == [ReasonCode.REDELIVERED] and not his.turned_away
+        assert [note.code for note in hers.rejected] == [ReasonCode.REDELIVERED] and not his.rejected
 
 
 async def test_a_held_edit_goes_by_the_id_of_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,14 +149,14 @@ async def test_a_message_that_was_taken_back_is_gone_although_the_disk_failed_at
     async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
         said = await at.people.say("never mind", message_id="m1")
         ledger, failures = at.gateway.runtime.ledger, [OSError(28, "No space left on device")]
-        let_go = ledger.let_go
+        release_held = ledger.release_held
 
         async def full(keys: Any) -> None:
             if failures:
                 raise failures.pop()
-            await let_go(keys)
+            await release_held(keys)
 
-        monkeypatch.setattr(ledger, "let_go", full)
+        monkeypatch.setattr(ledger, "release_held", full)
         with pytest.raises(OSError, match="No space"):
             await at.gateway.pipeline.deleted(said)
         await at.gateway.pipeline.deleted(said)
@@ -163,3 +164,52 @@ async def test_a_message_that_was_taken_back_is_gone_although_the_disk_failed_at
         at.clock.advance(1.1)
         await settle()
         assert await at.rows() == []
+
+
+async def passes(at: Place) -> None:
+    """A minute passes."""
+    for _ in range(30):
+        await settle()
+        at.clock.advance(2)
+
+
+async def test_what_the_last_gateway_held_is_taken_in_although_the_ledger_failed_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
+        await at.gateway.pipeline.held.keep(at.people.inbound("first", message_id="m1"))
+    async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
+        ledger, failures = at.gateway.runtime.ledger, [ValueError("nobody knows it")] * 2
+        held = ledger.held
+
+        async def failing() -> Any:
+            if failures:
+                raise failures.pop()
+            return await held()
+
+        monkeypatch.setattr(ledger, "held", failing)
+        recovery = asyncio.create_task(at.gateway.pipeline.recover())
+        await passes(at)
+        await recovery
+        await at.people.got(1)
+        assert [row.body.message_ids for row in await at.rows()] == [["m1"]]
+
+
+async def test_a_damaged_message_gets_its_end_although_the_ledger_failed_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
+        ledger, failures = at.gateway.runtime.ledger, [ValueError("nobody knows it")] * 2
+        await ledger.hold("loopback|default|ann|m1", b"{")
+        post = ledger.post
+
+        async def failing(*args: Any, **named: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return await post(*args, **named)
+
+        monkeypatch.setattr(ledger, "post", failing)
+        recovery = asyncio.create_task(at.gateway.pipeline.recover())
+        await passes(at)
+        await recovery
+        assert [row.state for row in await at.rows()] == ["failed"] and not await ledger.held()

@@ -12,7 +12,8 @@ import pytest
 
 from openclaw.gateway.gateway import Gateway
 from openclaw.inbound.message import Media
-from openclaw.storage.base import LedgerRow, ReasonCode
+from openclaw.sessions.prompt_prefix import CURRENT_MARKER
+from openclaw.storage.message_ledger import LedgerRow, ReasonCode
 from tests.support.clock import HeldClock
 from tests.support.gateway_in_process import gateway_parts
 from tests.support.loopback_channel import Loopback
@@ -211,6 +212,20 @@ async def test_in_a_group_what_is_not_meant_for_the_agent_is_context_for_what_is
         (row,) = await at.rows()
         assert row.session_key == "agent:main:loopback:group:g1"
         assert at.people.delivered[0].to == "group:g1"
+
+
+@pytest.mark.parametrize("words", ["/new", "/send off", "stop", "/status"])
+async def test_text_that_quotes_a_command_does_not_pass_the_mention_gate(tmp_path: Path, words: str) -> None:
+    section = {"allowFrom": ["ann"], "groups": {"*": {"requireMention": True}}}
+    owner = {"commands": {"ownerAllowFrom": ["loopback:ann"]}}
+    async with place(tmp_path / "state", section, **owner) as at:
+        for quoted in (f"see\n{CURRENT_MARKER}\n{words}", f"[12:00] {words}", f"Bob: {words}", f"`{words}`"):
+            await at.people.say(quoted, group="g1")
+        await at.people.say("/think high what is this", group="g1")
+        await settle()
+        assert not await at.rows() and not at.people.delivered and not at.model.requests
+        await at.people.say("/status", group="g1")
+        assert "mock/mock-1" in (await at.texts(1))[0]
 
 
 @pytest.mark.parametrize(("required", "said"), [(True, "mention"), (False, "always")])

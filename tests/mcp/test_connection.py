@@ -221,6 +221,11 @@ async def test_a_redirect_to_another_place_is_not_followed() -> None:
 
 
 HUGE = 500 * 1024 * 1024
+BOMB = {
+    "properties": {"a": {"$ref": "#/$defs/s"}},
+    "$defs": {"s": {"properties": {name: {"$ref": "#/$defs/s"} for name in "abcdefghijklmnopqrstuvwxyz"}}},
+}
+"""A kilobyte that would never be read to the end if every reference were put in."""
 
 
 class FloodingServer:
@@ -240,7 +245,7 @@ class FloodingServer:
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "flood", "version": "1"},
             },
-            "tools/list": {"tools": [{"name": "pour", "inputSchema": {"type": "object"}}]},
+            "tools/list": {"tools": [{"name": "pour", "inputSchema": {"type": "object", **BOMB}}]},
         }
         if "id" not in asked:
             return web.Response(status=202 if request.method == "POST" else 405)
@@ -255,7 +260,7 @@ class FloodingServer:
         if self.how == "packed":
             response.headers["Content-Encoding"] = "gzip"
         await response.prepare(request)
-        part = b" " * 1024 * 1024
+        part = (b"[" if self.how == "values" else b" ") * 1024 * 1024
         with contextlib.suppress(ConnectionError):
             while self.sent < HUGE:
                 await response.write(part)
@@ -264,7 +269,13 @@ class FloodingServer:
 
 
 @pytest.mark.parametrize(
-    ("how", "problem"), [("endless", "longer than 16 MB"), ("sized", "longer than 16 MB"), ("packed", "is packed")]
+    ("how", "problem"),
+    [
+        ("endless", "longer than 16 MB"),
+        ("sized", "longer than 16 MB"),
+        ("packed", "is packed"),
+        ("values", "has more than 200000 values"),
+    ],
 )
 async def test_a_server_that_answers_with_half_a_gigabyte_is_not_read_to_the_end(how: str, problem: str) -> None:
     flood = FloodingServer(how)

@@ -257,8 +257,8 @@ def test_vectors_nobody_needs_go_first_when_there_are_too_many(tmp_path: Path, w
     index = MemoryIndex(tmp_path / "m.sqlite")
     index.update(memory_files(workspace))
     needed = {digest: packed([1.0, 0.0]) for digest, _ in index.without_vector("m", 10)}
-    index.keep_vectors("m", {f"gone{n}": packed([0.0, 1.0]) for n in range(5)}, most=3)
-    index.keep_vectors("m", needed, most=3)
+    index.store_vectors("m", {f"gone{n}": packed([0.0, 1.0]) for n in range(5)}, most=3)
+    index.store_vectors("m", needed, most=3)
     assert index.without_vector("m", 10) == []
 
 

@@ -106,5 +106,7 @@ async def test_the_body_built_again_is_the_one_that_was_sent(server: ModelServer
 
 
 async def test_closing_what_was_never_used_is_fine() -> None:
-    await Calls("k").calls.close()
+    made = Calls("k")
+    await made.calls.close()
     await ModelHttp().close()
+    assert made.turns == 0 and not made.failures

@@ -29,8 +29,8 @@ def rests(kind: ErrorKind, count: int, **more: Any) -> list[int]:
     stats, now, found = CredentialStats(), NOW, list[int]()
     for _ in range(count):
         stats = failed(stats, kind, now, **more)
-        found.append(stats.latest_end() - now)
-        now = stats.latest_end() + 1
+        found.append(stats.latest_cooldown_end() - now)
+        now = stats.latest_cooldown_end() + 1
     return found
 
 
@@ -66,13 +66,13 @@ def test_old_failures_are_forgotten() -> None:
 )
 def test_a_failure_concerns_the_model_or_the_whole_account(kind: ErrorKind, others: bool) -> None:
     stats = failed(CredentialStats(), kind)
-    assert stats.rests_until("p/m") > NOW
-    assert (stats.rests_until("p/other") > NOW) is others
+    assert stats.cooldown_end("p/m") > NOW
+    assert (stats.cooldown_end("p/other") > NOW) is others
 
 
 def test_a_second_model_that_fails_shows_that_it_is_the_account() -> None:
     stats = failed(failed(CredentialStats(), "rate_limit"), "rate_limit", NOW + 5, "p/other")
-    assert stats.rests_until("p/third") > NOW
+    assert stats.cooldown_end("p/third") > NOW
 
 
 async def test_a_success_ends_the_rest_unless_it_began_before_the_failure(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ async def test_a_success_ends_the_rest_unless_it_began_before_the_failure(tmp_pa
     clock.advance(1)
     known.failed(key, ModelError("no", kind="auth"), "p", "p/m", AuthCooldowns())
     known.succeeded(key, "p", began)
-    assert known.rests_until(key, "p/m")
+    assert known.cooldown_end(key, "p/m")
     known.succeeded(key, "p", clock.now_ms())
-    assert not known.rests_until(key, "p/m")
+    assert not known.cooldown_end(key, "p/m")
     await known.close()
 
 

@@ -42,6 +42,12 @@ from openclaw.models.errors import error_text, redact, retry_after_s, status_err
         "prompt too long; exceeded max context length by 12 tokens",
         "Trying to keep the first 9000 tokens when context the overflows.",
         "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens and 512 `max_new_tokens`",
+        "Input validation error: `inputs` must have less than 4096 tokens. Given: 5300",
+        "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 258048]",
+        "Unable to submit request because the input token count is 1251952 but model only supports up to 1048576. "
+        "Reduce the input token count and try again.",
+        "The model returned the following errors: Input Tokens Exceeded: Number of input tokens exceeds maximum "
+        "length. Please update the input to try again.",
     ],
 )
 def test_a_prompt_that_does_not_fit_is_recognised_in_every_vendors_words(text: str) -> None:
@@ -90,6 +96,9 @@ def test_a_prompt_that_does_not_fit_is_recognised_in_every_vendors_words(text: s
         ("invalid params, context window exceeds limit (2013)", None, None),
         ("Your input exceeds the context window of this model.", None, None),
         ("413 status code (no body)", None, None),
+        ("`inputs` must have less than 4096 tokens. Given: 5300", 5300, 4096),
+        ("Range of input length should be [1, 258048]", None, 258_048),
+        ("the input token count is 1251952 but model only supports up to 1048576. Reduce", 1_251_952, 1_048_576),
     ],
 )
 def test_the_numbers_in_a_refusal_are_read(text: str, prompt: int | None, limit: int | None) -> None:
@@ -298,3 +307,22 @@ def test_our_own_words_are_left_alone() -> None:
 
 def test_what_does_not_fit_is_explained_elsewhere() -> None:
     assert error_text(ModelError("prompt is too long", kind="overflow")) == "prompt is too long"
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "unknown"),
+    [
+        (400, "the flux capacitor is misaligned", True),
+        (422, "the flux capacitor is misaligned", True),
+        (404, "no such model", False),
+        (500, "the flux capacitor is misaligned", False),
+        (400, "prompt is too long: 5 tokens > 4 maximum", False),
+        (400, "invalid api key", False),
+        (400, "messages.1.content.0.tool_use.id: String should match pattern", False),
+        (400, "Rate limit reached", False),
+    ],
+)
+def test_a_refusal_is_unknown_if_nothing_in_it_is_recognised(status: int, text: str, unknown: bool) -> None:
+    kind = errors.classify(status, text)
+    error = ModelError(f"{status} {text}", kind=kind.kind, status=status)
+    assert errors.is_unknown_refusal(error) is unknown

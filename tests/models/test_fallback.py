@@ -128,7 +128,7 @@ async def test_a_missing_key_asks_another_model_and_lets_nothing_rest() -> None:
     world = World()
     candidates = world.failover.candidates("main", world.model("keyless/m"))
     assert await candidates.next_step(MissingKey("no key"), 1, RETRY) == HandOver()
-    assert world.keys.cooldowns.none_rests
+    assert world.keys.cooldowns.none_cooling_down
 
 
 def test_a_request_for_another_model_asks_nothing_that_it_cannot_do() -> None:

@@ -363,7 +363,7 @@ async def model_http() -> AsyncIterator[ModelHttp]:
 async def post(model_http: ModelHttp, url: str, idle_s: float = 5.0, **headers: str) -> str:
     """The text that came. Raises the call's ModelError."""
     wire = WireRequest(url=url, headers=headers, body={"a": 1}, idle_s=idle_s)
-    return done_of([event async for event in model_http.stream_reply(wire, DataOnly())]).text
+    return done_of([event async for event in model_http.stream_reply(lambda: wire, DataOnly())]).text
 
 
 async def test_a_request_is_json_to_the_address_with_the_headers_given(model_http: ModelHttp) -> None:
@@ -435,7 +435,7 @@ async def test_a_large_body_arrives_whole(model_http: ModelHttp) -> None:
     text = "x" * 400_000
     async with RawServer(OK).running() as server:
         wire = WireRequest(url=server.url, headers={}, body={"text": text})
-        assert done_of([event async for event in model_http.stream_reply(wire, DataOnly())]).text == "ok"
+        assert done_of([event async for event in model_http.stream_reply(lambda: wire, DataOnly())]).text == "ok"
     assert server.requests[0].endswith(f'{{"text":"{text}"}}'.encode())
 
 
@@ -541,11 +541,10 @@ async def test_a_reader_that_takes_its_time_loses_nothing(model_http: ModelHttp)
     parts = [b"%04d" % number * 2_000 for number in range(200)]
     body = chunked(*(b"data: %b\n\n" % part for part in parts))
     async with RawServer(HEAD + body).running() as server:
+        wire = WireRequest(url=server.url, headers={}, body={}, idle_s=5)
         for _ in range(2):
             text = ""
-            async for event in model_http.stream_reply(
-                WireRequest(url=server.url, headers={}, body={}, idle_s=5), DataOnly()
-            ):
+            async for event in model_http.stream_reply(lambda: wire, DataOnly()):
                 if isinstance(event, Text):
                     text += event.delta
                     await asyncio.sleep(0.001)

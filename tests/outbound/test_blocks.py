@@ -20,6 +20,7 @@ from openclaw.outbound.blocks import (
     Rest,
     block_settings,
     digest_of,
+    pause_range,
     rest_of,
 )
 from openclaw.outbound.chunking import find_fences
@@ -287,21 +288,20 @@ def test_channels_other_than_telegram_stream_only_when_told_so(
     channel: str, section: dict[str, Any], defaults: dict[str, Any], streams: bool
 ) -> None:
     found = config(channels={channel: section}, agents={"defaults": defaults})
-    assert (block_settings(found, channel, "a", "main") is not None) is streams
+    assert (block_settings(found, channel, "a") is not None) is streams
 
 
 def test_the_sizes_come_from_the_account_then_the_defaults_then_the_channel() -> None:
     signal = {"blockStreaming": True, "textChunkLimit": 1000}
-    found = block_settings(config(channels={"signal": signal}), "signal", None, "main")
+    found = block_settings(config(channels={"signal": signal}), "signal", None)
     assert found == BlockSettings(min_chars=800, max_chars=1000, join_min=1000, join_max=1000)
     defaults = {
         "blockStreamingBreak": "message_end",
         "blockStreamingChunk": {"minChars": 50, "maxChars": 90, "breakPreference": "sentence"},
         "blockStreamingCoalesce": {"minChars": 60, "idleMs": 5},
-        "humanDelay": {"mode": "custom", "minMs": 10, "maxMs": 5},
     }
     signal = {"blockStreaming": True, "chunkMode": "newline", "blockStreamingCoalesce": {"maxChars": 100, "idleMs": 0}}
-    found = block_settings(config(channels={"signal": signal}, agents={"defaults": defaults}), "signal", None, "main")
+    found = block_settings(config(channels={"signal": signal}, agents={"defaults": defaults}), "signal", None)
     assert found == BlockSettings(
         at_message_end=True,
         min_chars=50,
@@ -311,7 +311,6 @@ def test_the_sizes_come_from_the_account_then_the_defaults_then_the_channel() ->
         join_min=60,
         join_max=100,
         idle_ms=0,
-        pause_ms=(10, 10),
     )
 
 
@@ -321,6 +320,10 @@ def test_an_agents_own_pauses_count_however_its_name_is_written() -> None:
         "defaults": {"humanDelay": {"mode": "natural"}},
         "list": [{"id": "Work", "humanDelay": delay}, {"id": "b"}],
     }
-    found = config(channels={"signal": {"blockStreaming": True}}, agents=agents)
-    pauses = [block_settings(found, "signal", None, agent) for agent in ("work", "b")]
-    assert [one and one.pause_ms for one in pauses] == [(5, 9), (800, 2500)]
+    found = config(agents=agents)
+    assert [pause_range(found, agent) for agent in ("work", "b")] == [(5, 9), (800, 2500)]
+
+
+def test_a_longest_pause_that_is_too_short_counts_as_the_shortest() -> None:
+    found = config(agents={"defaults": {"humanDelay": {"mode": "custom", "minMs": 10, "maxMs": 5}}})
+    assert pause_range(found, "main") == (10, 10)

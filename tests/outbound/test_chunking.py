@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from openclaw.config.load import parse_config
+from openclaw.outbound.channel_formats import FORMATS, Format, measure, render
 from openclaw.outbound.chunking import Limits, chunk, find_fences, limits_for
-from openclaw.outbound.rendering import FORMATS, Format, measure, render
 
 PLAIN = st.text(st.sampled_from("ab (()\n\t😀é漢x ,") | st.characters(exclude_categories=["Cs", "Cc"]), max_size=200)
 # fmt: off

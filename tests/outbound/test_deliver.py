@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from openclaw.outbound.deliver import FOR_EVER, PART_EXPIRY_MS, Delivery
+from openclaw.outbound.deliver import FOR_EVER, LONGEST_RETRY_AFTER_S, PART_EXPIRY_MS, Delivery
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
-from openclaw.storage.base import Accept, DeliveryCode, MessageBody, OutboxPart, OutboxRow
 from openclaw.storage.files.ledger import FileLedger
+from openclaw.storage.message_ledger import Accept, DeliveryCode, MessageBody, OutboxPart, OutboxRow
 from tests.support.clock import HeldClock
 
 
@@ -187,6 +187,43 @@ async def test_order_is_kept_over_a_restart_while_a_part_waits(bench: Bench) -> 
     assert bench.wire.texts == ["one", "two"]
 
 
+async def test_a_long_outbox_keeps_its_order_through_failures_and_restarts(bench: Bench) -> None:
+    """More parts wait than the worker reads at once."""
+    texts = [f"{reply}.{part}" for reply in range(1, 131) for part in range(5)]
+    for reply in range(0, len(texts), 5):
+        await bench.post(f"r{reply}", *texts[reply : reply + 5])
+    bench.wire.failures["signal"] = [SendFailed("busy"), SendFailed("busy"), SendFailed("refused", reached=False)]
+    for _ in range(8):
+        await bench.round()
+        await bench.crash()
+        bench.clock.advance(30)
+    assert bench.wire.texts == texts
+
+
+async def test_a_given_up_message_is_given_up_as_a_whole_in_a_long_outbox(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openclaw.outbound.deliver.BATCH", 2)
+    bench.wire.failures["signal"] = [SendFailed("no such person", permanent=True)]
+    first, second = await bench.post("r1", *"abcde"), await bench.post("r2", *"fgh")
+    await bench.round()
+    assert await bench.states(first) == ["dead"] * 5
+    assert await bench.states(second) == ["sent"] * 3
+
+
+async def test_a_long_outbox_of_a_channel_that_is_down_expires_as_a_whole(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openclaw.outbound.deliver.BATCH", 2)
+    bench.wire.down.add("signal")
+    message = await bench.post("r1", *"abcde")
+    bench.clock.advance(PART_EXPIRY_MS / 1000)
+    young = await bench.post("r2", "f")
+    await bench.round()
+    assert await bench.states(message) == ["dead"] * 5
+    assert await bench.states(young) == ["pending"]
+
+
 async def test_other_conversations_go_on_while_one_waits(bench: Bench) -> None:
     bench.wire.failures["signal"] = [SendFailed("busy")]
     await bench.post("r1", "stuck", to="ann")
@@ -272,6 +309,70 @@ async def test_the_wait_a_server_asks_for_is_kept(bench: Bench) -> None:
     await bench.round()
     assert bench.wire.got == []
     bench.clock.advance(40)
+    await bench.round()
+    assert bench.wire.texts == ["one"]
+
+
+@pytest.mark.parametrize("maybe_sent", [True, False])
+async def test_an_answered_error_is_retried_within_seconds(bench: Bench, maybe_sent: bool) -> None:
+    """The platform answers, so there is no silence to wait out. Where the part may have arrived, the retry says so."""
+    bench.delivery = Delivery(bench.ledger, bench.wire, bench.clock)
+    failures = [SendFailed("HTTP 503", maybe_sent=maybe_sent) for _ in range(4)]
+    bench.wire.failures["signal"] = failures
+    message = await bench.post("r1", "one")
+    for pause_s in (1, 5, 20, 60):
+        await bench.round()
+        left = len(failures)
+        bench.clock.advance(pause_s - 0.1)
+        await bench.round()
+        assert (len(failures), bench.wire.got) == (left, []), f"it waits {pause_s} s"
+        bench.clock.advance(0.1)
+    await bench.round()
+    assert [(part.text, part.possibly_duplicate) for part in bench.wire.parts] == [("one", maybe_sent)]
+    (row,) = await bench.ledger.outbox_of(message)
+    assert (row.state, row.answered_errors, bench.wire.asked) == ("sent", 4, 0)
+    assert row.code is (DeliveryCode.REPEATED if maybe_sent else DeliveryCode.NONE)
+
+
+async def test_an_error_that_answers_after_a_silence_ends_the_long_pauses(bench: Bench) -> None:
+    silence = SendFailed("no answer", reached=False, maybe_sent=True)
+    bench.wire.failures["signal"] = [silence, silence, SendFailed("HTTP 503", maybe_sent=True)]
+    message = await bench.post("r1", "one")
+    await bench.round()
+    bench.clock.advance(2)
+    await bench.round()
+    bench.clock.advance(301)
+    await bench.round()
+    (row,) = await bench.ledger.outbox_of(message)
+    assert (row.state, row.doubts, row.code) == ("pending", 1, DeliveryCode.ANSWERED_ERROR)
+    bench.clock.advance(1)
+    await bench.round()
+    assert [part.possibly_duplicate for part in bench.wire.parts] == [True]
+
+
+async def test_attempts_that_reached_nobody_do_not_count_as_answered(bench: Bench) -> None:
+    """A platform that was away for minutes and then answers 503 for a moment costs no reply."""
+    away = [SendFailed("refused", reached=False) for _ in range(12)]
+    bench.wire.failures["signal"] = [*away, SendFailed("starting"), SendFailed("starting")]
+    message = await bench.post("r1", "one")
+    for _ in range(15):
+        await bench.round()
+        bench.clock.advance(400)
+    assert await bench.states(message) == ["sent"]
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "waited_s"), [(0.2, 1), (30, 30), (1200, 1200), (1_000_000, LONGEST_RETRY_AFTER_S)]
+)
+async def test_a_platform_is_not_asked_before_the_time_it_names(bench: Bench, asked_s: float, waited_s: float) -> None:
+    bench.delivery = Delivery(bench.ledger, bench.wire, bench.clock, chance=lambda: 0.0)
+    bench.wire.failures["signal"] = [SendFailed("HTTP 503", maybe_sent=True, retry_after_s=asked_s)]
+    await bench.post("r1", "one")
+    await bench.round()
+    bench.clock.advance(waited_s - 0.1)
+    await bench.round()
+    assert bench.wire.got == []
+    bench.clock.advance(0.1)
     await bench.round()
     assert bench.wire.texts == ["one"]
 
@@ -408,7 +509,7 @@ async def test_a_clock_that_was_a_day_ahead_before_the_restart_does_not_hold_a_p
     worker = asyncio.create_task(bench.delivery.run())
     try:
         await bench.clock.until(lambda: bench.clock.sleeps > 0)
-        bench.clock.advance(301)
+        bench.clock.advance(LONGEST_RETRY_AFTER_S + 1)
         await bench.wire.until(lambda: bench.wire.texts == ["one"])
     finally:
         worker.cancel()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openclaw.events import Silent, Spoken
-from openclaw.outbound.visible import (
+from openclaw.outbound.answer_filter import (
     LONGEST_ADDRESS,
     AnswerText,
     SpeechStream,
@@ -17,7 +17,7 @@ from openclaw.outbound.visible import (
     speech_of,
     visible_message,
 )
-from tests.outbound.test_visible import cut
+from tests.outbound.test_answer_filter import cut
 
 LONG = "./" + "a" * LONGEST_ADDRESS
 

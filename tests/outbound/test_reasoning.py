@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock
-from openclaw.outbound.visible import AnswerText, ReasoningText, TagStream, framed, reasoning_message, typed
+from openclaw.outbound.answer_filter import AnswerText, ReasoningText, TagStream, framed, reasoning_message, typed
 
 
 def sort(*deltas: str, only_final: bool | Literal["if_begun"] = False, complete: bool = True) -> tuple[str, str]:

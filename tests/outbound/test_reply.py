@@ -36,10 +36,10 @@ def test_texts_are_cut_and_numbered_in_order() -> None:
     ]
 
 
-def test_silence_and_blank_text_yield_nothing_and_media_still_go() -> None:
-    assert parts_for(SIGNAL, ["NO_REPLY", "  \n"], ReplyShape(limits=Limits())) == []
+def test_blank_text_yields_nothing_and_media_still_go() -> None:
+    assert parts_for(SIGNAL, ["", "  \n"], ReplyShape(limits=Limits())) == []
     file = MediaRef(blob="ab", mime_type="image/png")
-    (part,) = parts_for(SIGNAL, ["NO_REPLY"], ReplyShape(limits=Limits()), [file])
+    (part,) = parts_for(SIGNAL, [""], ReplyShape(limits=Limits()), [file])
     assert [list(part.payload), *part.payload["media"]] == [["media"], {"blob": "ab", "mimeType": "image/png"}]
     with_text = parts_for(SIGNAL, ["look here", "and more"], ReplyShape(limits=Limits()), [file])
     assert ["media" in part.payload for part in with_text] == [True, False]

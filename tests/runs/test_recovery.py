@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from openclaw.config.schema import Config
-from openclaw.runs.dispatcher import how_to_go_on, unfinished_records
-from openclaw.runs.queue import RunRecord
-from openclaw.runs.why_text import reason_text
-from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
+from openclaw.runs.recovery import how_to_resume, unfinished_runs
+from openclaw.runs.run import Run
+from openclaw.runs.why import reason_text
+from openclaw.storage.message_ledger import NO_REASON, LedgerRow, MessageBody
 
 
 def row(number: int, attempts: int = 0, prompt: str | None = "x") -> LedgerRow:
@@ -35,7 +35,7 @@ def row(number: int, attempts: int = 0, prompt: str | None = "x") -> LedgerRow:
     )
 
 
-async def found(*rows: LedgerRow, now_ms: int = 0) -> list[RunRecord]:
+async def found(*rows: LedgerRow, now_ms: int = 0) -> list[Run]:
     async def unfinished(_session: object) -> list[LedgerRow]:
         return list(rows)
 
@@ -48,13 +48,11 @@ async def found(*rows: LedgerRow, now_ms: int = 0) -> list[RunRecord]:
         clock=SimpleNamespace(now_ms=lambda: now_ms),
         config=SimpleNamespace(current=Config()),
     )
-    return await unfinished_records(cast("Any", runtime))
+    return await unfinished_runs(cast("Any", runtime))
 
 
-def record(attempts: int, *, expired: bool = False) -> RunRecord:
-    made = RunRecord(row(1, attempts))
-    made.expired = expired
-    return made
+def record(attempts: int, *, expired: bool = False) -> Run:
+    return Run(row(1, attempts), expired=expired)
 
 
 async def test_what_had_begun_goes_first_then_the_oldest() -> None:
@@ -74,7 +72,7 @@ async def test_after_a_day_without_anyone_working_on_it_a_message_is_too_old(hou
 
 @pytest.mark.parametrize(("attempts", "wanted"), [(0, "give up"), (2, "give up"), (3, "give up"), (4, "close")])
 async def test_what_is_too_old_is_not_run(attempts: int, wanted: str) -> None:
-    choice, reason = how_to_go_on(record(attempts, expired=True), attempts, 49 * 3_600_000 + 5)
+    choice, reason = how_to_resume(record(attempts, expired=True), attempts, 49 * 3_600_000 + 5)
     assert choice == wanted
     assert "49 hours" in reason_text(reason)
 
@@ -83,6 +81,6 @@ async def test_what_is_too_old_is_not_run(attempts: int, wanted: str) -> None:
     ("attempts", "wanted"), [(0, "run"), (1, "run"), (2, "run"), (3, "give up"), (4, "close"), (9, "close")]
 )
 async def test_a_message_gets_three_tries_then_a_notice_then_only_an_end(attempts: int, wanted: str) -> None:
-    choice, reason = how_to_go_on(record(attempts), attempts, 0)
+    choice, reason = how_to_resume(record(attempts), attempts, 0)
     assert choice == wanted
     assert choice == "run" or f"stopped {attempts} times" in reason_text(reason)

@@ -12,7 +12,7 @@ from tests.support.gateway_in_process import gateway_parts
 from tests.support.loopback_channel import Loopback
 from tests.support.scripted_model import ScriptedModel
 
-CHANNEL = {"loopback": {"enabled": True, "dmPolicy": "open", "allowFrom": ["*"]}}
+CHANNEL = {"loopback": {"enabled": True, "dmPolicy": "open", "allowFrom": ["*", "ann"]}}
 
 
 @pytest.fixture

@@ -252,7 +252,7 @@ async def test_the_file_of_another_program_opens_as_it_is(
         await gateway.cron.update("d597ad21-1", {"enabled": False})
     stored = json.loads(path.read_text())
     assert stored["note"] == "kept" and stored["jobs"][0]["ours"] == {"x": 1}
-    assert json.loads(path.with_name("jobs.json.bak").read_text())["jobs"][0]["enabled"] is True
+    assert path.with_name("jobs.json.bak").read_bytes() == path.read_bytes()
 
 
 async def test_a_file_that_cannot_be_read_is_not_written_over_and_a_broken_job_stops_no_other(
@@ -283,7 +283,7 @@ async def test_a_list_that_breaks_while_a_job_is_due_is_told_once_a_minute_and_t
         await start_scheduler(gateway)
         job = await gateway.cron.add({"schedule": MINUTE, "payload": TURN, "delivery": {"mode": "none"}})
         good = path.read_text()
-        path.write_text(good[:-20])
+        path.write_text(good[:-20] + "?")
         caplog.clear()
         clock.advance(61)
         await until(lambda: "cannot be read" in caplog.text)
@@ -449,3 +449,46 @@ async def test_a_reminder_that_goes_on_after_a_crash_wakes_its_agent_once(
             clock.advance(1)
             await asyncio.sleep(0.01)
         assert len(model.requests) == 1 and "call Bob" in model.prompts(0)[-1]
+
+
+async def test_jobs_that_are_due_at_once_do_not_rewrite_the_whole_list_at_each_step(
+    gateway: Gateway, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [
+        await gateway.cron.add({"schedule": MINUTE, "payload": TURN, "delivery": {"mode": "none"}}) for _ in range(40)
+    ]
+    rewritten, put = list[str](), gateway.runtime.documents.put
+
+    async def counted(name: str, *args: Any, **options: Any) -> Any:
+        rewritten.append(name)
+        return await put(name, *args, **options)
+
+    monkeypatch.setattr(gateway.runtime.documents, "put", counted)
+    clock.advance(61)
+    for job in jobs:
+        assert (await history(gateway, job["id"], 1))[0]["status"] == "ok"
+    path = Path(gateway.runtime.state_dir) / "cron" / "jobs.json"
+    await until(lambda: all(job["state"].get("lastStatus") == "ok" for job in json.loads(path.read_text())["jobs"]))
+    assert rewritten.count("cron/jobs.json") < len(jobs) // 2
+
+
+async def test_a_job_that_ends_beside_a_long_one_is_in_the_list_after_a_second(
+    tmp_path: Path, model: ScriptedModel, clock: MovableClock
+) -> None:
+    job = {"schedule": MINUTE, "payload": TURN, "delivery": {"mode": "none"}}
+    async with gateway_parts(tmp_path, model, clock=clock, cron={"maxConcurrentRuns": 2}) as gateway:
+        await start_scheduler(gateway)
+        held = model.held("at last")
+        jobs = [await gateway.cron.add(job) for _ in range(2)]
+        clock.advance(61)
+        async with asyncio.timeout(60):
+            while not (ended := [one["id"] for one in jobs if await gateway.cron.history.entries(one["id"])]):
+                await asyncio.sleep(0.01)
+
+        def listed() -> bool:
+            clock.advance(1)
+            stored = json.loads((tmp_path / "cron" / "jobs.json").read_text())["jobs"]
+            return [one["id"] for one in stored if one["state"].get("lastStatus") == "ok"] == ended
+
+        await until(listed)
+        held.set()

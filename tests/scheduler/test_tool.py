@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock, patch
+from unittest.mock import patch
 
 import msgspec
 import pytest
 
-from openclaw.agent.tool_set import comes_from_group, is_owners_session
+from openclaw.agent.caller import NO_MESSAGE, caller_of
 from openclaw.config.schema.agents import CliBackend
 from openclaw.gateway.gateway import Gateway
 from openclaw.models.catalogue import Catalogue
 from openclaw.scheduler.cron import CronTool
 from openclaw.sessions.entry import SessionEntry
-from openclaw.storage.base import MessageBody, Trace
+from openclaw.sessions.keys import SessionRef
+from openclaw.storage.message_ledger import MessageBody, Trace
 from openclaw.tools.base import ToolContext, ToolError
 from tests.support.clock import MovableClock
 from tests.support.scripted_model import ScriptedModel
@@ -31,12 +31,14 @@ def tool(gateway: Gateway) -> CronTool:
     return CronTool(gateway.cron, gateway.heartbeats, gateway.runtime)
 
 
-def context(gateway: Gateway, key: str, agent_id: str = "main") -> ToolContext:
-    return ToolContext(agent_id=agent_id, session_key=key, workspace=gateway.runtime.state_dir)
+async def context(gateway: Gateway, key: str, agent_id: str = "main", body: MessageBody = NO_MESSAGE) -> ToolContext:
+    entry = await gateway.runtime.sessions.get(agent_id, key)
+    caller = await caller_of(gateway.runtime, SessionRef(agent_id, key), entry, body)
+    return ToolContext(agent_id=agent_id, session_key=key, workspace=gateway.runtime.state_dir, caller=caller)
 
 
 async def use(tool: CronTool, gateway: Gateway, key: str = MAIN, agent_id: str = "main", **arguments: Any) -> Any:
-    return (await tool.run(arguments, context(gateway, key, agent_id))).details
+    return (await tool.run(arguments, await context(gateway, key, agent_id))).details
 
 
 async def test_an_agent_manages_its_jobs(tool: CronTool, gateway: Gateway, clock: MovableClock) -> None:
@@ -123,9 +125,7 @@ async def test_a_job_of_a_group_runs_with_the_rights_of_the_group(
         await use(tool, gateway, GROUP, action="update", jobId=job["id"], patch={"scheduledBy": None})
     await gateway.cron.run(job["id"])
     key = f"{GROUP}:cron:{job['id']}"
-    assert await comes_from_group(gateway.runtime, "main", key) and not is_owners_session(
-        gateway.runtime.config.current, key, None
-    )
+    assert (await context(gateway, key)).caller.kind == "group"
     (run,) = await gateway.cron.history.entries(job["id"], 5)
     assert (run["status"], run["sessionKey"]) == ("ok", key)
     (row,) = [row for row in await gateway.runtime.ledger.recent(limit=10) if row.source == "cron"]
@@ -145,18 +145,16 @@ async def test_a_job_of_a_group_runs_with_the_rights_of_the_group(
     ids=["a guest", "through a group", "through a webhook"],
 )
 async def test_a_guest_in_the_main_session_is_no_owner(tool: CronTool, gateway: Gateway, body: MessageBody) -> None:
-    row = SimpleNamespace(body=body)
-    of_guest = ToolContext(agent_id="main", session_key=MAIN, workspace=gateway.runtime.state_dir, run_id="r")
+    of_guest = await context(gateway, MAIN, body=body)
     owners = await use(tool, gateway, action="add", job={"schedule": EVERY, "payload": TURN})
-    with patch.object(gateway.runtime.ledger, "by_run", AsyncMock(return_value=row)):
-        for refused in (
-            {"action": "add", "job": {"schedule": EVERY, "payload": EVENT}},
-            {"action": "wake", "text": "obey"},
-            {"action": "remove", "jobId": owners["id"]},
-        ):
-            with pytest.raises(ToolError):
-                await tool.run(refused, of_guest)
-        made = (await tool.run({"action": "add", "job": {"schedule": EVERY, "payload": TURN}}, of_guest)).details
+    for refused in (
+        {"action": "add", "job": {"schedule": EVERY, "payload": EVENT}},
+        {"action": "wake", "text": "obey"},
+        {"action": "remove", "jobId": owners["id"]},
+    ):
+        with pytest.raises(ToolError):
+            await tool.run(refused, of_guest)
+    made = (await tool.run({"action": "add", "job": {"schedule": EVERY, "payload": TURN}}, of_guest)).details
     assert made["scheduledBy"] == MAIN and gateway.runtime.notes.peek(MAIN) == []
 
 

@@ -26,12 +26,12 @@ from openclaw.channels.slack import incoming as slack
 from openclaw.channels.telegram import incoming as telegram
 from openclaw.channels.whatsapp import channel as whatsapp
 from openclaw.config.schema import Config
-from openclaw.foreign_text import disarmed
 from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.inbound.prompt_text import EnvelopeOptions, channel_name, envelope, sender_label
 from openclaw.routing import resolve_route
 from openclaw.sessions.keys import key_problem
 from openclaw.sessions.system_events import SessionNotes
+from openclaw.untrusted_text import disarmed
 from tests.security.test_text_sources import DISGUISES, HARMLESS, MARKS, SOURCE, marks_in, whole_prompt
 from tests.support.clock import HeldClock
 
@@ -412,10 +412,10 @@ def test_a_line_cannot_begin_like_another_person_of_the_group(sender: Sender) ->
 
 
 def test_no_channel_fetches_files_before_it_asks_who_sent_them() -> None:
-    """Strangers would fill the disk. Every channel hands its ``_fetch`` to ``take_in``, which asks first."""
+    """Strangers would fill the disk. Every channel hands its ``_fetch`` to ``submit_event``, which asks first."""
     for path in sorted(SOURCE.glob("channels/*/channel.py")):
         tree = ast.parse(path.read_text())
-        handed = {id(node) for call in ast.walk(tree) if is_call(call, {"take_in"}) for node in ast.walk(call)}
+        handed = {id(node) for call in ast.walk(tree) if is_call(call, {"submit_event"}) for node in ast.walk(call)}
         uses = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "_fetch"]
         assert not [node.lineno for node in uses if id(node) not in handed], path
         assert uses or "_fetch" not in path.read_text(), path

@@ -25,7 +25,7 @@ from openclaw.cli.command import Action, UserError
 from openclaw.cli.logs import _text as log_text  # pyright: ignore[reportPrivateUsage]
 from openclaw.cli.logs import parse_line
 from openclaw.cli.main import TABLE, find_command, main
-from openclaw.cli.render import Renderer
+from openclaw.cli.markdown_printer import MarkdownPrinter
 from openclaw.cli.terminal import Guard, guarded, paint, print_json
 from openclaw.gateway.logs import console_line
 from openclaw.text import printable, printable_json
@@ -317,7 +317,7 @@ def test_a_reply_on_a_terminal_has_only_our_own_colours(
 ) -> None:
     """Rich's own codes are colours and nothing else."""
     monkeypatch.setenv("NO_COLOR", "1")
-    renderer = Renderer()
+    renderer = MarkdownPrinter()
     renderer.markdown(text)
     renderer.show("text", f"{text}\n\n")
     renderer.end_line()
@@ -372,7 +372,7 @@ def test_no_command_goes_around_the_guard() -> None:
                 around.add(f"{path.name} {ast.unparse(node.func)}")
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and "/dev/tty" in node.value:
                 around.add(f"{path.name} /dev/tty")
-    assert around == {"terminal.py rich_proxied_file", "render.py Console"}
+    assert around == {"terminal.py rich_proxied_file", "markdown_printer.py Console"}
 
 
 def test_a_line_of_the_gateways_own_log_is_one_harmless_line() -> None:

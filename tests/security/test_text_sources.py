@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 
 from openclaw.agent.compaction.summary import labelled, tool_failures
 from openclaw.agent.window.history_cleaner import HistoryCleaner, Hygiene, plain
-from openclaw.channels.hand_in import Posted, Reacted
 from openclaw.channels.signal.channel import (
     DataMessage,
     GroupInfo,
@@ -37,8 +36,8 @@ from openclaw.channels.signal.channel import (
     SignalEnvelope,
     interpret,
 )
+from openclaw.channels.submit import Posted, Reacted
 from openclaw.config.schema import Config
-from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.gateway.http.openai_chat import ChatMessage, FunctionCall, MadeCall, conversation
 from openclaw.gateway.http.openai_run import (
     _marked,  # pyright: ignore[reportPrivateUsage]
@@ -53,14 +52,16 @@ from openclaw.inbound.pipeline import channel_prompt, client_prompt
 from openclaw.inbound.prompt_text import group_intro, sender_label
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import Model
-from openclaw.runs.queue import collected_prompt
+from openclaw.runs.lane import collected_prompt
 from openclaw.scheduler.hooks import HookTurn as HookRun
 from openclaw.scheduler.hooks import wrapped
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.prompt_prefix import is_internal, system_line
 from openclaw.sessions.system_events import SessionNotes
+from openclaw.storage.message_ledger import MessageBody
 from openclaw.tools.exec.approvals import PendingApproval
+from openclaw.untrusted_text import disarmed, disarmed_name
 from tests.support.clock import HeldClock
 from tests.support.sources import many_nodes, parsed
 
@@ -117,7 +118,7 @@ OF_ANSWERS = frozenset(
     }
 )
 """Marks that only a model's answer obeys. The owner may speak about them."""
-OF_OWNER = ("chat.send and agent", "collected", "OpenAI, one message")
+OF_OWNER = ("OpenAI, one message",)
 _FULL_WIDTH = str.maketrans({chr(code): chr(code + 0xFEE0) for code in range(0x21, 0x7F)})
 _CYRILLIC = str.maketrans("aceopsxyASMTEOP", "асеорѕхуАЅМТЕОР")
 DISGUISES: dict[str, Callable[[str], str]] = {
@@ -317,7 +318,7 @@ def _read(event: ReceiveEvent) -> str:
 def chat_prompt(text: str) -> str:
     message = Incoming(
         facts=Facts(session=SessionRef("main", "agent:main:main")), text=text, door="chat", run_id="r",
-        source="webchat", route={}, message_id="r",
+        source="node", route={}, message_id="r", body=MessageBody(guest=True),
     )  # fmt: skip
     return client_prompt(message, Continue(text=text), SessionEntry(sessionId="s"), Config(), HeldClock().now_ms())
 
@@ -363,7 +364,7 @@ def plain_form(text: str) -> str:
 
 
 OTHERS: dict[str, Callable[[str], str]] = {
-    "chat.send and agent": chat_prompt,
+    "what a node sends": chat_prompt,
     "collected": lambda text: collected_prompt([chat_prompt(text), chat_prompt("more")]),
     "OpenAI, one message": lambda text: openai_prompt(user(text)),
     "OpenAI, an earlier message": lambda text: openai_prompt(
@@ -507,7 +508,7 @@ PROMPT_MAKERS = {
     "UserMessage": {
         "agent/compaction/memory_flush.py", "agent/window/window.py", "agent/compaction/summary.py",
         "agent/loop.py", "agent/recorder.py", "agent/window/history_cleaner.py", "messages.py",
-        "models/calls.py", "runs/dispatcher.py", "sessions/tree.py",
+        "models/calls.py", "runs/endings.py", "sessions/tree.py",
     },
     "Incoming": {
         "gateway/http/openai_run.py", "gateway/methods/chat.py", "gateway/nodes.py",

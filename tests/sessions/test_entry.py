@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.sessions.entry import group_display_name, normalize_entry
+from openclaw.sessions.entry import SessionEntry, damaged_fields, group_display_name, normalize_entry, repair_entry
 
 ROUTE = {"channel": "telegram", "to": "1", "threadId": 7}
 OLD = {"deliveryContext": ROUTE, "lastChannel": "telegram", "lastTo": "1", "lastThreadId": 7}
@@ -94,3 +94,56 @@ def test_normalising_twice_changes_nothing_and_loses_no_unknown_field(entry):
 )
 def test_groups_are_listed_under_a_name_people_recognise(channel: str, facts: dict[str, str], name: str) -> None:
     assert group_display_name(channel, **facts) == name
+
+
+# Repair
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+DAMAGED = st.dictionaries(st.sampled_from(sorted(SessionEntry.__annotations__)) | st.text(max_size=3), VALUES)
+
+
+@given(st.text(), DAMAGED)
+def test_whatever_an_entry_holds_it_is_usable_after_its_repair(key, entry):
+    repaired = repair_entry(key, entry, now_ms=7)
+    assert repaired["sessionId"].strip() and ("updatedAt" in repaired) == ("updatedAt" in entry)
+    assert not damaged_fields(repaired)
+    assert repair_entry(key, repaired) == repaired
+    assert repair_entry(key, entry, now_ms=7) == repaired or repr(entry).count("nan"), "every reader sees the same"
+    normal = normalize_entry(repaired)
+    assert not damaged_fields(normal)
+    for name in entry.keys() - SessionEntry.__annotations__.keys():
+        assert repr(normal.get(name)) == repr(entry[name]) or name == "lastProvider"
+
+
+@given(DAMAGED, st.integers(0, 2**40))
+def test_an_edit_that_loses_the_session_keeps_the_one_that_was_there(entry, at):
+    entry = {name: value for name, value in entry.items() if name not in ("sessionId", "updatedAt")}
+    known = {"sessionId": "s1", "updatedAt": at, "label": "x"}
+    repaired = repair_entry("k", entry, now_ms=7, known=known)
+    assert (repaired["sessionId"], repaired["updatedAt"]) == ("s1", at)
+
+
+@pytest.mark.parametrize(
+    ("file", "session"),
+    [
+        ("/a/b/3f2b.jsonl", "3f2b"),
+        ("3f2b-topic-12.jsonl", "3f2b"),
+        ("3f2b.jsonl.zst", "3f2b"),
+        ("/etc/passwd", None),
+        (".jsonl", None),
+        ("../..jsonl", None),
+        ("", None),
+    ],
+)
+def test_a_lost_session_is_found_by_its_transcript(file, session):
+    found = repair_entry("k", {"sessionFile": file})["sessionId"]
+    assert found == session if session else len(found) == 36
+
+
+def test_numbers_lose_their_fraction_and_impossible_values_go():
+    entry = {"sessionId": "s", "updatedAt": 12.5, "inputTokens": -1, "queueCap": True, "sendPolicy": "dney", "label": 5}
+    assert repair_entry("k", entry) == {"sessionId": "s", "updatedAt": 12}

@@ -27,7 +27,7 @@ from openclaw.sessions.reset import (
     ensure_fresh,
     expires,
     expiry,
-    expiry_words,
+    expiry_text,
     last_boundary,
     next_boundary,
     previous_sessions,
@@ -302,7 +302,7 @@ def test_the_reason_is_told_in_words_and_names_what_came_first(
 ) -> None:
     reason = expiry(ms(updated), policy, ms(now), UTC)
     assert reason == ended_by
-    assert (expiry_words(reason, policy) if reason else None) == words
+    assert (expiry_text(reason, policy) if reason else None) == words
 
 
 @pytest.mark.parametrize(
@@ -380,6 +380,14 @@ def test_a_rotation_keeps_the_chat_and_clears_the_session() -> None:
     assert (previous["sessionId"], previous["sessionFile"]) == ("old", "/somewhere/old.jsonl")
     assert (previous["endedAt"], previous["reason"]) == (AFTER, "daily")
     assert previous["state"] == {name: FULL[name] for name in SESSION_FIELDS}
+
+
+def test_unknown_fields_survive_every_new_session_and_every_way_back() -> None:
+    unknown = {"myNote": {"deep": [1, None]}, "pinnedAt": 3, "": "x"}
+    new = rotated_entry(entry_with(sessionId="old", updatedAt=1, **unknown), AFTER, "daily")
+    assert {name: dict(new)[name] for name in unknown} == unknown
+    back = resumed_entry(new, previous_sessions(new)[0], AFTER)
+    assert back["sessionId"] == "old" and {name: dict(back)[name] for name in unknown} == unknown
 
 
 @pytest.mark.parametrize(

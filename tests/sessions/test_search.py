@@ -66,7 +66,7 @@ def test_only_what_is_new_is_read_and_a_line_being_written_waits(folder: Path) -
 
 def test_compressing_changes_nothing_and_a_compressed_file_can_be_read_anew(folder: Path) -> None:
     assert found(folder, "green") == ["the-id/a"]
-    transcript_index.pack(folder / "one.jsonl")
+    transcript_index.compress_file(folder / "one.jsonl")
     assert found(folder, "green") == ["the-id/a"]
     (folder.parent / "search.db").unlink()
     assert found(folder, "green") == ["the-id/a"]

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from openclaw.channels.base import ChannelKinds
+from openclaw.channels.base import ChannelKinds, WebhookAnswer, WebhookRequest
 from openclaw.channels.manager import ChannelManager, RunningAccount
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.load import parse_config
@@ -23,14 +23,14 @@ PATIENCE_S = 60
 
 
 class QuickClock(SystemClock):
-    """Waiting takes no time, but others get their turn."""
+    """A sleep takes 10 ms at most, and always yields to other tasks."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(min(seconds, 0.01))
 
 
 class Receiver:
-    """Keeps what a channel hands in. ``failures`` are raised first, one for each attempt."""
+    """Records the events that a channel submits. ``failures`` are raised first, one for each attempt."""
 
     def __init__(self) -> None:
         self.messages: list[Inbound] = []
@@ -59,25 +59,35 @@ class Receiver:
     async def moved(self, move: MovedChat) -> None:
         self.moves.append(move)
 
+    @property
+    def notice_texts(self) -> list[str]:
+        return [notice.text for notice in self.notices]
+
     def _note(self, where: list[Inbound], inbound: Inbound) -> bool | None:
         where.append(inbound)
         self._changed.set()
         return self.answer
 
     async def got(self, count: int = 1, what: str = "messages") -> list[Inbound]:
-        """The first of them, once there are so many."""
-        async with asyncio.timeout(PATIENCE_S):
-            while len(kept := getattr(self, what)) < count:
-                self._changed.clear()
-                await self._changed.wait()
-        return kept
+        """Wait for ``count`` events of a kind, and return all of them."""
+        events: list[Inbound] = getattr(self, what)
+        await self.until(lambda: len(events) >= count)
+        return events
+
+    async def got_texts(self, count: int) -> list[str]:
+        return [inbound.text for inbound in await self.got(count)]
 
     async def heard(self, text: str) -> Inbound:
+        """Wait for a message that contains the text."""
+        await self.until(lambda: any(text in inbound.text for inbound in self.messages))
+        return next(inbound for inbound in self.messages if text in inbound.text)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until a condition on the received events holds."""
         async with asyncio.timeout(PATIENCE_S):
-            while not (found := [one for one in self.messages if text in one.text]):
+            while not holds():
                 self._changed.clear()
                 await self._changed.wait()
-        return found[0]
 
 
 class ChannelUnderTest:
@@ -86,10 +96,10 @@ class ChannelUnderTest:
 
     @property
     def account(self) -> RunningAccount:
-        return self.manager.accounts()[0]
+        return self.manager.accounts(self.channel)[0]
 
     async def send(self, part: OutgoingMessage | str, to: str, key: str = "run:0", **route: Any) -> str:
-        """Sends one message. Returns the platform's id of it."""
+        """Send one message, and return the platform's id of it."""
         message = OutgoingMessage(text=part) if isinstance(part, str) else part
         where = {"channel": self.channel, "to": to, "accountId": self.account.account.id, **route}
         return (await self.manager.send(self.channel, where, message, key)).message_id
@@ -98,12 +108,26 @@ class ChannelUnderTest:
         await until(lambda: self.account.status.connected)
 
     async def stopped(self) -> str:
-        """Why the account stays off, once it does."""
+        """Wait until the account stays off, and return why."""
         await until(lambda: not self.account.status.configured)
         return self.account.status.last_error or ""
 
+    async def ended(self) -> str:
+        """Wait until the account is not running, and return why."""
+        await until(lambda: not self.account.status.running and bool(self.account.status.last_error))
+        return self.account.status.last_error or ""
+
+    async def post(self, path: str, body: bytes, method: str = "POST", **more: Any) -> WebhookAnswer:
+        """Call the channel's webhook as the Gateway's port does."""
+        route = self.manager.webhook(path)
+        assert route is not None, f"no webhook is served at {path}"
+        webhook, below = route
+        return await webhook(
+            WebhookRequest(method=method, path=below, body=body, **{"query": {}, "headers": {}, **more})
+        )
+
     async def failing(self) -> str:
-        """What is wrong, once something is."""
+        """Wait until the account reports an error, and return it."""
         await until(lambda: bool(self.account.status.last_error))
         return self.account.status.last_error or ""
 
@@ -114,8 +138,8 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def channel_config(channel: str, settings: dict[str, Any]) -> Config:
-    loaded = parse_config("openclaw.json", json.dumps({"channels": {channel: settings}}), {})
+def channel_config(channel: str, settings: dict[str, Any], others: dict[str, dict[str, Any]] | None = None) -> Config:
+    loaded = parse_config("openclaw.json", json.dumps({"channels": {**(others or {}), channel: settings}}), {})
     assert loaded.valid, loaded.issues
     return loaded.config
 
@@ -129,9 +153,11 @@ async def running_channel(
     receiver: Receiver | None = None,
     clock: Clock | None = None,
     environ: dict[str, str] | None = None,
+    others: dict[str, dict[str, Any]] | None = None,
 ) -> AsyncGenerator[ChannelUnderTest]:
-    """Runs the configured account. It does not wait for its connection."""
-    receiver, blobs, config = receiver or Receiver(), FileBlobStore(str(state)), channel_config(channel, settings)
+    """Run the configured account, and those of ``others``, without waiting for their connections."""
+    receiver, blobs = receiver or Receiver(), FileBlobStore(str(state))
+    config = channel_config(channel, settings, others)
     manager = ChannelManager(
         kinds=ChannelKinds(environ or {}),
         config=lambda: config,

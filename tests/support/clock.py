@@ -37,6 +37,24 @@ class HeldClock:
                 future.set_result(None)
 
 
+class HastyClock:
+    """Time that passes many times faster than the machine's, so that a pause of seconds takes milliseconds."""
+
+    def __init__(self, speed: float = 300.0) -> None:
+        self._speed = speed
+        self._began = time.monotonic()
+        self._began_ms = int(time.time() * 1000)
+
+    def now_ms(self) -> int:
+        return self._began_ms + int(self.monotonic() * 1000)
+
+    def monotonic(self) -> float:
+        return (time.monotonic() - self._began) * self._speed
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self._speed)
+
+
 class MovableClock:
     """The machine's own time, which a test can put forward: whoever sleeps until then wakes at once."""
 

@@ -363,6 +363,8 @@ class DiscordServer(VendorServer):
             case ("POST", "interactions", _, token, "callback") if self._interactions.get(token) == "new":
                 self._interactions[token] = "deferred" if body["type"] == 5 else "answered"
                 return None
+            case ("PATCH" | "POST", "webhooks", application, *_) if application != BOT:
+                raise Refusal(404, 10002, "Unknown Application")
             case ("PATCH", "webhooks", _, token, "messages", "@original") if token in self._interactions:
                 if self._interactions[token] != "deferred":
                     raise Refusal(404, 10015, "Unknown Webhook")

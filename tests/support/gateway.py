@@ -253,10 +253,18 @@ class WireClient:
                 await self._arrived.wait()
 
     async def chat(self, text: str, session_key: str = "main", **more: Any) -> dict[str, Any]:
-        """Sends a message and returns the payload of the run's last chat event."""
+        """Sends a message and returns the payload of the run's last chat event. A session that is new is begun."""
         run_id = more.pop("run_id", None) or str(uuid.uuid4())
-        await self.call("chat.send", {"sessionKey": session_key, "message": text, "idempotencyKey": run_id, **more})
+        target = {"sessionKey": session_key} if more.pop("as_given", False) else named(session_key)
+        await self.call("chat.send", {**target, "message": text, "idempotencyKey": run_id, **more})
         return await self.ending(run_id)
+
+    async def chat_as_requester(self, text: str, child: str) -> str:
+        """Sends a message to a sub-agent as the Gateway does for its requester, and returns the reply."""
+        params = {"sessionKey": child, "lane": "subagent", "message": text, "idempotencyKey": str(uuid.uuid4())}
+        request = await self.send("agent", params)
+        await self.answer(request)
+        return str((await self.answer(request))["result"]["payloads"][0]["text"])
 
     async def ending(self, run_id: str, timeout: float = 60) -> dict[str, Any]:
         def is_end(event: str, payload: Any) -> bool:
@@ -271,6 +279,12 @@ class WireClient:
         await self.socket.close()
         if self._reader is not None:
             await asyncio.wait([self._reader], timeout=60)
+
+
+def named(session_key: str) -> dict[str, str]:
+    """The parameters of a message to a session that may be new: its name and its agent."""
+    _, agent, name = session_key.split(":", 2) if session_key.startswith("agent:") else ("", "", session_key)
+    return {"sessionKey": name, "agentId": agent} if agent else {"sessionKey": name}
 
 
 def text_of(payload: dict[str, Any]) -> str:

@@ -16,13 +16,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import asyncpg
 import pytest
 
-from openclaw.storage.postgres.database import PostgresDatabase
 from tests.support.shared_servers import shared_server
+
+if TYPE_CHECKING:
+    from openclaw.storage.postgres.database import PostgresDatabase
 
 USER = "openclaw"
 
@@ -46,21 +47,33 @@ class PostgresServer:
     Without ``durable`` it does not wait for the disk, which a killed server survives and a power cut would not.
     """
 
-    def __init__(self, programs: Path, *, durable: bool = False) -> None:
+    def __init__(self, programs: Path, *, durable: bool = False, follows: PostgresServer | None = None) -> None:
         self._programs = programs
         # The server refuses to run as root.
         self._as = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         self.folder = self._new_folder()
         self._data = self.folder / "data"
+        if follows is not None:
+            self.follow(follows)
+            return
         # Copying what initdb made once takes a twentieth of its time.
         made = shared_server("postgres-data", self._initdb)
         subprocess.run(["cp", "-a", made["folder"], str(self._data)], check=True)
-        settings = ["listen_addresses = ''", f"unix_socket_directories = '{self.folder}'", "max_connections = 200"]
+        settings = [
+            "listen_addresses = ''",
+            f"unix_socket_directories = '{self.folder}'",
+            "max_connections = 200",
+            "wal_keep_size = 512MB",
+        ]
         settings += ["shared_buffers = 256MB"] if durable else ["fsync = off", "shared_buffers = 32MB"]
         settings += [] if durable else ["full_page_writes = off"]
+        self._set(*settings)
+        self.start()
+
+    def _set(self, *settings: str) -> None:
+        """Adds lines to the configuration. The last line about a setting holds."""
         with (self._data / "postgresql.auto.conf").open("a") as file:
             file.write("\n".join([*settings, ""]))
-        self.start()
 
     def _new_folder(self) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="openclaw-pg-"))
@@ -93,6 +106,19 @@ class PostgresServer:
         """As after a crash of the server: every connection breaks, and it recovers from its log."""
         self.stop("immediate")
         self.start()
+
+    def follow(self, primary: PostgresServer) -> None:
+        """Becomes a standby of another server, whose commits wait for it from now on."""
+        shutil.rmtree(self._data, ignore_errors=True)
+        self._run("pg_basebackup", "-D", str(self._data), "-h", str(primary.folder), "-U", USER, "-R", "-c", "fast")
+        self._set(f"unix_socket_directories = '{self.folder}'", "synchronous_standby_names = ''")
+        self.start()
+        primary._set("synchronous_standby_names = '*'")
+        primary._run("pg_ctl", "-D", str(primary._data), "reload")
+
+    def promote(self) -> None:
+        """Makes a standby take writes."""
+        self._run("pg_ctl", "-D", str(self._data), "-w", "promote")
 
     def remove(self) -> None:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -145,6 +171,42 @@ def postgres_server() -> OwnDatabase:
     return OwnDatabase(database_url(folder, name))
 
 
+class ServerPair:
+    """A server and its standby, under an address that names both."""
+
+    def __init__(self, programs: Path) -> None:
+        self.primary = PostgresServer(programs)
+        self.standby = PostgresServer(programs, follows=self.primary)
+        self.folders = (self.primary.folder, self.standby.folder)
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(map(str, self.folders))
+        return f"postgresql://{USER}@/postgres?host={hosts}&target_session_attrs=read-write"
+
+    def fail_over(self, read_only_s: float) -> None:
+        """The server dies, and its standby takes writes after a while."""
+        self.die()
+        self.take_over(read_only_s)
+
+    def die(self) -> None:
+        self.primary.stop("immediate")
+
+    def take_over(self, read_only_s: float) -> None:
+        """The standby of a server that died takes writes after a while. The one that died then follows it."""
+        time.sleep(read_only_s)
+        self.standby.promote()
+        self.primary, self.standby = self.standby, self.primary
+        self.standby.follow(self.primary)
+
+    def restart(self) -> None:
+        self.primary.restart()
+
+    def remove(self) -> None:
+        self.standby.remove()
+        self.primary.remove()
+
+
 def database_url(folder: Path | str, name: str = "postgres") -> str:
     return f"postgresql://{USER}@/{name}?host={folder}"
 
@@ -175,6 +237,9 @@ def stored_lines(storage: dict[str, str], agent: str, name: str) -> list[str]:
 
 def stored_rows(storage: dict[str, str], statement: str, *values: str) -> list[dict[str, Any]]:
     """What a statement finds in the database of a Gateway."""
+
+    # Imported here, so that tests which need no database are collected without its driver.
+    import asyncpg
 
     async def read() -> list[dict[str, Any]]:
         connection = await asyncpg.connect(storage["url"], server_settings={"search_path": storage["schema"]})

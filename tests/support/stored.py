@@ -84,6 +84,19 @@ def put_sessions(gateway: GatewayUnderTest, entries: dict[str, Any], agent: str 
         file.unlink()
 
 
+def damage_sessions(gateway: GatewayUnderTest, entries: dict[str, Any], agent: str = "main") -> None:
+    """Replaces what is stored of sessions, which must exist in PostgreSQL, as somebody does who edits it by hand."""
+    if (storage := gateway.storage) is None:
+        path = gateway.sessions_dir(agent) / "sessions.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))
+        return
+    for key, entry in entries.items():
+        change = (
+            "UPDATE sessions SET entry = convert_to($1, 'UTF8'), session_id = NULL WHERE agent_id = $2 AND key = $3"
+        )
+        stored_rows(storage, change, json.dumps(entry), agent, key)
+
+
 def put_transcript(gateway: GatewayUnderTest, name: str, data: bytes) -> None:
     """Lays out a transcript, in the place of the one that has its name, for a Gateway that does not run."""
     if gateway.storage is None:

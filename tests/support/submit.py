@@ -7,9 +7,9 @@ from typing import Any
 from openclaw.gateway.gateway import Gateway
 from openclaw.inbound.incoming import Facts, Incoming
 from openclaw.inbound.pipeline import Accepted
-from openclaw.runs.dispatcher import Submission
+from openclaw.runs.accept import Submission
 from openclaw.sessions.keys import SessionRef
-from openclaw.storage.base import MessageBody
+from openclaw.storage.message_ledger import MessageBody
 
 MAIN = SessionRef("main", "agent:main:main")
 

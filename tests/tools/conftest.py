@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from openclaw.rights import OWNER_CALLER
 from openclaw.tools.base import ToolContext
 from openclaw.tools.process import ProcessRegistry
 
@@ -18,7 +19,7 @@ def workspace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def context(workspace: Path) -> ToolContext:
-    return ToolContext(agent_id="main", session_key="agent:main:main", workspace=workspace)
+    return ToolContext(agent_id="main", session_key="agent:main:main", workspace=workspace, caller=OWNER_CALLER)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from openclaw.config.schema.agents import MemorySearch
 from openclaw.memory.index import AgentMemories
 from openclaw.messages import TextBlock
 from openclaw.path_opener import PathRefused
+from openclaw.rights import Caller
 from openclaw.tools.base import Tool, ToolContext, ToolError
 from openclaw.tools.memory import SNIPPET_CHARS, memory_tools, snippet_of
 
@@ -36,7 +37,9 @@ async def call(
     workspace: Path, tool: str, key: str = "agent:main:main", citations: str = "auto", **arguments: Any
 ) -> Any:
     tools = {tool.spec.name: tool for tool in tools_of(workspace, MemorySearch(), citations)}
-    context = ToolContext(agent_id="main", session_key=key, workspace=workspace, private=":group:" not in key)
+    context = ToolContext(
+        agent_id="main", session_key=key, workspace=workspace, caller=Caller("group" if ":group:" in key else "owner")
+    )
     (block,) = (await tools[tool].run(arguments, context)).content
     assert isinstance(block, TextBlock)
     return msgspec.json.decode(block.text)
@@ -63,13 +66,13 @@ async def test_the_lines_that_a_search_names_are_those_that_memory_get_reads(wor
     assert page["text"] == "the needle lies here"
 
 
-async def test_a_group_neither_finds_nor_reads_the_curated_memory(workspace: Path) -> None:
+@pytest.mark.parametrize("path", ["MEMORY.md", "memory/2026-01-31.md"])
+async def test_a_group_neither_finds_nor_reads_the_owners_notes(workspace: Path, path: str) -> None:
     key = "agent:main:signal:group:1"
     answer = await call(workspace, "memory_search", key, query="birthday")
-    assert [found["path"] for found in answer["results"]] == ["memory/2026-01-31.md"]
-    assert "citation" not in answer["results"][0]
-    with pytest.raises((ToolError, PathRefused), match="not a memory file"):
-        await call(workspace, "memory_get", key, path="MEMORY.md")
+    assert answer["results"] == [] and "belongs to the owner" in answer["error"]
+    with pytest.raises(ToolError, match="belongs to the owner"):
+        await call(workspace, "memory_get", key, path=path)
 
 
 async def test_some_lines_of_a_file(workspace: Path) -> None:
@@ -118,6 +121,8 @@ async def test_earlier_sessions_are_searched_where_the_person_wants_it(
     said = {"sessionId": "s1", "entryId": "e1", "snippet": "we spoke of zebras", "role": "user", "timestamp": "t"}
     settings = MemorySearch(sources=sources)
     search = tools_of(workspace, settings, said=AsyncMock(return_value=[said]))[0]
-    context = ToolContext(agent_id="main", session_key=key, workspace=workspace, private=":group:" not in key)
+    context = ToolContext(
+        agent_id="main", session_key=key, workspace=workspace, caller=Caller("group" if ":group:" in key else "owner")
+    )
     result = await search.run({"query": "zebras"}, context)
     assert [row["path"] for row in result.details["results"]] == found

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from openclaw.messages import ImageBlock, TextBlock
+from openclaw.rights import OWNER_CALLER, Caller, CallerKind
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.nodes import SENSORS, NodeFacts, NodeFailed, NodesTool, UnknownNode
 
@@ -57,17 +58,9 @@ class Exec:
         return text_result("ran")
 
 
-async def nobody_else(agent_id: str, session_key: str) -> bool:
-    return False
-
-
-async def a_group(agent_id: str, session_key: str) -> bool:
-    return True
-
-
 @pytest.fixture
 def context(tmp_path: Path) -> ToolContext:
-    return ToolContext(agent_id="main", session_key="agent:main:main", workspace=tmp_path)
+    return ToolContext(agent_id="main", session_key="agent:main:main", workspace=tmp_path, caller=OWNER_CALLER)
 
 
 def text_of(result: ToolResult) -> str:
@@ -76,31 +69,31 @@ def text_of(result: ToolResult) -> str:
 
 async def test_the_agent_sees_the_nodes_and_what_they_can_do(context: ToolContext) -> None:
     off = NodeFacts(node_id="b" * 64, platform="macos", paired=True)
-    tool = NodesTool(Nodes(ATTIC, off), None, nobody_else)
+    tool = NodesTool(Nodes(ATTIC, off), None)
     shown = text_of(await tool.run({"action": "status"}, context))
     assert "attic (aaaaaaaaaaaa, linux): connected; commands: system.run, location.get" in shown
     assert "bbbbbbbbbbbb (bbbbbbbbbbbb, macos): not connected" in shown
     many = [NodeFacts(node_id=f"{number:064}") for number in range(200)]
-    assert len(text_of(await NodesTool(Nodes(*many), None, nobody_else).run({"action": "status"}, context))) < 5000
+    assert len(text_of(await NodesTool(Nodes(*many), None).run({"action": "status"}, context))) < 5000
     assert "location.get" in text_of(await tool.run({"action": "describe", "node": "attic"}, context))
 
 
 async def test_commands_run_under_the_rules_of_exec_or_not_at_all(context: ToolContext) -> None:
     runs = Exec()
-    tool = NodesTool(Nodes(ATTIC), runs, nobody_else)
+    tool = NodesTool(Nodes(ATTIC), runs)
     await tool.run({"action": "run", "command": ["echo", "a b"], "cwd": "/x", "commandTimeoutMs": 500}, context)
     assert runs.ran == [("echo 'a b'", {"node": None, "workdir": "/x", "env": None, "timeout": 0.5})]
     with pytest.raises(ToolError, match="needs a command"):
         await tool.run({"action": "run"}, context)
     with pytest.raises(ToolError, match="run is not allowed"):
-        await NodesTool(Nodes(ATTIC), None, nobody_else).run({"action": "run", "command": ["id"]}, context)
+        await NodesTool(Nodes(ATTIC), None).run({"action": "run", "command": ["id"]}, context)
 
 
 async def test_a_picture_is_shown_and_other_files_are_kept(context: ToolContext, tmp_path: Path) -> None:
     picture = io.BytesIO()
     Image.new("RGB", (20, 10), "red").save(picture, "PNG")
     nodes = Nodes(ATTIC)
-    tool = NodesTool(nodes, None, nobody_else)
+    tool = NodesTool(nodes, None)
     nodes.answer = {"format": "jpg", "base64": base64.b64encode(picture.getvalue()).decode(), "width": 20}
     shown = await tool.run({"action": "camera_snap", "facing": "front"}, context)
     assert isinstance(shown.content[1], ImageBlock) and shown.content[1].mime_type == "image/png", "by its bytes"
@@ -118,10 +111,11 @@ async def test_a_picture_is_shown_and_other_files_are_kept(context: ToolContext,
 
 
 @pytest.mark.parametrize("action", SENSORS)
-async def test_group_chats_get_no_sensor(action: str, context: ToolContext) -> None:
-    nodes = Nodes(ATTIC)
-    with pytest.raises(ToolError, match="not allowed in a group chat"):
-        await NodesTool(nodes, None, a_group).run({"action": action}, context)
+@pytest.mark.parametrize("kind", ["guest", "group", "hook", "node"])
+async def test_only_the_owner_gets_a_sensor(action: str, kind: CallerKind, context: ToolContext) -> None:
+    nodes, context.caller = Nodes(ATTIC), Caller(kind)
+    with pytest.raises(ToolError, match="for the owner's own conversations"):
+        await NodesTool(nodes, None).run({"action": action}, context)
     assert not nodes.asked
 
 
@@ -149,6 +143,6 @@ async def test_failures_are_told_in_words(
     nodes = Nodes(ATTIC)
     nodes.answer = failure
     with pytest.raises(ToolError, match=error):
-        await NodesTool(nodes, None, nobody_else).run(arguments, context)
+        await NodesTool(nodes, None).run(arguments, context)
     with pytest.raises(ToolError, match=r"no node is connected|needs a title|Unknown action"):
-        await NodesTool(Nodes(), None, nobody_else).run(arguments, context)
+        await NodesTool(Nodes(), None).run(arguments, context)

@@ -22,6 +22,7 @@ from openclaw.agent.tool_set import tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.models.base import Model
 from openclaw.path_opener import PathOpener, PathRefused
+from openclaw.rights import OWNER_CALLER
 from openclaw.sessions.keys import SessionRef
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
 from tests.support.gateway_in_process import gateway_parts
@@ -96,7 +97,7 @@ async def tools(tmp_path: Path) -> AsyncIterator[dict[str, Tool]]:
         workspace.mkdir(parents=True, exist_ok=True)
         model = Model(id="m", provider="mock", api="openai-completions", base_url="http://127.0.0.1:9", tools=True)
         session = SessionRef("main", "agent:main:main")
-        found = await tools_for(runtime, session, model, entry=None, sandbox=None)
+        found = await tools_for(runtime, session, model, caller=OWNER_CALLER, sandbox=None)
         yield {tool.spec.name: tool for tool in found}
 
 
@@ -133,7 +134,7 @@ def test_every_text_parameter_of_every_tool_has_a_rule(tools: dict[str, Tool]) -
 
 
 async def call(tool: Tool, path: str, workspace: Path) -> str:
-    context = ToolContext(agent_id="main", session_key="agent:main:main", workspace=workspace)
+    context = ToolContext(agent_id="main", session_key="agent:main:main", workspace=workspace, caller=OWNER_CALLER)
     try:
         result: ToolResult = await tool.run(CALLS[tool.spec.name](path), context)
         return json.dumps([getattr(block, "text", "") for block in result.content])

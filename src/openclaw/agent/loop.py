@@ -54,9 +54,9 @@ from openclaw.messages import (
 )
 from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent, Text, Thinking
 from openclaw.models.calls import HandOver, NextStep, TryAgain
-from openclaw.outbound.visible import AnswerText, Piece, SpeechStream
+from openclaw.outbound.answer_filter import AnswerText, Piece, SpeechStream
 from openclaw.path_opener import PathRefused
-from openclaw.storage.base import AbortReason
+from openclaw.storage.message_ledger import AbortReason
 from openclaw.tools.base import InvalidArguments, Tool, ToolContext, ToolError, ToolResult, validate_arguments
 
 log = logging.getLogger("openclaw.agent.tools")
@@ -124,7 +124,7 @@ class LoopOptions(msgspec.Struct, kw_only=True):
 
     In a run this is ``AgentRun._ask_model``.
     """
-    request: Callable[[list[Message]], ModelRequest]
+    request: Callable[[list[Message]], Awaitable[ModelRequest]]
     """Builds the next request from all messages so far. It cleans and prunes them."""
     tools: Mapping[str, Tool]
     tool_context: Callable[[ToolCall, Callable[[ToolResult], None]], ToolContext]
@@ -207,7 +207,7 @@ class _Loop:
         attempt = 0
         refused_before = again = False
         while True:
-            request = options.request(self._messages)
+            request = await options.request(self._messages)
             streamed: list[Text | Thinking | Counted] = []
             part = answer.begin()
             # The first part begins a message for people. A later part goes on in it, and only a second attempt at that
@@ -508,12 +508,13 @@ class AbortSignal:
 
 CONTINUE = "[Cut off by the output limit]"
 """Every request to go on begins with this. After a restart the parts of an answer are recognised by it."""
-LONGEST_OVERLAP = 600
+LONGEST_OVERLAP = 4000
 LEAST_OVERLAP = 16
 """A shorter repetition may be a coincidence. Removing it would lose words."""
 LEAST_LINE = 6
 """The same limit for a continuation that begins its unfinished last line again."""
 _SHOWN_TAIL = 160
+_SENTENCE_END = re.compile(r"[.!?…。！？]['\"’”»)\]*_]{0,3}\s*\Z")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _FENCE_AGAIN = re.compile(r"\s{0,8}(`{3,}|~{3,})[ \t]*([^\s`~][^\n`~]{0,40})\n")
 _MAYBE_FENCE_AGAIN = re.compile(r"\s{0,8}(?:`{0,12}|~{0,12})(?:[ \t]*[^\s`~][^\n`~]{0,40})?\Z")
@@ -694,10 +695,10 @@ def joined(parts: Sequence[AssistantMessage]) -> str:
 
 
 class OverlapRemover:
-    """Removes what a continuation repeats of the text before the break, and nothing else.
+    """Removes what a continuation repeats of the text before the break.
 
-    Text that may repeat itself on purpose (a refrain, equal lines of a list or of code) is kept. ``feed`` holds text
-    back until it is clear how much is repeated.
+    Whole lines and whole sentences that come again are kept, because an answer may repeat them on purpose. So is a
+    pattern that goes on, such as a row of zeros. ``feed`` holds text back until it is clear how much is repeated.
     """
 
     def __init__(self, before: str) -> None:
@@ -721,48 +722,66 @@ class OverlapRemover:
         after = self._held
         if self._fence is not None and not last and len(after) < 80 and _MAYBE_FENCE_AGAIN.match(after):
             return ""
+        if not last and after in self._tail:
+            return ""
         again = _FENCE_AGAIN.match(after) if self._fence is not None else None
         if again is not None and self._fence == (again[1][0], again[2].strip()):
+            # The code block is open already, so its first line can only be a repetition.
+            if size := self._overlap(after, again.end()):
+                return self._decided(after[size:])
             after = after[again.end() :]
-        if not last and (not after or (len(after) < LONGEST_OVERLAP and after in self._tail)):
+            if not last and after in self._tail:
+                return ""
+        size = self._overlap(after)
+        repeated, rest = after[:size], after[size:]
+        if not last and self._needs_more(repeated, rest):
             return ""
-        self._done, self._held = True, ""
-        return after[self._repeated(after) :]
+        return self._decided(after if self._may_go_on_with(repeated, rest) else rest)
 
-    def _repeated(self, after: str) -> int:
-        """The number of characters at the beginning of ``after`` that repeat the end of the text before."""
+    def _decided(self, text: str) -> str:
+        self._done, self._held = True, ""
+        return text
+
+    def _overlap(self, after: str, least: int = LEAST_OVERLAP) -> int:
+        """The number of characters at the beginning of ``after`` that are also the end of the text before."""
         for size in range(min(len(after), len(self._tail)), LEAST_LINE - 1, -1):
             again = after[:size]
-            if self._tail.endswith(again) and (size >= LEAST_OVERLAP or again == self._line):
-                return 0 if self._may_go_on_with(again) else size
+            if self._tail.endswith(again) and (size >= least or again in (self._line, self._line.lstrip())):
+                return size
         return 0
 
-    def _may_go_on_with(self, again: str) -> bool:
-        """Whether the answer may repeat ``again`` on purpose, so that it is no overlap of the break."""
-        head, line = self._before[: -len(again)], self._line
-        # A repeating pattern (a row of zeros, a rule of dashes) goes on. It is not said again.
+    def _needs_more(self, again: str, rest: str) -> bool:
+        """Whether only the text that follows ``rest`` tells whether ``again`` is meant."""
+        first = again.split("\n", 1)[0]
+        return bool(self._line) and "\n" in again and len(rest) < len(first) and first.startswith(rest)
+
+    def _may_go_on_with(self, again: str, rest: str) -> bool:
+        """Whether the answer may repeat ``again`` on purpose, so that it is not an overlap of the break."""
+        head = self._before[: len(self._before) - len(again)]
         periodic = 0 < (again + again).find(again, 1) <= len(again) // 2
-        if periodic or head.endswith(again):
-            return True
-        start = head.removesuffix(line)
-        if "\n" in again and head.endswith(line) and (not start or start.endswith("\n")):
-            return True  # Whole lines come again, and the break was inside or after them.
-        begins_line = not head or head.endswith("\n") or again.startswith("\n")
-        begins_word = begins_line or not (head[-1].isalnum() and again[0].isalnum())
-        if not line or again.startswith("\n"):
-            return begins_word  # The break was between two lines.
-        if "\n" in again:
+        return (
+            periodic or head.endswith(again) or self._are_lines(head, again, rest) or self._are_sentences(head, again)
+        )
+
+    def _are_lines(self, head: str, again: str, rest: str) -> bool:
+        """Whether ``again`` is whole lines that follow equal lines."""
+        if again.startswith("\n") and self._line:
+            return not rest or rest.startswith("\n")
+        # At a break inside a line, equal lines go on if the first of them began like the unfinished one. Other lines
+        # may begin like it too (indentation, list markers, keys), so the same line has to come once more.
+        start, first = head.removesuffix(self._line), again.split("\n", 1)[0]
+        if "\n" not in again or not head.endswith(self._line) or (start and not start.endswith("\n")):
             return False
-        return begins_word and _is_clean_seam(self._before, again)
+        return not self._line or rest.startswith(first) or first.startswith(rest)
 
-
-def _is_clean_seam(before: str, after: str) -> bool:
-    """Whether a sentence or item may end with ``before`` and the next one begin with ``after``."""
-    last = before.rstrip()[-1:]
-    if last.isalnum():
-        return False
-    # Full-width punctuation is followed by no space.
-    return before[-1].isspace() or after[0].isspace() or not after[0].isalnum() or not last.isascii()
+    def _are_sentences(self, head: str, again: str) -> bool:
+        """Whether ``again`` is whole sentences that follow equal sentences. Code has no sentences."""
+        if self._fence is not None or not _SENTENCE_END.search(again):
+            return False
+        if head and not head.endswith("\n") and not _SENTENCE_END.search(head):
+            return False
+        # Full-width punctuation is not followed by a space.
+        return again[-1].isspace() or again[0].isspace() or not again[-1].isascii()
 
 
 def join(before: str, after: str) -> str:

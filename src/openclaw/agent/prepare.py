@@ -6,20 +6,22 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from openclaw.agent.caller import NO_MESSAGE, caller_of
+from openclaw.agent.owner_files import owner_files
 from openclaw.agent.prompt.report import PromptReport, stored_report
-from openclaw.agent.prompt.system_prompt import PromptFacts, SystemPrompt, gather_facts, is_private, turn_facts
+from openclaw.agent.prompt.system_prompt import PromptFacts, SystemPrompt, gather_facts, turn_facts
 from openclaw.agent.prompt.workspace_snapshot import Audience, WorkspaceSnapshot
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.skills import only, variables_of
-from openclaw.agent.tool_set import NO_MESSAGE, is_owners_session, sandbox_of, tools_for
-from openclaw.agent.window.history_cleaner import HistoryCleaner, dm_history_limit
+from openclaw.agent.tool_set import sandbox_of, tools_for
+from openclaw.agent.window.history_cleaner import HistoryCleaner, dm_history_limit, max_result_chars
 from openclaw.agent.window.tokens import text_tokens
 from openclaw.agent.window.window import PromptWindow
 from openclaw.config.agents import main_key, workspace_dir
@@ -31,14 +33,18 @@ from openclaw.models.base import CLI_API, Model, ModelError, ModelRequest
 from openclaw.models.catalogue import Catalogue
 from openclaw.models.errors import supported_thinking_levels
 from openclaw.models.thinking import clamp, clamp_to_model, level_unless_set, parse_level
+from openclaw.path_opener import PathGuard
+from openclaw.rights import Caller
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import SessionKind, SessionRef, is_subagent, kind_of
+from openclaw.sessions.keys import SessionRef, is_subagent, kind_of
 from openclaw.sessions.prompt_prefix import GREETING_MARK, without_wrappers
-from openclaw.storage.base import BlobStore, MessageBody
-from openclaw.tools.base import Tool, ToolContext, ToolResult
+from openclaw.storage.blobs import BlobStore
+from openclaw.storage.message_ledger import MessageBody
+from openclaw.tools.base import LONGEST_RESULT, Tool, ToolContext, ToolResult
 from openclaw.tools.exec.settings import ExecOverrides
 from openclaw.tools.sandbox.boundary import Boundary
 from openclaw.tools.sandbox.launch import blocked_text
+from openclaw.worker_thread import with_many
 
 UNSEEN_SOURCES = ("", "cron", "heartbeat", "hook")
 """Sources of runs that nobody watches. A warning in such a run would be lost."""
@@ -55,6 +61,10 @@ class Prepared(msgspec.Struct, kw_only=True):
     body: MessageBody
     entry: SessionEntry
     """The session's entry at the beginning of the run."""
+    caller: Caller
+    """Whose run it is. It decides what the prompt shows and what the tools reach."""
+    owner_files: PathGuard | None
+    """Refuses the files that are the owner's. None if the caller may open them."""
     model: Model
     thinking: ThinkingLevel
     workspace: Path
@@ -115,9 +125,16 @@ class Prepared(msgspec.Struct, kw_only=True):
             self.thinking = "off"
         return self.refusals == 1
 
-    def request(self, messages: list[Message]) -> ModelRequest:
-        """Makes the next request: the prompt, and the messages cleaned first and then fitted to the window."""
-        shown = self.window.of(self.cleaner.clean(messages))
+    async def request(self, messages: list[Message]) -> ModelRequest:
+        """Makes the next request: the prompt, and the messages cleaned first and then fitted to the window.
+
+        Only the end of a long conversation is worked on, and if that has many messages, in a thread.
+        """
+        recent = self.window.recent(messages)
+        return await with_many(len(recent), lambda: self._request(recent))
+
+    def _request(self, recent: list[Message]) -> ModelRequest:
+        shown = self.window.of(self.cleaner.clean(recent))
         if not self.model.tools:
             shown = [_plain_words(message) for message in shown]
         return ModelRequest(
@@ -176,7 +193,11 @@ async def prepare(
     thinking = thinking_of(body, entry, model, config)
     # The system prompt has the same bytes as long as its facts are the same. It is then taken from the cache.
     kind = kind_of(session_key, entry, main_key=main_key(config), scope=config.session.scope)
-    facts, snapshot = await _prompt_facts(runtime, SessionRef(agent_id, session_key), kind, entry, body, model, sandbox)
+    session = SessionRef(agent_id, session_key)
+    caller = await caller_of(runtime, session, entry, body, source)
+    # Only a run has a source. A report of a run that could start now makes no session the first one.
+    is_first = partial(runtime.snapshots.first_sessions.is_first, session_id=session_id, starts=bool(source))
+    facts, snapshot = await _prompt_facts(runtime, session, caller, body, model, sandbox, is_first)
     prompt = runtime.prompts.of(facts, body.client_tools if model.takes_tools else [])
     # What changes from turn to turn, such as the time, stands behind the newest message and not in the prompt.
     now = runtime.clock.now_ms()
@@ -202,6 +223,8 @@ async def prepare(
         source=source,
         body=body,
         entry=entry,
+        caller=caller,
+        owner_files=owner_files(runtime, agent_id, caller),
         model=model,
         thinking=thinking,
         workspace=sandbox.plan.folder if sandbox else workspace_dir(config, runtime.state_dir, agent_id),
@@ -237,19 +260,19 @@ async def prepare(
 async def _prompt_facts(
     runtime: Runtime,
     session: SessionRef,
-    kind: SessionKind,
-    entry: SessionEntry,
+    caller: Caller,
     body: MessageBody,
     model: Model,
     sandbox: Boundary | None,
+    is_first_session: Callable[[Path], Awaitable[bool]],
 ) -> tuple[PromptFacts, WorkspaceSnapshot]:
     """Gathers what the system prompt is made of: tools, workspace files, skills, settings and what extensions add.
 
     Also returns the workspace files and skills themselves. They are read from disk only when they have changed.
     """
-    config, private = runtime.config.current, is_private(kind, session.key)
+    config, private = runtime.config.current, caller.may("memory in prompt")
     workspace = workspace_dir(config, runtime.state_dir, session.agent_id)
-    tools = await tools_for(runtime, session, model, entry=entry, sandbox=sandbox, body=body)
+    tools = await tools_for(runtime, session, model, caller=caller, sandbox=sandbox, body=body)
     audience = Audience(model.context_window, private, is_subagent(session.key))
     snapshot = await runtime.snapshots.of(session.agent_id, config, workspace, audience)
     facts = gather_facts(
@@ -262,7 +285,8 @@ async def _prompt_facts(
         workspace=workspace,
         sandbox=sandbox,
         snapshot=snapshot,
-        kind=kind,
+        private=private,
+        first_session=private and await is_first_session(workspace),
     )
     if runtime.extensions.sections and model.tools:
         about = PromptAbout(agent_id=session.agent_id, session_key=session.key, private=private)
@@ -421,7 +445,10 @@ def tool_context(
         run_id=run_id,
         call_id=call.id,
         model_sees_images="image" in prepared.model.input,
-        private=is_owners_session(runtime.config.current, key, prepared.entry),
+        # A crowded window may cut results that are shorter than its limit.
+        result_chars=min(max_result_chars(prepared.model.context_window) // 2, LONGEST_RESULT),
+        caller=prepared.caller,
+        owner_files=prepared.owner_files,
         env=prepared.skill_env,
         update=update,
         pay=pay,

@@ -50,18 +50,24 @@ from openclaw.messages import (
     user_text,
 )
 from openclaw.models.calls import ModelFailure
+from openclaw.outbound.answer_filter import speech_of
 from openclaw.outbound.reply import MOST_REMEMBERED, messaged_here, with_footer
-from openclaw.outbound.visible import speech_of
 from openclaw.path_opener import PathOpener
 from openclaw.pictures import with_named_pictures
 from openclaw.sessions.reset import home_of
 from openclaw.sessions.tree import message_of
 from openclaw.storage import faults
-from openclaw.storage.base import BlobStore, Context, LedgerRow, Transcript, TranscriptRef
-from openclaw.storage.disk_errors import FIRST_PAUSE_S, DiskWait, until_written
-from openclaw.tools.base import reports_failure
+from openclaw.storage.blobs import BlobStore
+from openclaw.storage.disk_errors import FIRST_PAUSE_S, UNKNOWN_TRIES, DiskWait, until_written
+from openclaw.storage.message_ledger import LedgerRow
+from openclaw.storage.transcripts import Context, Transcript, TranscriptRef
+from openclaw.tools.base import LONGEST_RESULT, reports_failure
 from openclaw.tools.files import ReadTool
+from openclaw.untrusted_text import MOST_CHANGES, TextChange, disarmed, text_changes
+from openclaw.worker_thread import with_many
 
+CHECKED_CHARS = 30_000
+"""How much of a tool's output is checked for changes that ``why`` shows."""
 log = logging.getLogger("openclaw.agent.run")
 
 T = TypeVar("T")
@@ -75,10 +81,9 @@ LARGEST_GAP = 64
 """``next_step`` skips at most this many missing entries in a row."""
 OPERATORS = ("webchat", "agent")
 """Sources whose messages come from the person who runs the Gateway. They may name any picture on this machine."""
-INLINE_LIMIT = 100_000
-"""A longer tool output is stored as a blob. The message then holds ``HEAD`` and ``TAIL`` characters of it."""
 HEAD = 20_000
 TAIL = 60_000
+"""How many characters of a result stay in the message if the result is longer than ``LONGEST_RESULT``."""
 NO_WORDS = "🤷 The model ended its turn without a word. Ask again, or choose another model with /model."
 RAN_OUT = (
     "🤷 The model used up its output limit before it said anything. Ask for less at once, lower /think, or choose "
@@ -125,6 +130,8 @@ class Recorder:
         """The reasoning of the answer that is arriving."""
         self._messaged: list[str] = []
         """What the agent wrote to this conversation with the message tool."""
+        self._disarmed: list[TextChange] = []
+        """What was changed in the results of tools before the model read them."""
         self._said_before: list[Spoken] = []
         """The answers of the run that were complete when a restart interrupted it."""
         self._background: set[asyncio.Future[None]] = set()
@@ -198,7 +205,7 @@ class Recorder:
         calls = {call.id: call for one in messages if isinstance(one, AssistantMessage) for call in one.tool_calls}
         for one in messages:
             if isinstance(one, ToolResultMessage) and (call := calls.get(one.tool_call_id)) is not None:
-                self._note_messaged(ToolEnded(one, call.arguments, one.is_error))
+                self._note_result(ToolEnded(one, call.arguments, one.is_error))
         last = len(parts_at_end(context.messages))
         answers = [one for one in messages if isinstance(one, AssistantMessage) and not is_failed(one)]
         speeches = map(speech_of, replies(answers[: max(0, len(answers) - last)]))
@@ -208,6 +215,7 @@ class Recorder:
         """Adds to the result what the run said before a restart, and what it said with the message tool."""
         before = self._said_before
         result.messaged, result.said = self._messaged, [*before, *result.said]
+        result.disarmed = self._disarmed
         result.reply_to = result.reply_to or next((one.reply_to for one in reversed(before) if one.reply_to), "")
 
     async def note_model(self, prepared: Prepared) -> None:
@@ -250,8 +258,13 @@ class Recorder:
         }
         rows = [row for row in await self._runtime.ledger.tool_calls(self._row.id) if row.call_id not in in_context]
         if rows:  # A compaction may have taken them out of the context. The file still has them.
-            lines = [entry.raw for entry in await self.transcript.path_entries() if entry.type == "message"]
-            rows = [row for row in rows if not any(row.call_id.encode() in line for line in lines)]
+            path = await self.transcript.path_entries()
+            lines = [entry.raw for entry in path if entry.type == "message"]
+            noted = {row.call_id: row.call_id.encode() for row in rows}
+            stored = await with_many(
+                len(lines), lambda: {own for own, name in noted.items() if any(name in line for line in lines)}
+            )
+            rows = [row for row in rows if row.call_id not in stored]
         if not rows:
             return
         now = self._runtime.clock.now_ms()
@@ -344,7 +357,7 @@ class Recorder:
                 await self.until_written(partial(note, written=self.transcript))
                 faults.point("tool.noted")
             case ToolEnded():
-                self._note_messaged(event)
+                self._note_result(event)
                 event = await self._store_result(event)
                 # The model reads what is stored, in this turn and in every later one.
                 self._messages[-1] = event.message
@@ -358,9 +371,13 @@ class Recorder:
                 pass
         self._emit(event)
 
-    def _note_messaged(self, event: ToolEnded) -> None:
+    def _note_result(self, event: ToolEnded) -> None:
+        """Remember what the result of a tool says about the run: a message to its chat, and marks that it forged."""
         if (said := messaged_here(event)) is not None:
             self._messaged = [*self._messaged, said][-MOST_REMEMBERED:]
+        if len(self._disarmed) < MOST_CHANGES:
+            texts = [block.text[:CHECKED_CHARS] for block in event.message.content if isinstance(block, TextBlock)]
+            self._disarmed = [*self._disarmed, *text_changes(texts, disarmed)][:MOST_CHANGES]
 
     async def _store_answer(self, event: AssistantEnded) -> None:
         message = self.result.final = event.message
@@ -397,8 +414,9 @@ class Recorder:
         """Notes in the ledger that a call has ended. The run does not wait for it."""
         ledger, ledger_id = self._runtime.ledger, self._row.id
         try:
-            await until_written(lambda: ledger.tool_finished(ledger_id, call_id, ok), self._runtime.clock.sleep)
-        except OSError as error:
+            note = partial(ledger.tool_finished, ledger_id, call_id, ok)
+            await until_written(note, self._runtime.clock.sleep, unknown_tries=UNKNOWN_TRIES)
+        except Exception as error:
             log.warning("the end of tool call %s was not noted: %s", call_id, error)
 
     @property
@@ -442,8 +460,11 @@ class Recorder:
         await self.until_written(lambda: self.transcript.append_all(entries, soon=soon))
 
     async def until_written(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Repeats a write that the disk refuses. The run pauses until the write succeeds, or until it is stopped."""
-        return await until_written(write, self._pause, self._disk)
+        """Repeats a write that the disk refuses. The run pauses until the write succeeds, or until it is stopped.
+
+        After an unknown error it is tried again a few times.
+        """
+        return await until_written(write, self._pause, self._disk, unknown_tries=UNKNOWN_TRIES)
 
     async def _pause(self, seconds: float) -> None:
         with self._abort.waiting():
@@ -466,6 +487,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     """What people see of the last answer."""
     messaged: list[str] = []
     """What the agent wrote to this conversation with the message tool, in place of an answer or before it."""
+    disarmed: list[TextChange] = []
+    """What was changed in the results of its tools before the model read them."""
     reply_to: str = ""
     """The message that the answer quotes, if the model named one: ``current`` or an id."""
     reasoning: str = ""
@@ -505,6 +528,8 @@ class RunResult(msgspec.Struct, kw_only=True):
             kept["media"] = list(self.said[-1].media)
         if self.messaged:
             kept["messaged"] = len(self.messaged)
+        if self.disarmed:
+            kept["disarmed"] = [(change.before, change.after) for change in self.disarmed]
         if self.model:
             kept["model"] = f"{self.provider}/{self.model}"
         if self.failures:
@@ -609,17 +634,20 @@ async def _with_pictures(message: UserMessage, prepared: Prepared | None, source
     if not isinstance(read, ReadTool):
         return message
     own = source in OPERATORS and prepared.sandbox is None
-    return await with_named_pictures(message, PathOpener(prepared.workspace, confine=False) if own else read.opener)
+    opener = PathOpener(prepared.workspace, confine=False) if own else read.opener
+    return await with_named_pictures(
+        message, opener if prepared.owner_files is None else opener.guarded(prepared.owner_files)
+    )
 
 
 async def stored_result(message: ToolResultMessage, blobs: BlobStore, state_dir: Path) -> ToolResultMessage:
-    """The result as the transcript holds it. Texts over ``INLINE_LIMIT`` become blobs with a preview."""
-    if all(len(block.text) <= INLINE_LIMIT for block in message.content if isinstance(block, TextBlock)):
+    """The result as the transcript holds it. Texts over ``LONGEST_RESULT`` become blobs with a preview."""
+    if all(len(block.text) <= LONGEST_RESULT for block in message.content if isinstance(block, TextBlock)):
         return message
     content: list[UserBlock] = []
     digests: list[str] = []
     for block in message.content:
-        if isinstance(block, TextBlock) and len(text := block.text) > INLINE_LIMIT:
+        if isinstance(block, TextBlock) and len(text := block.text) > LONGEST_RESULT:
             digest = await blobs.put(text.encode("utf-8", "surrogatepass"))
             digests.append(digest)
             where, left_out = state_dir / "blobs" / digest, len(text) - HEAD - TAIL

@@ -31,8 +31,10 @@ from openclaw.models.base import Model, ModelRequest
 from openclaw.models.convert import facts_place
 from openclaw.models.thinking import binds_thinking
 from openclaw.sessions.tree import is_notice, message_of
-from openclaw.storage.base import BlobStore, Context, Transcript
+from openclaw.storage.blobs import BlobStore
+from openclaw.storage.transcripts import Context, Transcript
 from openclaw.text import clipped
+from openclaw.worker_thread import with_many
 
 MOST_CALLS = 64
 """The calls of a run are stored in segments of this many calls. The last segment is in the record itself."""
@@ -138,8 +140,8 @@ class RequestLog:
 
     def __init__(self) -> None:
         self._context: Context | None = None
-        self._all_named = False
-        """Whether ``_names`` has the messages of ``_context`` too."""
+        self._named_from = 0
+        """The messages of ``_context`` from this place on are in ``_names``."""
         self._names: dict[int, tuple[int, str, Message]] = {}
         """Place, entry id and message by the message's address. Holding the message keeps the address unique."""
         self._place = 0
@@ -154,7 +156,7 @@ class RequestLog:
     def know(self, context: Context) -> None:
         """Sets the conversation with which the loop starts."""
         self._compaction = context.compaction_id or ""
-        self._context, self._names, self._all_named = context, {}, False
+        self._context, self._names, self._named_from = context, {}, len(context.messages)
         self._place = len(context.messages)
 
     def name(self, message: Message, entry_id: str) -> None:
@@ -166,9 +168,9 @@ class RequestLog:
         """Counts a stored message that is sent in another form. A span must not continue across it."""
         self._place += 1
 
-    def note(self, request: ModelRequest, at: int, *, shortened: int, pruned: int) -> None:
-        """Records a model call."""
-        parts, before = self._beginning(request.messages)
+    def note(self, request: ModelRequest, at: int, *, shortened: int, pruned: int, first: int = 0) -> None:
+        """Records a model call. Of the conversation, its messages come from the place ``first`` or later."""
+        parts, before = self._beginning(request.messages, first)
         for message in request.messages[before + 1 if parts else 0 :]:
             known = self._names.get(id(message))
             if known is None:
@@ -198,7 +200,7 @@ class RequestLog:
             self._sent.append(sent)
         return len(self._sent) - 1
 
-    def _beginning(self, messages: list[Message]) -> tuple[list[EntrySpan | Message], int]:
+    def _beginning(self, messages: list[Message], first: int) -> tuple[list[EntrySpan | Message], int]:
         """The first parts of a call and the place of the last message in them; ``-2`` if there are none.
 
         Most calls begin with the whole conversation with which the loop started. It becomes one span, and its messages
@@ -212,11 +214,10 @@ class RequestLog:
             summary = 1 if ids[0] == self._compaction else 0
             rest = len(said) - summary
             return [*said[:summary], *([EntrySpan(ids[summary], ids[-1], rest)] if rest else [])], len(said) - 1
-        if not self._all_named:
-            self._all_named = True
-            for place, (message, entry_id) in enumerate(zip(said, ids, strict=True)):
-                if entry_id != self._compaction:
-                    self._names[id(message)] = (place, entry_id, message)
+        for place in range(first, self._named_from):
+            if ids[place] != self._compaction:
+                self._names[id(said[place])] = (place, ids[place], said[place])
+        self._named_from = min(first, self._named_from)
         return [], -2
 
     @property
@@ -421,7 +422,7 @@ async def rebuild(
         messages=[],
         missing=missing,
     )
-    parents = parents_of(transcript) if transcript else {}
+    parents = await parents_of(transcript) if transcript else {}
     for part in call.parts:
         if isinstance(part, str):
             data = await _blob(part, blobs, "a message", missing)
@@ -458,8 +459,8 @@ async def _entries(
     return found
 
 
-def parents_of(transcript: Transcript) -> Parents:
-    return {own: (parent, kind) for own, parent, kind in transcript.tree()}
+async def parents_of(transcript: Transcript) -> Parents:
+    return await with_many(len(transcript), lambda: {own: (parent, kind) for own, parent, kind in transcript.tree()})
 
 
 def span_ids(span: EntrySpan, parents: Parents) -> list[str]:
@@ -525,7 +526,7 @@ async def how_it_moved(
     """
     if transcript is None or before.session_id != after.session_id:
         return ""
-    parents = parents_of(transcript)
+    parents = await parents_of(transcript)
     undone = before.compaction
     if undone and undone != after.compaction:
         beside = parents[undone][0] if undone in parents else None
@@ -685,7 +686,7 @@ class PhraseSearch:
     async def _in_span(self, span: EntrySpan, transcript: Transcript) -> list[str]:
         """What of the span holds the phrase."""
         if id(transcript) not in self._parents:
-            self._parents[id(transcript)] = parents_of(transcript)
+            self._parents[id(transcript)] = await parents_of(transcript)
         holds: list[str] = []
         for entry_id in reversed(span_ids(span, self._parents[id(transcript)])):
             if role := await self._in_entry(entry_id, transcript):

@@ -35,16 +35,18 @@ from openclaw.models.calls import Candidates, NextStep, failed_model, models_ask
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.catalogue_data import is_demo
 from openclaw.models.errors import all_failed_text, error_text, is_overflow, is_silent_overflow
+from openclaw.outbound.answer_filter import SpeechStream
 from openclaw.outbound.reply import usage_footer
 from openclaw.outbound.reply_files import Files, reply_files, size_limit
-from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_subagent
 from openclaw.sessions.reset import QUIET_SOURCES, touched
 from openclaw.storage import faults
-from openclaw.storage.base import Context, LedgerRow, Transcript
 from openclaw.storage.disk_errors import DiskWait
+from openclaw.storage.message_ledger import LedgerRow
+from openclaw.storage.transcripts import Context, Transcript
 from openclaw.tools.policy import allowed_tools
+from openclaw.worker_thread import with_many
 
 log = logging.getLogger("openclaw.agent.run")
 
@@ -143,6 +145,7 @@ class AgentRun:
             )
             if allowed_tools(["read"], policies):
                 opener = await opener_of(runtime, row.agent_id, row.session_key, prepared.entry)
+                opener = opener if prepared.owner_files is None else opener.guarded(prepared.owner_files)
         limit = size_limit(config, str(row.route.get("channel") or ""), row.route.get("accountId"))
         files = await reply_files(addresses, runtime.blobs, opener, limit, skip=skip)
         return files.spoken() if voice else files
@@ -254,22 +257,13 @@ class AgentRun:
     async def _answer_within_window(self, prepared: Prepared) -> RunResult:
         """Runs the loop. Each time the prompt turns out too large, it is made smaller and the loop goes on."""
         transcript, window = self.transcript, prepared.window
-        context = transcript.context()
-        prepared.use_cache(context.branch_cache)
-        window.recall(context.messages, compacted_at(context))
         recovery = OverflowRecovery(prepared)
-        if not window.fits(context.messages):
-            try:
-                check_room(window.budget)
-            except DoesNotFit as problem:
-                return await self._recorder.refuse(str(problem))
-            # If the messages do not fit after a compaction either, the window shortens them in memory.
-            if self._runtime.config.current.compaction.enabled:
-                await self._compact(recovery, prepared, "threshold")
+        if (ended := await self._make_room(prepared, recovery)) is not None:
+            return ended
         window.begin(transcript.context().messages)
         said: list[Spoken] = []
         while True:
-            result = await self._loop(prepared, transcript.context())
+            result = await self._loop(prepared, transcript.context(), recovery)
             final, failure = result.final, self._failure
             # A provider may cut a prompt that is too large and answer it without an error.
             silent = (
@@ -277,8 +271,9 @@ class AgentRun:
                 and final is not None
                 and is_silent_overflow(final, prepared.model.context_window)
             )
+            suspected = recovery.is_suspected(failure)
             refused = result.error is not None and (
-                (failure is not None and failure.kind == "overflow") or is_overflow(result.error)
+                suspected or (failure is not None and failure.kind == "overflow") or is_overflow(result.error)
             )
             answers = [*said, *result.said]
             if not silent and not refused:
@@ -292,7 +287,7 @@ class AgentRun:
                 # The answer leaves the branch. Its entry stays in the file.
                 if (entry := await transcript.entry(answer_id)) is not None:
                     await transcript.branch(entry.parent_id)
-            elif (problem := recovery.refused(result.error or "")) is not None:
+            elif (problem := recovery.refused(result.error or "", suspected=suspected)) is not None:
                 result = await self._recorder.refuse(problem)
                 result.said = answers
                 return result
@@ -303,6 +298,23 @@ class AgentRun:
                 return result
             said = answers[:-1] if silent and isinstance(result.speech, Spoken) else answers
             self._failure = None
+
+    async def _make_room(self, prepared: Prepared, recovery: OverflowRecovery) -> RunResult | None:
+        """Condenses a conversation that does not fit. Returns the end of the run if nothing could make it fit."""
+        window, context = prepared.window, self.transcript.context()
+        prepared.use_cache(context.branch_cache)
+        await window.count(context.messages)
+        window.recall(context.messages, compacted_at(context))
+        if window.fits(context.messages):
+            return None
+        try:
+            check_room(window.budget)
+        except DoesNotFit as problem:
+            return await self._recorder.refuse(str(problem))
+        # If the messages do not fit after a compaction either, the window shortens them in memory.
+        if self._runtime.config.current.compaction.enabled:
+            await self._compact(recovery, prepared, "threshold")
+        return None
 
     async def _compact(
         self, recovery: OverflowRecovery, prepared: Prepared, reason: CompactionReason
@@ -317,7 +329,7 @@ class AgentRun:
         except Aborted:
             return None
 
-    async def _loop(self, prepared: Prepared, context: Context) -> RunResult:
+    async def _loop(self, prepared: Prepared, context: Context, recovery: OverflowRecovery) -> RunResult:
         """Runs the loop once over the messages of ``context``."""
         runtime, recorder = self._runtime, self._recorder
         recorder.log.know(context)
@@ -327,7 +339,7 @@ class AgentRun:
         # Attempts that failed are not part of the answer, which may go on where its last part was cut.
         while messages and is_failed(messages[-1]):
             messages.pop()
-        await prepared.cleaner.prepare(messages)
+        await prepared.cleaner.prepare(prepared.window.recent(messages))
         recorder.start_loop(prepared, messages)
         speech = partial(SpeechStream, only_final=prepared.prompt.framing)
         if prepared.source == "heartbeat":
@@ -337,6 +349,8 @@ class AgentRun:
 
         async def after_failure(error: ModelError, attempt: int) -> NextStep:
             self._failure = error
+            if recovery.suspects(error):
+                return None  # The prompt is made smaller before another model is asked or the person is told.
             return await self._candidates.next_step(error, attempt, runtime.config.current.retry)
 
         async def store(event: Event) -> None:
@@ -344,10 +358,17 @@ class AgentRun:
             if isinstance(event, AssistantEnded):
                 self._paid.written()
 
-        def request(messages: list[Message]) -> ModelRequest:
-            built, window = prepared.request(messages), prepared.window
-            pruned = window.pruner.count if window.pruner else 0
-            recorder.log.note(built, runtime.clock.now_ms(), shortened=window.shortened, pruned=pruned)
+        async def request(messages: list[Message]) -> ModelRequest:
+            built, window = await prepared.request(messages), prepared.window
+            note = partial(
+                recorder.log.note,
+                built,
+                runtime.clock.now_ms(),
+                shortened=window.shortened,
+                pruned=window.pruner.count if window.pruner else 0,
+                first=window.first,
+            )
+            await with_many(len(built.messages), note)
             return built
 
         options = LoopOptions(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from openclaw.cluster.claims import Claims, SoleClaims
 from openclaw.extensions.points import ExtensionPoints
+from openclaw.sessions.entry import is_blocked
 
 if TYPE_CHECKING:
     from openclaw.agent.compaction.compaction import CompactionHooks, CompactionsUnderWay
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
     from openclaw.models.catalogue import Catalogue
     from openclaw.sessions.search import TranscriptSearch
     from openclaw.sessions.system_events import SessionNotes
-    from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
+    from openclaw.storage.blobs import BlobStore
     from openclaw.storage.documents import DocumentStore
+    from openclaw.storage.message_ledger import Ledger
+    from openclaw.storage.sessions import SessionStore
+    from openclaw.storage.transcripts import TranscriptStore
     from openclaw.tools.base import Tool
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.nodes import NodeCalls
@@ -116,3 +120,12 @@ class Runtime(msgspec.Struct, kw_only=True):
     spending: Spending
     """The tokens and costs that are in the transcripts."""
     search: TranscriptSearch
+
+    async def may_send(self, agent_id: str, session_key: str, route: Mapping[str, Any]) -> bool:
+        """Return whether the send policy lets a session send on this route now.
+
+        Ask this wherever outbox parts are made. Answers to commands are exempt, because a command can lift the block.
+        """
+        entry = await self.sessions.get(agent_id, session_key)
+        policy = self.config.current.session.send_policy
+        return not is_blocked(policy, session_key, entry, channel=str(route.get("channel") or ""))

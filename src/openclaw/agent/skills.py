@@ -27,6 +27,7 @@ from openclaw.config.schema import Config
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.path_opener import FileMissing, Kind, PathOpener, PathRefused
 from openclaw.text import clipped
+from openclaw.variables import is_refused_variable, refused_variable
 
 log = logging.getLogger("openclaw.agent.skills")
 
@@ -280,9 +281,11 @@ def _missing(skill: Skill, config: Config, environ: Mapping[str, str]) -> SkillN
     settings = config.skills.entries.get(skill.key)
 
     def is_set(name: str) -> bool:
-        if environ.get(name) or (settings is not None and settings.env.get(name)):
+        if environ.get(name):
             return True
-        return settings is not None and settings.api_key is not None and name == skill.primary_env
+        if settings is None or is_refused_variable(name):
+            return False
+        return bool(settings.env.get(name)) or (settings.api_key is not None and name == skill.primary_env)
 
     def is_installed(name: str) -> bool:
         return "/" not in name and shutil.which(name, path=search_path) is not None
@@ -316,8 +319,8 @@ def _is_configured(config: Config, path: str) -> bool:
 def skill_environment(verdicts: Iterable[SkillVerdict], config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that ``env`` and ``apiKey`` of the eligible skills set.
 
-    A variable of the Gateway's own environment is never overridden. Blocking: a key may be in a file or come from a
-    program.
+    A variable of the Gateway's own environment is never overridden, and one that could change which program runs is
+    not set. Blocking: a key may be in a file or come from a program.
     """
     given: dict[str, str] = {}
     for verdict in verdicts:
@@ -325,10 +328,15 @@ def skill_environment(verdicts: Iterable[SkillVerdict], config: Config, environ:
         if settings is None or not verdict.eligible:
             continue
         for name, value in settings.env.items():
-            if value and not environ.get(name):
+            if is_refused_variable(name, value):
+                log.warning("skills.entries.%s.env: %s", verdict.skill.key, refused_variable(name))
+            elif value and not environ.get(name):
                 given.setdefault(name, value)
         name = verdict.skill.primary_env
         if not name or settings.api_key is None or environ.get(name) or name in given:
+            continue
+        if is_refused_variable(name):
+            log.warning("%s: primaryEnv: %s", verdict.skill.path, refused_variable(name))
             continue
         try:
             if key := resolve_secret(settings.api_key, environ, f"skills.entries.{verdict.skill.key}.apiKey"):

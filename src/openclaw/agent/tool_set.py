@@ -6,19 +6,19 @@ A session has the tools of the Gateway, of extensions and of MCP servers, as far
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from openclaw.agent.caller import NO_MESSAGE, ancestors
 from openclaw.agent.runtime import Runtime
+from openclaw.agent.session_access import SessionAccess
 from openclaw.agent.skills import skill_folders
 from openclaw.config.agents import (
     agent_config,
-    default_agent_id,
-    main_key,
     sandbox_config,
     wants_sandbox,
     workspace_dir,
@@ -28,10 +28,10 @@ from openclaw.config.schema.tools import AgentTools, Tools
 from openclaw.models.base import Model
 from openclaw.path_opener import PathOpener
 from openclaw.paths import sessions_dir
-from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import SessionRef, agent_of, is_subagent, kind_of
-from openclaw.storage.base import MessageBody
-from openclaw.tools.base import Tool
+from openclaw.rights import Caller
+from openclaw.sessions.keys import SessionRef, is_subagent
+from openclaw.storage.message_ledger import MessageBody
+from openclaw.tools.base import Tool, ToolContext
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.memory import memory_tools
@@ -48,11 +48,8 @@ from openclaw.tools.policy import (
 from openclaw.tools.sandbox.boundary import Boundary
 from openclaw.tools.sandbox.launch import SandboxPlan, make_plan, names_some, tools_inside
 
-MOST_ANCESTORS = 8
-OWNER_KINDS = ("main", "other", "cron")
-"""The kinds of sessions in which nobody but the owner, or what the owner set up, speaks to the agent."""
-NO_MESSAGE = MessageBody()
-"""The body for work that answers no message, e.g. a compaction."""
+HITS_PER_RESULT = 4
+"""How many hits in transcripts are looked up for each result, because some may not be visible."""
 
 
 async def tools_for(
@@ -60,7 +57,7 @@ async def tools_for(
     session: SessionRef,
     model: Model,
     *,
-    entry: SessionEntry | None,
+    caller: Caller,
     sandbox: Boundary | None,
     body: MessageBody = NO_MESSAGE,
 ) -> list[Tool]:
@@ -76,7 +73,7 @@ async def tools_for(
     foreign: tuple[Tool, ...] = ()
     # A forced choice is among the caller's own tools, so that no server is started for it.
     if (config.mcp.servers or runtime.extensions.tools) and body.tool_choice is None:
-        owner = await is_owners(runtime, session, entry, body)
+        owner = caller.may("owner tools")
         servers = await _mcp_tools(runtime, agent_id, owner, policies, sandbox)
         foreign = (*runtime.extensions.tools_for(owner=owner), *servers)
     key = ("tools", agent_id, model.provider, model.id, subagent, sandbox and sandbox.plan.key, foreign)
@@ -133,9 +130,12 @@ def _make(
     beside_store = Path(runtime.transcripts.folder(agent_id))
     folders = list(dict.fromkeys([beside_store, Path(sessions_dir(str(runtime.state_dir), agent_id))]))
 
-    async def search_transcripts(query: str, limit: int) -> list[dict[str, Any]]:
-        found = await runtime.search.search(query, {agent_id: folders}, limit=limit)
-        return [msgspec.to_builtins(hit) for hit in found.results]
+    async def search_transcripts(query: str, limit: int, context: ToolContext) -> list[dict[str, Any]]:
+        requester = SessionRef(context.agent_id, context.session_key)
+        visibility = SessionAccess(runtime.config.current, runtime.sessions, requester, context.caller)
+        hits = (await runtime.search.search(query, {agent_id: folders}, limit=limit * HITS_PER_RESULT)).results
+        visible = [hit for hit in hits if await _is_visible(hit.session_id, visibility, runtime)]
+        return [msgspec.to_builtins(hit) for hit in visible[:limit]]
 
     notes = runtime.memories.of(agent_id, workspace, search, config)
     tools += memory_tools(notes, workspace, search, config.memory.citations, search_transcripts)
@@ -144,7 +144,7 @@ def _make(
         # Commands on nodes are commands. A sandboxed session has its sandbox for them.
         runs = sandbox is None and bool(allowed_tools(["exec"], policies))
         exec_tool = next((tool for tool in tools if runs and isinstance(tool, ExecTool)), None)
-        tools.append(NodesTool(runtime.nodes, exec_tool, partial(comes_from_group, runtime)))
+        tools.append(NodesTool(runtime.nodes, exec_tool))
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))
     if sandbox is not None:
         names &= set(tools_inside(names, sandbox.plan.filters))
@@ -164,6 +164,12 @@ def policies_of(
     return [*policies, *(sandbox.plan.filters if sandbox else ())]
 
 
+async def _is_visible(session_id: str, visibility: SessionAccess, runtime: Runtime) -> bool:
+    """Return whether a passage of this transcript may be shown. An earlier transcript has no entry any more."""
+    row = await runtime.sessions.find_session_id(session_id)
+    return visibility.unlimited if row is None else visibility.allows(row, "history")
+
+
 def _policies(section: Tools | AgentTools, model: Model) -> Iterator[ToolFilter]:
     """The filters of one section in their order: the profile, the provider's, then allow and deny."""
     if section.profile:
@@ -176,29 +182,6 @@ def _policies(section: Tools | AgentTools, model: Model) -> Iterator[ToolFilter]
             yield profile(by_provider.profile, by_provider.also_allow)
         yield ToolFilter(allow=tuple(by_provider.allow), deny=tuple(by_provider.deny))
     yield ToolFilter(allow=tuple(section.allow), deny=tuple(section.deny))
-
-
-async def is_owners(runtime: Runtime, session: SessionRef, entry: SessionEntry | None, body: MessageBody) -> bool:
-    """Whether only the owner can have caused the run: not a guest, a group or a webhook, and not through others."""
-    config, trace = runtime.config.current, body.trace
-    if body.guest or (trace is not None and trace.guest):
-        return False
-    key, known = session.key, 0
-    visited = trace.visited if trace is not None else ()
-    while is_subagent(key) and known < MOST_ANCESTORS:
-        known += 1
-        key = (entry or {}).get("spawnedBy") or ""
-        entry = await runtime.sessions.get(agent_of(key, default_agent=default_agent_id(config)), key) if key else None
-    scope = config.session.scope
-    if not key or kind_of(key, entry, main_key=main_key(config), scope=scope) not in OWNER_KINDS:
-        return False
-    return all(kind_of(key, main_key=main_key(config), scope=scope) in OWNER_KINDS for key in visited)
-
-
-def is_owners_session(config: Config, session_key: str, entry: Mapping[str, Any] | None) -> bool:
-    """Whether the session is one of ``OWNER_KINDS``. A sub-agent is none, because it reads pages of others."""
-    kind = kind_of(session_key, entry, main_key=main_key(config), scope=config.session.scope)
-    return kind in OWNER_KINDS and not is_subagent(session_key)
 
 
 # The sandbox
@@ -237,32 +220,7 @@ async def plan_of(
     """The plan of a session's sandbox. A session that a sandboxed one spawned is sandboxed, whatever its agent is."""
     config = runtime.config.current
     lineage = [(agent_id, session_key)] if wants_sandbox(config, agent_id, session_key) else []
-    async for parent, key, _ in _ancestors(runtime, session_key, entry):
+    async for parent, key, _ in ancestors(runtime, session_key, entry):
         if wants_sandbox(config, parent, key):
             lineage.append((parent, key))
     return make_plan(config, runtime.state_dir, agent_id, session_key, lineage) if lineage else None
-
-
-async def comes_from_group(runtime: Runtime, agent_id: str, session_key: str) -> bool:
-    """Whether a session is a group chat, or was spawned by one."""
-    entry = await runtime.sessions.get(agent_id, session_key)
-    if kind_of(session_key, entry) == "group":
-        return True
-    async for _, key, above in _ancestors(runtime, session_key, entry):
-        if kind_of(key, above) == "group":
-            return True
-    return False
-
-
-async def _ancestors(
-    runtime: Runtime, session_key: str, entry: Mapping[str, Any] | None
-) -> AsyncIterator[tuple[str, str, Mapping[str, Any] | None]]:
-    """The sessions that spawned this one, the nearest first: their agents, keys and entries."""
-    default = default_agent_id(runtime.config.current)
-    spawned_by, seen = (entry or {}).get("spawnedBy"), {session_key}
-    while spawned_by and spawned_by not in seen and len(seen) <= MOST_ANCESTORS:
-        seen.add(spawned_by)
-        parent = agent_of(spawned_by, default_agent=default)
-        above = await runtime.sessions.get(parent, spawned_by)
-        yield parent, spawned_by, above
-        spawned_by = above.get("spawnedBy") if above else None

@@ -1,7 +1,7 @@
 """What a channel is: the protocols ``Channel`` and ``ChannelKind``, what the Gateway gives a channel, and our kinds.
 
 A channel is one account on one chat platform. It only translates and transports. Access, sessions, replies and retries
-are decided elsewhere, in the same way for all channels. How a message is handed in stands in ``channels/hand_in.py``.
+are decided elsewhere, in the same way for all channels. How a message is handed in stands in ``channels/submit.py``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from openclaw.inbound.message import Inbound, Peer, Route
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.paths import normalize_agent_id
 from openclaw.redact import know
-from openclaw.storage.base import BlobStore
+from openclaw.storage.blobs import BlobStore
 from openclaw.storage.documents import DocumentStore
 
 Part = TypeVar("Part")
@@ -45,6 +45,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     media: bool = False
     reactions: bool = False
     typing: bool = False
+    typing_outlasts_reply: bool = False
+    """A reply does not end the typing sign, so the Gateway ends it when the reply has been delivered."""
     threads: bool = False
     mentions: bool = False
     """The platform says who is mentioned in a message."""
@@ -162,11 +164,13 @@ class ChannelContext(msgspec.Struct, frozen=True, kw_only=True):
         """The name of a document of this account."""
         return f"channels/{self.channel}/{self.account.id}/{name}"
 
-    def bookmark(self, name: str, most: int = MAX_EVENT_ID) -> Bookmark:
-        """How far this account has read. ``most`` is the length of an id at most."""
+    def bookmark(
+        self, name: str, most: int = MAX_EVENT_ID, is_id: Callable[[str], bool] = lambda text: True
+    ) -> Bookmark:
+        """How far this account has read. ``most`` is the length of an id at most, ``is_id`` recognises one."""
         documents = self.documents
         place = BookmarkDocument(documents, self.document(name)) if documents.shared else None
-        return Bookmark(place or BookmarkFile(self.state_dir / name), self.clock, most)
+        return Bookmark(place or BookmarkFile(self.state_dir / name, documents.repairs), self.clock, most, is_id)
 
 
 class Channel(Protocol):

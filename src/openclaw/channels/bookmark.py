@@ -6,19 +6,24 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from openclaw.clock import Clock
 from openclaw.paths import make_private_dir
 from openclaw.storage import faults
+from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.documents import DocumentChanged, DocumentStore, Version
 
 log = logging.getLogger("openclaw.channels")
 
 MAX_EVENT_ID = 1000
 BOOKMARK_PAUSE_S = 0.2
+COPY_EVERY_S = 5.0
+"""How often the copy of a bookmark is replaced, which takes a sync."""
 
 
 class Bookmark:
@@ -28,10 +33,17 @@ class Bookmark:
     platform repeat events, and dedupe drops them.
     """
 
-    def __init__(self, place: BookmarkPlace, clock: Clock, most: int = MAX_EVENT_ID) -> None:
-        """``most`` is the length of an id at most."""
+    def __init__(
+        self,
+        place: BookmarkPlace,
+        clock: Clock,
+        most: int = MAX_EVENT_ID,
+        is_id: Callable[[str], bool] = lambda text: True,
+    ) -> None:
+        """``most`` is the length of an id at most, and ``is_id`` recognises the ids of the platform."""
         self._place = place
         self._most = most
+        self._is_id = is_id
         self._clock = clock
         self._writer: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[None] | None = None
@@ -41,12 +53,20 @@ class Bookmark:
         """When it was moved last, as it was loaded."""
 
     async def load(self) -> None:
-        self.last_id, self.moved_at_ms = await self._place.read(self._most)
-        self._written = self.last_id
+        """Read the bookmark. One that is damaged counts as missing."""
+        data, self.moved_at_ms = await self._place.read(self._is_valid)
+        self.last_id = self._written = data.decode("ascii")
+
+    def _is_valid(self, data: bytes) -> bool:
+        # Zeros of a power cut are in no id, and would be refused in the header of a request.
+        if not data or len(data) > self._most or not data.isascii():
+            return False
+        text = data.decode("ascii")
+        return text.isprintable() and self._is_id(text)
 
     def move_to(self, event_id: str) -> None:
-        """Sets the bookmark. An empty id is ignored."""
-        if event_id and event_id != self.last_id and len(event_id) <= self._most:
+        """Sets the bookmark. An id that could not be read again is ignored, as an empty one is."""
+        if event_id != self.last_id and event_id.isascii() and self._is_valid(event_id.encode("ascii")):
             self.last_id = event_id
             if self._writer is None or self._writer.done():
                 self._writer = asyncio.create_task(self._keep_up())
@@ -69,7 +89,7 @@ class Bookmark:
     async def _put(self, event_id: str) -> None:
         self._written = event_id
         try:
-            self._writing = asyncio.ensure_future(self._place.write(event_id))
+            self._writing = asyncio.ensure_future(self._place.write(event_id.encode("ascii")))
             await asyncio.shield(self._writing)
         except OSError as error:
             log.warning("%s stays where it was: %s", self._place, error)
@@ -78,51 +98,95 @@ class Bookmark:
 class BookmarkPlace(Protocol):
     """Where a bookmark is kept."""
 
-    async def read(self, most: int) -> tuple[str, int | None]:
-        """Returns the id, of ``most`` characters at most, and when it was written."""
+    async def read(self, valid: Callable[[bytes], bool]) -> tuple[bytes, int | None]:
+        """Return the newest bookmark that is valid and when it was written. Empty if there is none."""
         ...
 
-    async def write(self, event_id: str) -> None: ...
+    async def write(self, event_id: bytes) -> None: ...
 
 
 class BookmarkFile:
-    """A bookmark in a file with a second name, which is there if the first one is lost."""
+    """A bookmark in a file that is not synced, with a synced copy of an older one beside it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, repairs: Repairs) -> None:
         self._path = path
         self._copy = path.with_name(f"{path.name}.bak")
+        self._repairs = repairs
 
     def __str__(self) -> str:
         return str(self._path)
 
-    async def read(self, most: int) -> tuple[str, int | None]:
-        return await asyncio.to_thread(self._read, most)
+    async def read(self, valid: Callable[[bytes], bool]) -> tuple[bytes, int | None]:
+        return await asyncio.to_thread(self._read, valid)
 
-    async def write(self, event_id: str) -> None:
+    async def write(self, event_id: bytes) -> None:
         await asyncio.to_thread(self._write, event_id)
 
-    def _read(self, most: int) -> tuple[str, int | None]:
-        """Reads the bookmark, or its copy if the bookmark is gone or empty."""
+    def _read(self, valid: Callable[[bytes], bool]) -> tuple[bytes, int | None]:
+        problem = ""
         for path in (self._path, self._copy):
-            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                if event_id := file.read(most).decode("ascii", "ignore").strip():
-                    at_ms = int(os.fstat(file.fileno()).st_mtime * 1000)
-                    if path is self._copy:
-                        log.error("%s was gone. It was restored from %s.", self._path, path.name)
-                        self._write(event_id)
-                    return event_id, at_ms
-        return "", None
+            try:
+                data, at_ms = path.read_bytes().strip(), int(path.stat().st_mtime * 1000)
+            except FileNotFoundError:
+                problem = problem or "gone"
+                continue
+            except OSError as error:
+                log.warning("%s cannot be read: %s", path, error)
+                problem = problem or "damaged"
+                continue
+            if not valid(data):
+                problem = problem or "damaged"
+                continue
+            if path is self._copy:
+                self._repairs.note(f"{self._path} was {problem}. It was restored from {path.name}.")
+                self._put_back()
+            return data, at_ms
+        if problem == "damaged":
+            self._repairs.note(f"{self._path} was damaged, and there is no copy of it. What was missed may be missing.")
+        return b"", None
 
-    def _write(self, event_id: str) -> None:
+    def _put_back(self) -> None:
+        """Put the copy in place. It keeps its time, by which a channel sees whether it is too old."""
+        with contextlib.suppress(OSError):
+            prepared = self._path.with_name(f"{self._path.name}.new")
+            prepared.unlink(missing_ok=True)
+            shutil.copy2(self._copy, prepared)
+            prepared.replace(self._path)
+
+    def _write(self, event_id: bytes) -> None:
         faults.write(self._path)
         make_private_dir(str(self._path.parent))
-        beside = self._path.with_name(f"{self._path.name}.new")
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(event_id.encode("ascii", "ignore"))
-        with contextlib.suppress(OSError):  # Some file systems have no second names for a file.
-            self._copy.unlink(missing_ok=True)
-            os.link(beside, self._copy)
-        beside.replace(self._path)
+        prepared = self._path.with_name(f"{self._path.name}.new")
+        prepared.unlink(missing_ok=True)
+        _write_private(prepared, event_id)
+        self._keep_copy(prepared, event_id)
+        prepared.replace(self._path)
+
+    def _keep_copy(self, prepared: Path, event_id: bytes) -> None:
+        """Replace the copy from time to time by the bookmark before this one, once that one is on disk.
+
+        A power cut may leave zeros in the bookmark, so the copy must be another file.
+        """
+        fresh = self._path.with_name(f"{self._copy.name}.new")
+        try:
+            if self._copy.exists():
+                age_s = prepared.stat().st_mtime - self._copy.stat().st_mtime
+                if 0 <= age_s < COPY_EVERY_S or not self._path.exists():
+                    return
+                fresh.unlink(missing_ok=True)
+                os.link(self._path, fresh)
+            else:
+                _write_private(fresh, event_id)
+            with fresh.open("rb") as file:
+                os.fsync(file.fileno())
+            fresh.replace(self._copy)
+        except OSError as error:  # Some file systems have no second names for a file.
+            log.debug("%s stays as it is: %s", self._copy, error)
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
 
 
 class BookmarkDocument:
@@ -136,22 +200,25 @@ class BookmarkDocument:
     def __str__(self) -> str:
         return self._documents.place(self._name)
 
-    async def read(self, most: int) -> tuple[str, int | None]:
+    async def read(self, valid: Callable[[bytes], bool]) -> tuple[bytes, int | None]:
         found = await self._documents.get(self._name)
         if found is None:
-            return "", None
+            return b"", None
         self._version = found.version
-        return found.data[:most].decode("ascii", "ignore").strip(), found.at_ms
+        data = found.data.strip()
+        if not valid(data):
+            log.error("%s is damaged and is not used", self)
+            return b"", None
+        return data, found.at_ms
 
-    async def write(self, event_id: str) -> None:
-        data = event_id.encode("ascii", "ignore")
+    async def write(self, event_id: bytes) -> None:
         try:
-            self._version = await self._documents.put(self._name, data, self._version)
+            self._version = await self._documents.put(self._name, event_id, self._version)
         except DocumentChanged:
             # Another Gateway had the account meanwhile. It is ours now, and so is the bookmark.
             self._version = await self._documents.version(self._name)
             with contextlib.suppress(DocumentChanged):
-                self._version = await self._documents.put(self._name, data, self._version)
+                self._version = await self._documents.put(self._name, event_id, self._version)
 
 
 Key = TypeVar("Key")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
+from math import isfinite
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -70,6 +72,22 @@ async def call(
         return answer, mapping(msgspec.json.decode(body))
     except (msgspec.DecodeError, RecursionError):
         return answer, {}
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that an answer asks to wait before the next request, or None if it does not say.
+
+    ``Retry-After`` is a number of seconds or a date, which is read against the server's own clock.
+    """
+    given = headers.get("Retry-After") or ""
+    try:
+        seconds = float(given)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(given) - parsedate_to_datetime(headers.get("Date") or "")).total_seconds()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return max(seconds, 0.0) if isfinite(seconds) else None
 
 
 def mapping(value: Any) -> dict[str, Any]:

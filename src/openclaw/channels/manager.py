@@ -39,9 +39,10 @@ from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, MovedChat, Route
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
-from openclaw.storage.base import BlobStore, Fenced
-from openclaw.storage.disk_errors import until_written
+from openclaw.storage.blobs import BlobStore
+from openclaw.storage.disk_errors import FOREVER, until_written
 from openclaw.storage.documents import DocumentStore, SharedDocument
+from openclaw.storage.errors import Fenced
 
 Report: TypeAlias = Callable[[Inbound], Awaitable[None]]
 RESTART = Backoff(initial_s=1.0, max_s=300.0)
@@ -266,7 +267,7 @@ class ChannelManager:
         kind, status, attempt = running.kind, running.status, 0
         log = logging.getLogger(f"openclaw.channels.{kind.id}")
         if (took := self.took) is not None:
-            await until_written(lambda: took(running), self._clock.sleep)
+            await until_written(lambda: took(running), self._clock.sleep, unknown_tries=FOREVER)
         while True:
             began = self._clock.monotonic()
             status.running, status.last_start_at = True, self._clock.now_ms()

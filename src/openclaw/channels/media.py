@@ -11,6 +11,7 @@ from openclaw.channels.base import ChannelContext
 from openclaw.inbound.message import Inbound, Media
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from openclaw.pictures import content_type
+from openclaw.untrusted_text import short_file_name
 
 MAX_FILES = 32
 _UNSAFE = re.compile(r"[^\w.()+ -]+")
@@ -51,16 +52,20 @@ async def add_files(
             check_size(context, file.size or 0)
             media.append(await fetch(file))
         except NotFetched as reason:
-            notes.append(f"Attachment {file.name or file.mime_type or 'a file'} was not fetched: {reason}")
+            notes.append(f"Attachment {_shown(file)} was not fetched: {reason}")
         except OSError:
             raise
         except Exception:
             # Otherwise one odd file would end the connection each time that its message is delivered.
             context.log.exception("a file of message %s could not be fetched", inbound.message_id)
-            notes.append(f"Attachment {file.name or file.mime_type or 'a file'} was not fetched: something went wrong")
+            notes.append(f"Attachment {_shown(file)} was not fetched: something went wrong")
     if (left := len(files) - MAX_FILES) > 0:
         notes.append(f"{left} more attachments were not fetched: at most {MAX_FILES} are")
     inbound.media, inbound.untrusted = tuple(media), (*inbound.untrusted, *notes)
+
+
+def _shown(file: RemoteFile) -> str:
+    return short_file_name(file.name or file.mime_type or "") or "a file"
 
 
 def check_size(context: ChannelContext, size: int) -> None:

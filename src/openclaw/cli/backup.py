@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from openclaw import __version__, paths
 from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, answer, report
 from openclaw.cli.config import current_config
-from openclaw.cli.target import running_gateway
+from openclaw.cli.gateway_target import running_gateway
+from openclaw.cli.service import locked_state
 from openclaw.cli.terminal import show_progress
-from openclaw.storage.files.backup import Backup, BackupError, BackupFolder, Progress, settle_restored
+from openclaw.config.agents import agent_ids
+from openclaw.storage.files.backup import Backup, BackupError, BackupFolder, Progress
+from openclaw.storage.files.restore import finish_restore
+from openclaw.storage.files.restore import restore as restore_backup
+from openclaw.storage.files.session_store import store_path
 from openclaw.storage.inspection import storage_url
 
 if TYPE_CHECKING:
@@ -30,7 +35,7 @@ def _told(work: Callable[[argparse.Namespace], T]) -> Callable[[argparse.Namespa
     def run(args: argparse.Namespace) -> T:
         try:
             return work(args)
-        except BackupError as error:
+        except (BackupError, OSError) as error:
             raise UserError(str(error)) from None
 
     return run
@@ -43,17 +48,29 @@ def create(args: argparse.Namespace) -> int:
     folder = _folder(args, create=True)
     if args.encrypt and not folder.encrypted:
         raise UserError(f"{folder.folder} holds backups that are not encrypted; choose another folder with --to.")
+    finish_restore(Path(state))
     backup, added = folder.create(Path(state), __version__, _progress("Storing"))
-    found = {**_facts(backup), "folder": str(folder.folder), "addedBytes": added, "skipped": backup.skipped}
+    skipped = [*backup.skipped, *_stores_elsewhere(state)]
+    found = {**_facts(backup), "folder": str(folder.folder), "addedBytes": added, "skipped": skipped}
     lines = [
         f"Backup {backup.id}: {len(backup.files)} files, {_size(backup.size)}; {_size(added)} were new.",
         f"It is in {folder.folder}{' and encrypted' if folder.encrypted else ' and holds your keys: keep it private'}.",
-        *(f"Not stored: {line}" for line in backup.skipped),
+        *(f"Not stored: {line}" for line in skipped),
     ]
     if storage_url(current_config(), os.environ) is not None:
         lines.append("The sessions are in PostgreSQL and not part of it: back the database up with pg_dump.")
     answer(args, found, "\n".join(lines))
-    return EXIT_FAILURE if backup.skipped else 0
+    return EXIT_FAILURE if skipped else 0
+
+
+def _stores_elsewhere(state: str) -> list[str]:
+    """Name the session stores that ``session.store`` puts outside of the state folder."""
+    config = current_config()
+    if storage_url(config, os.environ) is not None:
+        return []
+    stores = {store_path(state, agent, config.session.store) for agent in agent_ids(config)}
+    outside = sorted(str(store) for store in stores if not store.is_relative_to(state) and store.exists())
+    return [f"{store}: `session.store` puts it outside of the state folder, so copy it yourself" for store in outside]
 
 
 def _list(args: argparse.Namespace) -> dict[str, Any]:
@@ -85,7 +102,7 @@ def _show_verified(found: dict[str, Any], args: argparse.Namespace) -> Iterator[
     if found["ok"]:
         yield f"Backup {found['id']}: {found['files']} files, all as they were stored."
     else:
-        yield f"Backup {found['id']} is damaged:"
+        yield f"Backup {found['id']} is damaged or not complete:"
         yield from (f"  {problem}" for problem in found["problems"])
 
 
@@ -94,20 +111,24 @@ def restore(args: argparse.Namespace) -> int:
     backup = _chosen(folder, args.id)
     if running_gateway() is not None:
         raise UserError("A Gateway is running on this state folder. Stop it first: openclaw gateway stop")
+    finish_restore(Path(state))
     occupied = os.path.isdir(state) and bool(os.listdir(state))
     if occupied and not args.force:
         raise UserError(f"{state} is not empty. --force moves it aside and restores {backup.id} in its place.")
-    aside = folder.restore(backup, Path(state), _progress("Restoring"))
-    messages, parts = (0, 0)
-    if os.path.exists(os.path.join(state, "ledger.db")):
-        messages, parts = asyncio.run(settle_restored(state))
+    with locked_state() if occupied else contextlib.nullcontext():
+        aside, settled = restore_backup(folder, backup, Path(state), _progress("Restoring"))
     found = {**_facts(backup), "state": state, "movedAside": str(aside) if aside else None}
-    found |= {"openMessages": messages, "openReplies": parts}
+    found |= {"openMessages": settled.messages, "openReplies": settled.parts, "openJobs": settled.jobs}
+    found |= {"skipped": backup.skipped}
     lines = [f"Restored {len(backup.files)} files of {backup.created_at} to {state}."]
     if aside:
-        lines.append(f"What was there is in {aside}.")
-    if messages or parts:
-        lines.append(f"Under way at that time, and not taken up: {messages} messages, {parts} parts of replies.")
+        lines.append(f"The older state is in {aside}.")
+    if any(settled):
+        lines.append(
+            f"Under way at that time, and not resumed: {settled.messages} messages, {settled.parts} parts of replies, "
+            f"{settled.jobs} jobs."
+        )
+    lines += [f"Not in the backup: {line}" for line in backup.skipped]
     return answer(args, found, "\n".join(lines))
 
 
@@ -177,13 +198,13 @@ _ACTIONS = {
         about=(
             "The Gateway may run meanwhile. What an earlier backup in that folder holds is not stored again. A "
             "backup holds your keys and conversations: keep it private, or say --encrypt. Logs and fetched models "
-            "are left out."
+            "are left out. The exit code is 1 if something could not be stored."
         ),
         example="openclaw backup create --to /mnt/disk/openclaw",
     ),
     "list": report("List the backups", _told(_list), (_TO, JSON), show=_show_list, example="openclaw backup list"),
     "verify": report(
-        "Read a backup and compare it with what was stored",
+        "Read a backup, compare it with what was stored, and look for sessions without a transcript",
         _told(_verify),
         (_ID, _TO, JSON),
         show=_show_verified,
@@ -195,9 +216,9 @@ _ACTIONS = {
         _told(restore),
         (_ID, _TO, Flag("--force", "move what is there aside first"), JSON),
         about=(
-            "Everything is written and compared beside the state folder before it takes its place, so a damaged "
-            "backup changes nothing. The Gateway must be stopped. Messages and replies that were under way in the "
-            "backup are not sent again."
+            "Everything is written and compared next to the state folder before it takes its place in one step, so "
+            "a damaged backup or a crash changes nothing. The Gateway must be stopped. Messages, replies and jobs "
+            "that were under way in the backup are not resumed."
         ),
         example="openclaw backup restore --to /mnt/disk/openclaw",
     ),

@@ -98,6 +98,8 @@ def _state(account: dict[str, Any], now: float) -> str:
         details.append(f"at node {str(account['node'])[:8]}")
     if account.get("lastError"):
         details.append(str(account["lastError"]))
+    if names := account.get("resolvedNames"):
+        details.append(f"resolved names: {', '.join(f'{name} = {id}' for name, id in names.items())}")
     if probe := account.get("probe"):
         if not probe.get("ok"):
             details.append(f"does not answer ({probe.get('error', 'unknown reason')})")

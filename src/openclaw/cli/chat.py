@@ -10,9 +10,10 @@ from openclaw import paths
 from openclaw.cli import service
 from openclaw.cli.client import GatewayClient, GatewayError, Lost, Unreachable, new_id
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
-from openclaw.cli.target import check_agent, resolve, session_key, start_command
+from openclaw.cli.gateway_target import resolve, start_command
+from openclaw.cli.session_lookup import check_agent, session_key
 from openclaw.cli.terminal import note
-from openclaw.cli.turn import MOST_SHOWN, NOTE, VOID, Printer, Turn, close_turn, message_text
+from openclaw.cli.turn_stream import MOST_SHOWN, NOTE, VOID, PlainPrinter, Turn, close_turn, message_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,10 +42,14 @@ class Conversation:
         """The ids of the last runs that this chat began, oldest first."""
 
     def switch(self, session: str | None) -> None:
+        self.target: dict[str, str] = {}
+        """The parameters that name the session of a message. A session that does not exist has no full key yet."""
         if not session or session == "main":
             self.key = f"agent:{self.agent}:main" if self.agent else "main"
             return
-        self.key, _ = session_key(self.client, session, self.agent or None)
+        self.key, new = session_key(self.client, session, self.agent or None)
+        if new:
+            self.target = {"sessionKey": session, **({"agentId": self.agent} if self.agent else {})}
 
     def view(self, limit: int = HISTORY, run_id: str | None = None) -> dict[str, Any]:
         """The last messages, the run under way and what waits; with a run id also which message that run answers."""
@@ -62,7 +67,8 @@ class Conversation:
         self.ours[run_id] = None
         while len(self.ours) > REMEMBERED_RUNS:
             del self.ours[next(iter(self.ours))]
-        params = {"sessionKey": self.key, "message": text, "deliver": False, "idempotencyKey": run_id}
+        target = self.target or {"sessionKey": self.key}
+        params = {**target, "message": text, "deliver": False, "idempotencyKey": run_id}
         return turn, self._updates(turn, params)
 
     def _updates(self, turn: Turn, params: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -162,9 +168,9 @@ def run(args: argparse.Namespace) -> int:
 
 def open_chat(conversation: Conversation, history: int) -> int:
     if sys.stdin.isatty() and sys.stdout.isatty():
-        from openclaw.cli.screen import Screen
+        from openclaw.cli.chat_screen import ChatScreen
 
-        return Screen(conversation, history).run()
+        return ChatScreen(conversation, history).run()
     return _lines(conversation)
 
 
@@ -181,7 +187,7 @@ def _lines(conversation: Conversation) -> int:
 
 
 def _plain_turn(conversation: Conversation, text: str) -> bool:
-    printer = Printer()
+    printer = PlainPrinter()
     turn, updates = conversation.send(text)
     try:
         for kind, shown in updates:

@@ -13,11 +13,11 @@ from openclaw.cli.command import UserError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from io import BufferedReader
     from typing import Any
 
-    from openclaw.cli.target import Target
+    from openclaw.cli.gateway_target import GatewayTarget
 
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -34,7 +34,7 @@ class BadResponse(Exception):
 class Exchange:
     """One HTTP request and its response. It closes its connection at the end of the ``with``."""
 
-    def __init__(self, target: Target, timeout_s: float | None) -> None:
+    def __init__(self, target: GatewayTarget, timeout_s: float | None) -> None:
         self._socket = _connect(target, timeout_s)
         self._target = target
         self._reader: BufferedReader = self._socket.makefile("rb")
@@ -135,7 +135,7 @@ class Exchange:
             self._line()
 
 
-def _connect(target: Target, timeout_s: float | None) -> socket.socket:
+def _connect(target: GatewayTarget, timeout_s: float | None) -> socket.socket:
     plain = socket.create_connection((target.host, target.port), timeout=timeout_s)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not target.tls:
@@ -173,10 +173,11 @@ def _connect(target: Target, timeout_s: float | None) -> socket.socket:
 class GatewayError(UserError):
     """The Gateway understood the request and refused it."""
 
-    def __init__(self, message: str, code: str, detail_code: str = "") -> None:
+    def __init__(self, message: str, code: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.error_code = code
-        self.detail_code = detail_code
+        self.details = details or {}
+        self.detail_code = str(self.details.get("code") or "")
         """Which of the failures with this code it is, for methods that say."""
 
 
@@ -193,7 +194,7 @@ class Lost(Unreachable):
 
 
 class GatewayClient:
-    def __init__(self, target: Target, timeout_ms: int = 10_000) -> None:
+    def __init__(self, target: GatewayTarget, timeout_ms: int = 10_000) -> None:
         self.target = target
         self.timeout_ms = timeout_ms
         self.reads_folder = False
@@ -336,7 +337,7 @@ class GatewayClient:
 
     def _secret_hint(self) -> str:
         from openclaw import paths
-        from openclaw.cli.target import running_gateway
+        from openclaw.cli.gateway_target import running_gateway
 
         source = self.target.secret_source
         if source.startswith("OPENCLAW_") and self.target.local:
@@ -354,7 +355,7 @@ class GatewayClient:
         if isinstance(error, TimeoutError):
             return Unreachable(f"gateway timeout after {timeout_ms}ms\n{self.target.describe()}")
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        from openclaw.cli.target import start_command
+        from openclaw.cli.gateway_target import start_command
 
         start = f"\nStart one with `{start_command()}`." if self.target.local else ""
         return Unreachable(f"No Gateway is running at {self.target.url} ({reason}).{start}\n{self.target.describe()}")
@@ -376,11 +377,11 @@ def from_args(args: argparse.Namespace, *, live: bool = False) -> GatewayClient:
     Without a Gateway its calls that only read are answered from the state folder, and for the others a person at a
     terminal is asked whether to start one. With ``live`` they fail.
     """
-    from openclaw.cli import target
+    from openclaw.cli.gateway_target import resolve
 
     if args.timeout < 0:
         raise UserError("--timeout must be a number of milliseconds, 0 for no limit")
-    client = GatewayClient(target.resolve(args.url, args.token, args.password), args.timeout)
+    client = GatewayClient(resolve(args.url, args.token, args.password), args.timeout)
     client.reads_folder = not live
     client.offers_start = not live and not getattr(args, "json", False) and sys.stdin.isatty() and sys.stderr.isatty()
     return client
@@ -405,7 +406,7 @@ def refused(error: Any) -> GatewayError:
     if isinstance(issues := details.get("issues"), list):
         lines = [f"  {i.get('path') or '(root)'}: {i.get('message')}" for i in issues if isinstance(i, dict)]
         message = "\n".join([message, *lines])
-    return GatewayError(message, str(error.get("code") or "UNAVAILABLE"), str(details.get("code") or ""))
+    return GatewayError(message, str(error.get("code") or "UNAVAILABLE"), details)
 
 
 def new_id() -> str:

@@ -267,9 +267,9 @@ def query(
         client = from_args(args, live=live)
         for flag in flags:
             if flag.session and flag.param in wanted:
-                from openclaw.cli.target import given_key
+                from openclaw.cli.session_lookup import resolve_key
 
-                wanted[flag.param] = given_key(client, wanted[flag.param], getattr(args, "agent", None))
+                wanted[flag.param] = resolve_key(client, wanted[flag.param], getattr(args, "agent", None))
         try:
             # A person who says how long to wait knows better than the table.
             wait = timeout_ms if args.timeout == TIMEOUT_MS else args.timeout

@@ -8,7 +8,7 @@ import sys
 
 from openclaw import paths
 from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, answer, report
-from openclaw.cli.target import config_text, loose_json, resolve, running_gateway
+from openclaw.cli.gateway_target import config_text, loose_json, resolve, running_gateway
 from openclaw.cli.terminal import note, print_json
 
 TYPE_CHECKING = False

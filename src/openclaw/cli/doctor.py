@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from openclaw import __version__, paths
 from openclaw.channels.base import Account, ChannelKind, ChannelKinds, ConfiguredKind
-from openclaw.cli import service
-from openclaw.cli import target as targets
+from openclaw.cli import gateway_target, service
 from openclaw.cli.client import GatewayClient
 from openclaw.cli.command import JSON, Flag, UserError, report, yes
 from openclaw.cli.config import current_config, read_file
@@ -38,7 +37,7 @@ from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.keys import canonical_provider, find_source, profiles_path, provider_config, read_profile_file
 from openclaw.models.local.install import is_installed
 from openclaw.security.audit import audit, subject_of
-from openclaw.storage.base import StorageRefused
+from openclaw.storage.errors import StorageRefused
 from openclaw.storage.files.check import find_damage, narrow, repair, wide_files
 from openclaw.storage.files.newer_state import Unreadable, check_generation, missing_stores
 from openclaw.storage.files.session_store import sessions_folders
@@ -296,7 +295,7 @@ def _ledger(there: Installation) -> Iterator[Finding]:
 
 
 def _port(there: Installation) -> Iterator[Finding]:
-    target = targets.resolve()
+    target = gateway_target.resolve()
     if (pid := service.running_pid()) is not None:
         yield Finding("port", "ok", f"the Gateway runs as process {pid} on port {target.port}")
         yield _version(there, target)
@@ -319,13 +318,13 @@ def _port(there: Installation) -> Iterator[Finding]:
 def _last_holder() -> int | None:
     """The process that a lock file names and that does not hold it any more."""
     try:
-        pid = json.loads(Path(targets.lock_path()).read_text())["pid"]
+        pid = json.loads(Path(gateway_target.lock_path()).read_text())["pid"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return pid if isinstance(pid, int) else None
 
 
-def _version(there: Installation, target: targets.Target) -> Finding:
+def _version(there: Installation, target: gateway_target.GatewayTarget) -> Finding:
     try:
         running = GatewayClient(target).call("status").get("runtimeVersion")
     except UserError as error:
@@ -419,7 +418,7 @@ def _account_state(kind: ChannelKind, account: Account) -> tuple[Level, str, str
 
 def _channel_accounts() -> dict[str, list[dict[str, Any]]] | None:
     try:
-        return GatewayClient(targets.resolve()).call("channels.status", {"probe": True})["channelAccounts"]
+        return GatewayClient(gateway_target.resolve()).call("channels.status", {"probe": True})["channelAccounts"]
     except UserError:
         return None  # Another check says so.
 
@@ -516,7 +515,13 @@ def _repair_stores(state: Path) -> Iterator[str]:
         return
     config = current_config()
     yield from asyncio.run(
-        repair(state, SystemClock(), store_template=config.session.store, agent_ids=agent_ids(config))
+        repair(
+            state,
+            Path(paths.config_path()),
+            SystemClock(),
+            store_template=config.session.store,
+            agent_ids=agent_ids(config),
+        )
     )
 
 

@@ -7,8 +7,7 @@ import os
 import sys
 
 from openclaw import paths
-from openclaw.cli import service
-from openclaw.cli import target as targets
+from openclaw.cli import gateway_target, service
 from openclaw.cli.client import GatewayClient, from_args
 from openclaw.cli.command import CLIENT, EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer, query, report
 from openclaw.cli.status import health_query
@@ -26,7 +25,7 @@ BINDS = ("loopback", "lan", "tailnet", "auto", "custom")
 def _port(text: str) -> int:
     import argparse
 
-    if not targets.is_port(text):
+    if not gateway_target.is_port(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a port number")
     return int(text)
 
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from openclaw.gateway.main import run as run_gateway
 
     if args.port is None:
-        args.port = targets.port_from_environment()
+        args.port = gateway_target.port_from_environment()
     if args.force:
         _make_room(args.port)
     return run_gateway(Options(**{name: getattr(args, name) for name in Options.__struct_fields__}))
@@ -58,7 +57,7 @@ def _make_room(port: int | None) -> None:
 
     if (pid := service.stop()) is not None:
         note(f"Stopped the Gateway that was running (process {pid}).")
-    target = targets.resolve()
+    target = gateway_target.resolve()
     port = target.port if port is None else port
     try:
         socket.create_connection((target.host, port), timeout=1).close()
@@ -71,7 +70,7 @@ def _make_room(port: int | None) -> None:
 
 
 def start(args: argparse.Namespace) -> int:
-    client = GatewayClient(targets.resolve())
+    client = GatewayClient(gateway_target.resolve())
     if client.alive():
         report = {"ok": True, "started": False, "pid": service.running_pid()}
         return answer(args, report, f"Already running at {client.target.url}.")
@@ -98,12 +97,12 @@ def restart(args: argparse.Namespace) -> int:
     if service.manages_gateway():
         service.must("restart", service.unit_name())
         return answer(args, {"ok": True, "restarted": True}, "Gateway restarted by systemd.")
-    running = targets.running_gateway()
+    running = gateway_target.running_gateway()
     if running is not None and service.stop() is not None and args.port is None:
         # What was begun with --port, or on any free port, stays there. Otherwise the file may name another one by now.
-        any_port = targets.gateway_section(paths.config_path()).get("port") == 0
+        any_port = gateway_target.gateway_section(paths.config_path()).get("port") == 0
         args.port = running.get("port") if running.get("portGiven") or any_port else None
-    return _start(args, GatewayClient(targets.resolve()))
+    return _start(args, GatewayClient(gateway_target.resolve()))
 
 
 def _show_status(report: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
@@ -137,7 +136,7 @@ def _status(args: argparse.Namespace) -> dict[str, Any]:
     runtime: dict[str, Any] = {"status": "stopped", "detail": "no Gateway holds the lock of this state directory"}
     if (pid := service.running_pid()) is not None:
         runtime = {"status": "running", "pid": pid, "detail": f"process {pid}"}
-    running = targets.running_gateway() or {}
+    running = gateway_target.running_gateway() or {}
     daemon_path = str(running.get("configPath") or config["path"])
     listening = client.alive()
     issues = service.unit_issues()
@@ -162,7 +161,7 @@ def _status(args: argparse.Namespace) -> dict[str, Any]:
             "port": target.port,
             "status": "busy" if listening else "free",
             "listeners": [{"pid": runtime["pid"]}] if "pid" in runtime else [],
-            "hints": [] if listening else [f"Start one with `{targets.start_command()}`."],
+            "hints": [] if listening else [f"Start one with `{gateway_target.start_command()}`."],
         },
         "rpc": rpc,
         "extraServices": service.other_units(),

@@ -334,6 +334,12 @@ def _backup() -> str:
         backup, _ = folder.create(Path(state), __version__, lambda done, total, name: None)
     except BackupError as error:
         raise UserError(f"No backup was made, and nothing was deleted: {error}") from None
+    if backup.skipped:
+        lines = "\n".join(f"  {line}" for line in backup.skipped)
+        raise UserError(
+            f"Not everything could be stored in backup {backup.id}, so nothing was deleted:\n{lines}\n"
+            "Repair that, or make your own copy and use --no-backup."
+        )
     return f"backup {backup.id} is in {folder.folder} and holds your keys"
 
 
@@ -387,12 +393,11 @@ def install_extra(name: str) -> None:
     import shlex
     import subprocess
 
-    from openclaw.python_packages import NoInstaller, install_command, requirements_of
+    from openclaw.python_packages import NoInstaller, install_command, locked_arguments, requirements_of
 
-    wanted = requirements_of(name)
-    note(f"Installing {', '.join(wanted)} …")
+    note(f"Installing {', '.join(requirements_of(name))} …")
     try:
-        command = install_command([*wanted, "--quiet"])
+        command = install_command(["--quiet", *locked_arguments(name)])
     except NoInstaller as problem:
         raise UserError(str(problem)) from None
     if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=STDERR, check=False).returncode != 0:

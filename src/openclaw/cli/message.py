@@ -12,9 +12,9 @@ import sys
 from openclaw.cli import service
 from openclaw.cli.client import GatewayClient, new_id
 from openclaw.cli.command import EXIT_USAGE, GATEWAY, JSON, TIMEOUT_MS, Action, Flag, Group, UserError, answer, query
-from openclaw.cli.target import check_agent, find_session, given_key, session_key
+from openclaw.cli.session_lookup import check_agent, find_session, resolve_key, session_key
 from openclaw.cli.terminal import note, print_json
-from openclaw.cli.turn import Turn, reply_texts, run_turn
+from openclaw.cli.turn_stream import Turn, reply_texts, run_turn
 from openclaw.text import clipped, counted, duration
 
 TYPE_CHECKING = False
@@ -91,6 +91,7 @@ def session_params(client: GatewayClient, session: str | None, agent: str | None
         params["sessionKey"], new = session_key(client, session, agent)
         if new:
             note(f"New session {params['sessionKey']}.")
+            params["sessionKey"] = session
     elif not agent:
         params["sessionKey"] = "main"
     return params
@@ -110,7 +111,7 @@ def _send_to_channel(args: argparse.Namespace) -> int:
         return 0
     client = service.connect(args)
     if args.session:
-        params["sessionKey"] = given_key(client, args.session, args.agent)
+        params["sessionKey"] = resolve_key(client, args.session, args.agent)
     payload = client.call("send", params)
     text = f"Sent through {payload.get('channel', 'the channel')}: {payload.get('messageId', '')}"
     return answer(args, payload, text)

@@ -122,7 +122,7 @@ def status(args: argparse.Namespace) -> int:
 
 
 def _status_lines(found: dict[str, Any]) -> list[str]:
-    from openclaw.models.errors import failure_words
+    from openclaw.models.errors import failure_text
     from openclaw.text import duration
 
     here = "the Gateway" if found["gateway"] else "a Gateway started from here (none is running)"
@@ -133,7 +133,7 @@ def _status_lines(found: dict[str, Any]) -> list[str]:
         f"Image model: {', '.join([found['imageModel'] or 'none', *found['imageFallbacks']])}",
         *(
             f"Resting: {row['profileId']}{' for ' + row['model'] if row['model'] else ''}: "
-            f"{failure_words(row['failure'])}; used again in {duration(row['remainingMs'])}"
+            f"{failure_text(row['failure'])}; used again in {duration(row['remainingMs'])}"
             for row in found["auth"]["unusableProfiles"]
         ),
         f"Aliases: {', '.join(f'{alias} = {name}' for alias, name in found['aliases'].items()) or 'none'}",
@@ -203,7 +203,7 @@ def _auth_report(config: Config, agent_id: str, model: Model) -> dict[str, Any]:
     shared = profiles_path(config, paths.state_dir(), "main")
     file, main = read_profile_file(own), read_profile_file(shared)
     path, file = (own, file) if file.profiles else (shared, main)
-    resting = {name: stats for name, stats in (file.stats | main.stats).items() if stats.latest_end() > now}
+    resting = {name: stats for name, stats in (file.stats | main.stats).items() if stats.latest_cooldown_end() > now}
     mine = [one for one in file.profiles if canonical_provider(one.provider) == canonical_provider(model.provider)]
     given = find_source(model, provider_config(config, model.provider), os.environ)
     ends = [one.expires_ms for one in mine if not one.expired(now)]
@@ -225,8 +225,8 @@ def _auth_report(config: Config, agent_id: str, model: Model) -> dict[str, Any]:
                 "reason": stats.reason(),
                 "failure": stats.kind(),
                 "model": stats.cooldown_model,
-                "until": stats.latest_end(),
-                "remainingMs": stats.latest_end() - now,
+                "until": stats.latest_cooldown_end(),
+                "remainingMs": stats.latest_cooldown_end() - now,
             }
             for name, stats in resting.items()
         ],
@@ -288,7 +288,7 @@ def keep_key(provider: str, key: str, *, agent: str | None = None, profile: str 
 
 def refresh_gateway() -> dict[str, Any]:
     """Asks a running Gateway to look at its models and keys again, and returns what it uses. Empty: none runs."""
-    from openclaw.cli.target import resolve
+    from openclaw.cli.gateway_target import resolve
 
     client = GatewayClient(resolve())
     try:

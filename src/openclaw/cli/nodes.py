@@ -27,7 +27,7 @@ from openclaw.cli.command import (
     report,
 )
 from openclaw.cli.config import read_file
-from openclaw.cli.target import resolve, running_gateway
+from openclaw.cli.gateway_target import resolve, running_gateway
 from openclaw.cli.terminal import note, print_json
 from openclaw.text import age, redact_urls, shortened
 
@@ -142,7 +142,9 @@ def run(args: argparse.Namespace) -> int:
     except GatewayError as refused:
         if not str(refused).startswith(APPROVAL_REQUIRED):
             raise
-        payload = _run(gateway, args, {**wanted, **_approved(gateway, args, text)})
+        node_error = refused.details.get("nodeError")
+        once_only = node_error.get("onceOnly") if isinstance(node_error, dict) else None
+        payload = _run(gateway, args, {**wanted, **_approved(gateway, args, text, once_only)})
     if args.json:
         print_json(payload)
     else:
@@ -161,11 +163,14 @@ def _run(gateway: GatewayClient, args: argparse.Namespace, wanted: dict[str, Any
     return payload if isinstance(payload, dict) else {}
 
 
-def _approved(gateway: GatewayClient, args: argparse.Namespace, text: str) -> dict[str, Any]:
-    """Asks a person and waits for the answer."""
+def _approved(gateway: GatewayClient, args: argparse.Namespace, text: str, once_only: str | None) -> dict[str, Any]:
+    """Asks a person and waits for the answer. ``once_only`` says why the node would not remember ``allow-always``."""
     id = new_id()
     note(f"The node asks first. Waiting for an answer: /approve {id[:8]} allow-once in a chat.")
-    request = {"id": id, "command": text, "host": "node", "node": args.node, "timeoutMs": APPROVAL_MS}
+    if once_only:
+        note(f"It cannot be allowed for good: {once_only}.")
+    request: dict[str, Any] = {"id": id, "command": text, "host": "node", "node": args.node, "timeoutMs": APPROVAL_MS}
+    request |= {"onceOnly": once_only} if once_only else {}
     decided = gateway.call("exec.approval.request", request, APPROVAL_MS + GRACE_MS)
     if decided.get("decision") not in ("allow-once", "allow-always"):
         raise UserError("Not run: nobody allowed it." if decided.get("decision") is None else "Not run: it was denied.")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from openclaw import paths
 from openclaw.cli.command import UserError
+from openclaw.cli.gateway_target import start_command
 from openclaw.cli.service import locked_state
-from openclaw.cli.target import start_command
 from openclaw.cli.terminal import note
 from openclaw.clock import SystemClock
 from openclaw.storage.files.newer_state import Unreadable

@@ -14,8 +14,8 @@ from openclaw.cli.chat import HISTORY, Conversation, open_chat
 from openclaw.cli.client import GatewayClient
 from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, UserError, answer, choose, secret, yes
 from openclaw.cli.config import change_config, current_config
+from openclaw.cli.gateway_target import resolve
 from openclaw.cli.models import DEMO, choose_download, fetched, keep_key, model_report
-from openclaw.cli.target import resolve
 from openclaw.cli.terminal import note, paint
 
 TYPE_CHECKING = False
@@ -253,15 +253,15 @@ def _keep(answerer: Answerer) -> None:
 
 def _workspace(given: str | None) -> str:
     """Makes the agent's folder with its first files. An existing folder keeps what it has."""
+    from openclaw.agent.prompt.workspace_files import prepare_workspace
     from openclaw.config import agents
-    from openclaw.storage.files.workspace import ready_workspace
 
     if given:
         folder = os.path.abspath(os.path.expanduser(given))
         change_config(lambda store: store.set_path("agents.defaults.workspace", folder))
     config = current_config()
     place = agents.workspace_dir(config, paths.state_dir(), agents.default_agent_id(config))
-    ready_workspace(place, seed=not config.agents.defaults.skip_bootstrap)
+    prepare_workspace(place, seed=not config.agents.defaults.skip_bootstrap)
     return str(place)
 
 

@@ -53,11 +53,12 @@ def _session(config: Config, args: argparse.Namespace) -> tuple[str, str]:
 def _known(name: str, agent: str | None) -> str:
     """The key of the session that goes by this name, as the Gateway or else the state folder knows it."""
     from openclaw.cli.client import GatewayClient
-    from openclaw.cli.target import given_key, resolve
+    from openclaw.cli.gateway_target import resolve
+    from openclaw.cli.session_lookup import resolve_key
 
     client = GatewayClient(resolve())
     client.reads_folder = True
-    return given_key(client, name, agent) if name and client.target.local else name
+    return resolve_key(client, name, agent) if name and client.target.local else name
 
 
 def plan_for(config: Config, agent_id: str, key: str) -> SandboxPlan | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from openclaw import paths
-from openclaw.cli import target as targets
+from openclaw.cli import gateway_target
 from openclaw.cli.command import JSON, Flag, Group, report
 from openclaw.cli.terminal import paint
 from openclaw.security.audit import SEVERITIES, AuditReport, Severity, Subject, audit, by_severity, finding, subject_of
@@ -39,8 +39,8 @@ def run_audit(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _with_probe(subject: Subject, report: AuditReport) -> AuditReport:
-    target = targets.resolve()
-    if target.local and targets.running_gateway() is None:
+    target = gateway_target.resolve()
+    if target.local and gateway_target.running_gateway() is None:
         # Whatever listens on its port in its place must not be given the secret.
         missing = finding("gateway.probe_failed", "no Gateway of this state folder runs", "openclaw gateway start")
         seen = {"gateway": {"attempted": False, "url": target.url, "ok": False, "error": missing.detail}}

@@ -13,7 +13,7 @@ import sys
 import time
 
 from openclaw import paths
-from openclaw.cli import target as targets
+from openclaw.cli import gateway_target
 from openclaw.cli.client import GatewayClient, Unreachable, from_args
 from openclaw.cli.command import UserError, answer
 from openclaw.cli.config import read_file
@@ -71,8 +71,8 @@ def start(client: GatewayClient, extra: list[str] | None = None) -> int:
     try:
         while time.monotonic() < deadline:
             # The port may differ from the configured one (port 0, first start).
-            lock = targets.running_gateway()
-            if lock is not None and (extra or not targets.port_from_environment()):
+            lock = gateway_target.running_gateway()
+            if lock is not None and (extra or not gateway_target.port_from_environment()):
                 client.target.port = int(lock.get("port") or client.target.port)
             if lock is not None and lock.get("tlsFingerprint"):
                 # A first start with TLS has made its certificate only now.
@@ -80,7 +80,7 @@ def start(client: GatewayClient, extra: list[str] | None = None) -> int:
             if client.alive():
                 if not client.target.secret:
                     # A first start has written a secret into the configuration.
-                    fresh = targets.resolve()
+                    fresh = gateway_target.resolve()
                     client.target.secret, client.target.secret_source = fresh.secret, fresh.secret_source
                 break
             # Another start may have been quicker. Its Gateway then holds the lock and is the one to wait for.
@@ -143,7 +143,7 @@ def _log_tail() -> str:
 
 def running_pid() -> int | None:
     """Returns the process that holds the Gateway's lock. It checks the lock, because a process id may be used again."""
-    lock = targets.running_gateway()
+    lock = gateway_target.running_gateway()
     return int(lock["pid"]) if lock is not None and _lock_is_held() else None
 
 
@@ -151,7 +151,7 @@ def _lock_is_held() -> bool:
     import fcntl
 
     try:
-        descriptor = os.open(targets.lock_path(), os.O_RDONLY)
+        descriptor = os.open(gateway_target.lock_path(), os.O_RDONLY)
     except OSError:
         return False
     try:
@@ -168,7 +168,7 @@ def locked_state(wait_s: float = 0) -> Generator[None]:
     """Holds the lock of the state directory, so that no Gateway starts while a command works there."""
     import fcntl
 
-    descriptor = os.open(targets.lock_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(gateway_target.lock_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + wait_s
     try:
         while True:
@@ -454,7 +454,7 @@ def write_env(environ: Mapping[str, str]) -> list[str]:
     """Writes the variables of now into the file, for its owner only, and returns their names."""
     from openclaw.config.store import write_private
 
-    wanted = wanted_names(targets.config_text(paths.config_path()) or "")
+    wanted = wanted_names(gateway_target.config_text(paths.config_path()) or "")
     kept = {name: environ[name] for name in sorted(wanted) if environ.get(name) and "\n" not in environ[name]}
     head = "# Variables of the OpenClaw service. Written anew by `openclaw gateway install --force`.\n"
     write_private(env_path(), head + "".join(f"{name}={value}\n" for name, value in kept.items()))

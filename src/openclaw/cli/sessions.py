@@ -23,9 +23,10 @@ from openclaw.cli.command import (
     yes,
 )
 from openclaw.cli.config import current_config
-from openclaw.cli.target import find_session, given_key, resolve
+from openclaw.cli.gateway_target import resolve
+from openclaw.cli.session_lookup import find_session, resolve_key
 from openclaw.cli.terminal import CountedWork, note, paint, print_json, working
-from openclaw.cli.turn import MOST_SHOWN, READ_FOR_ONE, message_text, recent
+from openclaw.cli.turn_stream import MOST_SHOWN, READ_FOR_ONE, message_text, recent
 from openclaw.text import age, counted, printable_json, shortened
 
 TYPE_CHECKING = False
@@ -337,7 +338,7 @@ def _pages(args: argparse.Namespace) -> Iterator[str]:
     import json
 
     gateway = from_args(args)
-    key = given_key(gateway, args.key)
+    key = resolve_key(gateway, args.key)
     params: dict[str, Any] = {"key": key, "format": "raw" if args.raw else "public"}
     if args.session:
         params["sessionId"] = args.session

@@ -9,8 +9,8 @@ import time
 from openclaw import __version__, paths
 from openclaw.cli.client import GatewayClient, from_args
 from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, failure, query
+from openclaw.cli.gateway_target import gateway_section, resolve, running_gateway, start_command
 from openclaw.cli.service import ensure_running, unit_name, unit_path
-from openclaw.cli.target import gateway_section, resolve, running_gateway, start_command
 from openclaw.cli.terminal import fitted, note, paint, print_json
 from openclaw.text import age
 
@@ -40,6 +40,8 @@ def _show_health(health: dict[str, Any], args: argparse.Namespace) -> Iterator[s
     yield f"Gateway: {'ok' if health.get('ok') else 'not ok'}"
     if health.get("problem"):
         yield f"Problem: {health['problem']}"
+    if waits := health.get("waitsForStorage"):
+        yield f"Messages wait for their storage: {'; '.join(waits)}"
     yield from _channel_lines(health)
     yield f"Agents: {', '.join(agents) or 'none'} (default {health.get('defaultAgentId', 'main')})"
     yield f"Session store: {sessions.get('path')} ({sessions.get('count', 0)} sessions)"

@@ -26,9 +26,9 @@ def migrate(args: argparse.Namespace) -> int:
     import msgspec
 
     from openclaw.cli import service
-    from openclaw.cli.target import running_gateway
-    from openclaw.storage.base import StorageRefused
-    from openclaw.storage.disk_errors import in_words
+    from openclaw.cli.gateway_target import running_gateway
+    from openclaw.storage.disk_errors import describe_failure
+    from openclaw.storage.errors import StorageRefused
 
     if running_gateway() is not None:
         raise UserError("A Gateway is running on this state folder. Stop it first: openclaw gateway stop")
@@ -39,7 +39,7 @@ def migrate(args: argparse.Namespace) -> int:
         except StorageRefused as refused:
             raise UserError(str(refused)) from None
         except OSError as error:
-            raise UserError(in_words(error)) from None
+            raise UserError(describe_failure(error)) from None
         finally:
             if sys.stderr.isatty():
                 show_progress("")
@@ -85,7 +85,7 @@ async def _copy(args: argparse.Namespace) -> tuple[Copied, str]:
     database = await PostgresDatabase.open(url, schema=args.schema or config.storage.schema)
     settings: tuple[Any, ...] = (agent_ids(config), config.session.store, SystemClock(), tell, config.cron.store)
     try:
-        await database.keep_gateways_away()
+        await database.lock_out_gateways()
         if args.to == "files":
             return await copy_to_files(database, state, *settings), str(state)
         return await copy_to_postgres(state, database, *settings), database.shown

@@ -39,7 +39,7 @@ class Guard:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.rich_proxied_file = stream
-        """Rich writes here. It makes its own colours, and ``Renderer`` gives it safe text only."""
+        """Rich writes here. It makes its own colours, and ``MarkdownPrinter`` gives it safe text only."""
 
     def write(self, text: str) -> int:
         parts = _COLOUR.split(text)

@@ -9,7 +9,7 @@ import sys
 
 from openclaw.cli.client import from_args
 from openclaw.cli.command import CLIENT, Action, Flag, UserError, query
-from openclaw.cli.target import given_key
+from openclaw.cli.session_lookup import resolve_key
 from openclaw.cli.terminal import paint, print_json, print_line
 from openclaw.text import printable_json, shortened
 
@@ -62,7 +62,7 @@ def _sentences(found: dict[str, Any]) -> list[str]:
 
 def context(args: argparse.Namespace) -> int:
     client = from_args(args)
-    key = given_key(client, args.session)
+    key = resolve_key(client, args.session)
     if args.find:
         found = client.call("context.find", {"key": key, "phrase": args.find})
         lines = _sightings(found, args.find)

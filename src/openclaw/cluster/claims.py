@@ -76,6 +76,10 @@ class Claims(Protocol):
 
     def owns(self, name: str) -> bool: ...
 
+    def lives(self, node: str) -> bool:
+        """Tells whether a node with this id takes part in the cluster, as far as this node has seen."""
+        ...
+
     def epoch(self, name: str) -> int:
         """A number that is larger after every change of the owner; 0 when this node does not own the name."""
         ...
@@ -152,6 +156,9 @@ class SoleClaims(ClaimHearers):
 
     def owns(self, name: str) -> bool:
         return True
+
+    def lives(self, node: str) -> bool:
+        return node == self.node
 
     def epoch(self, name: str) -> int:
         return 1

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import asyncpg
 import msgspec
 
-from openclaw.storage.base import Fenced, StorageRefused
+from openclaw.storage.errors import Fenced, StorageRefused
 from openclaw.storage.postgres.database import PostgresDatabase, StorageUnreachable, storage_errors, use_schema
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ MOST_GONE = 50
 RECONNECT_S = 0.1
 LONGEST_RECONNECT_S = 0.5
 RESTART_S = 3.0
-"""How long nodes have to take their locks again after the server was started."""
+"""How long nodes have to take their locks again after the server was started, or this node has found it again."""
 
 log = logging.getLogger("openclaw.cluster")
 
@@ -107,6 +107,8 @@ class Membership:
         self._free: dict[str, int] = {}
         """How many polls in a row found the lock of a node free."""
         self._renewed_at = 0.0
+        self._reconnected_at = -RESTART_S
+        """When the connection was last opened again, by the clock of ``time.monotonic``."""
         self._watching: asyncio.Task[None] | None = None
         self._fenced = False
         self._started = False
@@ -212,6 +214,7 @@ class Membership:
                 with storage_errors():
                     if self._connection is None or self._connection.is_closed():
                         await self._take_locks()
+                        self._reconnected_at = time.monotonic()
                     await self._poll()
                 pause = RECONNECT_S
                 with contextlib.suppress(TimeoutError):
@@ -222,6 +225,10 @@ class Membership:
                 self._note_fenced()
             except (OSError, StorageRefused) as error:
                 log.debug("the nodes of the cluster cannot be looked at: %s", error)
+                if isinstance(error, StorageUnreachable) and self._connection is not None:
+                    # It may lead to a server that has become a standby. A lock that somebody holds passes, and without
+                    # the connection the others would take this node for dead.
+                    self._connection.terminate()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_RECONNECT_S)
             except Exception:
@@ -237,6 +244,8 @@ class Membership:
             _POLL, self.node, timedelta(seconds=self._lease_s), timedelta(seconds=RESTART_S)
         )
         self._database_ms = (time.monotonic() - began) * 1000
+        # The others may have lost their connections too, for example to a server that a standby has replaced.
+        settled = began - self._reconnected_at >= RESTART_S
         known, peers = set(self.peers), dict[str, NodeRow]()
         for row in rows:
             node = _node_of(row)
@@ -244,7 +253,7 @@ class Membership:
                 self.own = node
                 if node.state in ("dead", "left"):
                     raise Fenced(f"the node {self.node} no longer counts")
-            elif row["is_over"] or self._seems_dead(node.id, row["is_free"]):
+            elif settled and (row["is_over"] or self._seems_dead(node.id, row["is_free"])):
                 if not await self._take_over(node):
                     peers[node.id] = node
             else:

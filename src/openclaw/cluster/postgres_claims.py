@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -17,6 +18,8 @@ log = logging.getLogger("openclaw.cluster")
 
 ACQUIRE_S, RELEASE_PAUSE_S = 60.0, 0.1
 MOST_OWNERS, OWNER_S = 50_000, 10.0
+UNCERTAIN_S = 60.0
+"""How long the database is asked whether a statement that failed was carried out."""
 MOST_TRIES = 50
 """How often a claim is tried again because its owner went away in between."""
 _CLAIM = """
@@ -53,6 +56,8 @@ class PostgresClaims(ClaimHearers):
         """The owners of other sessions, and when the database said so. An owner that has let its session go meanwhile
         claims it again, or hands on what it is asked."""
         self._wanted: dict[str, None] = {}
+        self._uncertain: dict[str, float] = {}
+        """Names that the database may count as ours although a statement about them failed, and since when."""
         self.ask_to_release: Callable[[str, str], Awaitable[None]] = _nobody_to_ask
         """Asks a node to let a name go as soon as it has nothing to do with it."""
         self.on_refused: Callable[[str], None] = lambda _: None
@@ -89,7 +94,8 @@ class PostgresClaims(ClaimHearers):
                 return ClaimOwner(self.node, True)
             if self.membership.state != "alive" and (other := self._another(await self.owner(name))) is not None:
                 return ClaimOwner(other, False)
-            row = await self._database.row(_CLAIM, without_nul(name), self.node)
+            with self._uncertain_after_failure([name]):
+                row = await self._database.row(_CLAIM, without_nul(name), self.node)
             if row is None:
                 continue  # The owner let it go between the two halves of the statement.
             if row["node"] != self.node:
@@ -127,13 +133,14 @@ class PostgresClaims(ClaimHearers):
         """Claims those of the names that nobody owns, and returns them."""
         if self.membership.state != "alive" or not names:
             return []
-        rows = await self._database.rows(
-            # A name that is ours in the database and not here was claimed by a statement whose answer was lost.
-            "INSERT INTO claims AS known (name, node) SELECT name, $2 FROM unnest($1::text[]) AS name"
-            " ON CONFLICT (name) DO UPDATE SET node = known.node WHERE known.node = excluded.node"
-            " RETURNING name, epoch",
-            *([without_nul(name) for name in names], self.node),
-        )
+        with self._uncertain_after_failure(names):
+            rows = await self._database.rows(
+                # A name that is ours in the database and not here was claimed by a statement whose answer was lost.
+                "INSERT INTO claims AS known (name, node) SELECT name, $2 FROM unnest($1::text[]) AS name"
+                " ON CONFLICT (name) DO UPDATE SET node = known.node WHERE known.node = excluded.node"
+                " RETURNING name, epoch",
+                *([without_nul(name) for name in names], self.node),
+            )
         gained = {name: epoch for name, epoch in rows if name not in self._held and name not in self._changing}
         await self._now_held(gained)
         return list(gained)
@@ -142,17 +149,52 @@ class PostgresClaims(ClaimHearers):
         told = asyncio.Event()
         self._changing |= dict.fromkeys(epochs, told)
         self._held |= {name: HeldClaim(epoch, time.monotonic()) for name, epoch in epochs.items()}
+        failed: dict[str, BaseException | None] = dict.fromkeys(epochs)
         try:
-            await asyncio.gather(*map(self.tell_gained, epochs))
-        except BaseException:
-            # The row stays: the next who asks is told again that it was gained.
-            for name in epochs:
-                self._held.pop(name, None)
-            raise
+            results = await asyncio.gather(*map(self.tell_gained, epochs), return_exceptions=True)
+            failed = {name: error for name, error in zip(epochs, results, strict=True) if error is not None}
         finally:
+            # The rows stay. ``regain``, or whoever asks next, leads to another try.
+            for name in failed:
+                self._held.pop(name, None)
+                self._uncertain[name] = time.monotonic()
             for name in epochs:
                 self._changing.pop(name, None)
             told.set()
+        for error in filter(None, failed.values()):
+            raise error
+
+    @contextmanager
+    def _uncertain_after_failure(self, names: Iterable[str]) -> Generator[None]:
+        try:
+            yield
+        except BaseException:
+            self._uncertain |= dict.fromkeys(names, time.monotonic())
+            raise
+
+    async def regain(self) -> None:
+        """Gains sessions that the database counts as ours although a claim or a release of them failed here.
+
+        Nobody else can claim them, so that their messages would wait until somebody writes to the session. Other
+        names are claimed again and again by those who want them.
+        """
+        self._uncertain = {
+            name: since
+            for name, since in self._uncertain.items()
+            if name.startswith(SESSION) and name not in self._held
+        }
+        if not self._uncertain or self.membership.state != "alive":
+            return
+        names, before = list(self._uncertain), time.monotonic() - UNCERTAIN_S
+        rows = await self._database.rows(
+            "SELECT name, epoch FROM claims WHERE node = $1 AND name = ANY ($2)",
+            *(self.node, [without_nul(name) for name in names]),
+        )
+        # A statement that was cut off may still be at work, so that its names are asked for a while longer.
+        for name in names:
+            if self._uncertain.get(name, before) <= before:
+                self._uncertain.pop(name, None)
+        await self._now_held({name: epoch for name, epoch in rows if name not in {*self._held, *self._changing}})
 
     async def owner(self, name: str) -> str | None:
         if name in self._held:
@@ -161,6 +203,9 @@ class PostgresClaims(ClaimHearers):
 
     def owns(self, name: str) -> bool:
         return name in self._held
+
+    def lives(self, node: str) -> bool:
+        return node == self.node or node in self.membership.peers
 
     def epoch(self, name: str) -> int:
         held = self._held.get(name)
@@ -195,9 +240,11 @@ class PostgresClaims(ClaimHearers):
                 await self.tell_lost(name)
             for name in going:
                 self._held.pop(name, None)
-            await self._database.write(
-                "DELETE FROM claims WHERE node = $1 AND name = ANY ($2)", self.node, [without_nul(one) for one in going]
-            )
+            with self._uncertain_after_failure(going):
+                await self._database.write(
+                    "DELETE FROM claims WHERE node = $1 AND name = ANY ($2)",
+                    *(self.node, [without_nul(one) for one in going]),
+                )
         finally:
             for name in going:
                 self._changing.pop(name, None)

@@ -63,7 +63,7 @@ def heartbeat_config(config: Config, agent_id: str) -> Heartbeat:
     return agent.heartbeat if agent and agent.heartbeat else config.agents.defaults.heartbeat
 
 
-def beating_agents(config: Config) -> list[str]:
+def heartbeat_agents(config: Config) -> list[str]:
     """The agents that have heartbeats: those that configure one, else the default agent."""
     own = [normalize_agent_id(agent.id) for agent in config.agents.list if agent.heartbeat is not None]
     return list(dict.fromkeys(own)) or [default_agent_id(config)]
@@ -71,7 +71,7 @@ def beating_agents(config: Config) -> list[str]:
 
 def heartbeat_ms(config: Config, agent_id: str) -> int:
     """The time between two heartbeats of an agent. 0: it has none."""
-    if agent_id not in beating_agents(config):
+    if agent_id not in heartbeat_agents(config):
         return 0
     try:
         return duration_ms(heartbeat_config(config, agent_id).every, "m")
@@ -112,6 +112,16 @@ def image_models(config: Config) -> list[str]:
     setting = config.agents.defaults.image_model
     primary = _primary(setting)
     return list(dict.fromkeys([*([primary] if primary else []), *(_fallbacks(setting) or [])]))
+
+
+def named_models(config: Config) -> list[str]:
+    """Return every model that the configuration of the agents names, as ``provider/model`` or an alias, each once."""
+    defaults = config.agents.defaults
+    settings = [defaults.model, defaults.image_model, defaults.subagents.model, defaults.heartbeat.model]
+    for agent in config.agents.list:
+        settings += [agent.model, agent.subagents.model, agent.heartbeat.model if agent.heartbeat else None]
+    names = [name for setting in settings for name in (_primary(setting), *(_fallbacks(setting) or ())) if name]
+    return list(dict.fromkeys([*defaults.models, *names]))
 
 
 def _fallbacks(setting: ModelSetting | None) -> list[str] | None:

@@ -58,7 +58,7 @@ def account_settings(config: Config, channel: str, account_id: str | None = None
     if section is not None:
         accounts: Mapping[str, ChannelAccount] = getattr(section, "accounts", {})
         return account_named(accounts, account_id) or section
-    written = foreign_section(config, channel)
+    written = external_section(config, channel)
     if written is None:
         return None
     own = account_named(_map(written.get("accounts")), account_id)
@@ -81,14 +81,14 @@ def _unset(channel: str) -> dict[str, Any]:
     return {} if limit is None else {"textChunkLimit": limit}
 
 
-def foreign_section(config: Config, channel: str) -> dict[str, Any] | None:
+def external_section(config: Config, channel: str) -> dict[str, Any] | None:
     """The section of a channel that another package brings, as written."""
     others = config.channels.others
     return others.get(channel.strip().lower(), others.get(channel))
 
 
 def is_configured(config: Config, channel: str) -> bool:
-    return channel_section(config, channel) is not None or foreign_section(config, channel) is not None
+    return channel_section(config, channel) is not None or external_section(config, channel) is not None
 
 
 def heartbeat_visibility(config: Config, channel: str, account_id: str | None) -> HeartbeatVisibility:

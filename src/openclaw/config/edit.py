@@ -13,7 +13,7 @@ from typing import Any
 
 from openclaw.config.keypath import MISSING, KeyPath, KeyPathError, format_path
 from openclaw.config.load import KEY as INCLUDE
-from openclaw.config.load import Json5Error, Node, Outline, Snapshot, merge_patch, parse_source
+from openclaw.config.load import Json5Error, Member, Node, Outline, Snapshot, merge_patch, parse_source
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ModelChoice
 from openclaw.config.secrets import SENTINEL, inside, partners, redacted, restored
@@ -24,6 +24,12 @@ _INDENT = re.compile(r"[ \t]*")
 _REST_OF_LINE = re.compile(r"(?:[ \t]|/\*(?:(?!\*/)[^\n\r])*\*/)*(?://[^\n\r]*)?")
 _INLINE_WIDTH = 80
 TOKEN_BYTES = 24
+MOST_EDITS = 200
+"""How many places of a text are changed one after the other. Each change reads the whole text."""
+
+
+class TooManyEdits(Exception):
+    """The text would take too long to change in place."""
 
 
 class _Style:
@@ -84,8 +90,8 @@ def set_value(text: str, path: Sequence[str | int], value: Any) -> str:
                 f"{format_path(path[: depth + 1])}: the list has {len(node.members)} items; "
                 f"the next one is [{len(node.members)}]"
             )
-        return _insert(text, node, None, value, style)
-    return _insert(text, node, str(segment), value, style)
+        return _insert(text, node, [(None, value)], style)
+    return _insert(text, node, [(str(segment), value)], style)
 
 
 def remove_value(text: str, path: Sequence[str | int]) -> str:
@@ -113,22 +119,72 @@ def remove_value(text: str, path: Sequence[str | int]) -> str:
     return text[:drop_comma] + text[drop_comma + 1 : start] + text[end:]
 
 
-def merge_text(text: str, patch: dict[str, Any], path: KeyPath = ()) -> str:
-    """Returns the text after an RFC 7386 merge at the path: null removes, objects merge, everything else replaces."""
-    for key, value in patch.items():
-        where = (*path, key)
-        depth, member = Outline(text).find(where)
-        exists = member is not None and depth == len(where)
-        if value is None:
-            text = remove_value(text, where) if exists else text
-        elif isinstance(value, dict) and exists and member and member.value.kind == "object":
-            text = merge_text(text, value, where)
-        else:
-            text = set_value(text, where, merge_patch(None, value))
+def merge_text(text: str, patch: dict[str, Any]) -> str:
+    """Returns the text after an RFC 7386 merge: null removes, objects merge, everything else replaces.
+
+    Raises ``TooManyEdits`` if the text would have to be read more than ``MOST_EDITS`` times.
+    """
+    outline = Outline(text)
+    if outline.root.kind != "object":
+        raise KeyPathError("the file holds a plain value or a list: nothing can be set below it")
+    edits = _Edits(outline)
+    edits.compare(outline.root, patch, ())
+    if len(edits.removed) + len(edits.added) > MOST_EDITS:
+        raise TooManyEdits(f"more than {MOST_EDITS} places of the file change")
+    text = _replaced(text, edits.replaced)
+    for where in edits.removed:
+        text = remove_value(text, where)
+    for where, values in edits.added:
+        outline = Outline(text)
+        _, member = outline.find(where)
+        text = _insert(text, member.value if member else outline.root, list(values.items()), _Style(outline))
     return text
 
 
-def _insert(text: str, node: Node, key: str | None, value: Any, style: _Style) -> str:
+class _Edits:
+    """What a merge changes in a text: each value in place, and what is removed from and added to each object."""
+
+    def __init__(self, outline: Outline) -> None:
+        self._outline = outline
+        self._style = _Style(outline)
+        self.replaced: list[tuple[Node, str]] = []
+        self.removed: list[KeyPath] = []
+        self.added: list[tuple[KeyPath, dict[str, Any]]] = []
+
+    def compare(self, node: Node, patch: dict[str, Any], path: KeyPath) -> None:
+        members = {member.key: member for member in node.members}
+        new: dict[str, Any] = {}
+        for key, value in patch.items():
+            member = members.get(key)
+            if value is None:
+                if member is not None:
+                    self.removed.append((*path, key))
+            elif member is None:
+                new[key] = merge_patch(None, value)
+            elif isinstance(value, dict) and member.value.kind == "object":
+                self.compare(member.value, value, (*path, key))
+            else:
+                self.replace(member, merge_patch(None, value))
+        if new:
+            self.added.append((path, new))
+
+    def replace(self, member: Member, value: Any) -> None:
+        indent = indent_at(self._outline.text, member.start)
+        self.replaced.append((member.value, self._style.value(value, indent)))
+
+
+def _replaced(text: str, replaced: list[tuple[Node, str]]) -> str:
+    """Returns the text with other values in place. The nodes are of one outline of it, and none holds another."""
+    pieces: list[str] = []
+    position = 0
+    for node, value in sorted(replaced, key=lambda one: one[0].start):
+        pieces += [text[position : node.start], value]
+        position = node.end
+    return "".join([*pieces, text[position:]])
+
+
+def _insert(text: str, node: Node, values: Sequence[tuple[str | None, Any]], style: _Style) -> str:
+    """Returns the text with new members at the end of an object or a list, whose items have no keys."""
     last = node.members[-1] if node.members else None
     closing = node.end - 1
     own_lines = starts_line(text, last.start) if last else "\n" in text[node.start : closing]
@@ -137,8 +193,8 @@ def _insert(text: str, node: Node, key: str | None, value: Any, style: _Style) -
         indent = indent_at(text, last.start) if last else outer + style.unit
     else:
         indent = indent_at(text, node.start)
-    rendered = style.value(value, indent)
-    entry = rendered if key is None else f"{style.key(key)}: {rendered}"
+    rendered = [f"{'' if key is None else f'{style.key(key)}: '}{style.value(value, indent)}" for key, value in values]
+    entry = (f",{style.newline}{indent}" if own_lines else ", ").join(rendered)
     if last is None:
         lead = style.newline + indent if own_lines else ""
         spaced = not own_lines and text[node.start + 1] in " \t"
@@ -207,7 +263,7 @@ def merged_text(before: Snapshot, patch: dict[str, Any]) -> str:
         text = merge_text(editable(before), patch)
         if parse_source(text)[0] == wanted:
             return text
-    except Json5Error:
+    except (Json5Error, TooManyEdits):
         pass
     return json.dumps(wanted, indent=2, ensure_ascii=False) + "\n"
 
@@ -305,12 +361,15 @@ def with_secrets(raw: str, stored: dict[str, Any]) -> str:
     if SENTINEL not in raw:
         return raw
     try:
-        parsed, _ = parse_source(raw)
+        parsed, outline = parse_source(raw)
     except Json5Error:
         return raw
+    edits = _Edits(outline)
     for path, value in _sentinels(parsed, restored(parsed, stored), ()):
-        raw = set_value(raw, path, value)
-    return raw
+        _, member = outline.find(path)
+        if member is not None:
+            edits.replace(member, value)
+    return _replaced(raw, edits.replaced)
 
 
 def _sentinels(redacted: Any, full: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:

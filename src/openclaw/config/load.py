@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from openclaw.config.keypath import KeyPath, format_path
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import Channels
 from openclaw.config.unsupported import unsupported_values
-from openclaw.config.validate import Issue, Report, check_rules, checked, fields_of, shape_of
+from openclaw.config.validate import Issue, Report, check_rules, checked, fields_of, is_safety_word, shape_of
 
 MAX_DEPTH = 64
 _SKIP = re.compile(r"(?:\s+|\ufeff|//[^\n\r\u2028\u2029]*|/\*.*?\*/)*", re.DOTALL)
@@ -93,8 +93,13 @@ def parse_config(path: str, text: str, environ: Mapping[str, str]) -> Snapshot:
         issue = Issue(path="", message="the configuration must be an object: { … }", line=1)
         return replace(unread, valid=False, issues=[issue])
     report = Report()
-    for duplicate in outline.duplicates:
-        report.warn(duplicate, "this key is written twice; the last one counts")
+    for duplicate, lost in outline.duplicates:
+        if is_safety_word(str(duplicate[-1])) or any(map(is_safety_word, lost.keys())):
+            report.refuse(
+                duplicate, "this key is written twice, and what it restricts the first time is lost; join them"
+            )
+        else:
+            report.warn(duplicate, "this key is written twice; the last one counts")
     includes = Includes(path, report)
     merged = includes.resolve(parsed, (), (includes.main,))
     if not isinstance(merged, dict):
@@ -345,6 +350,13 @@ class Node(msgspec.Struct):
     end: int = 0
     members: list[Member] = []
 
+    def keys(self) -> Iterator[str]:
+        """Yield the names of all keys in the value."""
+        for member in self.members:
+            if isinstance(member.key, str):
+                yield member.key
+            yield from member.value.keys()
+
 
 class Member(msgspec.Struct):
     key: str | int
@@ -365,7 +377,8 @@ class Outline:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.duplicates: list[KeyPath] = []
+        self.duplicates: list[tuple[KeyPath, Node]] = []
+        """The keys that are written twice, each with the value that does not count."""
         start = self._skip(0)
         self.root = self._value(start, ())
         rest = self._skip(self.root.end)
@@ -414,17 +427,17 @@ class Outline:
 
     def _container(self, start: int, path: KeyPath, closing: str) -> Node:
         node = Node("object" if closing == "}" else "array", start)
-        keys: set[str | int] = set()
+        values: dict[str | int, Node] = {}
         at = self._skip(start + 1)
         while not self.text.startswith(closing, at):
             begin, key = at, len(node.members)
             if closing == "}":
                 key, at = self._key(at)
-                if key in keys:
-                    self.duplicates.append((*path, key))
-                keys.add(key)
+                if key in values:
+                    self.duplicates.append(((*path, key), values[key]))
             value = self._value(at, (*path, key))
             at = self._skip(value.end)
+            values[key] = value
             member = Member(key, begin, value)
             node.members.append(member)
             if self.text.startswith(",", at):

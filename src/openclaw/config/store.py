@@ -132,7 +132,7 @@ class ConfigStore:
             old = self._good
             self._use(snapshot)
             self._reported = None
-            self.tell_warnings()
+            self.log_warnings()
             await asyncio.to_thread(self._keep_good_copy, snapshot)
             changed = changed_paths(old.resolved, snapshot.resolved)
             if changed:
@@ -175,7 +175,7 @@ class ConfigStore:
         """The settings in use that a Gateway must not start with."""
         return self._good.refusals
 
-    def tell_warnings(self) -> None:
+    def log_warnings(self) -> None:
         """Logs what is set and has no effect, and other doubtful settings."""
         for warning in self._good.warnings:
             log.warning("%s: %s", self.path, warning)

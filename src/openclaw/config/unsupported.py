@@ -69,7 +69,6 @@ UNSUPPORTED: dict[str, str] = {
     "tools.media.video": "films are files for the agent's tools",
     "tools.media.models": "set tools.media.audio.models",
     "tools.media.concurrency": "two voice messages are transcribed at a time",
-    "tools.media.audio.scope": "every voice message that is answered is transcribed",
     "tools.media.audio.attachments": "every voice message is transcribed",
     "tools.media.audio.models[].capabilities": "the entries are for voice messages only",
     "tools.media.audio.models[].profile": "the provider's first credential is used",
@@ -96,7 +95,6 @@ UNSUPPORTED: dict[str, str] = {
         {
             "network": "the library chooses between IPv4 and IPv6",
             "retry": "the outbox repeats what was not delivered, in its own time",
-            "actions.sendMessage": "deny the message tool instead",
             "actions.sticker": "stickers are not sent",
         },
     ),
@@ -129,7 +127,6 @@ UNSUPPORTED: dict[str, str] = {
             "authDir": "WhatsApp is used through the Cloud API, not through WhatsApp Web",
             "selfChatMode": "a number of the Cloud API belongs to the agent alone",
             "debounceMs": "set messages.inbound.byChannel.whatsapp instead",
-            "actions.sendMessage": "deny the message tool instead",
             "actions.polls": "the Cloud API has no polls",
         },
     ),
@@ -154,7 +151,6 @@ UNSUPPORTED: dict[str, str] = {
     "gateway.http.endpoints.responses.files.pdf": "PDF files are not read yet",
     "gateway.tailscale": "the Gateway does not publish itself through Tailscale",
     "gateway.nodes.browser": "browsers on nodes are not used",
-    "gateway.tools.allow": "every tool that is not denied can be invoked",
     "gateway.channelHealthCheckMinutes": "channels report their state themselves",
     "memory.backend": "notes are searched with the built-in index",
     "memory.qmd": "notes are searched with the built-in index",
@@ -202,6 +198,12 @@ def _restricts(policy: Any) -> bool:
     return bool(policy.get("allow") or policy.get("deny")) or any(map(_restricts, policy.values()))
 
 
+def _denies(value: Any) -> bool:
+    """Whether a rule, or one of several, denies something."""
+    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return value == "deny" or any(map(_denies, below))
+
+
 _UNSPOKEN = KeyRule(
     "this protocol is not spoken, and calls of such models fail; use openai-completions, openai-responses or "
     "anthropic-messages",
@@ -243,7 +245,24 @@ _GROUP_TOOLS = KeyRule(
     _restricts,
     refused=True,
 )
+_SEND_ACTION = KeyRule(
+    "the agent can send messages wherever it has the message tool; remove it, and deny that tool with tools.deny",
+    lambda value: value is False,
+    refused=True,
+)
 SAFETY: dict[str, KeyRule] = {
+    "gateway.tools.allow": KeyRule(
+        "every tool that is not denied can be invoked; remove it, and name tools in gateway.tools.deny",
+        bool,
+        refused=True,
+    ),
+    "tools.media.audio.scope": KeyRule(
+        "every voice message that is answered is transcribed; remove it, or set tools.media.audio.enabled to false",
+        _denies,
+        refused=True,
+    ),
+    **_of("telegram", {"actions.sendMessage": _SEND_ACTION}),
+    **_of("whatsapp", {"actions.sendMessage": _SEND_ACTION}),
     "gateway.auth.mode": KeyRule(
         "only clients with a token or a password are let in; set it to token or password",
         _one_of("none", "trusted-proxy"),

@@ -19,24 +19,38 @@ from typing import Any, get_args
 import msgspec
 
 from openclaw.clock import duration_ms, named_zone
-from openclaw.config.keypath import KeyPath, get_path
+from openclaw.config.keypath import KeyPath, format_path, get_path
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import Channels, DmPolicy, GroupPolicy
 from openclaw.paths import normalize_agent_id
 from openclaw.patterns import BoundedPattern, PatternRefused, mention_pattern, redact_pattern
+from openclaw.variables import is_refused_variable, refused_variable
 
 _MOVED = {
-    "agent": "agents.defaults",
-    "identity": "agents.list[].identity",
-    "routing": "bindings, messages.groupChat and messages.queue",
-    "whatsapp": "channels.whatsapp",
-    "telegram": "channels.telegram",
-    "discord": "channels.discord",
-    "slack": "channels.slack",
-    "signal": "channels.signal",
-    "imessage": "channels.imessage",
-    "bridge": "gateway",
+    "agent": "it is called agents.defaults now",
+    "identity": "it is called agents.list[].identity now",
+    "routing": "it is called bindings, messages.groupChat and messages.queue now",
+    "whatsapp": "it is called channels.whatsapp now",
+    "telegram": "it is called channels.telegram now",
+    "discord": "it is called channels.discord now",
+    "slack": "it is called channels.slack now",
+    "signal": "it is called channels.signal now",
+    "imessage": "it is called channels.imessage now",
+    "bridge": "it is called gateway now",
+    "agents.entries": (
+        'this version reads the agents from agents.list; move each entry there with its key as "id", '
+        'for example agents.list: [{ id: "main", tools: … }]'
+    ),
 }
+"""Keys of other versions → what to do about them."""
+_ALWAYS_REFUSED = frozenset({"agents.entries"})
+"""Without its agents, the Gateway would have the default agent answer everybody."""
+_NOTES = frozenset({"meta", "wizard", "$schema"})
+"""Sections about the file itself. They set nothing."""
+_SAFETY_PREFIXES = ("sandbox", "deny", "denied", "allow", "disallow", "security", "owner", "elevated", "auth")
+_SAFETY_NAMES = ("dmpolicy", "grouppolicy", "allowfrom", "allowlist", "denylist", "sandbox")
+_SAFETY_VALUES = frozenset({"deny", "denylist", "allowlist", "sandbox"})
+_KEY_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # fmt: off
 KNOWN_CHANNELS = frozenset((
     *(field.encode_name for field in msgspec.structs.fields(Channels) if field.name not in ("defaults", "others")),
@@ -45,6 +59,9 @@ KNOWN_CHANNELS = frozenset((
 ))
 # fmt: on
 """The channels that a configuration may name: ours, and those that other packages bring."""
+LONGEST_NAME = 100
+"""For a longer name no similar one is looked for."""
+MOST_PATTERNS = 200
 _TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d|24:00")
 
 
@@ -68,12 +85,18 @@ class Report:
     """Collects findings while the configuration is read. It is bounded, because a file may be hostile."""
 
     LIMIT = 100
+    HINTS = 20
+    """How many findings get a hint such as "did you mean". To look for a similar name takes milliseconds."""
 
     def __init__(self) -> None:
         self.issues: list[tuple[KeyPath, str]] = []
         self.warnings: list[tuple[KeyPath, str]] = []
         self.mistakes: list[tuple[KeyPath, str]] = []
         self.refusals: list[tuple[KeyPath, str]] = []
+
+    @property
+    def may_hint(self) -> bool:
+        return len(self.issues) + len(self.warnings) < self.HINTS
 
     def _add(self, path: KeyPath, message: str, *places: list[tuple[KeyPath, str]]) -> None:
         for place in places:
@@ -91,7 +114,7 @@ class Report:
         self._add(path, message, self.warnings, self.mistakes)
 
     def refuse(self, path: KeyPath, reason: str) -> None:
-        """Reports a value that promises safety which nothing gives."""
+        """Reports a value that promises safety which nothing enforces."""
         self._add(path, f"the Gateway does not start with this value: {reason}", self.warnings, self.refusals)
 
 
@@ -145,7 +168,7 @@ def _checked_record(value: dict[str, Any], record: type[msgspec.Struct], path: K
             if (kept := checked(item, free.shape.values, where, report)) is not msgspec.UNSET:
                 extra[key] = kept
         else:
-            report.warn(where, _unknown(key, fields, path))
+            _report_unknown(where, item, fields, report)
     if free and extra:
         good[free.key] = extra
     missing = [field.key for field in fields.values() if field.required and field.key not in good]
@@ -163,12 +186,49 @@ def _checked_record(value: dict[str, Any], record: type[msgspec.Struct], path: K
     return good
 
 
-def _unknown(key: str, fields: dict[str, FieldShape], path: KeyPath) -> str:
-    if not path and key in _MOVED:
-        return f"unknown key; it is called {_MOVED[key]} now"
+def _report_unknown(path: KeyPath, value: Any, fields: dict[str, FieldShape], report: Report) -> None:
+    """Reports a key that is no field. One that reads like a safety setting is refused, because nothing enforces it."""
+    key = str(path[-1])
+    advice = _MOVED.get(format_path(path), "")
     by_folded = {_folded(name): name for name in fields}
-    close = difflib.get_close_matches(_folded(key), by_folded, n=1, cutoff=0.6)
-    return f'unknown key, ignored; did you mean "{by_folded[close[0]]}"?' if close else "unknown key, ignored"
+    may_hint = report.may_hint and len(key) <= LONGEST_NAME
+    close = difflib.get_close_matches(_folded(key), by_folded, n=1, cutoff=0.6) if may_hint else []
+    if not advice and close:
+        advice = f'did you mean "{by_folded[close[0]]}"?'
+    promise = None if path[0] in _NOTES else _safety_promise(path, value)
+    if promise is None and any(is_safety_word(str(section)) for section in path[1:-1]):
+        promise = path  # In a section such as ``sandbox``, where every key restricts something.
+    if promise is None and close and is_safety_word(by_folded[close[0]]) and _is_misspelt(key, close[0]):
+        promise = path
+    if promise is None and format_path(path) not in _ALWAYS_REFUSED:
+        report.warn(path, f"unknown key, ignored; {advice}" if advice else "unknown key, ignored")
+        return
+    named = f" ({format_path(promise)} reads like a safety setting)" if promise else ""
+    report.refuse(
+        path, f"unknown key{named}, and nothing would enforce it; {advice or 'remove it, or correct its name'}"
+    )
+
+
+def _safety_promise(path: KeyPath, value: Any) -> KeyPath | None:
+    """Return the path of the first key or value in the subtree that reads like a safety setting."""
+    if is_safety_word(str(path[-1])) or (isinstance(value, str) and value.strip().lower() in _SAFETY_VALUES):
+        return path
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next((promise for key, item in below if (promise := _safety_promise((*path, key), item))), None)
+
+
+def is_safety_word(key: str) -> bool:
+    """Whether a key is named like a setting that restricts what somebody may do: ``groupAllowFrom``, ``exec-ask``."""
+    words = [word.lower() for word in _KEY_WORD.findall(key)]
+    return (
+        "ask" in words
+        or any(word.startswith(_SAFETY_PREFIXES) and word not in ("author", "authors") for word in words)
+        or any(name in _folded(key) for name in _SAFETY_NAMES)
+    )
+
+
+def _is_misspelt(key: str, name: str) -> bool:
+    return len(name) > 3 and difflib.SequenceMatcher(None, _folded(key), name).ratio() >= 0.85
 
 
 def _folded(key: str) -> str:
@@ -238,8 +298,17 @@ def check_rules(values: dict[str, Any], config: Config, report: Report) -> None:
         if get_path(values, (*owner, "allow")) and get_path(values, (*owner, "alsoAllow")):
             report.issue((*owner, "alsoAllow"), "allow and alsoAllow exclude each other; put everything in one of them")
     _channels(values, report)
+    _approvals(values, report)
     _patterns(values, owners, report)
+    _skill_variables(config, report)
     _gateway(config, report)
+
+
+def _skill_variables(config: Config, report: Report) -> None:
+    for skill, settings in config.skills.entries.items():
+        for name, value in settings.env.items():
+            if is_refused_variable(name, value):
+                report.mistake(("skills", "entries", skill, "env", name), refused_variable(name))
 
 
 def _list(values: dict[str, Any], *path: str) -> list[Any]:
@@ -304,8 +373,9 @@ def _zones(values: dict[str, Any], owners: list[KeyPath], report: Report) -> Non
         value = get_path(values, path)
         if isinstance(value, str) and value.strip().lower() not in ("", *words) and named_zone(value.strip()) is None:
             others = f"{', '.join(words)} or " if words else ""
+            like = _like(value) if report.may_hint and len(value) <= LONGEST_NAME else ""
             report.mistake(
-                path, f'"{value}" is not a time zone; write {others}an IANA name such as Europe/Madrid{_like(value)}'
+                path, f'"{value}" is not a time zone; write {others}an IANA name such as Europe/Madrid{like}'
             )
 
 
@@ -328,6 +398,9 @@ def _patterns(values: dict[str, Any], owners: list[KeyPath], report: Report) -> 
     ]
     for path, compiled in places:
         given = get_path(values, path)
+        if isinstance(given, list) and len(given) > MOST_PATTERNS:
+            report.issue(path, f"at most {MOST_PATTERNS} expressions are possible; each is tried on every text")
+            continue
         for index, pattern in enumerate(given) if isinstance(given, list) else ():
             try:
                 if isinstance(pattern, str):
@@ -341,8 +414,9 @@ def _channels(values: dict[str, Any], report: Report) -> None:
     for name, section in channels.items() if isinstance(channels, dict) else ():
         if name == "defaults" or not isinstance(section, dict):
             continue
-        close = difflib.get_close_matches(name.lower(), KNOWN_CHANNELS, n=1, cutoff=0.8)
-        if close and name not in KNOWN_CHANNELS:
+        may_be_wrong = name not in KNOWN_CHANNELS and len(name) <= LONGEST_NAME and report.may_hint
+        close = difflib.get_close_matches(name.lower(), KNOWN_CHANNELS, n=1, cutoff=0.8) if may_be_wrong else ()
+        if close:
             report.warn(("channels", name), f'unknown channel; did you mean "{close[0]}"?')
         if name not in fields_of(Channels):
             _known_policies(("channels", name), section, report)
@@ -351,6 +425,15 @@ def _channels(values: dict[str, Any], report: Report) -> None:
         for account, own in accounts.items() if isinstance(accounts, dict) else ():
             if isinstance(own, dict):
                 _open_policy(("channels", name, "accounts", account), own, {**section, **own}, report)
+
+
+def _approvals(values: dict[str, Any], report: Report) -> None:
+    """Checks a section without a schema, of which only ``exec.enabled`` is read."""
+    section = get_path(values, ("approvals",))
+    if isinstance(section, dict) and (promise := _safety_promise(("approvals",), section)):
+        report.refuse(
+            promise, "this section only says where questions are shown; remove it, and set tools.exec instead"
+        )
 
 
 def _known_policies(path: KeyPath, own: dict[str, Any], report: Report) -> None:

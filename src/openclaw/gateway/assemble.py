@@ -1,6 +1,6 @@
 """Builds a Gateway: opens the stores, makes every part and gives each part what it needs.
 
-At the end stand the adapters that make methods, routes and observers of what extensions add.
+At the end stand the adapters that make methods, routes and followers of what extensions add.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.budget import BilledSpeech
 from openclaw.agent.spend.spend import Spending
-from openclaw.agent.tool_set import comes_from_group
 from openclaw.agent.window.history_cleaner import Hygiene
 from openclaw.agent.window.tokens import TokenMeasures
 from openclaw.channels.base import BUILT_IN, ChannelKinds, NativeCommand
@@ -37,7 +36,6 @@ from openclaw.cluster.claims import SESSION, Claims, SoleClaims, session_name
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore, Derived
-from openclaw.events import Event
 from openclaw.extensions.api import MessageSent, MethodRequest
 from openclaw.extensions.points import LONGEST_COMMAND_S, ExtensionPoints, OwnMethod, OwnRoute, Taken, load_extensions
 from openclaw.gateway.auth.authorise import FailedAuthLimiter
@@ -45,11 +43,13 @@ from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.channels import ChannelRun, ChannelServices
 from openclaw.gateway.cluster.service import ClusterService, SchedulerService, SharedState
-from openclaw.gateway.gateway import Gateway, LoopFairness, LoopLag, Presence, Restart
+from openclaw.gateway.disk_check import DiskCheck
+from openclaw.gateway.event_loop import LoopFairness, LoopLag
+from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.health import Health, build_health
 from openclaw.gateway.http import control_ui, monitoring, openai_chat, openai_responses, rpc, tools_invoke, webhooks
 from openclaw.gateway.http.common import json_response, refusal_response
 from openclaw.gateway.http.control_ui import SignInTickets
-from openclaw.gateway.http.monitoring import DiskCheck, Health, Metrics, RunMetrics, build_health
 from openclaw.gateway.logs import RunLog
 from openclaw.gateway.messenger import ChannelMessenger
 from openclaw.gateway.methods import (
@@ -71,16 +71,20 @@ from openclaw.gateway.methods import (
 from openclaw.gateway.methods import config as config_methods
 from openclaw.gateway.methods import sessions as sessions_methods
 from openclaw.gateway.methods.exec_approvals import watch_approvals
+from openclaw.gateway.metrics import Metrics, RunMetrics
 from openclaw.gateway.nodes import Nodes
+from openclaw.gateway.presence import Presence
+from openclaw.gateway.restart import Restart
 from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.registry import Handler, MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.server import taken_names
 from openclaw.gateway.session_maintenance import Maintenance
-from openclaw.gateway.views import read_history
+from openclaw.gateway.session_views import read_history
 from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
 from openclaw.inbound.incoming import CommandContext, client_facts
 from openclaw.inbound.message import MovedChat
+from openclaw.inbound.names import ResolvedNames
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
@@ -92,12 +96,12 @@ from openclaw.models.base import Model, ModelError
 from openclaw.models.calls import Failover, ModelCalls
 from openclaw.models.catalogue import LOCAL_SERVERS, Catalogue, CurrentCatalogue, UnknownModel, find_models
 from openclaw.models.keys import Keys
+from openclaw.outbound.answer_filter import visible_text
 from openclaw.outbound.reply import SendFailed, is_delivered
-from openclaw.outbound.visible import visible_text
 from openclaw.rights import OWNER
 from openclaw.routing import carry_over
-from openclaw.runs.dispatcher import Dispatcher
-from openclaw.runs.queue import Observer, RunRecord
+from openclaw.runs.run import Follower, Run, RunEvent, RunFinished
+from openclaw.runs.runs import Runs
 from openclaw.scheduler.cron import Cron, CronTool
 from openclaw.scheduler.heartbeat import Heartbeats
 from openclaw.scheduler.hooks import HookRuns
@@ -105,18 +109,10 @@ from openclaw.scheduler.turns import ScheduledTurns
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.search import SearchIndex, TranscriptSearch
 from openclaw.sessions.system_events import SessionNotes
-from openclaw.storage.base import (
-    END_STATES,
-    AbortReason,
-    BlobStore,
-    Fenced,
-    Ledger,
-    SessionStore,
-    StorageRefused,
-    TranscriptStore,
-)
+from openclaw.storage.blobs import BlobStore
 from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.documents import DocumentStore
+from openclaw.storage.errors import Fenced, StorageRefused
 from openclaw.storage.files.disk import FileBlobStore, FileDocuments
 from openclaw.storage.files.import_sessions import migrate_sessions
 from openclaw.storage.files.ledger import FileLedger
@@ -124,9 +120,12 @@ from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
 from openclaw.storage.indexed_transcript import TranscriptLines
 from openclaw.storage.inspection import storage_url
+from openclaw.storage.message_ledger import END_STATES, Ledger
+from openclaw.storage.sessions import SessionStore
+from openclaw.storage.transcripts import TranscriptStore
 from openclaw.teamwork.session_tools import SessionViews
 from openclaw.teamwork.team import Team
-from openclaw.tools.base import Tool, ToolContext
+from openclaw.tools.base import Tool
 from openclaw.tools.browser.browsers import Browsers
 from openclaw.tools.browser.tool import BrowserTool
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
@@ -254,7 +253,7 @@ async def open_runtime(
         notes=SessionNotes(clock, lambda: user_zone(config.current), stores.documents),
         model_calls=model_calls,
         failover=Failover(model_calls.keys, lambda: config.current, catalogue, derived),
-        snapshots=WorkspaceSnapshots(state_dir, clock),
+        snapshots=WorkspaceSnapshots(state_dir, clock, stores.documents),
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(stores.documents, clock),
         wake=None,
@@ -306,7 +305,7 @@ async def open_stores(
         await sessions.close()
         await ledger.close()
 
-    blobs, documents = FileBlobStore(state_dir), FileDocuments(state_dir)
+    blobs, documents = FileBlobStore(state_dir), FileDocuments(state_dir, repairs)
     return OpenStores(sessions, transcripts, ledger, blobs, documents, close, SoleClaims())
 
 
@@ -389,6 +388,7 @@ def build_gateway(
         devices=known_devices,
         nodes=Nodes(runtime.documents, clock, known_devices, broadcaster, lambda: runtime.config.current.gateway.nodes),
         pairing=PairingStore(runtime.documents, clock),
+        names=ResolvedNames(runtime.documents),
         health=Health(clock, disk, lambda: build_health(gateway), publish_health),
         disk=disk,
         auth_limiter=FailedAuthLimiter(clock, lambda: runtime.config.current.gateway.auth.rate_limit),
@@ -451,7 +451,7 @@ async def add_extensions(gateway: Gateway) -> None:
 def add_message_flow(gateway: Gateway) -> None:
     """Makes the way of a message through the Gateway: the pipeline, the runs and the notices."""
     runtime = gateway.runtime
-    dispatcher = Dispatcher(runtime, lambda record: observers_of(gateway, record))
+    dispatcher = Runs(runtime, lambda record: followers_of(gateway, record))
     notices = Notices(
         runtime,
         dispatcher,
@@ -481,7 +481,9 @@ def add_message_flow(gateway: Gateway) -> None:
         gateway.environ,
         BilledSpeech(runtime),
     )
-    gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn, transcriber)
+    gateway.pipeline = Pipeline(
+        runtime, dispatcher, gateway.pairing, gateway.names, notices, commands, gateway.spawn, transcriber
+    )
 
     if gateway.cluster is not None:
         gateway.cluster.attach()
@@ -520,15 +522,12 @@ def add_browser(gateway: Gateway) -> BrowserTool:
         lambda: runtime.config.current.browser, runtime.state_dir, gateway.environ, runtime.clock
     )
 
-    async def of_group(context: ToolContext) -> bool:
-        return await comes_from_group(runtime, context.agent_id, context.session_key)
-
     def changed(_old: Config, _new: Config, paths: list[str]) -> None:
         if any(path.startswith("browser") for path in paths):
             gateway.spawn(gateway.browsers.settings_changed())
 
     runtime.config.subscribe(changed)
-    gateway.browser_tool = BrowserTool(gateway.browsers, of_group, runtime.clock)
+    gateway.browser_tool = BrowserTool(gateway.browsers, runtime.clock)
     return gateway.browser_tool
 
 
@@ -581,8 +580,8 @@ async def has_ended(ledger: Ledger, run_id: str) -> bool:
     return row is None or row.state in END_STATES
 
 
-def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
-    """Returns who is told of the run: the metrics, the log, the clients, and the channel that its reply goes to."""
+def followers_of(gateway: Gateway, record: Run) -> list[Follower]:
+    """Return those who follow a run: the metrics, the log, the clients, and the channel that its reply goes to."""
 
     def verbose() -> str:
         return record.verbose or gateway.runtime.config.current.agents.defaults.verbose_default or "off"
@@ -591,12 +590,12 @@ def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
         gateway.spawn(gateway.notices.beside_run(record, name, text))
 
     stream = RunStream(record, gateway.broadcaster, gateway.runtime.clock, verbose, notice=notice)
-    observers: list[Observer] = [RunMetrics(record, gateway.metrics), RunLog(record), stream]
+    followers: list[Follower] = [RunMetrics(record, gateway.metrics).event, RunLog(record).event, stream.event]
     if gateway.runtime.extensions.hooks["message_sent"]:
-        observers.append(SentMessages(record, gateway.runtime.extensions))
+        followers.append(SentMessages(record, gateway.runtime.extensions).event)
     if is_delivered(record.row.route):
-        observers.append(ChannelRun(record, gateway.channel_services, gateway.runtime.config.current))
-    return observers
+        followers.append(ChannelRun(record, gateway.channel_services, gateway.runtime.config.current).event)
+    return followers
 
 
 async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
@@ -685,25 +684,15 @@ def extension_route(route: OwnRoute) -> Route:
 
 
 class SentMessages:
-    """Observes a run and tells extensions of its answer."""
+    """Follows a run and notifies extensions of its answer."""
 
-    def __init__(self, record: RunRecord, points: ExtensionPoints) -> None:
+    def __init__(self, record: Run, points: ExtensionPoints) -> None:
         self._record = record
         self._points = points
 
-    def started(self) -> None:
-        pass
-
-    def event(self, event: Event) -> None:
-        pass
-
-    def aborted(self, reason: AbortReason) -> None:
-        pass
-
-    def absorbed(self, by: str) -> None:
-        pass
-
-    def finished(self) -> None:
+    def event(self, event: RunEvent) -> None:
+        if not isinstance(event, RunFinished):
+            return
         record = self._record
         said = record.result.shown if record.result is not None else []
         self._points.message_sent(

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from openclaw.channels.manager import ChannelManager, RunningAccount
+from openclaw.clock import Clock, wait_within
 from openclaw.config.agents import agent_config
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
@@ -22,9 +24,20 @@ from openclaw.outbound.deliver import Delivery
 from openclaw.outbound.reply import OutgoingMessage, ReplyShape, SendFailed, Speaker, reply_shape
 from openclaw.outbound.reply_files import Files
 from openclaw.outbound.stream import DRAFT_CHUNK, DraftStream, ReplyStream, run_notice
-from openclaw.runs.queue import RunRecord
+from openclaw.runs.run import (
+    Run,
+    RunAbsorbed,
+    RunBegan,
+    RunEvent,
+    RunFilesReady,
+    RunFinished,
+    RunSettling,
+    RunStopping,
+    RunWatched,
+    StoreFiles,
+)
 from openclaw.sessions.keys import chat_type_of
-from openclaw.storage.base import AbortReason, Fenced
+from openclaw.storage.errors import Fenced
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
@@ -47,6 +60,7 @@ class ChannelServices:
         self._config = runtime.config
         self.clock = runtime.clock
         self.ledger = runtime.ledger
+        self.may_send = runtime.may_send
         self.channels = channels
         alone, documents = runtime.claims.alone, runtime.documents
         self.delivery = Delivery(
@@ -80,7 +94,7 @@ class ChannelServices:
 
     async def _took(self, running: RunningAccount) -> None:
         """Takes back what the node was sending that had the account before."""
-        await self.ledger.outbox_take_back(running.kind.id, lambda route: self._goes_through(running, route))
+        await self.ledger.outbox_reclaim(running.kind.id, lambda route: self._goes_through(running, route))
         self.delivery.wake()
 
     async def _leave(self, running: RunningAccount) -> None:
@@ -107,33 +121,35 @@ class ChannelServices:
 
 
 class ChannelRun:
-    """Observes a run: shows on its channel that the agent is typing, sends what is finished of the reply, and wakes
+    """Follows a run: shows on its channel that the agent is typing, sends what is finished of the reply, and wakes
     the delivery when the run has ended.
 
     After the run has ended, the typing sign is not shown again.
     """
 
-    def __init__(self, record: RunRecord, services: ChannelServices, config: Config) -> None:
+    def __init__(self, record: Run, services: ChannelServices, config: Config) -> None:
         self._record = record
         self._services = services
         session, defaults = config.session, config.agents.defaults
         direct = chat_type_of(record.session_key) == "direct"
         addressed = direct or record.row.body.mentioned
         self._mode = session.typing_mode or defaults.typing_mode or ("instant" if addressed else "message")
-        self._interval_s = session.typing_interval_seconds or defaults.typing_interval_seconds
-        self._active_at = 0.0
-        self._sealed = self._mode == "never"
-        self._task: asyncio.Task[None] | None = None
-        self._last: asyncio.Task[None] | None = None
         self._direct = direct
         self._config = config
         route = record.row.route
         self._begun = False
+        self._store_files: StoreFiles | None = None
         self._stream: ReplyStream | None = None
         self._draft: DraftStream | None = None
         self._channel, self._account_id = str(route["channel"]), route.get("accountId")
         found = services.channels.find(self._channel, self._account_id)
         self._capabilities = found.kind.capabilities if found is not None else None
+        self._sign = TypingSign(
+            services.clock,
+            session.typing_interval_seconds or defaults.typing_interval_seconds,
+            self._show_sign,
+            outlasts_reply=self._capabilities is not None and self._capabilities.typing_outlasts_reply,
+        )
         self._ack: asyncio.Task[bool] | None = None
         self._emoji = ""
         self._closing: set[asyncio.Task[None]] = set()
@@ -145,7 +161,7 @@ class ChannelRun:
         Most runs need neither. It is done when the run begins: many messages wait and are answered with another.
         """
         record, services = self._record, self._services
-        blocks = block_settings(self._config, self._channel, self._account_id, record.agent_id)
+        blocks = block_settings(self._config, self._channel, self._account_id)
         self._draft = self._draft_stream() if blocks is None else None
         if blocks is None and self._verbose() == "off":
             return
@@ -157,9 +173,9 @@ class ChannelRun:
             blocks=blocks,
             notice=lambda event: run_notice(event, self._verbose()),
             files=self._reply_files,
+            may_send=partial(services.may_send, record.agent_id, record.session_key, record.row.route),
             wake=services.delivery.wake,
         )
-        record.settle_reply = self._stream.settle
 
     def _draft_stream(self) -> DraftStream | None:
         """Shows drafts where the channel can, and the configuration does not ask for blocks instead."""
@@ -179,6 +195,8 @@ class ChannelRun:
 
     async def _show_draft(self, text: str) -> bool:
         row = self._record.row
+        if text and not await self._services.may_send(row.agent_id, row.session_key, row.route):
+            return False
         return await self._services.channels.draft(self._channel, row.route, row.id, text)
 
     # The reaction that says that the message was seen
@@ -229,8 +247,7 @@ class ChannelRun:
         return reply_shape(self._config, record.row.route, speaker)
 
     async def _reply_files(self, addresses: Sequence[str], voice: bool) -> Files:
-        find = self._record.reply_files
-        return Files() if find is None else await find(addresses, voice)
+        return Files() if self._store_files is None else await self._store_files(addresses, voice)
 
     def _verbose(self) -> str:
         """How much the chat is told of the tools. Groups are told nothing."""
@@ -238,81 +255,127 @@ class ChannelRun:
             return "off"
         return self._record.verbose or self._config.agents.defaults.verbose_default or "off"
 
-    def started(self) -> None:
+    def _started(self) -> None:
         if not self._begun:
             self._begun = True
             self._begin()
         if self._mode == "instant":
-            self._active()
+            self._sign.active()
 
-    def event(self, event: Event) -> None:
+    def event(self, event: RunEvent) -> None:
+        match event:
+            case RunBegan():
+                self._started()
+            case RunFilesReady(store):
+                self._store_files = store
+            case RunStopping():
+                self._stopping()
+            case RunAbsorbed():
+                self._end_draft()
+                self._sign.end(after=_at_once)  # The reply of the other run follows.
+            case RunSettling(pending):
+                if self._stream is not None:
+                    pending.append(self._stream.settle())
+            case RunFinished():
+                self._finished()
+            case RunWatched():
+                pass
+            case _:
+                self._show(event)
+
+    def _show(self, event: Event) -> None:
         if self._stream is not None:
             self._stream.event(event)
         if self._draft is not None:
             self._draft.event(event)
+        if self._mode == "never":
+            return
         match event:
             # Text that may turn out to be silence does not come as an event.
             case TextDelta() | ToolStarted() | ToolUpdated():
-                self._active()
+                self._sign.active()
             case ThinkingDelta() if self._mode == "thinking":
-                self._active()
+                self._sign.active()
             case _:
                 pass
 
-    def aborted(self, reason: AbortReason) -> None:
+    def _stopping(self) -> None:
         if self._stream is not None:
             self._stream.stop()
         self._end_draft()
-        self._end_sign(reply_follows=False)
+        self._sign.end()
 
-    def absorbed(self, by: str) -> None:
-        self._end_draft()
-        self._end_sign(reply_follows=True)
-
-    def finished(self) -> None:
+    def _finished(self) -> None:
         result = self._record.result
         said = result is not None and bool(result.texts or result.notice)
         self._end_draft()
-        self._end_sign(reply_follows=said or self._record.state == "error")
+        self._sign.end(after=self._delivered if said or self._record.state == "error" else None)
         self._services.delivery.wake()
         if self._ack is not None and self._config.messages.remove_ack_after_reply:
             self._close(self._take_ack_back(self._ack))
+
+    async def _delivered(self) -> None:
+        await self._services.delivery.wait(self._record.row.id, DELIVERED_S)
 
     def _end_draft(self) -> None:
         draft, self._draft = self._draft, None
         if draft is not None:
             self._close(draft.end())
 
-    def _end_sign(self, *, reply_follows: bool) -> None:
-        """Ends the sign. A reply ends it by itself, so it is only removed if no reply follows."""
-        if self._sealed:
-            return
-        self._sealed = True
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            if not reply_follows:
-                self._last = asyncio.create_task(self._remove_sign(task))
-
-    def _active(self) -> None:
-        self._active_at = self._services.clock.monotonic()
-        if not self._sealed and (self._task is None or self._task.done()):
-            self._task = asyncio.create_task(self._keep_showing())
-
-    async def _keep_showing(self) -> None:
-        clock = self._services.clock
-        while clock.monotonic() - self._active_at < TTL_S:
-            await self._show(True)
-            await clock.sleep(self._interval_s)
-        await self._show(False)
-
-    async def _remove_sign(self, task: asyncio.Task[None]) -> None:
-        await asyncio.gather(task, return_exceptions=True)
-        await self._show(False)
-
-    async def _show(self, on: bool) -> None:
+    async def _show_sign(self, on: bool) -> None:
         route = self._record.row.route
         await self._services.channels.typing(str(route["channel"]), route, on)
+
+
+async def _at_once() -> None:
+    """Waits for nothing."""
+
+
+class TypingSign:
+    """Shows the typing sign of one run from its first activity to its end, and renews it meanwhile.
+
+    A call of the platform that is under way is never cancelled: nobody would know whether the sign is shown. After
+    ``end`` the sign is not shown again.
+    """
+
+    def __init__(
+        self, clock: Clock, interval_s: float, show: Callable[[bool], Awaitable[None]], *, outlasts_reply: bool
+    ) -> None:
+        self._clock = clock
+        self._interval_s = interval_s
+        self._show = show
+        self._outlasts_reply = outlasts_reply
+        self._active_at = 0.0
+        self._ended = asyncio.Event()
+        self._reply: Callable[[], Awaitable[None]] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def active(self) -> None:
+        self._active_at = self._clock.monotonic()
+        if not self._ended.is_set() and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._keep_showing())
+
+    def end(self, *, after: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Ends the sign, ``after`` the reply if one follows.
+
+        On most platforms a reply ends the sign, so nothing is removed then.
+        """
+        if not self._ended.is_set():
+            self._reply = after
+            self._ended.set()
+
+    async def _keep_showing(self) -> None:
+        overtaken = False
+        while not self._ended.is_set() and self._clock.monotonic() - self._active_at < TTL_S:
+            await self._show(True)
+            # The reply may have arrived before the sign. Then it has not ended the sign.
+            overtaken = self._ended.is_set()
+            await wait_within(self._ended, self._interval_s, self._clock)
+        if self._reply is not None:
+            if not overtaken and not self._outlasts_reply:
+                return
+            await self._reply()
+        await self._show(False)
 
 
 def ack_emoji(

@@ -1,39 +1,27 @@
-"""The parts of a running Gateway in one record, and the services that run in the background.
-
-Also here is what the process itself needs: fairness and lag of the event loop, a restart that the Gateway schedules
-itself, and the presence list (``Presence``): the Gateway, connected clients, and machines that announced themselves.
-"""
+"""The parts of a running Gateway in one record, and the services that run in the background."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import os
-import platform
-import re
-import socket
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from openclaw import __version__
-from openclaw.clock import Clock
+from openclaw.channels.submit import ConversationOrder
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, main_session_key, user_zone
-from openclaw.config.store import reload_action, write_private
+from openclaw.config.store import reload_action
 from openclaw.gateway.auth.authorise import SharedSecret, same_secret, shared_secret
-from openclaw.gateway.http.monitoring import Histogram
 from openclaw.gateway.server.connection import TICK_INTERVAL_MS
 from openclaw.gateway.server.server import Sockets
 from openclaw.paths import sessions_dir
 from openclaw.sessions.keys import SessionRef, canonical_key, shown_key
-from openclaw.storage.base import Compressed
 from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.files.newer_state import StateWatch
+from openclaw.storage.transcripts import Compressed
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
@@ -42,20 +30,26 @@ if TYPE_CHECKING:
     from openclaw.gateway.auth.devices import Devices
     from openclaw.gateway.channels import ChannelServices
     from openclaw.gateway.cluster.service import ClusterService, SchedulerService, SharedState
+    from openclaw.gateway.disk_check import DiskCheck
+    from openclaw.gateway.event_loop import LoopFairness, LoopLag
+    from openclaw.gateway.health import Health
     from openclaw.gateway.http.control_ui import SignInTickets
-    from openclaw.gateway.http.monitoring import DiskCheck, Health, Metrics
     from openclaw.gateway.methods.sessions import FolderImport
+    from openclaw.gateway.metrics import Metrics
     from openclaw.gateway.nodes import Nodes
+    from openclaw.gateway.presence import Presence
+    from openclaw.gateway.restart import Restart
     from openclaw.gateway.server.events import Broadcaster, Client
     from openclaw.gateway.server.registry import MethodTable
     from openclaw.gateway.server.server import Route
     from openclaw.gateway.session_maintenance import Maintenance
     from openclaw.gateway.tls import ServerTls
+    from openclaw.inbound.names import ResolvedNames
     from openclaw.inbound.notices import Notices
     from openclaw.inbound.pairing import PairingStore
     from openclaw.inbound.pipeline import Pipeline
     from openclaw.mcp.servers import McpServers
-    from openclaw.runs.dispatcher import Dispatcher
+    from openclaw.runs.runs import Runs
     from openclaw.scheduler.cron import Cron
     from openclaw.scheduler.heartbeat import Heartbeats
     from openclaw.scheduler.hooks import HookRuns
@@ -66,7 +60,6 @@ if TYPE_CHECKING:
     from openclaw.tools.browser.tool import BrowserTool
 
 log = logging.getLogger("openclaw.gateway")
-restart_log = logging.getLogger("openclaw.gateway.reload")
 T = TypeVar("T")
 HEALTH_INTERVAL_S = 60.0
 SEARCH_INTERVAL_S = 300.0
@@ -86,14 +79,6 @@ LAST_ANSWERS_S = 1.0
 """How long a connection whose secret was changed stays open for answers that are under way."""
 PRESENCE_DELAY_S = 0.05
 """Presence changes are collected for this long, so that many connections at once cause one event."""
-MOST_PER_PASS = 8
-INTERVAL_S = 0.05
-WINDOW = 1200
-"""The number of samples for the percentiles: one minute."""
-LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-DEFAULT_DELAY_MS = 2000
-MAX_DELAY_MS = 60_000
-SENTINEL_NAME = "restart-sentinel.json"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -114,6 +99,8 @@ class Gateway:
     """Machines that carry out commands."""
     pairing: PairingStore
     """Senders on channels that are paired or ask to be."""
+    names: ResolvedNames
+    """The ids that listed names stand for."""
     health: Health
     disk: DiskCheck
     auth_limiter: FailedAuthLimiter
@@ -128,7 +115,7 @@ class Gateway:
     search: TranscriptSearch
     channel_services: ChannelServices = field(init=False)
     """The channels and the worker that delivers to them."""
-    dispatcher: Dispatcher = field(init=False)
+    dispatcher: Runs = field(init=False)
     """The runs under way."""
     maintenance: Maintenance = field(init=False)
     """Puts old sessions away."""
@@ -172,6 +159,8 @@ class Gateway:
     """Whether ``/readyz`` says yes. It is set once the services run."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server begins to stop, so that HTTP requests that wait for a run get an answer."""
+    name_order: ConversationOrder = field(default_factory=ConversationOrder)
+    """Keeps the order of messages while the sessions that they name are looked up."""
     calls: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
     """Calls being answered. A call runs to its end even when its client has left."""
 
@@ -443,236 +432,3 @@ async def _close_after_answer(client: Client, reason: str) -> None:
     """Runs after the call that began it: its answer is written by then, or waits for room in the buffer."""
     await client.sink.room()
     client.close(1008, reason)
-
-
-# The event loop
-
-
-class LoopFairness:
-    """Lets some tasks through in each pass of the loop, in the order they came.
-
-    A hundred answers that arrive at the same moment would otherwise be handled in one pass, a millisecond each, and no
-    timer, no socket and no other client would get its turn in between.
-    """
-
-    def __init__(self, most: int = MOST_PER_PASS) -> None:
-        self._most = most
-        self._loop = asyncio.get_running_loop()
-        self._passed = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._in_line = False
-        """True while tasks wait. New tasks then join the queue instead of passing it."""
-
-    async def enter(self) -> None:
-        if self._in_line or self._passed >= self._most:
-            self._in_line = True
-            turn = self._loop.create_future()
-            self._waiting.append(turn)
-            await turn
-            return
-        if self._passed == 0:
-            self._loop.call_soon(self._next_pass)
-        self._passed += 1
-
-    def _next_pass(self) -> None:
-        self._passed = 0
-        while self._waiting and self._passed < self._most:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                self._passed += 1
-        self._in_line = self._passed > 0
-        if self._in_line:
-            # The next pass begins after the tasks of this one have run.
-            self._loop.call_soon(self._next_pass)
-
-
-class LoopLag:
-    """Measures how late the event loop wakes a task that sleeps."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._recent: deque[float] = deque(maxlen=WINDOW)
-        self.histogram = Histogram(LAG_SECONDS)
-        """All samples since the start, in seconds."""
-        self.worst = 0.0
-
-    async def watch(self) -> None:
-        while True:
-            due = self._clock.monotonic() + INTERVAL_S
-            await self._clock.sleep(INTERVAL_S)
-            self.note(max(0.0, self._clock.monotonic() - due))
-
-    def note(self, lag_s: float) -> None:
-        self._recent.append(lag_s)
-        self.histogram.add(lag_s)
-        self.worst = max(self.worst, lag_s)
-
-    def percentile(self, share: float) -> float:
-        """The percentile of the last minute in seconds; 0 without samples."""
-        if not self._recent:
-            return 0.0
-        ordered = sorted(self._recent)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-# Restart
-
-
-class Restart:
-    """Schedules a restart. ``requested`` is set once it is due, and the process waits for it."""
-
-    def __init__(self, state_dir: str, clock: Clock) -> None:
-        self._clock = clock
-        self._path = Path(state_dir) / SENTINEL_NAME
-        self._pending: asyncio.Task[None] | None = None
-        self.requested = asyncio.Event()
-        self.reason = ""
-
-    @property
-    def path(self) -> str:
-        return str(self._path)
-
-    def schedule(self, reason: str, delay_ms: int = DEFAULT_DELAY_MS) -> dict[str, Any]:
-        """Asks for a restart in this process; a later request replaces an earlier one that is still waiting."""
-        delay_ms = max(0, min(delay_ms, MAX_DELAY_MS))
-        if self._pending is not None:
-            self._pending.cancel()
-        self.reason = reason
-        self._pending = asyncio.create_task(self._after(delay_ms))
-        restart_log.info("restart in %d ms: %s", delay_ms, reason)
-        return self.report(reason, delay_ms, "emit")
-
-    @staticmethod
-    def report(reason: str, delay_ms: int, mode: str) -> dict[str, Any]:
-        """The ``restart`` block clients read; ``mode`` is ``emit`` for a restart and ``hot`` when none is needed."""
-        facts: dict[str, Any] = {"ok": True, "pid": os.getpid(), "signal": "SIGUSR1", "delayMs": delay_ms}
-        return {**facts, "reason": reason, "mode": mode}
-
-    async def _after(self, delay_ms: int) -> None:
-        await self._clock.sleep(delay_ms / 1000)
-        self.requested.set()
-
-    async def leave_note(self, payload: dict[str, Any]) -> None:
-        text = json.dumps({"version": 1, "payload": payload}, indent=2, ensure_ascii=False) + "\n"
-        await asyncio.to_thread(write_private, str(self._path), text)
-
-    async def take_note(self) -> dict[str, Any] | None:
-        """The note of the process before this one. It is removed when it is read."""
-
-        def take() -> Any:
-            note = json.loads(self._path.read_bytes())
-            self._path.unlink()
-            return note
-
-        try:
-            note = await asyncio.to_thread(take)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            restart_log.warning("%s cannot be read: %s", self._path, error)
-            return None
-        payload = note.get("payload") if isinstance(note, dict) else None
-        return payload if isinstance(payload, dict) else None
-
-    def stop(self) -> None:
-        if self._pending is not None:
-            self._pending.cancel()
-
-
-# Presence
-
-PRESENT_MS = 5 * 60_000
-MAX_PRESENT = 200
-PresenceEntry: TypeAlias = dict[str, Any]
-LONGEST_ANNOUNCEMENT = 1000
-_HOST = re.compile(r"Node:([^()]+)(?:\(([^()]*)\))?")
-_IDLE = re.compile(r"last input (\d{1,9})s ago")
-
-
-class Presence:
-    """The presence list and its version. Connected clients stay in it; other entries expire after five minutes."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._entries: dict[str, PresenceEntry] = {}
-        self._connected: dict[str, int] = {}
-        self._self = _self_entry()
-        self.version = 1
-
-    def connect(self, key: str, entry: PresenceEntry) -> None:
-        self._connected[key.lower()] = self._connected.get(key.lower(), 0) + 1
-        self.upsert(key, {**entry, "reason": "connect"})
-
-    def disconnect(self, key: str) -> None:
-        """Removes one connection; the entry says ``disconnect`` once the last one under this key is gone."""
-        name = key.lower()
-        left = self._connected.get(name, 0) - 1
-        if left > 0:
-            self._connected[name] = left
-            return
-        self._connected.pop(name, None)
-        if name in self._entries:
-            self.upsert(key, {"reason": "disconnect"})
-
-    def upsert(self, key: str, entry: PresenceEntry) -> None:
-        name = key.lower()
-        merged = {**self._entries.pop(name, {}), **{k: v for k, v in entry.items() if v is not None}}
-        merged["ts"] = self._clock.now_ms()
-        where = f" ({merged['ip']})" if merged.get("ip") else ""
-        mode = f" · mode {merged['mode']}" if merged.get("mode") else ""
-        merged["text"] = entry.get("text") or f"Node: {merged.get('host', 'unknown')}{where}{mode}"
-        self._entries[name] = merged
-        self.version += 1
-        self._prune()
-
-    def announce(self, text: str, facts: PresenceEntry) -> bool:
-        """Takes a ``Node: …`` line as the presence of a machine. Returns False when the text is not one."""
-        parsed = _parsed(text) if len(text) <= LONGEST_ANNOUNCEMENT else None
-        if parsed is None:
-            return False
-        entry = {**parsed, **{k: v for k, v in facts.items() if v is not None}, "text": text}
-        key = entry.get("deviceId") or entry.get("instanceId") or entry["host"] or entry.get("ip") or text[:64]
-        self.upsert(str(key), entry)
-        return True
-
-    def listing(self) -> list[PresenceEntry]:
-        """All entries, newest first. The Gateway's own entry always has the current time."""
-        self._prune()
-        own = {**self._self, "ts": self._clock.now_ms()}
-        return sorted([own, *self._entries.values()], key=lambda entry: -entry["ts"])
-
-    def _prune(self) -> None:
-        oldest = self._clock.now_ms() - PRESENT_MS
-        for name in [n for n, e in self._entries.items() if e["ts"] < oldest and n not in self._connected]:
-            del self._entries[name]
-        for name in list(self._entries)[: max(0, len(self._entries) - MAX_PRESENT)]:
-            del self._entries[name]
-
-
-def _parsed(text: str) -> PresenceEntry | None:
-    """Reads ``Node: host (ip) · app 1.2 · last input 5s ago · mode local · reason periodic``."""
-    parts = [" ".join(part.split()) for part in text.split("·", 4)]
-    if len(parts) != 5:
-        return None
-    machine, idle = _HOST.fullmatch(parts[0]), _IDLE.fullmatch(parts[2])
-    (app, _, version), (mode_is, _, mode), (reason_is, _, reason) = (parts[n].partition(" ") for n in (1, 3, 4))
-    labels = app, mode_is, reason_is
-    if machine is None or idle is None or labels != ("app", "mode", "reason") or not (version and mode and reason):
-        return None
-    entry: PresenceEntry = {"host": machine[1].strip(), "ip": machine[2], "version": version, "mode": mode}
-    return {**entry, "reason": reason, "lastInputSeconds": int(idle[1])}
-
-
-def _self_entry() -> PresenceEntry:
-    host, ip = socket.gethostname(), ""
-    # The address of the interface that leads to other networks. Nothing is sent to find it.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect(("192.0.2.1", 9))
-        ip = probe.getsockname()[0]
-    shown = f"{host} ({ip})" if ip else host
-    entry: PresenceEntry = {"host": host, "ip": ip, "version": __version__}
-    entry |= {"platform": f"{platform.system().lower()} {platform.release()}", "deviceFamily": platform.system()}
-    entry |= {"modelIdentifier": platform.machine(), "mode": "gateway", "reason": "self"}
-    entry["text"] = f"Gateway: {shown} · app {__version__} · mode gateway · reason self"
-    return {key: value for key, value in entry.items() if value}

@@ -25,13 +25,12 @@ from typing import Any, TextIO
 
 from openclaw import redact
 from openclaw.config.schema.system import Logging
-from openclaw.events import CompactionEnded, Event, ModelSwitched, RetryScheduled, ToolEnded, ToolStarted
+from openclaw.events import CompactionEnded, ModelSwitched, RetryScheduled, ToolEnded, ToolStarted
 from openclaw.paths import make_private_dir
 from openclaw.runs.endings import ending_of
-from openclaw.runs.queue import RunRecord
-from openclaw.runs.why_text import stopped_by
+from openclaw.runs.run import Run, RunAbsorbed, RunBegan, RunEvent, RunFinished
+from openclaw.runs.why import stopped_by
 from openclaw.sessions.keys import shown_key
-from openclaw.storage.base import AbortReason
 from openclaw.text import counted, duration, failure_text, printable, printable_json, shortened
 
 KEEP_DAYS = 7
@@ -298,14 +297,16 @@ LONG_WAIT_MS = 1_000
 LONGEST_ERROR = 200
 OWN = (None, "", "internal")
 """Channels of messages that came from a client or from the Gateway itself. Their source says more."""
-_TOLD = frozenset({ToolStarted, ToolEnded, RetryScheduled, ModelSwitched, CompactionEnded})
+_LOGGED = frozenset(
+    {ToolStarted, ToolEnded, RetryScheduled, ModelSwitched, CompactionEnded, RunBegan, RunAbsorbed, RunFinished}
+)
 _WORDS = {"answered": "answered", "silent": "ended in silence", "failed": "failed", "expired": "expired"}
 
 
 class RunLog:
-    """Observes a run and tells the log of its message, its failures and its end."""
+    """Follows a run and logs its message, its failures and its end."""
 
-    def __init__(self, record: RunRecord) -> None:
+    def __init__(self, record: Run) -> None:
         self._record = record
         self._tools = 0
         row = record.row
@@ -315,16 +316,22 @@ class RunLog:
         channel = row.route.get("channel")
         self._say(logging.INFO, "%s for %s from %s", taken_up, key, row.source if channel in OWN else channel)
 
-    def started(self) -> None:
+    def _began(self) -> None:
         record = self._record
         waited = (record.started_at or 0) - record.row.accepted_at
         if waited >= LONG_WAIT_MS:
             self._say(logging.INFO, " begins after waiting for %s", duration(waited))
 
-    def event(self, event: Event) -> None:
-        if type(event) not in _TOLD:
+    def event(self, event: RunEvent) -> None:
+        if type(event) not in _LOGGED:
             return  # Most events are words of the reply.
         match event:
+            case RunBegan():
+                self._began()
+            case RunAbsorbed(by):
+                self._say(logging.INFO, " is answered together with another, in run %s", by.run_id)
+            case RunFinished():
+                self._finished()
             case ToolStarted():
                 self._tools += 1
             case ToolEnded(failed=True):
@@ -345,13 +352,7 @@ class RunLog:
             case _:
                 pass
 
-    def aborted(self, reason: AbortReason) -> None:
-        pass
-
-    def absorbed(self, by: str) -> None:
-        self._say(logging.INFO, " is answered together with another, in run %s", by)
-
-    def finished(self) -> None:
+    def _finished(self) -> None:
         record, result = self._record, self._record.result
         if result is None:
             return

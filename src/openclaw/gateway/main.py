@@ -44,13 +44,16 @@ from openclaw.gateway.server.server import (
 )
 from openclaw.gateway.tls import ServerTls, TlsProblem
 from openclaw.paths import config_path, make_private_dir, state_dir
-from openclaw.storage.base import Fenced, StorageRefused
-from openclaw.storage.disk_errors import in_words, is_disk_trouble
+from openclaw.storage.disk_errors import describe_failure, is_storage_failure, refusal_text
+from openclaw.storage.errors import Fenced, StorageRefused
+from openclaw.storage.files.backup import BackupError
 from openclaw.storage.files.check import Narrowed, narrow
 from openclaw.storage.files.newer_state import Unreadable, check_generation
+from openclaw.storage.files.restore import finish_restore
 from openclaw.storage.files.session_store import sessions_folders
 from openclaw.text import counted
 from openclaw.tools import shell_process
+from openclaw.worker_thread import SWITCH_S
 
 log = logging.getLogger("openclaw.gateway")
 START_AGAIN_S = 1.0
@@ -95,6 +98,14 @@ def run(options: Options) -> int:
     except OSError as error:
         return _disk_refuses(error)
     try:
+        finish_restore(Path(state))  # One that was killed.
+    except (BackupError, OSError) as error:
+        lock.release()
+        if isinstance(error, OSError):
+            return _disk_refuses(error)
+        print(f"openclaw: {error}", file=sys.stderr)
+        return 1
+    try:
         import uvloop
 
         new_loop = uvloop.new_event_loop
@@ -134,9 +145,9 @@ def _tell_narrowed(narrowed: Narrowed, state: str) -> None:
 
 
 def _disk_refuses(error: OSError) -> int:
-    if not is_disk_trouble(error):
+    if refusal_text(error) is None:
         raise error
-    print(f"openclaw: {in_words(error)}, then start again", file=sys.stderr)
+    print(f"openclaw: {describe_failure(error)}, then start again", file=sys.stderr)
     return 1
 
 
@@ -153,9 +164,9 @@ async def _serve_patiently(
     except Fenced:
         problem = "the cluster gave this node up while it started"
     except OSError as error:
-        if first or not is_disk_trouble(error):
+        if first or not is_storage_failure(error):
             raise
-        problem = in_words(error)
+        problem = describe_failure(error)
     print(f"openclaw: {problem}; starting again", file=sys.stderr)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), START_AGAIN_S)
@@ -188,13 +199,14 @@ async def _serve(state: str, options: Options, lock: GatewayLock, stop: asyncio.
     lock.port_given = options.port is not None
     logs = Logs.start(state, config.current.logging, verbose=options.verbose)
     try:
-        config.tell_warnings()
+        config.log_warnings()
         _tell_narrowed(await asyncio.to_thread(narrow, state), state)
         if (options.bind or wanted.bind) == "tailnet" and host == LOOPBACK:
             log.warning("gateway.bind is tailnet, but this machine has no tailnet address; listening on %s only", host)
         secret = given_secret(config.current, options)
         async with serving(state, config, clock, os.environ, host, port, secret=secret, lock=lock) as (gateway, server):
             _collect_garbage_rarely()
+            sys.setswitchinterval(SWITCH_S)
             print(f"OpenClaw Gateway: {server.url(host)}", flush=True)
             if gateway.tls is not None:
                 print(f"TLS fingerprint (SHA-256): {gateway.tls.fingerprint}", flush=True)
@@ -303,10 +315,11 @@ def _collect_garbage_rarely() -> None:
     """Excludes the objects of the start from garbage collection, and makes it look at the others less often.
 
     With Python's defaults the collector takes 7 % of every turn, and with 10,000 sessions it stops everything for 30 ms
-    at a time. The threshold is so high because a hundred runs under way hold 10,000 short-lived objects.
+    at a time. The first threshold is so high because a hundred runs under way hold 10,000 short-lived objects. The
+    second is low, because a collection of the middle generation stops everything for as long as that has grown.
     """
     gc.freeze()
-    gc.set_threshold(30_000, 20, 50)
+    gc.set_threshold(30_000, 5, 200)
     gc.enable()
 
 

@@ -22,16 +22,16 @@ from openclaw.channels.manager import RunningAccount
 from openclaw.events import Spoken
 from openclaw.inbound.message import Inbound, Route, Sender
 from openclaw.inbound.notices import injected_message
+from openclaw.outbound.answer_filter import CURRENT, speech_of, visible_text
 from openclaw.outbound.reply import Act, Button, MediaRef, OutgoingMessage, SendFailed, is_delivered
 from openclaw.outbound.reply_files import Files, SizeLimit, Unsendable, reply_files, size_limit, within
-from openclaw.outbound.visible import CURRENT, speech_of, visible_text
 from openclaw.pictures import content_type
 from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
 from openclaw.routing import resolve_route
-from openclaw.runs.why_text import delivery_text
-from openclaw.sessions.entry import SessionEntry, is_blocked, normalize_channel
+from openclaw.runs.why import delivery_text
+from openclaw.sessions.entry import BLOCKED, SessionEntry, is_blocked, normalize_channel
 from openclaw.sessions.keys import SessionRef, chat_type_of, is_subagent, parse_agent_key, rest_of, shown_key
-from openclaw.storage.base import Accept, JobRow, LedgerRow, MessageBody, step_id
+from openclaw.storage.message_ledger import Accept, JobRow, LedgerRow, MessageBody, ReasonCode, step_id
 from openclaw.teamwork.send import Jobs, announce_route
 from openclaw.tools.base import ToolContext
 from openclaw.tools.message import Action, Attachment, MessageRefused, Order, Place, marks_for
@@ -149,6 +149,8 @@ async def delivery_outcome(gateway: Gateway, row: LedgerRow) -> SendOutcome:
     parts = await gateway.channel_services.delivery.wait(row.id, WAIT_S)
     message_id = next((part.message_id for part in reversed(parts) if part.message_id), row.run_id)
     answer = {"runId": row.run_id, "channel": row.route["channel"], "messageId": message_id}
+    if row.reason.code is ReasonCode.SEND_POLICY:
+        return SendOutcome(answer, BLOCKED)
     if dead := next((part for part in parts if part.state == "dead"), None):
         return SendOutcome(answer, delivery_text(dead))
     if waiting := next((part for part in parts if part.state != "sent"), None):
@@ -270,7 +272,7 @@ class ChannelMessenger:
         entry = await gateway.runtime.sessions.get(session.agent_id, session.key)
         kind = running.kind.peer(there.to).kind
         if is_blocked(config.session.send_policy, session.key, entry, channel=there.channel, chat_type=kind):
-            raise MessageRefused("send blocked by session policy", "forbidden")
+            raise MessageRefused(BLOCKED, "forbidden")
         route = msgspec.to_builtins(Route(channel=there.channel, to=there.to, account_id=there.account_id))
         message = MessageToSend(
             run_id=run_id, source=KIND, agent_id=session.agent_id, session_key=session.key, route=route

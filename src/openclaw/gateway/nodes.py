@@ -30,15 +30,16 @@ from openclaw.clock import Clock, wait_within
 from openclaw.config.schema.gateway import GatewayNodes
 from openclaw.gateway.auth.devices import Devices, NodePairing, Record
 from openclaw.gateway.server.frames import NotJson, decode_any
-from openclaw.gateway.server.registry import MethodError, entry_of, require_configured, target_of
+from openclaw.gateway.server.registry import MethodError, entry_of, require_agent, target_of
 from openclaw.inbound.incoming import Incoming, client_facts
 from openclaw.inbound.pipeline import Blocked
 from openclaw.models.thinking import parse_level
 from openclaw.rights import NO_RIGHTS
 from openclaw.scheduler.turns import INTERNAL_ROUTE
+from openclaw.sessions.entry import BLOCKED
 from openclaw.sessions.keys import SessionRef
-from openclaw.storage.base import MessageBody
 from openclaw.storage.documents import DocumentStore, SharedDocument
+from openclaw.storage.message_ledger import MessageBody
 from openclaw.text import clipped, shortened
 from openclaw.tools.nodes import SYSTEM_RUN, NodeFacts, NodeFailed, UnknownNode
 
@@ -630,7 +631,7 @@ async def _words(gateway: Gateway, node_id: str, event: str, words: Words) -> di
         ),
     )
     if isinstance(await gateway.pipeline.process(message), Blocked):
-        raise MethodError("send blocked by session policy")
+        raise MethodError(BLOCKED)
     return {"ok": True, "runId": run_id}
 
 
@@ -640,7 +641,7 @@ async def _session_for(gateway: Gateway, node_id: str, words: Words, spoken: boo
     if not (words.session_key or "").strip():
         return main if spoken else own
     session = target_of(gateway, (words.session_key or "").strip())
-    require_configured(gateway, session)
+    require_agent(gateway, session.agent_id)
     if session not in (main, own) and await entry_of(gateway, session) is None:
         raise MethodError("unknown session key")
     return session

@@ -26,7 +26,7 @@ from openclaw.rights import ADMIN
 from openclaw.scheduler.jobs import JobError, JobStore, jobs_place
 from openclaw.storage.files.newer_state import check_generation
 from openclaw.storage.files.session_store import sessions_folders
-from openclaw.storage.inspection import DatabaseFacts, open_to_look
+from openclaw.storage.inspection import DatabaseFacts, open_for_inspection
 from openclaw.tools.exec.approvals import ApprovalRules, BadRules
 
 
@@ -85,7 +85,7 @@ async def report_shared(state_dir: str, config_path: str, clock: Clock, environ:
     Raises ``OSError`` when the database cannot be reached, and ``StorageRefused``.
     """
     config = read_config(config_path, environ).config
-    async with open_to_look(state_dir, config, environ) as opened:
+    async with open_for_inspection(state_dir, config, environ) as opened:
         documents, report = opened.documents, SharedReport(database=opened.database)
         pairing, devices = PairingStore(documents, clock), Devices(documents, clock)
         report.people = sum(map(len, (await pairing.let_in()).values()))
@@ -100,7 +100,7 @@ async def report_shared(state_dir: str, config_path: str, clock: Clock, environ:
         except BadRules as bad:
             report.bad_rules = str(bad)
         place = jobs_place(documents, config.cron.store)
-        jobs = JobStore(place.documents, place.jobs, clock.now_ms)
+        jobs = JobStore(place.documents, place.jobs, clock)
         try:
             await jobs.refresh()
             report.jobs = len(jobs.jobs)

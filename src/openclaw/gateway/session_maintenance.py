@@ -21,14 +21,14 @@ from openclaw.config.agents import main_session_key
 from openclaw.runs.session_change import earlier_transcripts
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
-from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.base import SessionRow
+from openclaw.sessions.reset import activity_at, transcript_ref
 from openclaw.storage.session_query import SessionQuery, updated_at
+from openclaw.storage.sessions import SessionRow
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
     from openclaw.config.schema.messages import SessionMaintenance
-    from openclaw.runs.dispatcher import Dispatcher
+    from openclaw.runs.runs import Runs
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def limits_of(settings: SessionMaintenance) -> MaintenanceLimits | None:
 class Maintenance:
     """Keeps an agent's sessions within their limits. ``folders`` gives the folders of each agent's transcripts."""
 
-    def __init__(self, runtime: Runtime, dispatcher: Dispatcher, folders: Callable[[], dict[str, list[Path]]]) -> None:
+    def __init__(self, runtime: Runtime, dispatcher: Runs, folders: Callable[[], dict[str, list[Path]]]) -> None:
         self._runtime = runtime
         self._dispatcher = dispatcher
         self._folders = folders
@@ -134,7 +134,9 @@ class Maintenance:
         too_many = await self._runtime.sessions.count(agent_id) - limits.entries
         due: list[SessionRow] = []
         for row in await self._oldest(agent_id, None if too_many > 0 else before):
-            if (len(due) < too_many or updated_at(row.entry) < before) and not self._is_kept(row):
+            active_at = activity_at(row.entry)
+            old = active_at is not None and active_at < before
+            if (len(due) < too_many or old) and not self._is_kept(row):
                 due.append(row)
         return due
 

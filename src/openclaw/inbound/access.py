@@ -1,15 +1,16 @@
 """Decides who may talk to the agent, who may command it and who owns it. No other place decides that.
 
-People are known by their stable ids. Names decide nothing, because anyone can change them. In doubt, access is denied.
+People and places are known by their stable ids. Names decide nothing, because anyone can change them; a name in the
+configuration stands for the id to which it was resolved once (``inbound/names.py``). In doubt, access is denied.
 The settings of a channel decide, and the list of those who were let in by a code (``inbound/pairing.py``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -26,7 +27,7 @@ from openclaw.config.schema.channels import (
 )
 from openclaw.config.schema.system import Commands
 from openclaw.config.validate import KNOWN_CHANNELS
-from openclaw.inbound.message import Inbound
+from openclaw.inbound.message import ClaimedName, Inbound, slug
 from openclaw.rights import Right, rights_of_person
 
 STORE_COUNTS_IN_GROUPS = frozenset({"telegram", "signal", "imessage", "bluebubbles"})
@@ -42,6 +43,8 @@ _PREFIXES = {
 _WHATSAPP = re.compile(r"(\d{5,15})(?:@s\.whatsapp\.net)?")
 _MENTION = re.compile(r"<@!?([^<>|]+)(?:\|[^<>]*)?>")
 _PHONE = re.compile(r"\+[\d\s().-]{4,}")
+_PLAIN_ID = re.compile(r"\*|-?\d+|!.*|[CDG][A-Z0-9]+", re.ASCII)
+"""The ids of Telegram, Discord, Matrix and Slack, and the entry for all others."""
 _NOT_DIGITS = re.compile(r"[^\d+]")
 
 
@@ -240,8 +243,7 @@ def _listed(settings: ChannelSettings, inbound: Inbound) -> GroupSettings | None
         names.append(inbound.parent_peer.id)
     if settings.lists_rooms:
         names.append(inbound.peer.id.lower())
-        if inbound.group_channel:
-            names += [f"#{inbound.group_channel.lstrip('#')}", inbound.group_channel.lstrip("#")]
+    names += [name.name for name in inbound.known_as if name.kind == "room"]
     return next((settings.groups[name] for name in names if name != "*" and name in settings.groups), None)
 
 
@@ -250,13 +252,12 @@ def _in_guild(settings: ChannelSettings, guilds: Mapping[str, GuildSettings], in
 
     A list names servers and channels, not people: whoever can write there counts, unless ``users`` says otherwise.
     """
-    space = inbound.group_space or ""
-    guild = guilds.get(inbound.guild_id or "") or guilds.get(_slug(space)) or guilds.get("*")
+    guild = _guild(guilds, inbound)
     if guild is None:
         return None
-    named = (inbound.group_channel or "").lstrip("#")
     parent = inbound.parent_peer.id if inbound.parent_peer else ""
-    keys = (inbound.peer.id, parent, named, f"#{named}", "*")
+    named = [name.name for name in inbound.known_as if name.kind == "room"]
+    keys = (inbound.peer.id, parent, *named, "*")
     channel = next((guild.channels[key] for key in keys if key and key in guild.channels), None)
     if guild.channels and channel is None:
         return None
@@ -274,8 +275,53 @@ def _in_guild(settings: ChannelSettings, guilds: Mapping[str, GuildSettings], in
     )
 
 
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+def _guild(guilds: Mapping[str, GuildSettings], inbound: Inbound) -> GuildSettings | None:
+    keys = [inbound.guild_id or "", *(name.name for name in inbound.known_as if name.kind == "space"), "*"]
+    return next((guilds[key] for key in keys if key in guilds), None)
+
+
+def may_list_names(settings: ChannelSettings, people: Collection[str]) -> bool:
+    """Return whether a list has an entry that may be a name. Ids of most platforms are known by their form."""
+    guilds = settings.guilds or {}
+    rooms = [*settings.groups, *guilds, *(room for guild in guilds.values() for room in guild.channels)]
+    return bool(people) or any(not _PLAIN_ID.fullmatch(room) for room in rooms)
+
+
+def listed_names(inbound: Inbound, settings: ChannelSettings, people: Collection[str]) -> list[ClaimedName]:
+    """Return the names of the sender and the place that the configuration lists.
+
+    ``people`` are the names of people that it mentions: see ``names_of_people``. Where it lists the id, a name is not
+    needed. The names of a server must be verified before those of its rooms are listed.
+    """
+    listed: list[ClaimedName] = []
+    guilds = settings.guilds if inbound.guild_id else None
+    for name in inbound.names:
+        if name.kind == "person":
+            counts = normal_id(settings.channel, name.name) in people
+        elif name.kind == "space":
+            counts = guilds is not None and name.id not in guilds and name.name in guilds
+        else:
+            guild = _guild(guilds, inbound) if guilds is not None else None
+            rooms = settings.groups if guilds is None else guild.channels if guild is not None else {}
+            counts = name.id not in rooms and name.name in rooms
+        if counts:
+            listed.append(name)
+    return listed
+
+
+def names_of_people(config: Config, channel: str) -> frozenset[str]:
+    """Return every name such as ``@ann`` that the configuration mentions, in its one spelling."""
+    found: set[str] = set()
+    waiting: list[Any] = [msgspec.to_builtins(config)]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += cast("dict[Any, Any]", value).values()
+        elif isinstance(value, list | tuple):
+            waiting += cast("Sequence[Any]", value)
+        elif isinstance(value, str) and len(value) < 200 and (name := normal_id(channel, value)).startswith("@"):
+            found.add(name)
+    return frozenset(found)
 
 
 def _topic(group: GroupSettings | None, inbound: Inbound) -> GroupSettings | None:
@@ -292,6 +338,7 @@ def sender_ids(inbound: Inbound) -> list[str]:
     if channel == "whatsapp":
         given.reverse()
     given += sender.other_ids
+    given += [name.name for name in inbound.known_as if name.kind == "person"]
     if inbound.peer.kind == "direct":
         given.append(inbound.peer.id)
     return [known for known in dict.fromkeys(normal_id(channel, value) for value in given) if known not in ("", "*")]
@@ -362,7 +409,7 @@ class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """None means unset, so that ``allow_from`` counts. An empty list admits nobody."""
     groups: Mapping[str, GroupSettings] = {}
     guilds: Mapping[str, GuildSettings] | None = None
-    """Servers by id or slug. None: the platform has none."""
+    """Servers by id, or by a name that was resolved. None: the platform has none."""
     lists_rooms: bool = False
     """The policy "allowlist" means the rooms in ``groups``, not the people in ``allow_from``."""
     require_mention: bool | None = None
@@ -436,8 +483,8 @@ def _guilds(account: DiscordAccount) -> dict[str, GuildSettings]:
             },
         )
         found[key] = rules
-        if guild.slug:
-            found.setdefault(_slug(guild.slug), rules)
+        if guild.slug and not key.strip().isdigit():  # Where the id is listed, no name is needed.
+            found.setdefault(slug(guild.slug), rules)
     return found
 
 

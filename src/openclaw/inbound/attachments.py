@@ -17,11 +17,12 @@ from openclaw.agent.tool_set import opener_of
 from openclaw.inbound.message import Inbound, Media
 from openclaw.path_opener import PathOpener, PathRefused
 from openclaw.pictures import SEEN_PICTURES, sniff_image
+from openclaw.untrusted_text import short_file_name, short_name
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
     from openclaw.sessions.keys import SessionRef
-    from openclaw.storage.base import BlobStore
+    from openclaw.storage.blobs import BlobStore
 
 MAX_BYTES = 5_000_000
 _DATA_URL = re.compile(r"^data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)
@@ -92,7 +93,8 @@ async def within_reach(
     opener = await opener_of(runtime, session.agent_id, session.key, entry)
     media = [await _placed(runtime.blobs, one, opener) if _is_for_tools(one) else one for one in inbound.media]
     notes = [
-        f"The picture {one.file_name or one.path or 'that came along'} is {one.mime_type}, which you cannot see. "
+        f"The picture {short_file_name(one.file_name or '') or one.path or 'that came along'} "
+        f"is {short_name(one.mime_type)}, which you cannot see. "
         "Its file is kept; ask for a JPEG or PNG, or convert it with a tool."
         for one in media
         if one.mime_type.startswith("image/") and one.mime_type not in SEEN_PICTURES

@@ -10,7 +10,7 @@ from typing import Any
 from openclaw.clock import Clock
 from openclaw.config.channels import normalize_account_id
 from openclaw.inbound.message import Inbound
-from openclaw.storage.base import Ledger, LedgerRow
+from openclaw.storage.message_ledger import Ledger, LedgerRow
 
 TTL_MS = 20 * 60_000
 """How long a key is remembered after the message was last seen."""

@@ -1,7 +1,8 @@
-"""Reads what a person typed: commands, and directives like ``/think high``, which are taken out of the text.
+"""Parse what a person typed: commands, and directives like ``/think high``, which are removed from the text.
 
-A directive stands at the start or after a blank. It takes its value with it and nothing else: a word that is no value
-goes back into the text, and line breaks stay where they are. Code is not searched.
+Only the person's own text is parsed, never a prompt made from it. A directive begins the text or follows a blank. Its
+value is the whole next word on the line, without the punctuation of a sentence. An unknown value is reported and stays
+in the text, and so do line breaks. Code and quoted lines are not parsed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from openclaw.clock import duration_ms
+from openclaw.code_spans import code_ranges
 from openclaw.inbound.commands.registry import COMMANDS, Command, find
 from openclaw.models.thinking import LEVELS, parse_level
 from openclaw.patterns import BoundedPattern
-from openclaw.runs.queue import QueueWish, parse_drop, parse_mode
-from openclaw.sessions.prompt_prefix import CURRENT_MARKER
+from openclaw.runs.queue_settings import QueueOverrides, parse_drop, parse_mode
 
 LevelKind: TypeAlias = Literal["think", "verbose", "reasoning", "elevated"]
 ExecField: TypeAlias = Literal["host", "security", "ask", "node"]
@@ -39,19 +40,20 @@ _LEVEL_NAMES: dict[LevelKind, str] = {
     "reasoning": "reasoning|reason",
     "elevated": "elevated|elev",
 }
+_WHOLE_WORD = r"((?!/)[^\s\0]+(?!\S))"
+"""A word that is not another directive or a path, and has no code in it."""
+_VALUE = rf"{_BLANK}(?::{_BLANK})?{_WHOLE_WORD}?"
 _LEVELS: dict[LevelKind, re.Pattern[str]] = {
-    kind: re.compile(rf"{_SLASH}(?:{names}){_END}{_BLANK}(?::{_BLANK})?([A-Za-z-]*)", re.IGNORECASE)
-    for kind, names in _LEVEL_NAMES.items()
+    kind: re.compile(rf"{_SLASH}(?:{names}){_END}{_VALUE}", re.IGNORECASE) for kind, names in _LEVEL_NAMES.items()
 }
+_MODEL = re.compile(rf"{_SLASH}model{_END}{_VALUE}", re.IGNORECASE)
 _EXEC = re.compile(rf"{_SLASH}exec{_END}(?:{_BLANK}:)?", re.IGNORECASE)
-_EXEC_OPTION = re.compile(rf"{_BLANK}(host|security|ask|node)[=:](\S+)", re.IGNORECASE)
-_MODEL = re.compile(
-    rf"{_SLASH}model{_END}{_BLANK}(?::{_BLANK})?([A-Za-z0-9_.:@-]+(?:/[A-Za-z0-9_.:@-]+)*)?", re.IGNORECASE
-)
+_EXEC_OPTION = re.compile(r"(host|security|ask|node)[=:](\S+)", re.IGNORECASE)
 _QUEUE = re.compile(rf"{_SLASH}queue{_END}(?:{_BLANK}:)?", re.IGNORECASE)
 _QUEUE_OPTION = re.compile(r"(debounce|cap|drop)[=:](\S+)", re.IGNORECASE)
-_TOKEN = re.compile(rf"{_BLANK}(\S+)")
-_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
+_WORD = re.compile(_BLANK + _WHOLE_WORD)
+_PUNCTUATION = ".,;:!?…。，；：！？"
+"""The signs that may end a sentence after a value: ``/think high.``"""
 _HIDDEN = "\0"
 KINDS = tuple(command.name for command in COMMANDS if command.directive)
 _SHORTCUTS = tuple(word for command in COMMANDS if command.shortcut for word in (command.name, *command.aliases))
@@ -61,13 +63,15 @@ MAX_DIRECTIVES = 50
 
 class Level(msgspec.Struct, frozen=True):
     value: str | None
-    """None means that no level was named, or that the word is none."""
+    """None if the word is missing or unknown."""
     word: str = ""
 
 
 class ExecDirective(msgspec.Struct, frozen=True):
     options: dict[ExecField, str] = {}
     invalid: dict[ExecField, str] = {}
+    unknown: str = ""
+    """The word in place of an option, if there is no option at all."""
 
 
 class ModelDirective(msgspec.Struct, frozen=True):
@@ -77,20 +81,21 @@ class ModelDirective(msgspec.Struct, frozen=True):
 
 
 class QueueDirective(msgspec.Struct, frozen=True):
-    wish: QueueWish = QueueWish()
+    wish: QueueOverrides = QueueOverrides()
     reset: bool = False
     invalid: dict[str, str] = {}
+    """The values that options do not take, by option. ``mode`` is the word in place of an option."""
 
     @property
     def says_something(self) -> bool:
-        return self.reset or bool(self.invalid) or self.wish != QueueWish()
+        return self.reset or bool(self.invalid) or self.wish != QueueOverrides()
 
 
 class DirectiveSpan(msgspec.Struct, frozen=True):
     start: int
     end: int
     word: str = ""
-    """The end of the span that turned out to be no value. It is text."""
+    """The end of the span, if it is not a known value. It is text."""
     is_model: bool = False
 
 
@@ -119,22 +124,21 @@ class Directives(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rest(self) -> str:
-        """The text without the directives and every word they claimed. Empty means that there was nothing else."""
+        """The text without the directives and their words, known or not. Empty if there is nothing else."""
         return _cut(self.text, self.spans, lambda _: "")
 
     def prompt(self, *, model_known: bool = True) -> str:
-        """The text for the model: without directives, with every word that turned out to be no value."""
+        """The text for the model: without directives, with every word that is not a known value."""
         return _cut(self.text, self.spans, lambda span: span.word if not span.is_model or not model_known else "")
 
 
 def parse_directives(
     text: str, aliases: Sequence[str] = (), *, shortcuts: bool = False, kinds: Collection[str] = KINDS
 ) -> Directives:
-    """Reads the directives of the current message. Of two of a kind the first counts, and both are removed.
+    """Parse the directives of a message. Of two of a kind the first counts, and both are removed.
 
     ``aliases`` are model names that may be written as ``/name``. With ``shortcuts``, commands such as ``/status`` are
-    found too. Directives of other kinds than ``kinds`` stay text. Text before the current-message marker is other
-    people's and is not read.
+    found too. Directives of other kinds than ``kinds`` stay text.
     """
     if "/" not in text:
         return Directives(text=text)
@@ -145,10 +149,8 @@ class _Reader:
     """Searches a copy of the text in which everything already claimed is blanked, so that positions stay the same."""
 
     def __init__(self, text: str, aliases: tuple[str, ...], shortcuts: bool, kinds: Collection[str]) -> None:
-        begin = text.rfind(CURRENT_MARKER)
-        begin = begin + len(CURRENT_MARKER) if begin >= 0 else 0
         self.text = text
-        self.open = " " * begin + _CODE.sub(lambda code: _HIDDEN * len(code[0]), text[begin:])
+        self.open = _without_code(text)
         self.kinds = kinds
         self.alias = _alias_pattern(aliases) if aliases else None
         self.shortcut = _alias_pattern(_SHORTCUTS) if shortcuts else None
@@ -157,20 +159,16 @@ class _Reader:
         self.spans: list[DirectiveSpan] = []
 
     def read(self) -> Directives:
-        # Removing one may uncover another ("/v on/t high"), so the search repeats until nothing is found.
-        seen = -1
-        while seen != len(self.spans):
-            seen = len(self.spans)
-            for kind in _LEVELS:
-                if kind in self.kinds:
-                    self._levels(kind)
-            if "exec" in self.kinds:
-                self._execs()
-            self._shortcuts()
-            if "model" in self.kinds:
-                self._models()
-            if "queue" in self.kinds:
-                self._queues()
+        for kind in _LEVELS:
+            if kind in self.kinds:
+                self._levels(kind)
+        if "exec" in self.kinds:
+            self._execs()
+        self._shortcuts()
+        if "model" in self.kinds:
+            self._models()
+        if "queue" in self.kinds:
+            self._queues()
         spans = tuple(sorted(self.spans, key=lambda span: span.start))
         return msgspec.convert(
             {**self.found, "shortcuts": tuple(self.shortcuts), "text": self.text, "spans": spans}, Directives
@@ -181,28 +179,16 @@ class _Reader:
 
     def _levels(self, kind: LevelKind) -> None:
         while match := self._search(_LEVELS[kind]):
-            word = match[1]
-            value = read_level(kind, word) if word else None
+            word, end = self._value(match)
+            value = read_level(kind, word)
             self.found.setdefault(kind, Level(value, word))
-            self._claim(match.start(), match.end(), word if value is None else "")
+            self._claim(match.start(), end, "" if value else word)
 
     def _execs(self) -> None:
         while match := self._search(_EXEC):
-            end = match.end()
-            options: dict[ExecField, str] = {}
-            invalid: dict[ExecField, str] = {}
-            while option := _EXEC_OPTION.match(self.open, end):
-                end = option.end()
-                name: ExecField = option[1].lower()  # pyright: ignore[reportAssignmentType]
-                allowed = EXEC_VALUES[name]
-                if not allowed:
-                    options[name] = option[2]
-                elif option[2].lower() in allowed:
-                    options[name] = option[2].lower()
-                else:
-                    invalid[name] = option[2]
-            self.found.setdefault("exec", ExecDirective(options, invalid))
-            self._claim(match.start(), end)
+            directive, end = _read_exec(self.open, match.end())
+            self.found.setdefault("exec", directive)
+            self._claim(match.start(), end, directive.unknown)
 
     def _shortcuts(self) -> None:
         while self.shortcut and (match := self._search(self.shortcut)):
@@ -213,11 +199,9 @@ class _Reader:
 
     def _models(self) -> None:
         while match := self._search(_MODEL):
-            word = (match[1] or "").rstrip(".:")
-            end = match.start(1) + len(word) if word else match.end()
-            at = word.rfind("@")
-            directive = ModelDirective(word[:at], word[at + 1 :] or None) if at > 0 else ModelDirective(word)
-            self.found.setdefault("model", directive)
+            word, end = self._value(match)
+            name, _, profile = word.rpartition("@")
+            self.found.setdefault("model", ModelDirective(name, profile or None) if name else ModelDirective(word))
             self._claim(match.start(), end, word, is_model=True)
         while self.alias and (match := self._search(self.alias)):
             self.found.setdefault("model", ModelDirective(match[1]))
@@ -227,12 +211,27 @@ class _Reader:
         while match := self._search(_QUEUE):
             directive, end = _read_queue(self.open, match.end())
             self.found.setdefault("queue", directive)
-            self._claim(match.start(), end)
+            self._claim(match.start(), end, directive.invalid.get("mode", ""))
+
+    def _value(self, match: re.Match[str]) -> tuple[str, int]:
+        """Returns the word after a directive, and where the directive ends."""
+        word = (match[1] or "").rstrip(_PUNCTUATION)
+        return word, match.end() if word or not match[1] else match.start(1)
 
     def _claim(self, start: int, end: int, word: str = "", *, is_model: bool = False) -> None:
-        self.spans.append(DirectiveSpan(start, end, word, is_model))
-        blank = " " * (end - start - len(word)) + _HIDDEN * len(word)
+        kept = self.text[self.text.rindex(word, start, end) : end] if word else ""
+        self.spans.append(DirectiveSpan(start, end, kept, is_model))
+        blank = " " * (end - start - len(kept)) + _HIDDEN * len(kept)
         self.open = self.open[:start] + blank + self.open[end:]
+
+
+def _without_code(text: str) -> str:
+    """Blank out code and quoted lines. Positions stay the same."""
+    pieces, at = list[str](), 0
+    for start, end in code_ranges(text):
+        pieces += [text[at:start], _HIDDEN * (end - start)]
+        at = end
+    return "".join([*pieces, text[at:]])
 
 
 @lru_cache(maxsize=32)
@@ -242,24 +241,46 @@ def _alias_pattern(aliases: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"{_SLASH}({names}){_END}(?:{_BLANK}:)?", re.IGNORECASE)
 
 
+def _read_exec(text: str, at: int) -> tuple[ExecDirective, int]:
+    """Read options up to the first other word. Returns them and where they end."""
+    options, invalid, unknown = dict[ExecField, str](), dict[ExecField, str](), ""
+    while token := _WORD.match(text, at):
+        word = token[1].rstrip(_PUNCTUATION)
+        if not (option := _EXEC_OPTION.fullmatch(word)):
+            unknown = "" if options or invalid else word
+            break
+        at = token.end()
+        name: ExecField = option[1].lower()  # pyright: ignore[reportAssignmentType]
+        allowed = EXEC_VALUES[name]
+        if not allowed:
+            options[name] = option[2]
+        elif option[2].lower() in allowed:
+            options[name] = option[2].lower()
+        else:
+            invalid[name] = option[2]
+    return ExecDirective(options, invalid, unknown), token.end() if token and unknown else at
+
+
 def _read_queue(text: str, at: int) -> tuple[QueueDirective, int]:
-    """Reads options up to the first word that is none. Returns them and the place where that word begins."""
-    wish, reset, invalid = QueueWish(), False, dict[str, str]()
-    while token := _TOKEN.match(text, at):
-        word = token[1]
+    """Read options up to the first other word. Returns them and where they end."""
+    wish, reset, invalid = QueueOverrides(), False, dict[str, str]()
+    while token := _WORD.match(text, at):
+        word = token[1].rstrip(_PUNCTUATION)
         if option := _QUEUE_OPTION.fullmatch(word):
             wish = _queue_option(wish, option[1].lower(), option[2], invalid)
         elif word.lower() in ("default", "reset", "clear"):
             reset = True
         elif wish.mode is None and (mode := parse_mode(word)):
             wish = msgspec.structs.replace(wish, mode=mode)
+        elif word and not (reset or invalid) and wish == QueueOverrides():
+            return QueueDirective(invalid={"mode": word}), token.end()
         else:
             break
         at = token.end()
     return QueueDirective(wish, reset, invalid), at
 
 
-def _queue_option(wish: QueueWish, name: str, value: str, invalid: dict[str, str]) -> QueueWish:
+def _queue_option(wish: QueueOverrides, name: str, value: str, invalid: dict[str, str]) -> QueueOverrides:
     if name == "drop" and (drop := parse_drop(value)):
         return msgspec.structs.replace(wish, drop=drop)
     if name == "cap" and value.isascii() and value.isdigit() and 1 <= int(value) <= 1_000_000:
@@ -277,9 +298,7 @@ def _cut(text: str, spans: Sequence[DirectiveSpan], kept: Callable[[DirectiveSpa
     """Removes the spans from the text. Blanks beside a cut are joined. A line that held nothing else is removed."""
     if not spans:
         return text
-    begin = text.rfind(CURRENT_MARKER)
-    begin = begin + len(CURRENT_MARKER) if begin >= 0 else 0
-    result, at, joining = "", begin, False
+    result, at, joining = "", 0, False
 
     def add(piece: str) -> None:
         nonlocal result, joining
@@ -302,7 +321,7 @@ def _cut(text: str, spans: Sequence[DirectiveSpan], kept: Callable[[DirectiveSpa
         while at < len(text) and text[at] != "\n" and text[at].isspace():
             at += 1
     add(text[at:])
-    return text[:begin] + result.rstrip() if begin else result.strip()
+    return result.lstrip("\n").rstrip()
 
 
 # The words of each setting
@@ -376,9 +395,6 @@ NATIVE_SURFACES: frozenset[str] = frozenset({"telegram", "discord", "slack"})
 SEARCHED = 2000
 """Mentions are removed from this many characters. A command stands at the beginning."""
 _ABORT_WORD = re.compile("|".join(sorted(ABORT_WORDS)), re.IGNORECASE)
-_SENDER_PREFIX = re.compile(r"^[A-Za-z0-9+()\-_. \t]+:[ \t]*", re.MULTILINE)
-_LEADING = re.compile(r"\s*(?:\[[^\]\n]*\]\s*)*")
-_LEADING_IN_GROUP = re.compile(r"[\s:,]*(?:(?:\[[^\]\n]*\]|<@[^>\s]+>|@[\w.+-]+)[\s:,]*)*")
 _COMMAND = re.compile(r"/(\S+)(?:\s+(.*))?", re.DOTALL)
 _COLON = re.compile(r"/([^\s:]+)\s*:\s*(.*)", re.DOTALL)
 _BLANKS = re.compile(r"[^\S\n]+")
@@ -406,28 +422,40 @@ class Called(msgspec.Struct, frozen=True):
 
 
 def is_control_message(text: str, listening: Listening = DIRECT_CHAT) -> bool:
-    """Whether the message begins as a command, or is a word that stops the run. Such messages never wait."""
+    """Whether the message is a command, or a word that stops the run, and nothing else. Such messages never wait.
+
+    A setting with other text after it is an ordinary message. ``/new`` takes the first message of its session along.
+    """
     if is_abort(text, listening):
         return True
-    return "/" in text and _called(command_body(text, listening).partition("\n")[0].strip()) is not None
+    if "/" not in text or not (body := command_body(text, listening)).startswith("/"):
+        return False
+    first = _called(body.partition("\n")[0].strip())
+    if first is None or first.command.name in ("new", "reset"):
+        return first is not None
+    if first.command.directive and not edits_queue(first):
+        return not parse_directives(body).rest.strip()
+    return stand_alone(body) is not None
 
 
 def is_abort(text: str, listening: Listening = DIRECT_CHAT) -> bool:
     """Whether the message is ``/stop`` or one single word such as "stop"."""
-    if len(text) > 500 and CURRENT_MARKER not in text:
+    if len(text) > 500 or not _ABORT_WORD.search(text):
         return False
-    if "[" not in text and not _ABORT_WORD.search(text):
-        return False  # This settles nearly every message. Only brackets could hide the word from the pattern.
-    bare = structural_strip(text)
-    if listening.group:
-        bare = strip_mentions(bare, listening.mentions, listening.channel)
-    called = _called(bare)
-    return bare.lower() in ABORT_WORDS or (called is not None and called.command.name == "stop")
+    body = command_body(text, listening)
+    called = stand_alone(body)
+    return body.lower() in ABORT_WORDS or (called is not None and called.command.name == "stop")
 
 
 def may_be_command(text: str) -> bool:
     """Whether the text may hold a command. The check is quick, and its yes may be wrong."""
     return "/" in text or is_abort(text)
+
+
+def edits_queue(called: Called) -> bool:
+    """Whether ``/queue`` shows or changes the list of waiting messages rather than a setting."""
+    words = called.args.lower().split()
+    return called.command.name == "queue" and len(words) in (1, 2) and words[0] in ("list", "drop", "now")
 
 
 def stand_alone(body: str) -> Called | None:
@@ -453,39 +481,15 @@ def understands_text(text_commands: bool, channel: str, *, native: bool) -> bool
 
 
 def command_body(text: str, listening: Listening = DIRECT_CHAT) -> str:
-    """Removes what may stand before a command: stamps in brackets and mentions.
+    """Return what was typed, without the blanks around it and, in a group, without mentions of the agent.
 
-    Unlike :func:`structural_strip` it keeps the arguments as they are, brackets and line breaks included.
+    Returns an empty string for a message that begins with code or a quoted line, because neither is a command.
     """
-    _, _, body = text.rpartition(CURRENT_MARKER)
-    if listening.group:
-        body = strip_mentions(body, listening.mentions, listening.channel)
-    leading = (_LEADING_IN_GROUP if listening.group else _LEADING).match(body)
-    return body[leading.end() if leading else 0 :].strip()
-
-
-def structural_strip(text: str) -> str:
-    """Returns the bare words of a message, without wrappers, stamps, sender prefixes and line breaks."""
-    _, _, current = text.rpartition(CURRENT_MARKER)
-    bare = _SENDER_PREFIX.sub("", _without_brackets(current))
-    return " ".join(bare.replace("\\n", " ").split())
-
-
-def _without_brackets(text: str) -> str:
-    """Removes ``[...]`` with the blanks behind it. The time is linear in the length of any text."""
-    parts: list[str] = []
-    at = 0
-    while (opened := text.find("[", at)) >= 0 and (closed := text.find("]", opened)) >= 0:
-        if closed == opened + 1:
-            parts.append(text[at : closed + 1])
-            at = closed + 1
-            continue
-        parts.append(text[at:opened])
-        at = closed + 1
-        while at < len(text) and text[at].isspace():
-            at += 1
-    parts.append(text[at:])
-    return "".join(parts)
+    if any(start <= len(text) - len(text.lstrip()) < end for start, end in code_ranges(text)[:1]):
+        return ""
+    if not listening.group:
+        return text.strip()
+    return strip_mentions(text, listening.mentions, listening.channel).lstrip(" \t\n:,")
 
 
 def strip_mentions(text: str, patterns: Sequence[BoundedPattern] = (), channel: str = "") -> str:

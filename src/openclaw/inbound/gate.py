@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection
 from functools import lru_cache
 
 import msgspec
@@ -17,6 +16,7 @@ from openclaw.inbound.prompt_text import HistoryEntry, media_marks, sender_label
 from openclaw.patterns import BoundedPattern, PatternRefused, mention_pattern
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import thread_suffix
+from openclaw.storage.message_ledger import ChannelMemory, PendingMessage
 from openclaw.text import clipped
 
 log = logging.getLogger("openclaw.inbound.gate")
@@ -126,40 +126,37 @@ def _compiled(patterns: tuple[str, ...]) -> tuple[BoundedPattern, ...]:
 
 DEFAULT_LIMIT = 50
 _DEFAULT_LIMITS = {"discord": 20}
-MOST_CONVERSATIONS = 1000
 MOST_CHARS = 8000
 """The most characters kept of one message. Longer messages are cut."""
 
 
-class PendingHistory:
-    """Group messages that an agent did not answer, per ``history_key``, oldest first. It lives in memory only.
+class PendingHistory(msgspec.Struct, frozen=True):
+    """The group messages that an agent was not addressed with, oldest first, for the prompt of the next one."""
 
-    When there are too many conversations, the one that was silent for longest is forgotten.
-    """
+    entries: tuple[HistoryEntry, ...] = ()
+    steps: tuple[int, ...] = ()
+    """Where the ledger has them. ``Accept.pending`` deletes them with the acceptance of the message that has them."""
 
-    def __init__(self) -> None:
-        self._pending: dict[str, list[HistoryEntry]] = {}
 
-    def record(self, key: str, entry: HistoryEntry, limit: int) -> None:
-        """Adds a message. A limit of 0 records nothing and leaves what is there."""
-        if limit <= 0:
-            return
-        entries = self._pending.pop(key, [])
-        entries.append(entry)
-        self._pending[key] = entries[-limit:]
-        while len(self._pending) > MOST_CONVERSATIONS:
-            del self._pending[next(iter(self._pending))]
+async def record_pending(ledger: ChannelMemory, key: str, entry: HistoryEntry, limit: int) -> None:
+    """Store a message under a ``history_key``. A limit of 0 stores nothing and leaves what is there."""
+    if limit > 0:
+        await ledger.add_pending(key, entry.message_id, msgspec.json.encode(entry), keep=limit)
 
-    def pending(self, key: str, limit: int) -> tuple[HistoryEntry, ...]:
-        return tuple(self._pending.get(key, ())[-limit:]) if limit > 0 else ()
 
-    def forget(self, key: str, used: Collection[HistoryEntry]) -> None:
-        """Forgets the messages that a run was told. Messages that came in meanwhile stay."""
-        spent = {id(entry) for entry in used}
-        if left := [entry for entry in self._pending.get(key, ()) if id(entry) not in spent]:
-            self._pending[key] = left
-        else:
-            self._pending.pop(key, None)
+async def pending_history(ledger: ChannelMemory, key: str, limit: int) -> PendingHistory:
+    """Return the newest pending messages of a conversation."""
+    rows = await ledger.pending(key, limit) if limit > 0 else []
+    entries = tuple(entry for row in rows if (entry := _read_entry(row)) is not None)
+    return PendingHistory(entries, tuple(row.step for row in rows))
+
+
+def _read_entry(row: PendingMessage) -> HistoryEntry | None:
+    try:
+        return msgspec.json.decode(row.message, type=HistoryEntry)
+    except (msgspec.MsgspecError, UnicodeError) as problem:
+        log.warning("a pending group message cannot be read and is left out: %s", problem)
+        return None
 
 
 def history_limit(config: Config, settings: ChannelSettings) -> int:

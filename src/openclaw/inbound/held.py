@@ -18,9 +18,9 @@ from openclaw.inbound.debounce import TakeTurn
 from openclaw.inbound.dedupe import dedupe_key
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.notices import Notices
-from openclaw.runs.why_text import reason_text
-from openclaw.storage.base import Accept, HeldMessage, MessageBody, Reason, ReasonCode
-from openclaw.storage.disk_errors import is_disk_trouble
+from openclaw.runs.why import reason_text
+from openclaw.storage.disk_errors import is_storage_failure
+from openclaw.storage.message_ledger import Accept, HeldMessage, MessageBody, Reason, ReasonCode
 
 log = logging.getLogger("openclaw.inbound.held")
 
@@ -73,11 +73,11 @@ class Held:
 
     async def change(self, inbound: Inbound) -> None:
         """Writes down the new words of a message that waits. Returns when they are on disk."""
-        await self._runtime.ledger.change_held(held_key(inbound), msgspec.json.encode(inbound))
+        await self._runtime.ledger.update_held(held_key(inbound), msgspec.json.encode(inbound))
 
-    async def let_go(self, items: Sequence[Inbound]) -> None:
+    async def release(self, items: Sequence[Inbound]) -> None:
         """Forgets messages that were taken in or turned away."""
-        await self._runtime.ledger.let_go([held_key(item) for item in items])
+        await self._runtime.ledger.release_held([held_key(item) for item in items])
 
     async def retry_until_taken(self, items: list[Inbound]) -> None:
         """Takes in the messages of one turn, and tells their sender if it has to give them up."""
@@ -86,7 +86,7 @@ class Held:
             attempt += 1
             try:
                 await self._take_turn(items)
-                await self.let_go(items)
+                await self.release(items)
                 break
             except Exception as error:
                 problem = str(error) or type(error).__name__
@@ -94,7 +94,7 @@ class Held:
                 if attempt == 1:
                     log.warning("%s message cannot be taken in yet: %s", items[0].channel, problem, exc_info=error)
                 if (
-                    not is_disk_trouble(error)
+                    not is_storage_failure(error)
                     and attempt >= MOST_ATTEMPTS
                     and await self._give_up(keys, items, problem)
                 ):
@@ -120,11 +120,12 @@ class Held:
             except ValueError as error:
                 inbound, problem = None, f"what was stored of it is damaged: {error}"
             if inbound is None or problem:
-                await self._give_up([held.key], [inbound] if inbound else [], problem)
+                give_up = self._give_up_at_last([held.key], [inbound] if inbound else [], problem)
+                tasks.append(asyncio.create_task(give_up, name="give up a message"))
                 continue
             try:
-                await self._runtime.ledger.held_tried(held.key)
-            except OSError as error:
+                await self._runtime.ledger.count_held_attempt(held.key)
+            except Exception as error:
                 log.warning("an attempt to take in %s could not be counted: %s", held.key, error)
             tasks.append(start(inbound))
         return tasks
@@ -140,6 +141,12 @@ class Held:
         """Ends the attempts. The next start takes up what was not taken."""
         self._closing.set()
 
+    async def _give_up_at_last(self, keys: Sequence[str], items: Sequence[Inbound], problem: str) -> None:
+        attempt = 0
+        while not await self._give_up(keys, items, problem) and not self._closing.is_set():
+            attempt += 1
+            await wait_within(self._closing, AGAIN.delay_s(attempt, lambda: 0.0), self._runtime.clock)
+
     async def _give_up(self, keys: Sequence[str], items: Sequence[Inbound], problem: str) -> bool:
         """Ends the messages and tells their sender. False when not even that could be written."""
         channel, account, to = (*keys[0].split("|"), "", "", "")[:3]
@@ -147,7 +154,11 @@ class Held:
         agent = default_agent_id(config)
         reason = Reason(ReasonCode.NOT_TAKEN, problem)
         text = "\n".join(item.text for item in items)
-        entry = await self._runtime.sessions.get(agent, main_session_key(config, agent))
+        try:
+            entry = await self._runtime.sessions.get(agent, main_session_key(config, agent))
+        except Exception as error:
+            log.error("message %s cannot be given up yet: %s", ", ".join(keys), error)
+            return False
         accept = Accept(
             run_id=str(uuid.uuid5(_GIVEN_UP, keys[0])),
             dedupe_key="",
@@ -164,8 +175,8 @@ class Held:
         log.error("message %s is given up: %s", ", ".join(keys), problem)
         try:
             await self._notices.post(accept, [f"⚠️ {reason_text(reason)}"], state="failed", reason=reason)
-            await self._runtime.ledger.let_go(keys)
-        except OSError as error:
+            await self._runtime.ledger.release_held(keys)
+        except Exception as error:
             log.error("that could not be written down; it is tried again: %s", error)
             return False
         return True

@@ -16,12 +16,12 @@ from openclaw.inbound.directives import Listening
 from openclaw.inbound.message import Inbound
 from openclaw.models.catalogue import Catalogue
 from openclaw.rights import NO_RIGHTS, Right
-from openclaw.runs.dispatcher import Dispatcher
-from openclaw.runs.queue import QueueWish
+from openclaw.runs.queue_settings import QueueOverrides
+from openclaw.runs.runs import Runs
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import MessageFacts, Rotation, ensure_fresh
-from openclaw.storage.base import Accept, LedgerRow, MessageBody
+from openclaw.storage.message_ledger import Accept, LedgerRow, MessageBody
 
 if TYPE_CHECKING:
     from openclaw.inbound.notices import Notices
@@ -71,7 +71,7 @@ class CommandContext(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the Gateway that commands work with. There is one for all messages."""
 
     runtime: Runtime
-    dispatcher: Dispatcher
+    dispatcher: Runs
     notices: Notices
     restart: Callable[[str], object]
     """Schedules a restart of the Gateway. It takes the reason."""
@@ -113,7 +113,7 @@ class Continue(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     wishes: MessageBody = MessageBody()
     """The settings that the text asks for. They count for this run only."""
-    queue: QueueWish | None = None
+    queue: QueueOverrides | None = None
     side_replies: list[str] = []
     """These are sent at once, before the agent answers."""
     greeting: bool = False
@@ -168,7 +168,7 @@ class Incoming(msgspec.Struct, kw_only=True):
     body: MessageBody = MessageBody()
     """What the caller wants for this run. The steps add the prompt and the settings that the text asks for."""
     images: list[Image] = []
-    queue: QueueWish | None = None
+    queue: QueueOverrides | None = None
     """How the message waits behind a run. It overrides the session's queue settings."""
     entry_fields: dict[str, Any] = {}
     """What the message says about its session: channel, label, who spawned it."""
@@ -179,8 +179,23 @@ class Incoming(msgspec.Struct, kw_only=True):
     existing: bool = False
     """The session must exist. Otherwise a message to a new session makes it."""
 
-    def for_ledger(self, session_id: str, body: MessageBody, run_id: str) -> Accept:
-        """Returns what the ledger keeps of the message.
+    @property
+    def by_guest(self) -> bool:
+        """Whether somebody other than the owner wrote it or reads the answer: on a channel, or through a node.
+
+        The session of a group says by itself that others take part. The one session of the global scope does not.
+        """
+        facts = self.facts
+        of_owner = "admin" in facts.rights and not (facts.group and facts.session.key == "global")
+        return self.body.guest or (self.door == "channel" and not of_owner)
+
+    @property
+    def as_written(self) -> bool:
+        """Whether the owner wrote it in a direct chat. Such text reaches the model as it was written."""
+        return self.door != "program" and not self.facts.group and not self.by_guest
+
+    def for_ledger(self, session_id: str, body: MessageBody, run_id: str, pending: tuple[int, ...] = ()) -> Accept:
+        """Returns what the ledger keeps of the message. ``pending`` is ``Accept.pending``.
 
         If ``run_id`` is not the message's own, the row is for an extra line of the Gateway, such as that a new session
         began. Such a row does not get the channel's ids, because they belong to the message's own row.
@@ -198,11 +213,12 @@ class Incoming(msgspec.Struct, kw_only=True):
             route=self.route,
             body=body,
             dedupe_keys=self.dedupe_keys if run_id == self.run_id else (),
+            pending=pending,
         )
 
 
 async def current_session(
-    facts: Facts, runtime: Runtime, dispatcher: Dispatcher, inbound: Inbound | None = None
+    facts: Facts, runtime: Runtime, dispatcher: Runs, inbound: Inbound | None = None
 ) -> tuple[SessionEntry, Rotation | None]:
     """Returns the session that a new message belongs to. A new session replaces one that has expired."""
     session = facts.session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -25,6 +26,25 @@ class Sender(msgspec.Struct, frozen=True, kw_only=True):
     e164: str | None = None
     other_ids: tuple[str, ...] = ()
     """Further stable ids of the same person, such as a uuid beside a phone number."""
+
+
+class ClaimedName(msgspec.Struct, frozen=True, kw_only=True):
+    """A name that a place or a person has at this moment, as lists in the configuration may write it.
+
+    Names change hands, so they admit nobody: see ``inbound/names.py``. A channel leaves out a name that could be taken
+    for an id, and one that several places share.
+    """
+
+    kind: Literal["space", "room", "person"]
+    name: str
+    id: str
+    space: str = ""
+    """The server or workspace in which a room has this name, where there are several."""
+
+
+def slug(name: str) -> str:
+    """Return the form in which a list may have the name of a server: ``friends-of-ann``."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 class Media(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +115,10 @@ class Inbound(msgspec.Struct, kw_only=True):
     group_space: str | None = None
     group_members: str | None = None
     conversation_label: str | None = None
+    names: tuple[ClaimedName, ...] = ()
+    """The names of the sender and of the place."""
+    known_as: tuple[ClaimedName, ...] = ()
+    """Listed names that were resolved to the ids of this message, whatever it is called now. ``Pipeline`` adds them."""
     native_command: bool = False
     """The message is a slash command of the platform, not text."""
     told_once: bool = False

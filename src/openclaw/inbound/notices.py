@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,11 +15,14 @@ from openclaw.inbound.incoming import Incoming
 from openclaw.messages import AssistantMessage, TextBlock
 from openclaw.outbound.chunking import limits_for
 from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, ReplyShape, is_delivered, parts_for
-from openclaw.runs.dispatcher import Dispatcher
-from openclaw.runs.queue import RunRecord
+from openclaw.outbound.silence import is_silent
+from openclaw.runs.run import Run
+from openclaw.runs.runs import Runs
 from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.reset import MARKER_TYPE, MessageFacts, Rotation, ensure_fresh, home_of, transcript_ref
-from openclaw.storage.base import (
+from openclaw.storage.disk_errors import FOREVER, until_written
+from openclaw.storage.message_ledger import (
+    NO_REASON,
     Accept,
     LedgerRow,
     MessageBody,
@@ -28,7 +32,6 @@ from openclaw.storage.base import (
     ReasonCode,
     SessionName,
 )
-from openclaw.storage.disk_errors import until_written
 from openclaw.text import shortened
 
 log = logging.getLogger("openclaw.inbound.notices")
@@ -49,7 +52,7 @@ class Notices:
     def __init__(
         self,
         runtime: Runtime,
-        dispatcher: Dispatcher,
+        dispatcher: Runs,
         *,
         publish: Callable[[str, dict[str, Any]], None],
         wake_delivery: Callable[[], None],
@@ -79,6 +82,7 @@ class Notices:
         _, new = await self.post(
             accept,
             [said],
+            is_command_answer=True,
             state="answered" if said else "silent",
             reason=Reason(reason),
             result={"text": said} if said else None,
@@ -110,15 +114,22 @@ class Notices:
     async def end(
         self, row: LedgerRow, text: str | None, reason: ReasonCode, *, state: MessageState | None = None
     ) -> None:
-        """Ends a command with its answer and tells everyone. When ``text`` is None, nothing is said."""
+        """Ends a command with its answer and tells everyone. When ``text`` is None, nothing is said.
+
+        The end is tried until it is written, whatever the error.
+        """
         session, runtime, said = SessionRef(row.agent_id, row.session_key), self._runtime, (text or "").strip()
-        await self._session_id(session, make=bool(said))
+        try:
+            await self._session_id(session, make=bool(said))
+        except Exception:  # The answer is then shown in no transcript, but it is sent.
+            log.exception("no session could be made for the answer to %s", row.run_id)
         parts, ended = self._parts(row.route, [said]), state or ("answered" if said else "silent")
         result = {"text": said} if said else None
         try:
             new = await until_written(
                 lambda: runtime.ledger.finish(row.id, ended, reason=Reason(reason), result=result, outbox=parts),
                 runtime.clock.sleep,
+                unknown_tries=FOREVER,
             )
         finally:
             self._open_commands.pop(row.id, None)
@@ -128,11 +139,11 @@ class Notices:
             self._dispatcher.index.wake_waiters(row.run_id)
             self.show(session, row.run_id, said)
 
-    async def beside_run(self, record: RunRecord, run_id: str, text: str) -> None:
+    async def beside_run(self, record: Run, run_id: str, text: str) -> None:
         """Says a line about a run in open chats and on the run's channel. The transcript does not keep it."""
         row = record.row
         if is_delivered(row.route):
-            notice = row.another(run_id, dedupe_key=f"notice|{run_id}", body=MessageBody(prompt=text))
+            notice = row.derive(run_id, dedupe_key=f"notice|{run_id}", body=MessageBody(prompt=text))
             await self.post(notice, [text])
         message = injected_message(text, self._runtime.clock.now_ms())
         self._tell(row.session_key, run_id, msgspec.to_builtins(message))
@@ -155,14 +166,15 @@ class Notices:
         await self.post(accept, [text], result={"text": text})
         self.show(session, run_id, text)
 
-    async def speak(self, session: SessionRef, run_id: str, text: str, route: dict[str, Any]) -> None:
+    async def speak(self, session: SessionRef, run_id: str, text: str, route: dict[str, Any]) -> bool:
         """Says something in the agent's name: in the transcript, in open chats and on the route. It is said once.
 
-        It waits until no run of the session is under way. A session that is gone is told nothing.
+        It waits until no run of the session is under way. A session that is gone is told nothing. Returns False if the
+        send policy kept the text from the route.
         """
         message = injected_message(text, self._runtime.clock.now_ms())
         if await self.write(session, message, f"said-{run_id}") is None:
-            return
+            return True
         accept = Accept(
             run_id=run_id,
             dedupe_key="",
@@ -173,9 +185,10 @@ class Notices:
             route=route,
             body=MessageBody(text=text),
         )
-        _, new = await self.post(accept, [text], result={"text": text})
+        row, new = await self.post(accept, [text], result={"text": text})
         if new:
             self._tell(session.key, run_id, msgspec.to_builtins(message))
+        return row.reason.code is not ReasonCode.SEND_POLICY
 
     async def _session_id(self, session: SessionRef, *, make: bool = False) -> str:
         """The id of the session. Without a session it is empty, unless ``make`` asks for a new one."""
@@ -203,18 +216,27 @@ class Notices:
         reply_to: str = "",
         buttons: Sequence[Sequence[Button]] = (),
         act: OutgoingMessage | None = None,
-        **end: Any,
+        is_command_answer: bool = False,
+        state: MessageState = "answered",
+        reason: Reason = NO_REASON,
+        result: dict[str, Any] | None = None,
     ) -> tuple[LedgerRow, bool]:
         """Writes a message that needs no run to the ledger, with the parts that its channel delivers.
 
-        ``buttons`` stand below its first part. ``act`` is done in place of sending something.
+        ``buttons`` stand below its first part. ``act`` is done in place of sending something. If the send policy
+        forbids it, nothing is delivered, and the ledger says why. Only the answer to a command is always delivered.
         """
         parts = self._parts(accept.route, texts, media, reply_to)
         if parts and buttons:
             parts[0].payload["buttons"] = msgspec.to_builtins(buttons)
         if act is not None:
             parts = [OutboxPart(part=0, channel=str(accept.route["channel"]), payload=msgspec.to_builtins(act))]
-        row, new = await self._runtime.ledger.post(accept, parts, **end)
+        may_send = partial(self._runtime.may_send, accept.agent_id, accept.session_key, accept.route)
+        if parts and not is_command_answer and not await may_send():
+            parts, result = [], {**(result or {}), "withheld": True}
+            if state == "answered":
+                state, reason = "silent", Reason(ReasonCode.SEND_POLICY)
+        row, new = await self._runtime.ledger.post(accept, parts, state=state, reason=reason, result=result)
         if parts:
             self._wake_delivery()
         return row, new
@@ -226,7 +248,8 @@ class Notices:
         if not is_delivered(route):
             return []
         limits = limits_for(self._runtime.config.current, route["channel"], route.get("accountId"))
-        return parts_for(route, texts, ReplyShape(limits=limits), media, reply_to)
+        spoken = [text for text in texts if not is_silent(text)]
+        return parts_for(route, spoken, ReplyShape(limits=limits), media, reply_to)
 
     def show(self, session: SessionRef, run_id: str, text: str) -> None:
         """Shows a text in open chats at once and writes it to the transcript as soon as no run writes there."""
@@ -241,7 +264,7 @@ class Notices:
     async def _keep(self, session: SessionRef, entry_id: str, message: AssistantMessage) -> None:
         try:
             await self.write(session, message, entry_id)
-        except OSError:
+        except Exception:
             log.exception("an answer of the Gateway could not be kept in %s", session.key)
 
     async def write(self, session: SessionRef, message: AssistantMessage, entry_id: str | None = None) -> str | None:

@@ -9,6 +9,7 @@ order.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
@@ -23,7 +24,6 @@ from openclaw.config.agents import main_session_key, user_zone
 from openclaw.config.channels import message_prefix
 from openclaw.config.schema import Config
 from openclaw.extensions.api import MessageReceived
-from openclaw.foreign_text import disarmed
 from openclaw.inbound.access import (
     ChannelSettings,
     Drop,
@@ -31,6 +31,7 @@ from openclaw.inbound.access import (
     channel_settings,
     decide_access,
     group_rules,
+    names_of_people,
     sender_ids,
     sender_rights,
 )
@@ -49,6 +50,8 @@ from openclaw.inbound.gate import (
     history_limit,
     mention_patterns,
     needs_mention,
+    pending_history,
+    record_pending,
 )
 from openclaw.inbound.held import Held
 from openclaw.inbound.incoming import (
@@ -61,6 +64,7 @@ from openclaw.inbound.incoming import (
     current_session,
 )
 from openclaw.inbound.message import Inbound
+from openclaw.inbound.names import ResolvedNames
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore, pairing_reply
 from openclaw.inbound.prompt_text import (
@@ -68,25 +72,34 @@ from openclaw.inbound.prompt_text import (
     HistoryEntry,
     assemble_prompt,
     channel_body,
+    clean_text,
+    display_name,
     envelope_options,
     from_label,
+    group_facts,
     group_intro,
     is_empty,
     stamped,
 )
 from openclaw.inbound.transcription import Transcriber
 from openclaw.pictures import SEEN_PICTURES
+from openclaw.redact import redact
 from openclaw.routing import Resolved, broadcast_routes, in_new_thread, reply_route, resolve_route
+from openclaw.runs.accept import Submission
 from openclaw.runs.admission import Ticket
-from openclaw.runs.dispatcher import Dispatcher, Submission
-from openclaw.runs.queue import queue_settings
+from openclaw.runs.queue_settings import queue_settings
+from openclaw.runs.run import RunWatched
+from openclaw.runs.runs import Runs
 from openclaw.runs.session_change import take_back_turn
 from openclaw.sessions.entry import SessionEntry, group_display_name, is_blocked
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.prompt_prefix import system_line, without_wrappers
 from openclaw.sessions.reset import Rotation, touched
 from openclaw.storage import faults
-from openclaw.storage.base import LedgerRow, MessageBody, ReasonCode, StoredImage, TurnedAway
+from openclaw.storage.disk_errors import FOREVER, refusal_text, until_written
+from openclaw.storage.errors import Fenced
+from openclaw.storage.message_ledger import LedgerRow, MessageBody, ReasonCode, RejectedMessage, StoredImage
+from openclaw.untrusted_text import disarmed, disarmed_message, short_id, text_changes
 
 log = logging.getLogger("openclaw.inbound")
 RECOVERY_S = 5.0
@@ -135,8 +148,9 @@ class Pipeline:
     def __init__(
         self,
         runtime: Runtime,
-        dispatcher: Dispatcher,
+        dispatcher: Runs,
         pairing: PairingStore,
+        names: ResolvedNames,
         notices: Notices,
         commands: CommandContext,
         spawn: Callable[[Coroutine[Any, Any, Any]], Any],
@@ -145,15 +159,16 @@ class Pipeline:
         self._runtime = runtime
         self._dispatcher = dispatcher
         self._pairing = pairing
+        self._names = names
         self._notices = notices
         self._commands = commands
         self._spawn = spawn
         self.others: OtherNodes | None = None
         """The other nodes of a cluster. None with files."""
         self._dedupe = Dedupe(runtime.ledger, runtime.clock)
-        self._history = PendingHistory()
         self._transcriber = transcriber
         self.held = Held(runtime, notices, self._take_turn)
+        self._recoveries: set[asyncio.Task[None]] = set()
         self._debouncer = Debouncer(
             self._take_turn,
             self.held.retry_until_taken,
@@ -166,6 +181,7 @@ class Pipeline:
 
     async def receive(self, inbound: Inbound) -> bool:
         """Returns True once the message is taken, False when access denies it. Raises when it could not be kept."""
+        inbound = await self._with_known_names(inbound)
         allowed = await self._pairing.allowed(inbound.channel)
         match decide_access(inbound, self._settings(inbound), allowed):
             case Drop(reason):
@@ -197,7 +213,7 @@ class Pipeline:
             # A channel that is stopped now does not cut off a message that is half accepted.
             await asyncio.shield(turn)
             if self._window(inbound) > 0:
-                await self.held.let_go([inbound])
+                await self.held.release([inbound])
         return True
 
     async def _take_turn(self, items: list[Inbound]) -> None:
@@ -253,7 +269,8 @@ class Pipeline:
         addressed = deciding() if quick else await asyncio.to_thread(deciding)
         if not addressed.process:
             history = history_key(inbound, settings, resolved.agent_id)
-            self._history.record(history, history_entry(inbound), history_limit(config, settings))
+            limit = history_limit(config, settings)
+            await record_pending(self._runtime.ledger, history, history_entry(inbound), limit)
             place = f"{inbound.peer.kind} {inbound.peer.id}"
             log.info("%s message of %s in %s not answered: no mention", inbound.channel, inbound.sender.id, place)
             await self._turn_away(inbound, ReasonCode.NOT_ADDRESSED)
@@ -369,22 +386,22 @@ class Pipeline:
             else:
                 await self._notices.say(message, reply, ReasonCode.COMMAND_INSIDE, ends=False)
         entry, rotation = await self._session(message)
-        pending: tuple[HistoryEntry, ...] = ()
+        pending = PendingHistory()
         if inbound is None:
             body = self._client_body(message, outcome, entry)
         else:
-            place = history_key(inbound, message.settings, session.agent_id)
-            pending = self._history.pending(place, history_limit(config, message.settings))
+            if inbound.peer.kind != "direct":
+                place = history_key(inbound, message.settings, session.agent_id)
+                limit = history_limit(config, message.settings)
+                pending = await pending_history(self._runtime.ledger, place, limit)
             # Who only mentions the agent asks about what was said before.
-            if is_empty(inbound, outcome.text) and not (pending and message.facts.mentioned):
+            if is_empty(inbound, outcome.text) and not (pending.entries and message.facts.mentioned):
                 return Empty()
-            body = await self._channel_body(message, inbound, outcome, entry, rotation, pending)
+            body = await self._channel_body(message, inbound, outcome, entry, rotation, pending.entries)
         message.queue = outcome.queue or message.queue
-        submission = await self._accept(message, body, ticket)
+        submission = await self._accept(message, body, ticket, pending.steps)
         if not submission.new:
             return await self._came_again(message, submission)
-        if inbound is not None:
-            self._history.forget(history_key(inbound, message.settings, session.agent_id), pending)
         return Accepted(submission, outcome.side_replies)
 
     async def _known(self, message: Incoming) -> Submission | None:
@@ -400,7 +417,7 @@ class Pipeline:
         if row is None:
             return None
         if record is not None and message.watcher is not None:
-            record.watchers.add(message.watcher)
+            record.emit(RunWatched(message.watcher))
         return Submission(row, False, False, record)
 
     async def _write_down(self, message: Incoming, handled: Handled) -> Handled | Accepted:
@@ -412,7 +429,7 @@ class Pipeline:
             return handled
         try:
             row, new = await self._notices.begin(message)
-        except OSError:
+        except Exception:
             if handled.later is not None:
                 handled.later.close()
             raise
@@ -433,12 +450,14 @@ class Pipeline:
     def _client_body(self, message: Incoming, outcome: Continue, entry: SessionEntry) -> MessageBody:
         """Makes the body of the run: the prompt, the settings that the text asks for and what the caller wants."""
         text, now = outcome.text, self._runtime.clock.now_ms()
-        changed = message.door == "chat" and disarmed(text, of_owner=True) != text
+        # Views take the marks of the Gateway off a prompt, and would take those that the person wrote off with them.
+        has_marks = message.door == "chat" and disarmed(text, of_owner=True) != text
         return msgspec.structs.replace(
             message.body,
             prompt=client_prompt(message, outcome, entry, self._runtime.config.current, now),
             internal=message.body.internal or outcome.greeting,
-            written=text if changed else "",
+            written=text if has_marks else "",
+            disarmed=text_changes([text]) if message.door == "chat" and not message.as_written else [],
             **self._wished(message, outcome.wishes),
         )
 
@@ -457,9 +476,18 @@ class Pipeline:
         rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
         intro = group_intro(inbound, always_on=not needs_mention(entry, rules, inbound.channel, patterns))
         begins = rotation is not None or not entry.get("systemSent")
+        texts = [
+            *([] if message.as_written or outcome.greeting else [outcome.text]),
+            *([inbound.quoted.text] if inbound.quoted else []),
+            *([inbound.thread_starter] if begins and inbound.thread_starter else []),
+            *(said.body for said in pending),
+        ]
         return msgspec.structs.replace(
             message.body,
-            prompt=channel_prompt(inbound, outcome, entry, pending, config, agent_id, begins=begins),
+            prompt=channel_prompt(
+                inbound, outcome, entry, pending, config, agent_id, begins=begins, as_written=message.as_written
+            ),
+            disarmed=text_changes(map(clean_text, texts)),
             internal=outcome.greeting,
             images=[
                 StoredImage(media.blob, media.mime_type)
@@ -482,13 +510,15 @@ class Pipeline:
             **found,
             "thinking": message.body.thinking or wishes.thinking,
             "elevated_allowed": not by_program and elevated_allowed(config, message.facts),
-            "guest": message.body.guest or (message.door == "channel" and "admin" not in message.facts.rights),
+            "guest": message.by_guest,
         }
 
-    async def _accept(self, message: Incoming, body: MessageBody, ticket: Ticket | None) -> Submission:
+    async def _accept(
+        self, message: Incoming, body: MessageBody, ticket: Ticket | None, pending: tuple[int, ...] = ()
+    ) -> Submission:
         """Returns once the message is on disk. A second message with the same run id starts nothing.
 
-        ``ticket`` is the message's place in the admission order.
+        ``ticket`` is the message's place in the admission order, and ``pending`` is ``Accept.pending``.
         """
         runtime, session, now = self._runtime, message.facts.session, self._runtime.clock.now_ms()
 
@@ -515,14 +545,23 @@ class Pipeline:
         body = msgspec.structs.replace(body, images=[*body.images, *images])
         channel = str(message.route.get("channel", message.source))
         settings = queue_settings(runtime.config.current.messages.queue, entry, channel, message.queue)
-        accepted = message.for_ledger(entry["sessionId"], body, message.run_id)
+        accepted = message.for_ledger(entry["sessionId"], body, message.run_id, pending)
         submission = await self._dispatcher.submit(accepted, settings, message.watcher, ticket, written)
         faults.point("ack")
         return submission
 
     async def answer(self, message: Incoming, handled: Handled) -> str | None:
-        """Waits for the answer of a command, says it and returns it."""
-        reply = handled.reply if handled.later is None else await handled.later
+        """Waits for the answer of a command, says it and returns it. A command that fails ends with a notice."""
+        try:
+            reply = handled.reply if handled.later is None else await handled.later
+        except Fenced:
+            raise
+        except Exception as error:
+            if handled.row is not None:
+                why = refusal_text(error) or str(error) or type(error).__name__
+                notice = f"⚠️ The command failed: {redact(why)}"
+                await self._notices.end(handled.row, notice, ReasonCode.COMMAND_FAILED, state="failed")
+            raise
         reason = ReasonCode.COMMAND if reply else ReasonCode.COMMAND_UNANSWERED
         if handled.row is None:
             await self._notices.say(message, reply, reason)
@@ -554,7 +593,7 @@ class Pipeline:
             reads_commands=False,
         )
         body = msgspec.structs.replace(
-            row.body.wishes(),
+            row.body.overrides(),
             prompt=message.text,
             internal=True,
             # The prompt of the session keeps its bytes, and the agent knows that it speaks to a group.
@@ -582,11 +621,13 @@ class Pipeline:
 
     async def admits(self, inbound: Inbound) -> bool:
         """Whether the sender of a message may write. Channels ask before they fetch its files."""
+        inbound = await self._with_known_names(inbound)
         allowed = await self._pairing.allowed(inbound.channel)
         return not isinstance(decide_access(inbound, self._settings(inbound), allowed), Drop | Pair)
 
     async def notice(self, inbound: Inbound) -> None:
         """Notes something that the agent learns at its next turn, such as a reaction."""
+        inbound = await self._with_known_names(inbound)
         if await self.admits(inbound):
             resolved = resolve_route(self._runtime.config.current, inbound)
             owner = None
@@ -604,6 +645,7 @@ class Pipeline:
         at its next turn. A message that was not meant for the agent is looked at anew. Not every platform asks who
         changes a message, so nobody changes those of others here.
         """
+        inbound = await self._with_known_names(inbound)
         if (waiting := self._debouncer.change(inbound)) is not None:
             await self.held.change(waiting)
             return
@@ -616,7 +658,7 @@ class Pipeline:
                 inbound.message_id,
             )
         elif row is None:
-            notes = await self._runtime.ledger.turned_away([inbound.message_id])
+            notes = await self._runtime.ledger.rejected([inbound.message_id])
             here = [note for note in notes if note.channel == inbound.channel and note.chat == inbound.to]
             if any(note.code is ReasonCode.NOT_ADDRESSED for note in here):
                 await self.receive(inbound)
@@ -625,19 +667,19 @@ class Pipeline:
         elif await self._take_back(inbound, row):
             await self.receive(inbound)
         else:
-            words = f"message {inbound.message_id} was changed to: {inbound.text}"
+            words = f"message {short_id(inbound.message_id)} was changed to (untrusted): {inbound.text}"
             await self.notice(msgspec.structs.replace(inbound, text=words))
 
     async def deleted(self, inbound: Inbound) -> None:
         """Takes in that a person took a message back. If nobody has spoken since, its turn goes too."""
         if (waiting := self._debouncer.find(inbound)) is not None:
             # The disk comes first. If it fails, the next attempt still finds the message here.
-            await self.held.let_go([waiting])
+            await self.held.release([waiting])
             if self._debouncer.take_back(inbound):
                 return
         row = await self._turn_of(inbound)
         if row is not None and not await self._take_back(inbound, row):
-            words = f"message {inbound.message_id} was taken back by its sender"
+            words = f"message {short_id(inbound.message_id)} was taken back by its sender"
             await self.notice(msgspec.structs.replace(inbound, text=words))
 
     async def _turn_of(self, inbound: Inbound) -> LedgerRow | None:
@@ -677,7 +719,7 @@ class Pipeline:
         """Remembers that a message of a channel was not taken in, for ``openclaw why``. Its words are not kept."""
         for message_id in inbound.own_ids:
             await self._remember(
-                TurnedAway(
+                RejectedMessage(
                     message_id=message_id,
                     channel=inbound.channel,
                     chat=inbound.to or inbound.peer.id,
@@ -688,7 +730,7 @@ class Pipeline:
             )
 
     async def _turn_away_client(self, message: Incoming, code: ReasonCode) -> None:
-        await self._remember(TurnedAway(message_id=message.run_id, channel=message.source, code=code))
+        await self._remember(RejectedMessage(message_id=message.run_id, channel=message.source, code=code))
 
     async def _came_again(self, message: Incoming, known: Submission) -> Accepted:
         """The ledger knows the message already. It is remembered that it came again."""
@@ -698,38 +740,47 @@ class Pipeline:
             await self._turn_away_client(message, ReasonCode.REDELIVERED)
         return Accepted(known)
 
-    async def _remember(self, note: TurnedAway) -> None:
+    async def _remember(self, note: RejectedMessage) -> None:
         try:
-            await self._runtime.ledger.turn_away(note)
-        except OSError as error:
+            await self._runtime.ledger.note_rejected(note)
+        except Exception as error:
             log.warning("that %s message %s was not taken in is not noted: %s", note.channel, note.message_id, error)
 
     # Start and end
 
-    async def recover(self, account: tuple[str, str] | None = None) -> int:
+    async def recover(self, account: tuple[str, str] | None = None) -> None:
         """Ends the commands that the last Gateway left, and takes in the messages that waited for more words there.
 
         ``account`` is a channel and its account that this node has just gained: only what waited there is taken in.
 
-        It returns after ``RECOVERY_S`` at the latest. If the disk takes nothing, the messages wait on, and later ones
-        of their sender wait behind them.
+        It returns after ``RECOVERY_S`` at the latest. If the ledger cannot be read or written, whatever the error, it
+        is tried again in the background. Later messages of the same sender wait behind those that were found.
         """
-        try:
+        recovery = asyncio.create_task(self._recover(account), name="recover messages")
+        self._recoveries.add(recovery)
+        recovery.add_done_callback(self._recoveries.discard)
+        await asyncio.wait([recovery], timeout=RECOVERY_S)
+
+    async def _recover(self, account: tuple[str, str] | None) -> None:
+        pause, take_up = self._runtime.clock.sleep, partial(self.held.take_up, self._debouncer.release_now, account)
+        with contextlib.suppress(Fenced):  # Another node goes on with them.
             if account is None:
-                await self._notices.end_interrupted()
-            tasks = await self.held.take_up(self._debouncer.release_now, account)
-        except OSError as error:
-            log.error("what the last Gateway left cannot be taken up now: %s", error)
-            return 0
-        if tasks:
-            await asyncio.wait(tasks, timeout=RECOVERY_S)
-        return len(tasks)
+                await until_written(self._notices.end_interrupted, pause, unknown_tries=FOREVER)
+            if tasks := await until_written(take_up, pause, unknown_tries=FOREVER):
+                await asyncio.wait(tasks)
 
     async def close(self) -> None:
         """Takes in what still waits for more words, so that it reaches the ledger."""
+        for recovery in self._recoveries:
+            recovery.cancel()
         self.held.close()
         self._transcriber.close()
         await self._debouncer.close()
+
+    async def _with_known_names(self, inbound: Inbound) -> Inbound:
+        config, channel, settings = self._runtime.config.current, inbound.channel, self._settings(inbound)
+        people = self._runtime.derived.of(config, ("names", channel), lambda: names_of_people(config, channel))
+        return await self._names.recognise(inbound, settings, people)
 
     def _settings(self, inbound: Inbound) -> ChannelSettings:
         config, channel, account = self._runtime.config.current, inbound.channel, inbound.account_id
@@ -744,7 +795,8 @@ def client_prompt(message: Incoming, outcome: Continue, entry: SessionEntry, con
     """Returns the prompt of a message that came through no channel. That of a program is its text as it stands."""
     if message.door == "program" or outcome.greeting:
         return outcome.text
-    base = stamped(disarmed(outcome.text, of_owner=True), now_ms, config.agents.defaults.user_timezone)
+    text = outcome.text if message.as_written else disarmed_message(outcome.text)
+    base = stamped(text, now_ms, config.agents.defaults.user_timezone)
     return assemble_prompt(base, message_id=message.message_id, aborted=entry.get("abortedLastRun", False))
 
 
@@ -757,21 +809,42 @@ def channel_prompt(
     agent_id: str,
     *,
     begins: bool,
+    as_written: bool = False,
 ) -> str:
-    """Returns the prompt of a message from a channel. ``begins`` says that the session has said nothing yet."""
+    """Returns the prompt of a message from a channel. ``begins`` says that the session has said nothing yet.
+
+    ``as_written`` says that the owner wrote it in a direct chat.
+    """
     base = outcome.text
     if not outcome.greeting:
         prefix = message_prefix(config, inbound.channel, inbound.account_id, agent_id)
         said = msgspec.structs.replace(inbound, text=f"{prefix} {base}".strip() if prefix else base)
-        base = channel_body(said, envelope_options(config), previous_ms=entry.get("updatedAt"), history=pending)
+        base = channel_body(
+            said,
+            envelope_options(config),
+            previous_ms=entry.get("updatedAt"),
+            history=pending,
+            as_written=as_written,
+        )
     return assemble_prompt(
         base,
         message_id=inbound.message_id,
         aborted=entry.get("abortedLastRun", False),
-        untrusted=inbound.untrusted,
+        untrusted=(*(group_facts(inbound) if begins or _is_renamed(inbound, entry) else ()), *inbound.untrusted),
         thread_starter=(inbound.thread_starter or "") if begins else "",
         media=inbound.media,
     )
+
+
+def _is_renamed(inbound: Inbound, entry: SessionEntry) -> bool:
+    """Whether the group has another name than at its last message."""
+    now = _place_names(inbound)
+    return any(name in now and entry.get(name) != now[name] for name in ("subject", "groupChannel"))
+
+
+def _place_names(inbound: Inbound) -> dict[str, str]:
+    given = {"subject": inbound.group_subject, "groupChannel": inbound.group_channel, "space": inbound.group_space}
+    return {field: name for field, value in given.items() if (name := display_name(value))}
 
 
 def _received(message: Incoming) -> MessageReceived:
@@ -819,18 +892,13 @@ def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
         fields["origin"]["threadId"] = thread
     if kind != "direct":
         fields |= {"channel": resolved.channel, "groupId": resolved.new_thread or inbound.peer.id}
-        for name, value in (
-            ("subject", inbound.group_subject),
-            ("groupChannel", inbound.group_channel),
-            ("space", inbound.group_space),
-        ):
-            if value:
-                fields[name] = value
+        names = _place_names(inbound)
+        fields |= names
         fields["displayName"] = group_display_name(
             resolved.channel,
             id=inbound.peer.id,
-            subject=inbound.group_subject,
-            group_channel=inbound.group_channel,
-            space=inbound.group_space,
+            subject=names.get("subject"),
+            group_channel=names.get("groupChannel"),
+            space=names.get("space"),
         )
     return fields

@@ -20,15 +20,15 @@ import msgspec
 
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import TranscriptionModel
-from openclaw.foreign_text import disarmed_name
 from openclaw.inbound.message import Inbound, Media
 from openclaw.models.base import Model, ModelError, SpokenText
 from openclaw.models.keys import Keys, provider_config
 from openclaw.net import read_bounded
 from openclaw.program import ProgramFailed, run_program
-from openclaw.storage.base import BlobStore
+from openclaw.storage.blobs import BlobStore
 from openclaw.text import clipped, shortened
 from openclaw.tools.exec.settings import command_environment
+from openclaw.untrusted_text import short_file_name
 
 if TYPE_CHECKING:
     import aiohttp
@@ -102,7 +102,7 @@ class Transcriber:
             try:
                 said.append(await self._unless_closed(media, agent_id))
             except NotTranscribed as problem:
-                name = disarmed_name(media.file_name or "") or "The voice message"
+                name = short_file_name(media.file_name or "") or "The voice message"
                 log.warning("%s of %s was not transcribed: %s", name, inbound.channel, problem)
                 problems.append(f"{name} was not transcribed: {problem}")
         return msgspec.structs.replace(

@@ -37,7 +37,6 @@ from openclaw import __version__
 from openclaw.clock import Backoff, Clock, wait_within
 from openclaw.config.schema.tools import McpServer
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
 from openclaw.pictures import MAX_SOURCE_BYTES, ImageProblem, fit_image, off_loop, sniff_image
 from openclaw.redact import redact
@@ -45,6 +44,7 @@ from openclaw.text import clipped
 from openclaw.tools.base import ToolError, ToolResult, indented
 from openclaw.tools.exec.settings import command_environment
 from openclaw.tools.shell_process import Members, survivors
+from openclaw.untrusted_text import disarmed, disarmed_name
 
 if TYPE_CHECKING:
     from mcp.client._transport import Transport, TransportStreams
@@ -71,7 +71,10 @@ MAX_SSE_BYTES = 16 * 1024 * 1024
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """The longest plain answer over HTTP that is read."""
 MAX_PAGES = 20
+MAX_VALUES = 200_000
+"""The most values in one message. The library decodes messages on the event loop, and each value takes its time."""
 TOO_LONG = f"its answer is longer than {MAX_BODY_BYTES // 1024**2} MB"
+TOO_MANY = f"its answer has more than {MAX_VALUES} values"
 LONGEST_PROBLEM = 300
 NOT_INSTALLED = "the package mcp is not installed: openclaw extras add mcp"
 
@@ -291,7 +294,7 @@ class ServerConnection:
                 if not cursor or len(listed) > 10 * MOST_TOOLS:
                     break
         names = self.settings.tools
-        tools, self.left_out = offered(self.part, listed, names.allow, names.deny)
+        tools, self.left_out = await asyncio.to_thread(offered, self.part, listed, names.allow, names.deny)
         if tools != self.tools:
             self.tools = tools
         for line in self.left_out[:10]:
@@ -390,8 +393,13 @@ def _leaf_is_network(error: BaseException) -> bool:
     return isinstance(_leaf(error), httpx2.TransportError | OSError)
 
 
+def most_values(data: bytes) -> int:
+    """Return the most values that this part of a JSON text can hold. Commas inside of texts count as well."""
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
+
+
 def _bounded() -> Any:
-    """A transport whose answers are no longer than ``MAX_BODY_BYTES``, because the library reads them whole.
+    """A transport that bounds answers by ``MAX_BODY_BYTES`` and ``MAX_VALUES``, because the library reads them whole.
 
     A stream of events may be longer: there the library bounds each event. A packed answer is refused, because its
     length says nothing about what comes out of it.
@@ -408,11 +416,16 @@ def _bounded() -> Any:
             # The library takes this error for one of the call. Others would end the connection.
             if self._packed:
                 raise httpx2.StreamError("its answer is packed")
-            read = 0
+            read = values = 0
             async for part in self._stream:
+                if self._endless and b"\n\n" in part:  # Each event is decoded alone.
+                    values = 0
                 read += len(part)
+                values += most_values(part)
                 if read > MAX_BODY_BYTES and not self._endless:
                     raise httpx2.StreamError(TOO_LONG)
+                if values > MAX_VALUES:
+                    raise httpx2.StreamError(TOO_MANY)
                 yield part
 
         async def aclose(self) -> None:
@@ -530,6 +543,9 @@ class ServerProcess:
             async with heard:
                 while True:
                     line = await process.stdout.readuntil(b"\n")
+                    if most_values(line) > MAX_VALUES:
+                        self.problem = f"it sent a message of more than {MAX_VALUES} values"
+                        return
                     try:
                         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                     except ValueError:
@@ -594,6 +610,7 @@ async def _left(process: Process, members: Members) -> Members:
 # The tools of a server as a model may see them
 
 LONGEST_NAME = 64
+LONGEST_OWN_NAME = 256
 LONGEST_SERVER = 24
 MOST_TOOLS = 100
 """How many tools one server may offer. Providers refuse a request with too many."""
@@ -602,6 +619,10 @@ LONGEST_SUMMARY = 160
 LONGEST_WORDS = 400
 """The longest description of one parameter."""
 MAX_SCHEMA_BYTES = 32 * 1024
+MAX_LISTED_SCHEMA_BYTES = 256 * 1024
+"""The longest schema that is looked at."""
+MAX_NODES = 2000
+"""The most parts of a schema, counted where references put them in."""
 MAX_DEPTH = 12
 MAX_RESULT_CHARS = 50_000
 MAX_IMAGES = 4
@@ -665,7 +686,10 @@ def offered(
     tools: dict[str, ForeignTool] = {}
     left_out: list[str] = []
     for tool in listed:
-        shown = clipped(disarmed_name(tool.name), 80)
+        shown = clipped(disarmed_name(tool.name[:LONGEST_OWN_NAME]), 80)
+        if len(tool.name) > LONGEST_OWN_NAME:
+            left_out.append(f"{shown}: its name is longer than {LONGEST_OWN_NAME} characters")
+            continue
         if not _wanted(tool.name, allow, deny):
             continue
         if len(tools) >= MOST_TOOLS:
@@ -697,13 +721,16 @@ def usable_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
 
     References are put in. A schema that is too large or too deep becomes an object with any parameters.
     """
-    definitions = {
-        f"#/{key}/{name}": value
-        for key in ("$defs", "definitions")
-        if isinstance(found := schema.get(key), dict)
-        for name, value in found.items()
-    }
-    cleaned = _cleaned(schema, definitions, 0)
+    try:
+        size = len(msgspec.json.encode(schema))
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+        return _anything()
+    if size > MAX_LISTED_SCHEMA_BYTES:
+        return _anything()
+    try:
+        cleaned = _SchemaCleaner(schema).cleaned(schema, 0)
+    except (_SchemaTooLarge, RecursionError):
+        return _anything()
     cleaned.pop("anyOf", None)  # Providers want a plain object at the top.
     properties = cast("dict[str, Any]", cleaned.get("properties", {}))
     required = [name for name in cleaned.get("required", []) if isinstance(name, str)]
@@ -715,42 +742,93 @@ def usable_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
         result["required"] = needed
     if cleaned.get("additionalProperties") is False:
         result["additionalProperties"] = False
-    if len(msgspec.json.encode(result)) > MAX_SCHEMA_BYTES:
-        return {"type": "object", "properties": {}}
-    return result
+    return result if len(msgspec.json.encode(result)) <= MAX_SCHEMA_BYTES else _anything()
 
 
-def _cleaned(schema: Any, definitions: Mapping[str, Any], depth: int) -> dict[str, Any]:
-    if not isinstance(schema, dict) or depth > MAX_DEPTH:
-        return {}
-    given = cast("dict[str, Any]", schema)
-    if isinstance(reference := given.get("$ref"), str):
+def _anything() -> dict[str, Any]:
+    return {"type": "object", "properties": {}}
+
+
+class _SchemaTooLarge(Exception):
+    pass
+
+
+class _SchemaCleaner:
+    """Copies the usable part of one schema.
+
+    A schema of a few hundred bytes can stand for billions of parts, because references put the same definition in many
+    times. So every part counts, wherever it comes from, and a definition that refers to itself is left open there.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._definitions = {
+            f"#/{key}/{name}": value
+            for key in ("$defs", "definitions")
+            if isinstance(found := schema.get(key), dict)
+            for name, value in cast("dict[str, Any]", found).items()
+        }
+        self._nodes = 0
+        self._inside: list[str] = []
+        """The references that are being put in."""
+
+    def cleaned(self, schema: Any, depth: int) -> dict[str, Any]:
+        """Raises ``_SchemaTooLarge``."""
+        self._count(1)
+        if not isinstance(schema, dict) or depth > MAX_DEPTH:
+            return {}
+        given = cast("dict[str, Any]", schema)
+        if isinstance(reference := given.get("$ref"), str):
+            return self._referred(reference, given, depth)
+        inner = partial(self.cleaned, depth=depth + 1)
+        result: dict[str, Any] = {}
+        for part in given["allOf"] if isinstance(given.get("allOf"), list) else ():
+            _merge(result, inner(part))
+        if (types := _types(given.get("type"))) is not None:
+            result["type"] = types
+        if isinstance(words := given.get("description"), str):
+            result["description"] = disarmed(words[:LONGEST_WORDS])
+        for keyword, kind in _PLAIN_KEYWORDS.items():
+            if isinstance(value := given.get(keyword), kind) and not isinstance(value, bool):
+                result[keyword] = self._plain(value)
+        if "const" in given and "enum" not in result:
+            result["enum"] = [self._plain(given["const"])]
+        for keyword in ("anyOf", "oneOf"):
+            if isinstance(options := given.get(keyword), list) and options:
+                result["anyOf"] = [inner(option) for option in cast("list[Any]", options)]
+        if isinstance(properties := given.get("properties"), dict):
+            own = {str(name): inner(value) for name, value in cast("dict[Any, Any]", properties).items()}
+            result["properties"] = {**result.get("properties", {}), **own}
+        if isinstance(extra := given.get("additionalProperties"), bool | dict):
+            result["additionalProperties"] = extra if isinstance(extra, bool) else inner(extra)
+        if result.get("type") == "array":
+            result["items"] = inner(given.get("items"))  # Providers refuse a list whose items are not told.
+        return result
+
+    def _referred(self, reference: str, given: dict[str, Any], depth: int) -> dict[str, Any]:
+        definition = self._definitions.get(reference)
         aside = {key: value for key, value in given.items() if key == "description"}
-        return _cleaned({**definitions.get(reference, {}), **aside}, definitions, depth + 1)
-    inner = partial(_cleaned, definitions=definitions, depth=depth + 1)
-    result: dict[str, Any] = {}
-    for part in given["allOf"] if isinstance(given.get("allOf"), list) else ():
-        _merge(result, inner(part))
-    if (types := _types(given.get("type"))) is not None:
-        result["type"] = types
-    if isinstance(words := given.get("description"), str):
-        result["description"] = disarmed(words[:LONGEST_WORDS])
-    for keyword, kind in _PLAIN_KEYWORDS.items():
-        if isinstance(value := given.get(keyword), kind) and not isinstance(value, bool):
-            result[keyword] = _plain(value)
-    if "const" in given and "enum" not in result:
-        result["enum"] = [_plain(given["const"])]
-    for keyword in ("anyOf", "oneOf"):
-        if isinstance(options := given.get(keyword), list) and options:
-            result["anyOf"] = [inner(option) for option in cast("list[Any]", options)]
-    if isinstance(properties := given.get("properties"), dict):
-        own = {str(name): inner(value) for name, value in cast("dict[Any, Any]", properties).items()}
-        result["properties"] = {**result.get("properties", {}), **own}
-    if isinstance(extra := given.get("additionalProperties"), bool | dict):
-        result["additionalProperties"] = extra if isinstance(extra, bool) else inner(extra)
-    if result.get("type") == "array":
-        result["items"] = inner(given.get("items"))  # Providers refuse a list whose items are not told.
-    return result
+        if reference in self._inside or not isinstance(definition, dict):
+            return self.cleaned(aside, depth + 1)
+        self._inside.append(reference)
+        try:
+            return self.cleaned({**cast("dict[str, Any]", definition), **aside}, depth + 1)
+        finally:
+            self._inside.pop()
+
+    def _plain(self, value: Any) -> Any:
+        """A value of the schema. Its texts are somebody else's, and a model reads them."""
+        if isinstance(value, str):
+            return disarmed(value[:LONGEST_WORDS])
+        if isinstance(value, list):
+            items = cast("list[Any]", value)[:200]
+            self._count(len(items))
+            return [self._plain(item) for item in items]
+        return value if isinstance(value, int | float | bool) or value is None else str(value)[:LONGEST_WORDS]
+
+    def _count(self, parts: int) -> None:
+        self._nodes += parts
+        if self._nodes > MAX_NODES:
+            raise _SchemaTooLarge
 
 
 def _types(declared: Any) -> str | list[str] | None:
@@ -768,15 +846,6 @@ def _merge(result: dict[str, Any], more: dict[str, Any]) -> None:
         result["properties"] = properties
     if required:
         result["required"] = list(dict.fromkeys(required))
-
-
-def _plain(value: Any) -> Any:
-    """A value of the schema. Its texts are somebody else's, and a model reads them."""
-    if isinstance(value, str):
-        return disarmed(value[:LONGEST_WORDS])
-    if isinstance(value, list):
-        return [_plain(item) for item in cast("list[Any]", value)[:200]]
-    return value if isinstance(value, int | float | bool) or value is None else str(value)[:LONGEST_WORDS]
 
 
 class Answered(msgspec.Struct, kw_only=True):
@@ -801,7 +870,7 @@ async def tool_result(answer: Answered, server: str, own_name: str, *, sees_imag
         elif text := _text_of(block):
             texts.append(text)
     if not texts and not blocks and answer.structured is not None:
-        texts.append(indented(answer.structured))
+        texts.append(await asyncio.to_thread(indented, answer.structured))
     whole = "\n".join(texts)
     text = disarmed(whole[:MAX_RESULT_CHARS])
     if len(whole) > MAX_RESULT_CHARS:

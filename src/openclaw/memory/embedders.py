@@ -21,7 +21,7 @@ from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.models.base import Model, ModelError
 from openclaw.models.http import ModelHttp, WireRequest
 from openclaw.models.keys import Keys, find_source, provider_config
-from openclaw.models.local.install import says_pooling
+from openclaw.models.local.install import has_pooling
 from openclaw.models.local.provider import Worker
 
 Purpose: TypeAlias = Literal["document", "query"]
@@ -385,7 +385,7 @@ class GgufEmbedder:
         if self._worker is None or not self._worker.alive:
             if not await asyncio.to_thread(self._path.is_file):
                 raise ModelError(f"there is no model file {self._path} (agents.defaults.memorySearch.local.modelPath)")
-            purpose = "embeddings" if await asyncio.to_thread(says_pooling, str(self._path)) else "mean-embeddings"
+            purpose = "embeddings" if await asyncio.to_thread(has_pooling, str(self._path)) else "mean-embeddings"
             self._worker = await Worker.start(str(self._path), CONTEXT, purpose)
         return self._worker
 

@@ -44,6 +44,7 @@ from openclaw.memory.embedders import (
 from openclaw.path_opener import PathOpener, PathRefused
 from openclaw.paths import normalize_agent_id
 from openclaw.storage.files.disk import RebuildableDatabase
+from openclaw.text import normalised
 
 log = logging.getLogger("openclaw.memory")
 
@@ -206,14 +207,14 @@ class MemoryIndex:
         self._file = RebuildableDatabase(path, _SCHEMA, VERSION)
         self._chunking = (chunk_chars, overlap_chars)
 
-    def update(self, files: Sequence[MemoryFile], *, model: str = "", anew: bool = False) -> Counts:
-        """Reads the files that changed. ``anew`` first removes everything, including vectors."""
+    def update(self, files: Sequence[MemoryFile], *, model: str = "", rebuild: bool = False) -> Counts:
+        """Reads the files that changed. ``rebuild`` first removes everything, including vectors."""
 
         def work(db: sqlite3.Connection) -> Counts:
             _bring_up_to_date(db, files, self._chunking)
             return _counts(db, model)
 
-        return self._file.use(work, anew=anew)
+        return self._file.use(work, rebuild=rebuild)
 
     def without_vector(self, model: str, most: int) -> list[tuple[str, str]]:
         """Hash and text of the chunks without a vector, each text once."""
@@ -227,7 +228,7 @@ class MemoryIndex:
 
         return self._file.use(work)
 
-    def keep_vectors(
+    def store_vectors(
         self, model: str, vectors: Mapping[str, bytes], most: int = MOST_VECTORS, *, spare: bool = True
     ) -> None:
         """Stores vectors by the hash of their text. When there are too many, unused ones are removed first.
@@ -426,8 +427,8 @@ def telling_words(query: str) -> list[str]:
 
 
 def folded(text: str) -> str:
-    spread = unicodedata.normalize("NFD", text.casefold())
-    return unicodedata.normalize("NFC", "".join(char for char in spread if not unicodedata.combining(char)))
+    spread = normalised("NFD", text.casefold())
+    return normalised("NFC", "".join(char for char in spread if not unicodedata.combining(char)))
 
 
 def packed(vector: Iterable[float]) -> bytes:
@@ -588,12 +589,12 @@ class AgentMemory:
             return [], Fallback(str(self._settings.provider), str(problem))
 
     async def refresh(
-        self, *, anew: bool = False, pay: Pay = unpaid, most: int = MOST_VECTORS
+        self, *, rebuild: bool = False, pay: Pay = unpaid, most: int = MOST_VECTORS
     ) -> tuple[Counts, Embedder | None, Fallback | None, int]:
         """Brings the index and at most ``most`` vectors up to date. The last value says how many vectors are left."""
         files = await asyncio.to_thread(self._files)
         embedders, fallback = self.embedders()
-        counts = await asyncio.to_thread(self.index.update, files, anew=anew)
+        counts = await asyncio.to_thread(self.index.update, files, rebuild=rebuild)
         for embedder in embedders:
             try:
                 waiting = await self._embed_new(embedder, files, min(most, MOST_VECTORS), pay, patient=True)
@@ -620,7 +621,7 @@ class AgentMemory:
                 vectors = await vectors_of(embedder, [text for _, text in batch], "document", pay)
                 kept: Mapping[str, bytes] = dict(zip((hash for hash, _ in batch), vectors, strict=True))
                 await asyncio.to_thread(
-                    self.index.keep_vectors, embedder.identity, kept, cache.max_entries, spare=cache.enabled
+                    self.index.store_vectors, embedder.identity, kept, cache.max_entries, spare=cache.enabled
                 )
             if len(new) < most:
                 return 0

@@ -222,7 +222,7 @@ class ModelFailure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     """The provider's words. Empty if the model was not asked because it rests."""
     credential: str = ""
     at: int = 0
-    rests_until: int = 0
+    cooldown_until: int = msgspec.field(default=0, name="restsUntil")
 
 
 class Failover:
@@ -264,17 +264,17 @@ class Failover:
             except ModelError as unknown:
                 log.warning("the fallback %s is not used: %s", name, unknown)
 
-    async def rest_of(self, model: Model, agent_id: str) -> ModelFailure | None:
+    async def cooldown_of(self, model: Model, agent_id: str) -> ModelFailure | None:
         """Why a model rests, and until when the first of its keys can be used again. None: it does not rest."""
         keys = self.keys
-        if keys.cooldowns.none_rests:
+        if keys.cooldowns.none_cooling_down:
             return None
         try:
             found = await keys.all_for(model, self._config(), agent_id)
         except MissingKey:
             return None
-        key = min(found, key=lambda key: keys.rests_until(key, model))
-        until = keys.rests_until(key, model)
+        key = min(found, key=lambda key: keys.cooldown_end(key, model))
+        until = keys.cooldown_end(key, model)
         if not until:
             return None
         stats = keys.cooldowns.of(key.credential)
@@ -283,7 +283,7 @@ class Failover:
             kind=stats.kind(),
             credential=key.credential.id,
             at=stats.last_failure_at,
-            rests_until=until,
+            cooldown_until=until,
         )
 
     async def is_usable(self, model: Model, agent_id: str) -> bool:
@@ -292,14 +292,14 @@ class Failover:
             found = await self.keys.all_for(model, self._config(), agent_id)
         except MissingKey:
             return False
-        return any(not self.keys.rests_until(key, model) for key in found)
+        return any(not self.keys.cooldown_end(key, model) for key in found)
 
     async def other_key(self, model: Model, agent_id: str, error: ModelError) -> bool:
         """Whether the model can be asked with another key than the one that failed."""
         if error.credential is None or error.kind not in OF_KEY:
             return False
         found = await self.keys.all_for(model, self._config(), agent_id)
-        return any(key.credential != error.credential and not self.keys.rests_until(key, model) for key in found)
+        return any(key.credential != error.credential and not self.keys.cooldown_end(key, model) for key in found)
 
     async def note_failure(self, model: Model, agent_id: str, error: ModelError) -> None:
         """Lets the key rest, unless the failure says nothing about later calls."""
@@ -356,7 +356,7 @@ class Candidates:
                 self.current = rest.pop(0)
             else:
                 self._pictures = False
-        resting = await self._failover.rest_of(self.current, self._agent_id)
+        resting = await self._failover.cooldown_of(self.current, self._agent_id)
         successor = await self._successor() if resting is not None else None
         if resting is not None and successor is not None:
             self.failures.append(resting)

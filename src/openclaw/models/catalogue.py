@@ -21,7 +21,7 @@ import aiohttp
 import msgspec
 
 from openclaw import paths
-from openclaw.config.agents import default_agent_id, fallback_models, model_aliases, primary_model
+from openclaw.config.agents import default_agent_id, fallback_models, model_aliases, named_models, primary_model
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.models.base import CLI_API, Model, ModelError, Price
 from openclaw.models.catalogue_data import LOCAL_PROVIDER, MODEL_ALIASES, MODELS, PROVIDERS, local_model
@@ -143,6 +143,20 @@ class Catalogue:
                 if name and self.resolve(name).ref == model.ref:
                     return
         raise UnknownModel(f"{model.ref} is a program with tools of its own. Only the owner may choose it.", model.ref)
+
+    def check_known(self, model: Model) -> None:
+        """Raise ``UnknownModel`` if neither a list nor the configuration names the model.
+
+        ``resolve`` also returns such a model if its provider can be called, because a person may know a newer model
+        than we do. An agent only guesses its name.
+        """
+        if model.ref.lower() in self._models:
+            return
+        for name in named_models(self._config):
+            with contextlib.suppress(UnknownModel):
+                if self.resolve(name).ref == model.ref:
+                    return
+        raise self._unknown(model.ref)
 
     def is_usable(self, provider: str) -> bool:
         """Whether the provider is configured, has a key in the environment or a profile, or runs on this machine."""

@@ -32,6 +32,10 @@ _OVERFLOW = _any_of(
     r"exceeds the context window",
     r"exceeds model context window",
     r"input token count.*exceeds the maximum",
+    r"input token count is \d+ but model only supports up to",  # Vertex AI
+    r"range of input length should be",  # DashScope
+    r"input tokens exceeded|number of input tokens exceeds",  # Bedrock
+    r"`?inputs`? must have less than \d+ tokens",  # text-generation-inference
     r"maximum prompt length is \d+",
     r"reduce the length of the messages",
     r"maximum context length",
@@ -107,6 +111,15 @@ _BY_STATUS: dict[int, Classified] = {
 }
 
 
+UNKNOWN_REFUSALS = (400, 413, 422)
+"""A provider refuses a prompt that is too large with one of these. So it does with malformed requests."""
+
+
+def is_unknown_refusal(error: ModelError) -> bool:
+    """Whether a request was refused with words that say nothing we know. It may have been too large."""
+    return error.kind == "format" and error.status in UNKNOWN_REFUSALS and _classify_words(str(error)).kind == "other"
+
+
 def is_overflow(text: str) -> bool:
     """Whether the text says that the prompt does not fit the model. Limits per minute use similar words."""
     return bool(_OVERFLOW.search(text)) and not _RATE_LIMIT.search(text)
@@ -123,15 +136,19 @@ _NAMED_LIMIT = (
     rf"context length of (?:only )?{_N}",
     rf"model token limit:?\s*{_N}",
     rf"with {_N} maximum context length",
-    rf"cannot exceed {_N}",
-    rf"must be <= {_N}",
+    rf"prompt cannot exceed {_N}",
+    rf"max_new_tokens`? must be <= {_N}",
+    rf"model only supports up to {_N}",
+    rf"input length should be \[\d+,\s*{_N}\]",
+    rf"must have less than {_N} tokens",
 )
 _NAMED_PROMPT = (
     rf"exceed context limit:\s*{_N}\s*\+",
     rf"{_N}\s*tokens?\s*>\s*\d",
     rf"{_N} input tokens",
-    rf"token count\s*(?:of\s*)?\(?{_N}",
+    rf"token count\s*(?:of\s*|is\s*)?\(?{_N}",
     rf"given:\s*{_N} `?inputs",
+    rf"must have less than {_N.replace('(', '(?:')} tokens\. given:\s*{_N}",
     rf"keep the first {_N} tokens",
     rf"(?:resulted in|contains?|requested:?|received|request \()\s*(?:about )?{_N}",
 )
@@ -403,7 +420,7 @@ _SHORT_WORDS: dict[str, str] = {
 }
 
 
-def failure_words(kind: str) -> str:
+def failure_text(kind: str) -> str:
     """A few words on why a model did not answer, to follow its name."""
     return _SHORT_WORDS.get(kind, "something went wrong at its provider")
 
@@ -412,7 +429,7 @@ def switch_text(chosen: str, active: str, kind: str) -> str:
     """Tells people that another model answers than the chosen one, or that the chosen one is back."""
     if active == chosen:
         return f"↩️ {chosen} answers again."
-    return f"↪️ {chosen} cannot answer now: {failure_words(kind)}. {active} answers until it can."
+    return f"↪️ {chosen} cannot answer now: {failure_text(kind)}. {active} answers until it can."
 
 
 def demo_text(name: str) -> str:

@@ -33,6 +33,7 @@ from openclaw.models.base import (
 from openclaw.models.errors import classify, describe_error, redact, status_error
 from openclaw.models.keys import is_local_url
 from openclaw.net import read_bounded
+from openclaw.worker_thread import with_many
 
 MAX_CONNECTIONS = 1000
 CONNECT_TIMEOUT_S = 20.0
@@ -86,13 +87,17 @@ class ModelHttp:
         if session is not None:
             await session.close()
 
-    async def stream_reply(self, wire: WireRequest, reply: ReplyReader) -> AsyncGenerator[StreamEvent]:
+    async def stream_reply(
+        self, build: Callable[[], WireRequest], reply: ReplyReader, messages: int = 0
+    ) -> AsyncGenerator[StreamEvent]:
         """Sends the request and yields the reply's events. A ModelError carries what had come before the failure.
 
+        ``build`` makes the request, in a thread if it has many ``messages``.
         Cancelling the consumer, or closing this generator early, closes the connection at once.
         """
         response: aiohttp.ClientResponse | None = None
         builder, provider = reply.builder, reply.builder.model.provider
+        wire = await with_many(messages, build)
         timeout = aiohttp.ClientTimeout(
             total=None, connect=CONNECT_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S, sock_read=wire.idle_s
         )
@@ -194,7 +199,7 @@ class HttpProvider:
 
     def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
         reply = self._reply(request.model, self._clock.now_ms())
-        return self._http.stream_reply(self._build(request, api_key), reply)
+        return self._http.stream_reply(lambda: self._build(request, api_key), reply, len(request.messages))
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:

@@ -134,12 +134,12 @@ class Keys:
         if not model.auth_profile:
             # Stored profiles count only when config and environment have no key, so most calls read no file.
             given = next(self._given(model, config, shared), None)
-            if given is not None and not self.rests_until(given, model):
+            if given is not None and not self.cooldown_end(given, model):
                 return given
         keys = await self.all_for(model, config, agent_id)
-        usable = [key for key in keys if not self.rests_until(key, model)]
+        usable = [key for key in keys if not self.cooldown_end(key, model)]
         if not usable:
-            return min(keys, key=lambda key: self.rests_until(key, model))
+            return min(keys, key=lambda key: self.cooldown_end(key, model))
         place = (session_id, model.provider)
         kept = next((key for key in usable if session_id and key.credential.id == self._in_use.get(place)), None)
         chosen = kept or usable[0]
@@ -192,9 +192,9 @@ class Keys:
             live.sort(key=lambda key: key.credential.id != file.last_good.get(provider))
         return live
 
-    def rests_until(self, key: Key, model: Model) -> int:
+    def cooldown_end(self, key: Key, model: Model) -> int:
         """The end of the key's rest for this model. 0: it can be used."""
-        return self.cooldowns.rests_until(key.credential, model.ref)
+        return self.cooldowns.cooldown_end(key.credential, model.ref)
 
     def _given(self, model: Model, config: Config, shared: str) -> Iterator[Key]:
         """The keys of config and environment."""
@@ -517,9 +517,9 @@ async def _fetch(ref: SecretRef, environ: Mapping[str, str], path: str) -> str:
 
 # Which credentials rest
 
-FIRST_REST_MS = 60_000
-REST_FACTOR = 5
-LONGEST_REST_MS = 3_600_000
+FIRST_COOLDOWN_MS = 60_000
+COOLDOWN_FACTOR = 5
+LONGEST_COOLDOWN_MS = 3_600_000
 HOUR_MS = 3_600_000
 FAILURE_WRITE_S = 0.05
 USE_WRITE_S = 60.0
@@ -556,12 +556,12 @@ class CredentialStats(msgspec.Struct, kw_only=True, rename="camel", omit_default
     disabled_until: int = 0
     disabled_reason: str = ""
 
-    def rests_until(self, model: str) -> int:
+    def cooldown_end(self, model: str) -> int:
         """The end of the rest for calls to ``model`` (``provider/id``). It may be past."""
         cooldown = self.cooldown_until if self.cooldown_model in ("", model) else 0
         return max(cooldown, self.disabled_until)
 
-    def latest_end(self) -> int:
+    def latest_cooldown_end(self) -> int:
         """The end of the rest of any of its models."""
         return max(self.cooldown_until, self.disabled_until)
 
@@ -576,12 +576,12 @@ class CredentialStats(msgspec.Struct, kw_only=True, rename="camel", omit_default
 _FIELDS = frozenset(CredentialStats.__struct_encode_fields__)
 
 
-def rest_ms(failures: int) -> int:
+def cooldown_ms(failures: int) -> int:
     """The rest after this many failures in a row: 1, 5, 25 and at most 60 minutes."""
-    return min(LONGEST_REST_MS, FIRST_REST_MS * REST_FACTOR ** min(max(failures, 1) - 1, 3))
+    return min(LONGEST_COOLDOWN_MS, FIRST_COOLDOWN_MS * COOLDOWN_FACTOR ** min(max(failures, 1) - 1, 3))
 
 
-def billing_rest_ms(failures: int, provider: str, settings: AuthCooldowns) -> int:
+def billing_cooldown_ms(failures: int, provider: str, settings: AuthCooldowns) -> int:
     """The rest of an account with nothing left to pay with. It doubles with each failure."""
     first = settings.billing_backoff_hours_by_provider.get(provider, settings.billing_backoff_hours)
     return int(min(settings.billing_max_hours, first * 2 ** min(max(failures, 1) - 1, 10)) * HOUR_MS)
@@ -591,7 +591,7 @@ def after_failure(
     stats: CredentialStats, error: ModelError, provider: str, model: str, now_ms: int, settings: AuthCooldowns
 ) -> CredentialStats:
     """The stats after a failed call. Calls that fail together count once: who rests already is not counted again."""
-    if stats.rests_until(model) > now_ms:
+    if stats.cooldown_end(model) > now_ms:
         return stats
     if now_ms - stats.last_failure_at > settings.failure_window_hours * HOUR_MS:
         stats = msgspec.structs.replace(stats, error_count=0, failure_counts={})
@@ -603,9 +603,9 @@ def after_failure(
         "last_failure_at": now_ms,
     }
     if error.kind == "billing":
-        until = now_ms + billing_rest_ms(counts[reason], provider, settings)
+        until = now_ms + billing_cooldown_ms(counts[reason], provider, settings)
         return msgspec.structs.replace(stats, **counted, disabled_until=until, disabled_reason=reason)
-    pause = max(rest_ms(counted["error_count"]), min(LONGEST_REST_MS, int((error.retry_after_s or 0) * 1000)))
+    pause = max(cooldown_ms(counted["error_count"]), min(LONGEST_COOLDOWN_MS, int((error.retry_after_s or 0) * 1000)))
     # A second model that fails while the first one rests shows that the credential itself is the cause.
     alone = error.kind not in _OF_ACCOUNT and stats.cooldown_until <= now_ms
     return msgspec.structs.replace(
@@ -635,17 +635,17 @@ class Cooldowns:
         """Told of each file that was written."""
 
     @property
-    def none_rests(self) -> bool:
+    def none_cooling_down(self) -> bool:
         return self._latest_end <= self._clock.now_ms()
 
     def of(self, credential: Credential) -> CredentialStats:
         return self._stats.get(credential) or CredentialStats()
 
-    def rests_until(self, credential: Credential, model: str) -> int:
+    def cooldown_end(self, credential: Credential, model: str) -> int:
         """The end of the credential's rest for this model. 0: it does not rest."""
-        if self._latest_end == 0 or self.none_rests:
+        if self._latest_end == 0 or self.none_cooling_down:
             return 0
-        until = self.of(credential).rests_until(model)
+        until = self.of(credential).cooldown_end(model)
         return until if until > self._clock.now_ms() else 0
 
     def take(self, file: str, found: Mapping[str, CredentialStats]) -> None:

@@ -288,7 +288,7 @@ class NodeHost:
         except (msgspec.MsgspecError, RecursionError) as error:
             return {"ok": False, "error": {"code": "INVALID_REQUEST", "message": f"paramsJSON is not JSON: {error}"}}
         except CommandFailed as failed:
-            return {"ok": False, "error": {"code": failed.code, "message": str(failed)}}
+            return {"ok": False, "error": failed.error}
         except Exception as error:
             log.exception("%s failed", command)
             return {"ok": False, "error": {"code": "UNAVAILABLE", "message": f"the node failed: {error}"}}
@@ -388,9 +388,10 @@ def _decoded(data: str | bytes) -> dict[str, Any]:
 class CommandFailed(Exception):
     """The answer to a command is an error."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, *, once_only: str | None = None) -> None:
+        """``once_only`` says why ``allow-always`` would not be remembered for a command that needs an approval."""
         super().__init__(message)
-        self.code = code
+        self.error = {"code": code, "message": message, **({"onceOnly": once_only} if once_only else {})}
 
 
 class SystemRun(msgspec.Struct, kw_only=True, rename="camel"):
@@ -510,7 +511,8 @@ class NodeCommands:
                 while len(self._asked) >= MAX_ASKED:
                     del self._asked[next(iter(self._asked))]
                 self._asked[wanted.run_id] = (text, checked)
-            raise CommandFailed("UNAVAILABLE", APPROVAL_REQUIRED)
+            once_only = checked.rule if isinstance(checked.rule, str) else None
+            raise CommandFailed("UNAVAILABLE", APPROVAL_REQUIRED, once_only=once_only)
         # What the person was asked about is tied to the files that it was then.
         asked = self._asked.pop(wanted.run_id or "", None)
         meant = asked[1] if asked is not None and asked[0] == text else checked

@@ -16,7 +16,7 @@ import msgspec
 from openclaw.config.agents import agent_config
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
-from openclaw.config.schema.agents import BlockCoalesce, HumanDelay
+from openclaw.config.schema.agents import BlockCoalesce
 from openclaw.outbound.chunking import POSES_AS_BLOCK, Fence, find_fences, limits_for
 
 BreakPreference: TypeAlias = Literal["paragraph", "newline", "sentence"]
@@ -44,11 +44,9 @@ class BlockSettings(msgspec.Struct, frozen=True, kw_only=True):
     join_max: int = 4000
     idle_ms: int = IDLE_MS
     """A pause after which joined blocks are sent. 0: only the end or a tool sends them."""
-    pause_ms: tuple[int, int] = (0, 0)
-    """The shortest and the longest pause before each block but the first."""
 
 
-def block_settings(config: Config, channel: str, account_id: str | None, agent_id: str) -> BlockSettings | None:
+def block_settings(config: Config, channel: str, account_id: str | None) -> BlockSettings | None:
     """The settings, or None if replies of this account are not sent in blocks.
 
     A channel needs ``blockStreaming: true``. Only on Telegram is ``agents.defaults.blockStreamingDefault`` enough.
@@ -76,16 +74,13 @@ def block_settings(config: Config, channel: str, account_id: str | None, agent_i
         join_min=min(own.min_chars or common.min_chars or built_in, join_max),
         join_max=join_max,
         idle_ms=IDLE_MS if idle is None else idle,
-        pause_ms=_pause(_human_delay(config, agent_id)),
     )
 
 
-def _human_delay(config: Config, agent_id: str) -> HumanDelay:
+def pause_range(config: Config, agent_id: str) -> tuple[int, int]:
+    """Return the shortest and the longest pause, in milliseconds, before each block but the first."""
     agent = agent_config(config, agent_id)
-    return (agent.human_delay if agent else None) or config.agents.defaults.human_delay
-
-
-def _pause(delay: HumanDelay) -> tuple[int, int]:
+    delay = (agent.human_delay if agent else None) or config.agents.defaults.human_delay
     match delay.mode:
         case "off":
             return 0, 0

@@ -18,6 +18,7 @@ import msgspec
 from openclaw.config.channels import account_settings, default_settings
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import DiscordAccount
+from openclaw.outbound.channel_formats import CONTROLS, TABLES, Format, measure, utf16_length
 from openclaw.outbound.markdown import (
     TableMode,
     all_closed,
@@ -27,7 +28,6 @@ from openclaw.outbound.markdown import (
     open_marks,
     parse_blocks,
 )
-from openclaw.outbound.rendering import CONTROLS, TABLES, Format, measure, utf16_length
 
 HARD_LIMITS = {"discord": 2000, "slack": 4000, "matrix": 4000}
 """The platform refuses longer messages, whatever the configuration says."""

@@ -3,7 +3,11 @@
 A part is marked ``sending`` on disk before it is handed to a channel. So after a crash it is known which parts may have
 arrived. Such a part is sent again. A channel with idempotency keys drops the second copy. On other channels the part is
 marked as a possible duplicate, because a reply that comes twice is better than none, and it is sent again only a few
-times. A part whose try got no answer waits until its channel answers a question again, at most until it expires.
+times. A part whose try got no answer waits until its channel answers a question again, at most until it expires. A part
+whose try was answered with an error is retried after a short pause.
+
+Only the oldest pending part of a conversation is ever due (``Outbox.outbox_due``). So a part that waits for another
+attempt holds back what follows it, however many parts wait and however often the Gateway restarts.
 """
 
 from __future__ import annotations
@@ -16,19 +20,19 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from openclaw.clock import Backoff, Chance, Clock, retry_delay_s, wait_within
-from openclaw.foreign_text import disarmed_name
+from openclaw.clock import Backoff, Chance, Clock, wait_within
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage import faults
-from openclaw.storage.base import DeliveryCode, Ledger, OutboxRow, PartState
-from openclaw.storage.disk_errors import until_written
+from openclaw.storage.disk_errors import FOREVER, until_written
+from openclaw.storage.message_ledger import DeliveryCode, Ledger, OutboxRow, PartState
 from openclaw.text import shortened
+from openclaw.untrusted_text import disarmed_name
 
 log = logging.getLogger("openclaw.outbound")
 
 PART_EXPIRY_MS = 24 * 3600 * 1000
 PART_MAX_ATTEMPTS = 10
-"""Attempts that the platform answered. An unreachable platform is waited for until the part expires."""
+"""Attempts that the platform may answer with an error. An unreachable one is waited for until the part expires."""
 PARALLEL_PER_CHANNEL = 4
 """Conversations that one channel serves at the same time."""
 BATCH = 500
@@ -39,6 +43,11 @@ FOR_EVER = 1 << 62
 IDLE_S = 30.0
 SETTLE_S = 5.0
 RETRY = Backoff(initial_s=1.0, max_s=300.0, jitter=0.1)
+"""The pauses while the platform cannot be reached."""
+ANSWERED_PAUSES_S = (1.0, 5.0, 20.0, 60.0, 120.0, 300.0, 900.0, 1800.0, 3600.0)
+"""The pause after the first, second … attempt that the platform answered with an error."""
+LONGEST_RETRY_AFTER_S = 3600.0
+"""A platform that asks for a longer pause is tried after this one, so that the part does not expire meanwhile."""
 MAX_DOUBTS = 3
 """The part is given up when the Gateway has died this often while it sent it.
 
@@ -126,8 +135,6 @@ class Delivery:
         self._chance = chance
         self._woken = asyncio.Event()
         self._busy: dict[DestinationKey, asyncio.Task[None]] = {}
-        self._held: dict[DestinationKey, int] = {}
-        """Conversations whose first part waits for another attempt, and until when. Their later parts wait as well."""
         self._waiters: dict[int, set[asyncio.Event]] = {}
         self._wall_ahead_ms = clock.now_ms() - clock.monotonic() * 1000
 
@@ -148,7 +155,7 @@ class Delivery:
 
     async def run(self) -> None:
         """Delivers until cancelled."""
-        await self._recall_holds()
+        await until_written(self._correct_times, self._clock.sleep, unknown_tries=FOREVER)
         while True:
             self._woken.clear()
             try:
@@ -176,25 +183,19 @@ class Delivery:
         """
         now = self._now()
         rows, is_full = await self._due(now)
-        by_destination: dict[DestinationKey, list[OutboxRow]] = {}
+        put_off: list[OutboxRow] = []
         for row in sorted(rows, key=lambda row: row.id):
-            by_destination.setdefault(destination_key(row), []).append(row)
-        self._held = {key: until for key, until in self._held.items() if until > now}
-        put_off: list[tuple[DestinationKey, list[OutboxRow]]] = []
-        for key, waiting in by_destination.items():
+            key = destination_key(row)
             if key in self._busy:
                 continue
-            if key in self._held or not self._outlet.ready(key[0], waiting[0].route):
-                put_off.append((key, waiting))
+            if not self._outlet.ready(key[0], row.route):
+                put_off.append(row)
             elif sum(busy[0] == key[0] for busy in self._busy) < PARALLEL_PER_CHANNEL:
-                self._serve(key, waiting)
+                self._serve(key, row)
         # These waits come last. If the loop above waited, a part could be sent meanwhile, and ``rows`` would still
         # call it due.
-        for key, waiting in put_off:
-            if key in self._held:
-                await self._defer(waiting, self._held[key])
-            else:
-                await self._wait_for_channel(waiting, full=is_full)
+        for row in put_off:
+            await self._wait_for_channel(row, full=is_full)
         return now
 
     async def _due(self, until: int) -> tuple[list[OutboxRow], bool]:
@@ -246,7 +247,7 @@ class Delivery:
 
     async def again(self, rows: Sequence[OutboxRow]) -> int:
         """Tries parts anew that were given up. Returns their number."""
-        number = await self._ledger.outbox_again([row.id for row in rows if row.state == "dead"])
+        number = await self._ledger.outbox_retry([row.id for row in rows if row.state == "dead"])
         self.wake()
         return number
 
@@ -264,8 +265,8 @@ class Delivery:
 
     # One conversation
 
-    def _serve(self, key: DestinationKey, rows: list[OutboxRow]) -> None:
-        task = asyncio.create_task(self._deliver_to(key, rows), name=f"deliver {key[0]}")
+    def _serve(self, key: DestinationKey, first: OutboxRow) -> None:
+        task = asyncio.create_task(self._deliver_to(first), name=f"deliver {key[0]}")
         self._busy[key] = task
 
         def done(_: asyncio.Task[None]) -> None:
@@ -274,25 +275,35 @@ class Delivery:
 
         task.add_done_callback(done)
 
-    async def _deliver_to(self, key: DestinationKey, rows: list[OutboxRow]) -> None:
+    async def _deliver_to(self, first: OutboxRow) -> None:
+        """Sends what waits for the conversation of the part, in order, until one has to wait for another attempt."""
         dead_messages: set[int] = set()
-        for index, row in enumerate(rows):
+        while True:
             try:
-                if row.ledger_id in dead_messages:
-                    await self._end(row, "dead", error="an earlier part of this message could not be delivered")
-                    continue
-                outcome = await self._deliver(row)
+                # The part was read before this task began. It may have been sent or put off since.
+                rows = await self._ledger.outbox_waiting(first.id, BATCH)
             except Exception:
-                # This is our own failure, since channels raise SendFailed. The conversation is tried again later.
-                log.exception("part %s of %s could not be handled", row.part, row.run_id)
-                await self._put_back(row)
+                log.exception("the outbox could not be read; trying again")
+                await self._clock.sleep(RETRY.initial_s)
                 return
-            if outcome == "dead":
-                dead_messages.add(row.ledger_id)
-            elif outcome == "later":
-                if rest := rows[index + 1 :]:
-                    # The pause may be over by now, if the disk took long to note it.
-                    await self._defer(rest, self._held.get(key, 0))
+            for row in rows:
+                if row.next_at > self._now():
+                    return
+                try:
+                    if row.ledger_id in dead_messages:
+                        await self._end(row, "dead", error="an earlier part of this message could not be delivered")
+                        continue
+                    outcome = await self._deliver(row)
+                except Exception:
+                    # This is our own failure, since channels raise SendFailed. The conversation is tried again later.
+                    log.exception("part %s of %s could not be handled", row.part, row.run_id)
+                    await self._put_back(row)
+                    return
+                if outcome == "dead":
+                    dead_messages.add(row.ledger_id)
+                elif outcome == "later":
+                    return
+            if len(rows) < BATCH:
                 return
 
     async def _deliver(self, row: OutboxRow) -> Outcome:
@@ -303,10 +314,10 @@ class Delivery:
         if doubts >= MAX_DOUBTS and not unanswered:
             return await self._end(row, "dead", error=row.error, doubts=doubts, code=DeliveryCode.GIVEN_UP)
         if unanswered and not await self._outlet.answers(row.channel, row.route):
-            return await self._hold(row, ASK_AGAIN_S, row.error, row.doubts, row.code)
+            return await self._hold(row, ASK_AGAIN_S, error=row.error)
         if pause_ms := row.payload.get("pauseMs"):
             await self._clock.sleep(min(int(pause_ms), LONGEST_PAUSE_MS) / 1000)
-        if not await self._mark(row, "sending", error=row.error, doubts=row.doubts, code=row.code):
+        if not await self._mark(row, "sending", error=row.error):
             return "sent"  # It has ended since it was read: another node sent it, or somebody gave it up.
         try:
             message = msgspec.convert(row.payload, OutgoingMessage)
@@ -323,17 +334,26 @@ class Delivery:
         return await self._end(row, "sent", message_id=sent.message_id, doubts=doubts, code=code)
 
     async def _failed(self, row: OutboxRow, message: OutgoingMessage, failure: SendFailed, doubts: int) -> Outcome:
-        attempts, error = row.attempts + 1, str(failure)
-        if failure.permanent or (failure.reached and attempts >= self._max_attempts):
+        answered, error = row.answered_errors + int(failure.reached), str(failure)
+        if failure.permanent or (failure.reached and answered >= self._max_attempts):
             if message.media:
                 return await self._without_files(row, message, failure, doubts)
-            error = error if failure.permanent else f"given up after {attempts} tries: {error}"
+            error = error if failure.permanent else f"given up after {answered} tries: {error}"
             return await self._end(row, "dead", error=error, doubts=doubts)
-        delay_s, code = retry_delay_s(RETRY, attempts, failure.retry_after_s, self._chance), row.code
-        if failure.maybe_sent and not self._outlet.idempotent(row.channel):
-            doubts, code = doubts + 1, DeliveryCode.UNANSWERED
-            delay_s = max(delay_s, pause_s(doubts))
-        return await self._hold(row, delay_s, error, doubts, code)
+        maybe_sent = failure.maybe_sent and not self._outlet.idempotent(row.channel)
+        code = row.code
+        if failure.reached:
+            delay_s = ANSWERED_PAUSES_S[min(answered, len(ANSWERED_PAUSES_S)) - 1]
+            if maybe_sent or code is DeliveryCode.UNANSWERED:
+                # The silence is over. That the part may have arrived is still true, but nobody counts how often.
+                doubts, code = 1, DeliveryCode.ANSWERED_ERROR
+        else:
+            delay_s = RETRY.delay_s(row.attempts + 1, self._chance)
+            if maybe_sent:
+                doubts, code = doubts + 1, DeliveryCode.UNANSWERED
+                delay_s = max(delay_s, pause_s(doubts))
+        delay_s = max(delay_s, min(failure.retry_after_s or 0.0, LONGEST_RETRY_AFTER_S))
+        return await self._hold(row, delay_s, error=error, doubts=doubts, answered_errors=answered, code=code)
 
     async def _without_files(
         self, row: OutboxRow, message: OutgoingMessage, failure: SendFailed, doubts: int
@@ -351,12 +371,20 @@ class Delivery:
         return await self._end(row, "sent", message_id=sent.message_id, doubts=doubts, error=str(failure))
 
     async def _hold(
-        self, row: OutboxRow, delay_s: float, error: str, doubts: int, code: DeliveryCode
+        self,
+        row: OutboxRow,
+        delay_s: float,
+        *,
+        error: str,
+        doubts: int | None = None,
+        answered_errors: int | None = None,
+        code: DeliveryCode | None = None,
     ) -> Literal["later"]:
         """Lets the part, and what follows it in its conversation, wait for another try."""
         until = self._now() + int(delay_s * 1000)
-        self._held[destination_key(row)] = until
-        await self._mark(row, "pending", next_at=until, error=error, doubts=doubts, code=code)
+        await self._mark(
+            row, "pending", next_at=until, error=error, doubts=doubts, answered_errors=answered_errors, code=code
+        )
         log.info("part %d of %s waits %.1f s for another try: %s", row.part, row.run_id, delay_s, error)
         return "later"
 
@@ -368,12 +396,8 @@ class Delivery:
 
     async def _put_back(self, row: OutboxRow) -> None:
         until = self._now() + int(RETRY.max_s * 1000)
-        self._held[destination_key(row)] = until
         try:
-            doubts = row.doubts + 1
-            await self._ledger.outbox_mark(
-                row.id, "pending", next_at=until, error="see the log", doubts=doubts, code=row.code
-            )
+            await self._mark(row, "pending", next_at=until, error="see the log", doubts=row.doubts + 1)
         except Exception:
             log.exception("part %s of %s stays as it is until the next start", row.part, row.run_id)
 
@@ -406,48 +430,48 @@ class Delivery:
         *,
         next_at: int = 0,
         error: str = "",
-        doubts: int = 0,
-        code: DeliveryCode = DeliveryCode.NONE,
+        doubts: int | None = None,
+        answered_errors: int | None = None,
+        code: DeliveryCode | None = None,
         message_id: str = "",
     ) -> bool:
-        """Writes the state of a part and tries again until the disk takes it, so that no sent part is sent again."""
+        """Writes the state of a part and tries again until it is written, so that no sent part is sent again.
+
+        Counts and a code that are not given stay as they are.
+        """
         return await until_written(
             lambda: self._ledger.outbox_mark(
-                row.id, state, next_at=next_at, error=error, doubts=doubts, code=code, message_id=message_id
+                row.id,
+                state,
+                next_at=next_at,
+                error=error,
+                doubts=row.doubts if doubts is None else doubts,
+                answered_errors=row.answered_errors if answered_errors is None else answered_errors,
+                code=row.code if code is None else code,
+                message_id=message_id,
             ),
             self._clock.sleep,
+            unknown_tries=FOREVER,
         )
 
     # Waiting
 
-    async def _defer(self, rows: Sequence[OutboxRow], until: int) -> None:
-        """Lets all the parts wait until the same time. Parts with equal times keep their order across restarts."""
-        await asyncio.gather(
-            *(
-                self._mark(row, "pending", next_at=until, error=row.error, doubts=row.doubts, code=row.code)
-                for row in rows
-            )
-        )
+    async def _wait_for_channel(self, row: OutboxRow, *, full: bool) -> None:
+        """Leaves the parts of a conversation pending until their channel can send. Parts that are too old expire."""
+        if self._is_too_old(row):
+            while expired := [one for one in await self._ledger.outbox_waiting(row.id, BATCH) if self._is_too_old(one)]:
+                for one in expired:
+                    await self._expire(one)
+        elif full:
+            # The batch is full. This part waits a while, so that the next batch has parts for other channels.
+            await self._mark(row, "pending", next_at=self._now() + int(SETTLE_S * 1000), error=row.error)
 
-    async def _wait_for_channel(self, rows: list[OutboxRow], *, full: bool) -> None:
-        """Leaves the parts pending until their channel can send. Parts that are too old expire."""
-        expired = [row for row in rows if self._is_too_old(row)]
-        for row in expired:
-            await self._expire(row)
-        if full:
-            # The batch is full. These parts wait a while, so that the next batch has parts for other channels.
-            await self._defer([row for row in rows if row not in expired], self._now() + int(SETTLE_S * 1000))
-
-    async def _recall_holds(self) -> None:
-        """Holds back the conversations that waited for another attempt when the Gateway stopped."""
-        now = self._now()
+    async def _correct_times(self) -> None:
+        """Shortens the waits of parts that were written when the clock was ahead."""
         for row in (await self._due(FOR_EVER))[0]:
-            key, longest = destination_key(row), now + int(max(RETRY.max_s, pause_s(row.doubts)) * 1000)
+            longest = self._now() + int(max(LONGEST_RETRY_AFTER_S, pause_s(row.doubts)) * 1000)
             if row.next_at > longest:
-                # The clock was ahead when this was written. No attempt is put off for longer than that.
-                await self._mark(row, "pending", next_at=longest, error=row.error, doubts=row.doubts, code=row.code)
-            if row.next_at > now:
-                self._held[key] = max(self._held.get(key, 0), min(row.next_at, longest))
+                await self._mark(row, "pending", next_at=longest, error=row.error)
 
     async def _until_next(self, looked_at: int) -> float:
         """The seconds until the next part is due. Parts that became due since ``looked_at`` are due now."""

@@ -14,18 +14,19 @@ from unicodedata import category
 
 import msgspec
 
+from openclaw.clock import Chance
 from openclaw.config.agents import agent_config
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import SlackAccount
 from openclaw.events import Event, ToolEnded
 from openclaw.messages import Usage
-from openclaw.outbound.blocks import BlockRef
+from openclaw.outbound.answer_filter import CURRENT
+from openclaw.outbound.blocks import BlockRef, pause_range
 from openclaw.outbound.chunking import Limits, limits_for
-from openclaw.outbound.silence import HEARTBEAT_OK, is_silent
-from openclaw.outbound.visible import CURRENT
+from openclaw.outbound.silence import HEARTBEAT_OK
 from openclaw.sessions.keys import chat_type_of
-from openclaw.storage.base import OutboxPart
+from openclaw.storage.message_ledger import OutboxPart
 
 Act: TypeAlias = Literal["send", "react", "edit", "delete", "pin"]
 QuoteMode: TypeAlias = Literal["off", "first", "all"]
@@ -205,6 +206,13 @@ class ReplyShape(msgspec.Struct, frozen=True, kw_only=True):
     """All messages that a text is cut into quote, and not only the first."""
     in_threads: bool = False
     """To quote means to answer in a thread. What the agent asks for counts even if the mode is ``off``."""
+    pause_ms: tuple[int, int] = (0, 0)
+    """The shortest and the longest pause before each block but the first, if the reply is sent in blocks."""
+
+    def pause(self, chance: Chance) -> int:
+        """Choose the pause before a block, in milliseconds."""
+        low, high = self.pause_ms
+        return low + int(chance() * (high - low + 1)) if high else 0
 
     def quoted(self, route: Mapping[str, Any], reply_to: str, earlier: int) -> str:
         """The id that the next text quotes. ``earlier`` counts the messages that were sent before it."""
@@ -232,6 +240,7 @@ def reply_shape(config: Config, route: Mapping[str, Any], speaker: Speaker) -> R
         unasked=channel in QUOTES_UNASKED,
         every_part=channel == "slack" or (channel == "telegram" and quotes == "all"),
         in_threads=channel == "slack",
+        pause_ms=pause_range(config, speaker.agent_id),
     )
 
 
@@ -256,7 +265,9 @@ def parts_for(
     *,
     first: int = 0,
 ) -> list[OutboxPart]:
-    """The messages to deliver, in order. Silence and blank text yield no message.
+    """The messages to deliver, in order. Blank text yields no message.
+
+    A text may be a block of a reply, so it is not examined for silence: only a whole reply can be silent.
 
     Each file is a message of its own, so that none is sent twice because the next one failed. A short text is the
     caption of the first file, or a message before it where there are no captions. Files come before a long text.
@@ -268,7 +279,7 @@ def parts_for(
         return []
     parts: list[OutgoingMessage] = []
     for text in texts:
-        if text.strip() and not is_silent(text):
+        if text.strip():
             quoted = shape.quoted(route, reply_to, first + len(parts)) or None
             chunks = shape.limits.cut(prefixed(text.strip(), shape.prefix))
             parts += [

@@ -13,13 +13,13 @@ import msgspec
 
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
-from openclaw.foreign_text import disarmed_name
+from openclaw.outbound.answer_filter import is_web
 from openclaw.outbound.reply import MediaRef
-from openclaw.outbound.visible import is_web
 from openclaw.path_opener import FileMissing, PathOpener, PathRefused
 from openclaw.pictures import MAX_SOURCE_BYTES, SHRINKABLE, ImageProblem, content_type, off_loop, smaller_picture, sniff
 from openclaw.public_fetch import FetchLimits, FetchRefused, fetch_page
-from openclaw.storage.base import BlobStore
+from openclaw.storage.blobs import BlobStore
+from openclaw.untrusted_text import disarmed_name
 
 log = logging.getLogger("openclaw.outbound")
 

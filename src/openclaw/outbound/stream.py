@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from openclaw.clock import Clock, wait_within
+from openclaw.clock import Chance, Clock, wait_within
 from openclaw.config.schema.agents import BlockChunk
 from openclaw.events import (
     AssistantEnded,
@@ -34,13 +34,13 @@ from openclaw.events import (
     ToolStarted,
 )
 from openclaw.messages import TextBlock
+from openclaw.outbound.answer_filter import closed_up, is_web, reasoning_message
 from openclaw.outbound.blocks import JOINERS, BlockChunker, BlockRef, BlockSettings, Coalescer, ReplyBlock, file_digest
 from openclaw.outbound.reply import MOST_REMEMBERED, MediaRef, ReplyShape, is_repeated, messaged_here, parts_for
 from openclaw.outbound.reply_files import MOST_FILES, FilesOf
-from openclaw.outbound.visible import closed_up, is_web, reasoning_message
 from openclaw.redact import redact
-from openclaw.storage.base import Ledger, LedgerRow, OutboxPart, OutboxRow
 from openclaw.storage.disk_errors import until_written
+from openclaw.storage.message_ledger import Ledger, LedgerRow, OutboxPart, OutboxRow
 from openclaw.text import shortened
 
 log = logging.getLogger("openclaw.outbound")
@@ -73,12 +73,13 @@ class ReplyStream:
         blocks: BlockSettings | None,
         notice: Callable[[Event], str],
         files: FilesOf,
+        may_send: Callable[[], Awaitable[bool]],
         wake: Callable[[], None],
-        chance: Callable[[], float] = random.random,
+        chance: Chance = random.random,
     ) -> None:
         self._row, self._ledger, self._clock = row, ledger, clock
         self._shape, self._settings, self._notice, self._wake = shape, blocks, notice, wake
-        self._files, self._chance = files, chance
+        self._files, self._may_send, self._chance = files, may_send, chance
         settings = blocks or BlockSettings()
         self._chunker = BlockChunker(
             settings.min_chars, settings.max_chars, settings.preference, by_paragraph=settings.by_paragraph
@@ -227,11 +228,11 @@ class ReplyStream:
                 await self._deliver(block.text, (), block.head)
 
     async def _deliver(self, text: str, media: Sequence[MediaRef], head: str) -> None:
-        parts = parts_for(self._row.route, [text], self._shape(), media, self._reply_to, first=self._sent)
+        shape = self._shape()
+        parts = parts_for(self._row.route, [text], shape, media, self._reply_to, first=self._sent)
         if not parts:
             return
-        low, high = self._settings.pause_ms if self._settings is not None else (0, 0)
-        pause = low + int(self._chance() * (high - low + 1)) if high and self._sent else 0
+        pause = shape.pause(self._chance) if self._sent else 0
         ref = self._answer.reference(head)
         parts[0].payload |= {"pauseMs": pause} if pause else {}
         parts[-1].payload["block"] = msgspec.to_builtins(ref)
@@ -239,6 +240,8 @@ class ReplyStream:
             self._answer.refs.append(ref)
 
     async def _store(self, parts: list[OutboxPart]) -> bool:
+        if not await until_written(self._may_send, self._clock.sleep):
+            return False  # The end of the run asks again, and decides about all that was not stored.
         stored = await until_written(lambda: self._ledger.outbox_add(self._row.id, parts), self._clock.sleep)
         if stored:
             self._sent += len(parts)

@@ -10,10 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from openclaw.agent.compaction.compaction import (
     BUSY,
+    BorrowedLock,
     CompactionJob,
     CompactionOutcome,
     CompactionReason,
@@ -37,7 +41,7 @@ from openclaw.messages import AssistantMessage, Message, ToolResultMessage
 from openclaw.models.base import ModelError
 from openclaw.sessions.reset import home_of, transcript_ref
 from openclaw.sessions.tree import fields_of, is_notice, message_of
-from openclaw.storage.base import Transcript
+from openclaw.storage.transcripts import Transcript
 
 log = logging.getLogger("openclaw.runs.compaction")
 T = TypeVar("T")
@@ -73,15 +77,15 @@ class Compactions:
         """Starts a compaction if the context window is full, and returns at once."""
         used = context_tokens(final.usage) if final is not None else 0
         limit = compaction_threshold(self._runtime.config.current, prepared.window.budget.window)
-        if 0 < used <= limit and not prepared.window.shortened:
-            return
         key, settings = prepared.session_key, settings_for(prepared, self._runtime)
+        if 0 < used <= limit and not prepared.window.shortened:
+            self._pause.has_room(key)
+            return
         if settings.warning and settings.warning not in self._warned:
             self._warned.add(settings.warning)
             log.warning("%s", settings.warning)
-        if key in self._tasks or self._pause.resting(key, self._runtime.clock.now_ms()):
-            return
-        self._start(key, self._if_due(prepared, emit))
+        if key not in self._tasks:
+            self._start(key, self._if_due(prepared, emit))
 
     async def _if_due(self, prepared: Prepared, emit: Callable[[Event], None]) -> CompactionOutcome:
         transcript = await self._open(prepared.agent_id, prepared.session_key)
@@ -93,13 +97,21 @@ class Compactions:
         last = next((m for m in reversed(context.messages) if isinstance(m, AssistantMessage)), None)
         if not job.settings.enabled or last is None or last.stop_reason in ("error", "aborted"):
             return CompactionOutcome(status="skipped")
-        if tokens_now(context) <= job.settings.limit and not prepared.window.shortened:
+        tokens, key, clock = tokens_now(context), prepared.session_key, self._runtime.clock
+        if tokens <= job.settings.limit and not prepared.window.shortened:
+            self._pause.has_room(key)
             return CompactionOutcome(status="skipped")
-        outcome = await compact(job)
+        if self._pause.resting(key, clock.now_ms(), tokens):
+            return CompactionOutcome(status="skipped", reason="a compaction failed or was undone not long ago")
+        try:
+            outcome = await compact(job)
+        except Exception:
+            self._pause.failed(key, clock.now_ms(), tokens, job.settings.window)
+            raise
         if outcome.status == "compacted" and outcome.tokens_after <= job.settings.limit:
-            self._pause.succeeded(prepared.session_key)
-        else:
-            self._pause.failed(prepared.session_key, self._runtime.clock.now_ms())
+            self._pause.has_room(key)
+        elif outcome.status != "skipped":
+            self._pause.failed(key, clock.now_ms(), outcome.tokens_after or tokens, job.settings.window)
         return outcome
 
     # On request
@@ -125,7 +137,7 @@ class Compactions:
         except ModelError as problem:
             return CompactionOutcome(status="failed", reason=str(problem))
         if outcome.status == "compacted":
-            self._pause.succeeded(session_key)
+            self._pause.end(session_key)
         return outcome
 
     async def preview(self, agent_id: str, session_key: str) -> str:
@@ -140,7 +152,7 @@ class Compactions:
         self.cancel(session_key)
         tokens = await self._exclusively(session_key, lambda: undo(job))
         # The person wants the whole history, so no automatic compaction follows for a while.
-        self._pause.rest(session_key, self._runtime.clock.now_ms())
+        self._pause.undone(session_key, self._runtime.clock.now_ms())
         return tokens
 
     async def go_back(self, agent_id: str, session_key: str, target: str | None, *, summarise: bool) -> str:
@@ -195,7 +207,6 @@ class Compactions:
                 raise
             except Exception as error:
                 log.exception("compaction of %s failed", key)
-                self._pause.failed(key, self._runtime.clock.now_ms())
                 return CompactionOutcome(status="failed", reason=f"something went wrong inside the Gateway: {error}")
 
         def ended(task: asyncio.Task[CompactionOutcome]) -> None:
@@ -210,11 +221,8 @@ class Compactions:
         return task
 
     def _job(self, prepared: Prepared, transcript: Transcript, reason: CompactionReason) -> CompactionJob:
-        async def exclusively(work: Callable[[], Awaitable[Any]]) -> Any:
-            return await self._exclusively(prepared.session_key, work)
-
         job = job_for(self._runtime, prepared, transcript, reason)
-        job.exclusively = exclusively
+        job.exclusively = BorrowedLock(partial(self._exclusively, prepared.session_key))
         return job
 
     async def _job_for(self, agent_id: str, key: str) -> CompactionJob | None:
@@ -240,31 +248,57 @@ class Compactions:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """Until when a session is not compacted by itself."""
+
+    until_ms: int
+    length_ms: int
+    again_at: int | None
+    """The size of a prompt that ends the pause early, in tokens; None after an undo, which nothing ends early."""
+
+
 class CoolDown:
-    """The pause of a session after a compaction that failed or was undone. It grows with each failure."""
+    """The pause of a session after compactions that failed, or after one that was undone.
+
+    After the first failure there is none: the next turn that needs room tries again. It grows with each further
+    failure, and ends early when half of the room that was left then has been used up.
+    """
 
     def __init__(self) -> None:
-        self._until: dict[str, tuple[int, int]] = {}
-        """For each session, the end of its pause and the length of the pause."""
+        self._pauses: dict[str, Pause] = {}
 
-    def resting(self, session_key: str, now_ms: int) -> bool:
-        return self._until.get(session_key, (0, 0))[0] > now_ms
+    def resting(self, session_key: str, now_ms: int, tokens: int) -> bool:
+        """Whether a session with a prompt of ``tokens`` is left alone."""
+        pause = self._pauses.get(session_key)
+        return pause is not None and now_ms < pause.until_ms and (pause.again_at is None or tokens < pause.again_at)
 
-    def failed(self, session_key: str, now_ms: int) -> None:
-        before = self._until.pop(session_key, (0, 0))[1]
-        pause = min(max(FIRST_PAUSE_MS, before * 2), LONGEST_PAUSE_MS)
-        self._put(session_key, now_ms, pause)
+    def failed(self, session_key: str, now_ms: int, tokens: int, window: int) -> None:
+        before = self._pauses.pop(session_key, None)
+        if before is None:
+            self._put(session_key, Pause(until_ms=now_ms, length_ms=0, again_at=0))
+            return
+        length = min(max(FIRST_PAUSE_MS, before.length_ms * 2), LONGEST_PAUSE_MS)
+        again_at = tokens + max(1, (window - tokens) // 2)
+        self._put(session_key, Pause(until_ms=now_ms + length, length_ms=length, again_at=again_at))
 
-    def rest(self, session_key: str, now_ms: int) -> None:
-        self._put(session_key, now_ms, LONGEST_PAUSE_MS)
+    def undone(self, session_key: str, now_ms: int) -> None:
+        length = LONGEST_PAUSE_MS
+        self._put(session_key, Pause(until_ms=now_ms + length, length_ms=length, again_at=None))
 
-    def succeeded(self, session_key: str) -> None:
-        self._until.pop(session_key, None)
+    def has_room(self, session_key: str) -> None:
+        """Forget the failures of a session that is no longer full."""
+        pause = self._pauses.get(session_key)
+        if pause is not None and pause.again_at is not None:
+            del self._pauses[session_key]
 
-    def _put(self, session_key: str, now_ms: int, pause: int) -> None:
-        self._until[session_key] = (now_ms + pause, pause)
-        while len(self._until) > SESSIONS_REMEMBERED:
-            del self._until[next(iter(self._until))]
+    def end(self, session_key: str) -> None:
+        """Forget everything: a person asked for a compaction."""
+        self._pauses.pop(session_key, None)
+
+    def _put(self, session_key: str, pause: Pause) -> None:
+        self._pauses[session_key] = pause
+        while len(self._pauses) > SESSIONS_REMEMBERED:
+            del self._pauses[next(iter(self._pauses))]
 
 
 async def preview(job: CompactionJob) -> str:
@@ -321,7 +355,7 @@ async def undo(job: CompactionJob) -> int:
 
 async def _everything_again(transcript: Transcript, undone: str) -> dict[str, Any]:
     """A compaction entry with which the prompt begins where it began before the compaction ``undone``."""
-    parents = parents_of(transcript)
+    parents = await parents_of(transcript)
     first, before = undone, None
     at = parents[undone][0]
     while at is not None and at in parents:
@@ -381,7 +415,7 @@ async def go_back(job: CompactionJob, target: str | None, *, summarise: bool = T
 
 async def _left_behind(transcript: Transcript, target: str | None) -> list[Message]:
     """The messages between the last common entry of both branches and the leaf that is left, oldest first."""
-    parents = parents_of(transcript)
+    parents = await parents_of(transcript)
     shared: set[str] = set()
     at = target
     while at is not None and at in parents:

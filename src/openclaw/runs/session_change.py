@@ -13,8 +13,8 @@ from typing import Any, cast
 from openclaw.agent.recorder import entry_id
 from openclaw.agent.runtime import Runtime
 from openclaw.messages import UserMessage
-from openclaw.outbound.visible import derived_title, first_messages, last_messages, preview_text, shortened
-from openclaw.runs.dispatcher import Dispatcher
+from openclaw.outbound.session_preview import derived_title, first_messages, last_messages, preview_text, shortened
+from openclaw.runs.runs import Runs
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import (
@@ -29,8 +29,10 @@ from openclaw.sessions.reset import (
     transcript_ref,
     was_used,
 )
-from openclaw.storage.base import AbortReason, LedgerRow, SessionRow, Transcript, TranscriptRef
+from openclaw.storage.message_ledger import AbortReason, LedgerRow
 from openclaw.storage.session_query import SessionQuery
+from openclaw.storage.sessions import SessionRow
+from openclaw.storage.transcripts import Transcript, TranscriptRef
 
 SHORTEST_ID = 4
 
@@ -136,14 +138,14 @@ async def set_entry_fields(runtime: Runtime, session: SessionRef, changes: dict[
     await runtime.sessions.update(session.agent_id, session.key, change)
 
 
-async def stop_runs(dispatcher: Dispatcher, session: SessionRef, reason: AbortReason) -> None:
+async def stop_runs(dispatcher: Runs, session: SessionRef, reason: AbortReason) -> None:
     await dispatcher.abort(session.key, reason=reason)
     if not await dispatcher.settle(session.key, SETTLE_S):
         raise StillActive(f"Session {session.key} is still active; try again in a moment.")
 
 
 async def delete_session(
-    runtime: Runtime, dispatcher: Dispatcher, session: SessionRef, *, archive: bool = True
+    runtime: Runtime, dispatcher: Runs, session: SessionRef, *, archive: bool = True
 ) -> list[str] | None:
     """Removes a session after its runs were stopped. Returns the paths of its archived transcripts, None if it is gone.
 
@@ -166,7 +168,7 @@ async def delete_session(
     return await dispatcher.exclusively(session.key, remove)
 
 
-async def take_back_turn(runtime: Runtime, dispatcher: Dispatcher, row: LedgerRow) -> bool:
+async def take_back_turn(runtime: Runtime, dispatcher: Runs, row: LedgerRow) -> bool:
     """Takes a message and what followed from it out of the conversation. False if people went on speaking since.
 
     A message that waits or runs is stopped. What was said stays in the transcript, on a branch that is left.
@@ -205,9 +207,7 @@ async def _leave_turn(transcript: Transcript, first: str) -> bool:
     return True
 
 
-async def start_over(
-    runtime: Runtime, dispatcher: Dispatcher, session: SessionRef, reason: Reason = "reset"
-) -> Rotation:
+async def start_over(runtime: Runtime, dispatcher: Runs, session: SessionRef, reason: Reason = "reset") -> Rotation:
     """Gives the key a new session id. Active and waiting runs are stopped first, as they belong to the old session."""
     await stop_runs(dispatcher, session, AbortReason.RESET)
     agent_id, key, clock = session.agent_id, session.key, runtime.clock
@@ -215,7 +215,7 @@ async def start_over(
 
 
 async def take_up(
-    runtime: Runtime, dispatcher: Dispatcher, session: SessionRef, wanted: str | int | PreviousSession | None
+    runtime: Runtime, dispatcher: Runs, session: SessionRef, wanted: str | int | PreviousSession | None
 ) -> Rotation:
     """Makes an earlier session current again. Raises ``NotResumable`` with a text for the person who asked."""
     if dispatcher.occupied(session.key):

@@ -17,12 +17,11 @@ import json
 import logging
 import uuid
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.tool_set import comes_from_group
 from openclaw.clock import duration_ms, wait_within
 from openclaw.config.schema import Config
 from openclaw.messages import AssistantMessage, ToolSpec, UserMessage, user_text
@@ -31,6 +30,7 @@ from openclaw.models.thinking import parse_level
 from openclaw.scheduler.heartbeat import Heartbeats
 from openclaw.scheduler.jobs import (
     MOST_JOBS,
+    REWRITE_S,
     SCHEDULED_BY,
     History,
     Job,
@@ -45,7 +45,7 @@ from openclaw.scheduler.jobs import (
 )
 from openclaw.scheduler.schedule import BadSchedule, backoff_ms, next_run
 from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, Status, TurnOutcome, said_nothing
-from openclaw.sessions.entry import normalize_route
+from openclaw.sessions.entry import BLOCKED, normalize_route
 from openclaw.sessions.keys import SessionRef, is_cron_run_alias, kind_of
 from openclaw.sessions.reset import transcript_ref
 from openclaw.storage import faults
@@ -70,7 +70,6 @@ SILENT_NOTE = (
     "When there is nothing to tell, answer HEARTBEAT_OK."
 )
 Publish = Callable[[dict[str, Any]], None]
-R = TypeVar("R")
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +101,7 @@ class Cron:
         self._runtime = turns.runtime
         self._switched_off = switched_off
         place = jobs_place(documents, self._config.cron.store)
-        self._store = JobStore(place.documents, place.jobs, self._now)
+        self._store = JobStore(place.documents, place.jobs, self._runtime.clock)
         self.history = History(place.documents, place.histories)
         self._active: dict[str, asyncio.Task[Finished]] = {}
         """The jobs under way, by id."""
@@ -143,6 +142,11 @@ class Cron:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._loop is not None:
+            try:
+                await self._store.fold(at_once=True)
+            except (OSError, JobError) as problem:
+                log.warning("the steps of scheduled jobs stay in their journal: %s", problem)
         self._active.clear()
         self._loop = None
 
@@ -167,6 +171,8 @@ class Cron:
             try:
                 if self.enabled:
                     await self._run_due()
+                    if await self._store.fold():
+                        pause = REWRITE_S
                     dues = [due for job in self._store.jobs.values() if (due := self._due_at(job)) is not None]
                     pause = min(pause, max(0.01, (min(dues, default=float("inf")) - self._now()) / 1000))
                     await self._drop_old_sessions()
@@ -321,11 +327,11 @@ class Cron:
         )
         if target.problem:
             return "" if delivery.get("bestEffort") else f"cron {target.problem}"
-        if not await self._turns.already_sent(outcome.row, target.route):
-            await self._turns.announce(
-                run_id, "announce", session, outcome.session_id, target.route, outcome.text, "cron", outcome.files
-            )
-        return ""
+        if await self._turns.already_sent(outcome.row, target.route) or await self._turns.announce(
+            run_id, "announce", session, outcome.session_id, target.route, outcome.text, "cron", outcome.files
+        ):
+            return ""
+        return "" if delivery.get("bestEffort") else BLOCKED
 
     async def _execute_main(self, job: Job, agent_id: str, text: str, run_id: str) -> Finished:
         """Tells the agent's main session, and with ``wakeMode`` now lets it answer at once."""
@@ -367,34 +373,25 @@ class Cron:
             await until_written(lambda: self.history.add(job_id, line), self._runtime.clock.sleep)
         faults.point("cron.logged")
 
-        def settle(jobs: dict[str, Job]) -> Job | None:
-            # Somebody may have changed the job while the history was written.
-            if (current := jobs.get(job_id)) is None:
-                return None
-            if (settled := _after_run(current, due, began, now, finished)) is None:
-                del jobs[job_id]
-            else:
-                jobs[job_id] = settled
-            return settled
-
         if job_id in self._store.jobs:
-            after = await self._changed_jobs(settle)
+            # Somebody may have changed the job while the history was written.
+            after = await self._step(job_id, lambda current: _after_run(current, due, began, now, finished))
         faults.point("cron.settled")
         self._publish({name: value for name, value in entry.items() if name != "ts"})
         if job is not None and after is None:
             self._publish({"jobId": job_id, "action": "removed"})
 
     async def _note(self, job_id: str, **facts: Any) -> None:
-        def note(jobs: dict[str, Job]) -> None:
-            if (job := jobs.get(job_id)) is not None:
-                state = {name: value for name, value in {**job["state"], **facts}.items() if value is not None}
-                jobs[job_id] = {**job, "state": state}
+        def note(job: Job) -> Job:
+            state = {name: value for name, value in {**job["state"], **facts}.items() if value is not None}
+            return {**job, "state": state}
 
-        await self._changed_jobs(note)
+        await self._step(job_id, note)
 
-    async def _changed_jobs(self, edit: Callable[[dict[str, Job]], R]) -> R:
-        """Changes the jobs, and waits while the disk does not take it."""
-        return await until_written(lambda: self._store.change(edit), self._runtime.clock.sleep)
+    async def _step(self, job_id: str, edit: Callable[[Job], Job | None]) -> Job | None:
+        """Changes a job that is under way, and waits while the disk does not take it."""
+        busy = len(self._active) > 1
+        return await until_written(lambda: self._store.step(job_id, edit, busy=busy), self._runtime.clock.sleep)
 
     async def _drop_old_sessions(self) -> None:
         """Takes the rows of single runs of long ago off the list of sessions, once an hour. Their transcripts stay.
@@ -671,7 +668,7 @@ class CronTool:
             payload["text"] = await self._with_context(str(payload.get("text") or ""), given, context)
         if isinstance(payload, dict) and payload.get("kind") == "agentTurn":
             job["delivery"] = await self._delivery(job.get("delivery"), context)
-        return await self._cron.add(job, "" if await self._is_owners(context) else context.session_key)
+        return await self._cron.add(job, "" if context.caller.may("owner tools") else context.session_key)
 
     async def _update(self, given: dict[str, Any], context: ToolContext) -> Job:
         job_id = await self._own_job(given, context)
@@ -705,27 +702,15 @@ class CronTool:
 
     async def _jobs(self, context: ToolContext, *, disabled: bool) -> list[Job]:
         jobs = await self._cron.jobs(disabled=disabled, agent_id=context.agent_id)
-        if await self._is_owners(context):
+        if context.caller.may("owner tools"):
             return jobs
         return [job for job in jobs if job.get(SCHEDULED_BY) == context.session_key]
-
-    async def _is_owners(self, context: ToolContext) -> bool:
-        """Whether only the owner can have caused the call."""
-        row = await self._runtime.ledger.by_run(context.run_id) if context.run_id else None
-        trace = row.body.trace if row is not None else None
-        if row is not None and (row.body.guest or (trace is not None and trace.guest)):
-            return False
-        # Words of a group or a webhook may have come here through other sessions.
-        ways = (context.session_key, *(trace.visited if trace is not None else ()))
-        if any(kind_of(key) in ("group", "hook") for key in ways):
-            return False
-        return not await comes_from_group(self._runtime, context.agent_id, context.session_key)
 
     async def _is_owners_main(self, context: ToolContext) -> bool:
         """Whether the owner speaks in the main session, where a guest may speak as well."""
         session = self._runtime.config.current.session
         main = kind_of(context.session_key, main_key=session.main_key, scope=session.scope) == "main"
-        return main and await self._is_owners(context)
+        return main and context.caller.may("owner tools")
 
     async def _check(self, job: Job, context: ToolContext) -> None:
         """Refuses what would give this session more than it has."""

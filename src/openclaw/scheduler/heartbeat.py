@@ -22,7 +22,7 @@ import msgspec
 from openclaw.clock import named_zone, wait_within
 from openclaw.config.agents import (
     agent_ids,
-    beating_agents,
+    heartbeat_agents,
     heartbeat_config,
     heartbeat_ms,
     user_zone,
@@ -36,9 +36,9 @@ from openclaw.scheduler.turns import AnnounceTarget, ScheduledTurn, ScheduledTur
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, canonical_key
 from openclaw.storage import faults
-from openclaw.storage.base import ReasonCode
 from openclaw.storage.disk_errors import until_written
 from openclaw.storage.documents import SharedDocument
+from openclaw.storage.message_ledger import ReasonCode
 from openclaw.text import clipped
 
 log = logging.getLogger("openclaw.heartbeat")
@@ -185,7 +185,7 @@ class Heartbeats:
 
     async def _keep_beating(self) -> None:
         while True:
-            waiting = [agent_id for agent_id in beating_agents(self._turns.config) if agent_id not in self._beating]
+            waiting = [agent_id for agent_id in heartbeat_agents(self._turns.config) if agent_id not in self._beating]
             pause = min([LONGEST_SLEEP_S, *map(self._until_due, waiting)])
             if await wait_within(self._woken, max(pause, 0.01), self._runtime.clock):
                 # Several events that come together wake the agent once.
@@ -193,7 +193,7 @@ class Heartbeats:
             self._woken.clear()
             due = {
                 agent_id: "interval"
-                for agent_id in beating_agents(self._turns.config)
+                for agent_id in heartbeat_agents(self._turns.config)
                 if self._until_due(agent_id) <= 0
             }
             for agent_id, reason in {**due, **self._requested}.items():
@@ -327,7 +327,7 @@ class Heartbeats:
         settings = self.settings(agent_id)
         if (
             not self._state.enabled
-            or agent_id not in beating_agents(self._turns.config)
+            or agent_id not in heartbeat_agents(self._turns.config)
             or not heartbeat_ms(self._turns.config, agent_id)
         ):
             return "disabled"
@@ -417,7 +417,8 @@ class Heartbeats:
         direct = str(entry.get("chatType") or "direct") == "direct"
         if direct and self.settings(beat.agent_id).direct_policy == "block":
             return "skipped", {**told, "reason": "dm-blocked"}
-        await self._deliver(beat, session, outcome, route, text)
+        if not await self._deliver(beat, session, outcome, route, text):
+            return "skipped", {**told, "reason": "send-policy"}
 
         def remember(current: SessionEntry | None) -> SessionEntry | None:
             if current is None:
@@ -430,9 +431,12 @@ class Heartbeats:
 
     async def _deliver(
         self, beat: HeartbeatUnderWay, session: SessionRef, outcome: TurnOutcome, route: dict[str, Any], text: str
-    ) -> None:
+    ) -> bool:
+        """Returns False if the send policy does not let the text out."""
         files = outcome.files if text == outcome.text else ()
-        await self._turns.announce(beat.run_id, "deliver", session, outcome.session_id, route, text, "heartbeat", files)
+        return await self._turns.announce(
+            beat.run_id, "deliver", session, outcome.session_id, route, text, "heartbeat", files
+        )
 
     async def _tell(self, status: str, **facts: Any) -> None:
         event = {"ts": self._runtime.clock.now_ms(), "status": status}

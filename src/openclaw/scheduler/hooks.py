@@ -15,7 +15,6 @@ import importlib.util
 import json
 import logging
 import re
-import unicodedata
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,15 +24,17 @@ import msgspec
 
 from openclaw.clock import iso_utc
 from openclaw.config.schema.system import HookMapping, HookMatch, Hooks, HookTransform
-from openclaw.foreign_text import disarmed
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.thinking import parse_level
 from openclaw.scheduler.heartbeat import Heartbeats
 from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, TurnOutcome, said_nothing
+from openclaw.sessions.entry import BLOCKED
 from openclaw.sessions.keys import SessionRef, canonical_key, key_problem, kind_of
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import until_written
 from openclaw.storage.documents import SharedDocument
+from openclaw.text import normalised
+from openclaw.untrusted_text import disarmed, short_name
 
 log = logging.getLogger("openclaw.hooks")
 
@@ -71,6 +72,10 @@ PRESETS: Mapping[str, HookMapping] = {
 CHANNELS = ("telegram", "whatsapp", "discord", "irc", "slack", "signal", "imessage", "matrix", "googlechat", "msteams")
 _FIELD = re.compile(r"\{\{([^{}]{1,240})\}\}")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d{1,6})\]")
+
+
+UNTRUSTED_WAKE = "Webhook (untrusted):"
+"""Whoever calls a webhook passes on what others wrote: mails, alerts, forms."""
 
 
 class HookRefused(ValueError):
@@ -139,7 +144,7 @@ def _wake(payload: Mapping[str, Any]) -> Wake:
     text = _text(payload, "text")
     if not text:
         raise HookRefused("text required")
-    return Wake(text=text, mode=_mode(payload.get("mode")))
+    return Wake(text=f"{UNTRUSTED_WAKE} {text}", mode=_mode(payload.get("mode")))
 
 
 def _agent(payload: Mapping[str, Any], hooks: Hooks) -> HookTurn:
@@ -237,7 +242,7 @@ def _mapped(mapping: HookMapping, call: Call, hooks: Hooks, config_dir: Path, no
         text = _text(made, "text")
         if not text:
             raise HookRefused("hook mapping requires text")
-        marked = text if mapping.allow_unsafe_external_content else f"Webhook (untrusted): {text}"
+        marked = text if mapping.allow_unsafe_external_content else f"{UNTRUSTED_WAKE} {text}"
         return Wake(text=marked, mode=_mode(made["wakeMode"]))
     message = _text(made, "message")
     if not message:
@@ -366,11 +371,11 @@ def canonical(value: Any) -> str:
 def _canonical(value: Any) -> Any:
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
-        return {unicodedata.normalize("NFC", name): _canonical(item) for name, item in items}
+        return {normalised("NFC", name): _canonical(item) for name, item in items}
     if isinstance(value, list):
         return [_canonical(item) for item in cast("list[Any]", value)]
     if isinstance(value, str):
-        return unicodedata.normalize("NFC", value)
+        return normalised("NFC", value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
@@ -583,12 +588,14 @@ class HookRuns:
                 log.info("the answer to webhook %s is not delivered: %s", run_id, target.problem)
             elif not await self._turns.already_sent(outcome.row, target.route):
                 session = SessionRef(run.agent_id, run.session_key)
-                await self._turns.announce(
+                if not await self._turns.announce(
                     run_id, "announce", session, outcome.session_id, target.route, outcome.text, "hook", outcome.files
-                )
+                ):
+                    log.info("the answer to webhook %s is not delivered: %s", run_id, BLOCKED)
         if outcome.text or error:
             main = self._turns.main_session(run.agent_id)
-            text = f"Hook {run.name} (error): {error}" if error else f"Hook {run.name}: {outcome.summary}"
+            name = short_name(run.name)
+            text = f"Hook {name} (error): {error}" if error else f"Hook {name}: {outcome.summary}"
             notes, now = self._runtime.notes, run.wake_mode == "now"
             new = notes.put(main.key, text, id=str(uuid.uuid5(uuid.UUID(run_id), "told")), wake=now)
             await notes.synced()

@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from openclaw.clock import iso_utc
+from openclaw.clock import Clock, iso_utc
 from openclaw.paths import normalize_agent_id
 from openclaw.scheduler.schedule import at_ms, check_new, next_run
 from openclaw.sessions.keys import safe_file_name
-from openclaw.storage.documents import DocumentStore, SharedDocument
+from openclaw.storage import faults
+from openclaw.storage.documents import DocumentChanged, DocumentStore, SharedDocument, Version
 from openclaw.storage.files.disk import FileDocuments
 from openclaw.text import shortened
 
@@ -34,6 +35,10 @@ LONGEST_NAME = 60
 LONGEST_MESSAGE = 100_000
 HISTORY_BYTES = 2_000_000
 HISTORY_LINES = 2000
+REWRITE_S = 1.0
+"""While many jobs are under way, the list is rewritten this often."""
+MOST_JOURNAL = 2**62
+"""The journal is emptied with each rewrite of the list, and must not lose a line before."""
 OWN_STATE = ("dueAtMs", "runId")
 """What we keep about a run under way, beside what the format knows. Clients are not shown it."""
 SCHEDULED_BY = "scheduledBy"
@@ -311,15 +316,78 @@ def jobs_place(documents: DocumentStore, store: str | None) -> JobsPlace:
     return JobsPlace(FileDocuments(path.parent), path.name, "runs/")
 
 
-class JobStore:
-    """``cron/jobs.json``. People may edit it, and other Gateways change it where several share it."""
+class JobStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the journal: what a step of a run changed in one job.
 
-    def __init__(self, documents: DocumentStore, name: str, now_ms: Callable[[], int]) -> None:
-        self._document: SharedDocument[JobList] = SharedDocument(
-            documents, name, JobList, _decode_jobs, _encode_jobs, damaged="refuse", backup=True
+    It names the changed fields of the job's state, with their values before and after. A field that is missing in one
+    of the two did not exist then. So a step is applied only where nobody else has changed the field since, and applying
+    a step again changes nothing.
+    """
+
+    id: str
+    before: Job = {}
+    after: Job = {}
+    updated: int | None = None
+    """The job's ``updatedAtMs``. If it is another one, ``then`` is ignored: somebody changed the job."""
+    then: Literal["stays", "disabled", "removed"] = "stays"
+
+    @classmethod
+    def between(cls, job: Job, after: Job | None) -> JobStep:
+        """Make the step from a job to what it is afterwards; None if it is removed."""
+        old, new = job["state"], after["state"] if after is not None else job["state"]
+        changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        switched_off = after is not None and after.get("enabled") is False and job.get("enabled", True)
+        return cls(
+            id=job["id"],
+            before={name: old[name] for name in changed if name in old},
+            after={name: new[name] for name in changed if name in new},
+            updated=job.get("updatedAtMs"),
+            then="removed" if after is None else "disabled" if switched_off else "stays",
         )
-        self._now_ms = now_ms
+
+    def apply(self, jobs: dict[str, Job]) -> None:
+        if (job := jobs.get(self.id)) is None:
+            return
+        state = dict(job["state"])
+        for name in {**self.before, **self.after}:
+            if state.get(name) != self.before.get(name):
+                continue
+            if name in self.after:
+                state[name] = self.after[name]
+            else:
+                state.pop(name, None)
+        jobs[self.id] = {**job, "state": state}
+        if self.then == "stays" or job.get("updatedAtMs") != self.updated:
+            return
+        if self.then == "removed":
+            del jobs[self.id]
+        else:
+            jobs[self.id]["enabled"] = False
+
+
+class JobStore:
+    """``cron/jobs.json`` with its journal.
+
+    People may edit the list, and other Gateways change it where several share it. The larger the list, the more a
+    rewrite of it costs. While many jobs are under way, the steps of their runs are therefore appended to the journal,
+    and the list is rewritten once a second. A crash loses nothing: every reader of the list applies the journal to it.
+    """
+
+    def __init__(self, documents: DocumentStore, name: str, clock: Clock) -> None:
+        self._documents = documents
+        self._document: SharedDocument[JobList] = SharedDocument(
+            documents, name, JobList, _decode_jobs, _encode_jobs, damaged="refuse"
+        )
+        self._journal = f"{name}.journal"
+        self._journal_version: Version | None = None
+        self._steps: list[JobStep] = []
+        """The steps in the journal."""
+        self._clock = clock
+        self._rewritten_at = float("-inf")
+        self._changing = asyncio.Lock()
         self._seen: bytes | None = None
+        self._stored: dict[str, Job] = {}
+        """The jobs by their ids, as the list and the journal have them."""
         self.jobs: dict[str, Job] = {}
         """The jobs by their ids, as they count here: with a due moment, and without what other programs left."""
 
@@ -329,29 +397,116 @@ class JobStore:
 
     async def refresh(self) -> None:
         """Reads the list if it has changed. Raises ``OSError`` or ``JobError``, so that it is not written over."""
+        async with self._changing:
+            await self._refresh()
+
+    async def change(self, edit: Callable[[dict[str, Job]], R]) -> R:
+        """Changes the jobs and writes the list. Raises ``OSError`` or ``JobError``, and then nothing has changed."""
+        async with self._changing:
+            await self._refresh()
+            return await self._rewrite(edit)
+
+    async def step(self, job_id: str, edit: Callable[[Job], Job | None], *, busy: bool) -> Job | None:
+        """Change one job when its run has come a step further, and return it. ``edit`` returns None to remove it.
+
+        Only the Gateway that runs the jobs calls this. ``busy`` says that other jobs are under way. Raises ``OSError``,
+        and then nothing has changed. A list that cannot be read does not prevent the step.
+        """
+        async with self._changing:
+            try:
+                await self._refresh()
+                if not busy or self._is_old:
+                    return await self._fold(lambda jobs: _edit_one(jobs, job_id, edit))
+            except JobError as problem:
+                log.error("scheduled jobs are not read: %s", problem)
+            if (job := self._stored.get(job_id)) is None:
+                return None
+            step = JobStep.between(job, after := edit(job))
+            await self._documents.append(
+                self._journal, msgspec.json.encode(step), most_bytes=MOST_JOURNAL, most_lines=MOST_JOURNAL
+            )
+            self._steps.append(step)
+            self._journal_version = await self._version_of_journal()
+            step.apply(self._stored)
+            if after is None:
+                self.jobs.pop(job_id, None)
+            else:
+                self.jobs[job_id] = self._planned(after, self.jobs.get(job_id))
+            return after
+
+    async def fold(self, *, at_once: bool = False) -> bool:
+        """Write what the journal has into the list, unless that was done a moment ago. As ``step``, for one caller.
+
+        Returns whether the journal has steps that are to be written later.
+        """
+        async with self._changing:
+            if self._steps and (at_once or self._is_old):
+                await self._refresh()
+                await self._fold(lambda jobs: None)
+            return bool(self._steps)
+
+    # The caller holds the lock
+
+    @property
+    def _is_old(self) -> bool:
+        return self._clock.monotonic() - self._rewritten_at >= REWRITE_S
+
+    async def _refresh(self) -> None:
         try:
             await self._document.current()
         except _BadList as problem:
             raise self._unreadable(problem) from None
-        if self._document.data != self._seen:
-            self._adopt()
+        if await self._documents.version(self._journal) != self._journal_version:
+            journal = await self._documents.get(self._journal)
+            self._steps = _decode_steps(journal.data) if journal is not None else []
+            self._journal_version = journal.version if journal is not None else None
+        elif self._document.data == self._seen:
+            return
+        self._adopt()
 
-    async def change(self, edit: Callable[[dict[str, Job]], R]) -> R:
-        """Changes the jobs and writes the list. Raises ``OSError`` or ``JobError``, and then nothing has changed."""
+    async def _rewrite(self, edit: Callable[[dict[str, Job]], R]) -> R:
+        def edit_list(known: JobList) -> R:
+            for step in self._steps:
+                step.apply(known.jobs)
+            return edit(known.jobs)
+
         try:
-            result = await self._document.change(lambda known: edit(known.jobs))
+            result = await self._document.change(edit_list)
         except _BadList as problem:
             raise self._unreadable(problem) from None
         self._adopt()
         return result
+
+    async def _fold(self, edit: Callable[[dict[str, Job]], R]) -> R:
+        """Rewrite the list and empty the journal. If the journal stays, its steps have nothing left to change."""
+        result = await self._rewrite(edit)
+        self._rewritten_at = self._clock.monotonic()
+        if self._steps:
+            faults.point("cron.folded")
+            try:
+                self._journal_version = await self._documents.put(self._journal, b"", self._journal_version)
+                self._steps = []
+            except (OSError, DocumentChanged) as problem:
+                log.warning("%s was not emptied: %s", self._documents.place(self._journal), problem)
+        return result
+
+    async def _version_of_journal(self) -> Version | None:
+        """The version after an append. If it cannot be had, the journal is read again."""
+        try:
+            return await self._documents.version(self._journal)
+        except OSError:
+            return None
 
     def _unreadable(self, problem: Exception) -> JobError:
         return JobError(f"{self.place} cannot be read: {problem}; mend it, or put {self.place}.bak in its place")
 
     def _adopt(self) -> None:
         self._seen = self._document.data
+        self._stored = dict(self._document.value.jobs)
+        for step in self._steps:
+            step.apply(self._stored)
         before, self.jobs = self.jobs, {}
-        for job_id, job in self._document.value.jobs.items():
+        for job_id, job in self._stored.items():
             self.jobs[job_id] = self._planned(job, before.get(job_id))
 
     def _planned(self, job: Job, before: Job | None) -> Job:
@@ -367,10 +522,31 @@ class JobStore:
             if before == {**job, "state": {**state, "nextRunAtMs": due}}:
                 return before
         try:
-            return with_next_run(job, self._now_ms())
+            return with_next_run(job, self._clock.now_ms())
         except (ValueError, KeyError, TypeError) as problem:
             log.warning("job %s has no usable schedule: %s", job["id"], problem)
             return job
+
+
+def _edit_one(jobs: dict[str, Job], job_id: str, edit: Callable[[Job], Job | None]) -> Job | None:
+    if (job := jobs.get(job_id)) is None:
+        return None
+    if (after := edit(job)) is None:
+        del jobs[job_id]
+    else:
+        jobs[job_id] = after
+    return after
+
+
+def _decode_steps(data: bytes) -> list[JobStep]:
+    """The steps of a journal. A line that a crash cut off is left out."""
+    steps: list[JobStep] = []
+    for line in data.splitlines():
+        try:
+            steps.append(msgspec.json.decode(line, type=JobStep))
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+    return steps
 
 
 class _BadList(ValueError):
@@ -390,13 +566,16 @@ def _decode_jobs(data: bytes) -> JobList:
     for job in listed if isinstance(listed, list) else []:
         if isinstance(job, dict):
             made = cast("Job", job)
-            text = json.dumps(made, sort_keys=True)
-            job_id = str(made.get("id") or made.get("jobId") or uuid.uuid5(uuid.NAMESPACE_OID, text))
-            made["id"] = job_id
+            made["id"] = job_id = str(made.get("id") or made.get("jobId") or _id_of(made))
             if not isinstance(made.get("state"), dict):
                 made["state"] = {}
             known.jobs[job_id] = made
     return known
+
+
+def _id_of(job: Job) -> uuid.UUID:
+    """The id of a job that has none. It stays the same while the job does."""
+    return uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(job, sort_keys=True))
 
 
 def _encode_jobs(known: JobList) -> bytes:

@@ -22,14 +22,14 @@ from openclaw.inbound.pipeline import Blocked, Pipeline
 from openclaw.outbound.reply import MediaRef, is_delivered
 from openclaw.outbound.reply_files import Files
 from openclaw.paths import normalize_agent_id
-from openclaw.runs.dispatcher import Dispatcher
-from openclaw.runs.queue import QueueWish
-from openclaw.runs.why_text import reason_text
-from openclaw.sessions.entry import SessionEntry, normalize_channel, normalize_route
+from openclaw.runs.queue_settings import QueueOverrides
+from openclaw.runs.runs import Runs
+from openclaw.runs.why import reason_text
+from openclaw.sessions.entry import BLOCKED, SessionEntry, normalize_channel, normalize_route
 from openclaw.sessions.keys import SessionRef, main_session_key
 from openclaw.sessions.reset import rotated_entry
 from openclaw.storage import faults
-from openclaw.storage.base import END_STATES, Accept, LedgerRow, MessageBody, ReasonCode
+from openclaw.storage.message_ledger import END_STATES, Accept, LedgerRow, MessageBody, ReasonCode
 from openclaw.storage.session_query import SessionQuery
 from openclaw.text import clipped
 
@@ -97,9 +97,7 @@ class AnnounceTarget(msgspec.Struct, kw_only=True):
 class ScheduledTurns:
     """Runs such turns to their end and announces what came of them. Heartbeats, jobs and webhooks share it."""
 
-    def __init__(
-        self, runtime: Runtime, dispatcher: Dispatcher, pipeline: Pipeline, notices: Notices, reach: Reach
-    ) -> None:
+    def __init__(self, runtime: Runtime, dispatcher: Runs, pipeline: Pipeline, notices: Notices, reach: Reach) -> None:
         self.runtime = runtime
         self.dispatcher = dispatcher
         self._pipeline = pipeline
@@ -141,13 +139,13 @@ class ScheduledTurns:
                 model=turn.model,
                 thinking=turn.thinking,
                 timeout_seconds=turn.timeout_seconds,
-                guest=bool(turn.scheduled_by),
+                guest=bool(turn.scheduled_by) or turn.source == "hook",
             ),
-            queue=QueueWish(mode="followup"),
+            queue=QueueOverrides(mode="followup"),
             entry_fields={"label": turn.label} if turn.label else {},
         )
         if isinstance(await self._pipeline.process(message), Blocked):
-            return TurnOutcome(status="skipped", error="send blocked by session policy", session_key=session.key)
+            return TurnOutcome(status="skipped", error=BLOCKED, session_key=session.key)
         faults.point(f"{turn.source}.accepted")
         return None
 
@@ -250,7 +248,10 @@ class ScheduledTurns:
         source: str,
         files: Sequence[MediaRef] = (),
     ) -> bool:
-        """Hands a text to the outbox, exactly once for this step of this run. Returns whether this call did it."""
+        """Hands a text to the outbox, exactly once for this step of this run.
+
+        Returns False if the send policy does not let it out.
+        """
         accept = Accept(
             run_id=str(uuid.uuid5(uuid.UUID(run_id), step)),
             dedupe_key="",
@@ -261,9 +262,9 @@ class ScheduledTurns:
             route=route,
             body=MessageBody(text=text),
         )
-        _, new = await self._notices.post(accept, [text], files, result={"text": text})
+        row, _ = await self._notices.post(accept, [text], files, result={"text": text})
         faults.point(f"{source}.announced")
-        return new
+        return row.reason.code is not ReasonCode.SEND_POLICY
 
     async def already_sent(self, row: LedgerRow | None, route: dict[str, Any]) -> bool:
         """Whether the run itself has sent something to the same place with the ``message`` tool."""

@@ -221,13 +221,13 @@ def audit(subject: Subject, now_ms: int) -> AuditReport:
 
 async def _shared_files(subject: Subject) -> SharedFiles:
     """Reads who was let in and the rules for commands from where the Gateway keeps them."""
-    from openclaw.storage.base import StorageRefused
-    from openclaw.storage.inspection import open_to_look
+    from openclaw.storage.errors import StorageRefused
+    from openclaw.storage.inspection import open_for_inspection
     from openclaw.tools.exec.approvals import RULES_FILE
 
     found, unreadable = dict[str, bytes](), dict[str, str]()
     try:
-        async with open_to_look(str(subject.state), subject.snapshot.config, subject.environ) as opened:
+        async with open_for_inspection(str(subject.state), subject.snapshot.config, subject.environ) as opened:
             documents = opened.documents
             lists = [name for name in await documents.list(PAIRINGS) if name.endswith(ALLOWED)]
             for name in [RULES_FILE, *lists[:MOST_LISTS]]:

@@ -1,6 +1,7 @@
 """The entry of a session in the store: its fields, its delivery route and its display name.
 
-An entry is a plain mapping, so that fields we do not know survive every rewrite. It holds the last route twice:
+An entry is a plain mapping, so that fields we do not know survive every rewrite. ``repair_entry`` makes an entry that a
+person edited usable: every store calls it for what it reads. An entry holds the last route twice:
 nested in ``deliveryContext`` and flat in ``lastChannel``, ``lastTo``, ``lastAccountId`` and ``lastThreadId``.
 
 ``is_blocked`` decides whether messages may be sent to a session: by rules on channel, chat type and key, or by the
@@ -9,12 +10,15 @@ entry's own setting.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Required, TypedDict, get_origin, get_type_hints
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, Required, TypedDict, get_args, get_origin, get_type_hints
 
+from openclaw import json_text
 from openclaw.config.schema.messages import SendMatch, SendPolicy
-from openclaw.sessions.keys import channel_of, chat_type_of, rest_of
+from openclaw.sessions.keys import channel_of, chat_type_of, rest_of, session_of_file
 
 _RENAMED = {"provider": "channel", "lastProvider": "lastChannel", "room": "groupChannel"}
 _FLAT = {"channel": "lastChannel", "to": "lastTo", "accountId": "lastAccountId", "threadId": "lastThreadId"}
@@ -104,12 +108,79 @@ class SessionEntry(TypedDict, total=False):
     """Sessions that this key had before, newest first; see ``sessions/reset.py``."""
 
 
-_KINDS: dict[str, Any] = {
-    name: int | float if kind is int else kind
-    for name, hint in get_type_hints(SessionEntry).items()
-    if (kind := get_origin(hint) or hint) in (str, int, bool, dict, list)
+_LARGEST = 2**53
+"""Numbers from here on are not exact in every program that reads the file."""
+_LATEST = 2**47
+"""Times from here on (in the year 6429) are no dates on every calendar."""
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
+
+
+def _is_time(value: Any) -> bool:
+    return _is_count(value) and value < _LATEST
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _rule(hint: Any) -> Callable[[Any], bool] | None:
+    """Return the test that the values of a field of this type pass; None for the route, which has its own rules."""
+    kind = get_origin(hint) or hint
+    if kind is Literal:
+        allowed = get_args(hint)
+        return lambda value: isinstance(value, str) and value in allowed
+    if kind is int:
+        return _is_count
+    return (lambda value: isinstance(value, kind)) if kind in (str, bool, dict, list) else None
+
+
+_RULES: Mapping[str, Callable[[Any], bool]] = {
+    **{name: rule for name, hint in get_type_hints(SessionEntry).items() if (rule := _rule(hint)) is not None},
+    "sessionId": _is_id,
+    "updatedAt": _is_time,
 }
-"""What the values of known fields are; the route has its own rules."""
+
+
+def damaged_fields(entry: Mapping[str, Any]) -> list[str]:
+    """Return the known fields whose values are impossible, and ``sessionId`` if it is missing."""
+    damaged = [name for name, value in entry.items() if (rule := _RULES.get(name)) is not None and not rule(value)]
+    return damaged if "sessionId" in entry else ["sessionId", *damaged]
+
+
+def repair_entry(
+    key: str, entry: Mapping[str, Any], *, now_ms: int | None = None, known: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a copy of the entry without damaged fields and with a ``sessionId``. People write in the store.
+
+    ``known`` is the entry before an edit. Its session and its last activity are kept. Otherwise the session is the one
+    whose transcript the entry names, or a new one, which is the same for every reader of this entry. A wrong
+    time of the last activity becomes ``now_ms``, so that the session is not put away as an old one.
+    """
+    fields = {name: _whole(name, value) for name, value in entry.items()}
+    damaged = damaged_fields(fields)
+    repaired = {name: value for name, value in fields.items() if name not in damaged}
+    for name in ("sessionId", "updatedAt"):
+        if name not in repaired and known is not None and name in known:
+            repaired[name] = known[name]
+    if "sessionId" not in repaired:
+        repaired["sessionId"] = session_of_file(repaired.get("sessionFile", "")) or _made_session_id(key, entry)
+    if now_ms is not None and "updatedAt" in damaged:
+        repaired.setdefault("updatedAt", now_ms)
+    return repaired
+
+
+def _whole(name: str, value: Any) -> Any:
+    """Return the value of a field, without its fraction if the field holds whole numbers."""
+    counts = _RULES.get(name) in (_is_count, _is_time)
+    return int(value) if counts and isinstance(value, float) and 0 <= value < _LARGEST else value
+
+
+def _made_session_id(key: str, entry: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json_text.encode([key, entry])).digest()
+    return str(uuid.UUID(bytes=digest[:16], version=4))
 
 
 def normalize_channel(value: Any) -> str | None:
@@ -147,12 +218,10 @@ def is_plain(changes: Iterable[str]) -> bool:
 def normalize_entry(entry: dict[str, Any], previous: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A copy of the entry with current field names and with both spellings of the route in agreement.
 
-    Known fields that hold something else than they can are left out: people write in the file.
-
     ``previous`` is the normalised entry before a change. What the change did not touch is no part of a new route.
     Otherwise a thread id that was left out would come back from the other spelling.
     """
-    result = {name: value for name, value in entry.items() if isinstance(value, _KINDS.get(name, object))}
+    result = dict(entry)
     for old, new in _RENAMED.items():
         if old in result and isinstance(value := result.pop(old), str) and not isinstance(result.get(new), str):
             result[new] = value
@@ -167,9 +236,10 @@ def normalize_entry(entry: dict[str, Any], previous: Mapping[str, Any] | None = 
         elif changed:
             nested = {}
     route = {name: value for name in _FLAT if (value := flat.get(name, nested.get(name))) is not None}
-    if not route:
-        return result
-    result["deliveryContext"] = route
+    if route:
+        result["deliveryContext"] = route
+    else:
+        result.pop("deliveryContext", None)
     for name, field in _FLAT.items():
         if name in route:
             result[field] = route[name]
@@ -202,6 +272,9 @@ def _slug(text: str) -> str:
 
 
 # The send policy
+
+BLOCKED = "send blocked by session policy"
+"""What callers are told whose message or reply the policy refuses."""
 
 
 def is_blocked(

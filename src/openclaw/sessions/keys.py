@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import uuid
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -86,8 +87,21 @@ def thread_suffix(thread_id: str | int | None) -> str:
     return f":thread:{thread}" if thread and thread.isprintable() and len(thread) <= LONGEST_THREAD else ""
 
 
+def is_session_id(text: str) -> bool:
+    """Whether the text is a UUID as session ids are written. Such a text never names a new session."""
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False
+
+
 def is_subagent(key: str | None) -> bool:
     return rest_of(key or "").startswith("subagent:")
+
+
+def is_direct(key: str) -> bool:
+    """Whether the key names a direct chat that has its own session, such as ``agent:main:signal:direct:+1555``."""
+    return "direct" in rest_of(key).split(":")[:3]
 
 
 def is_cron_run_alias(key: str) -> bool:
@@ -215,6 +229,13 @@ def session_file_name(session_id: str, thread_id: str | int | None = None) -> st
         return f"{stem}.jsonl"
     topic = str(thread_id) if isinstance(thread_id, int) else _short(quote(thread_id, safe="!~*'()"))
     return f"{stem}-topic-{topic}.jsonl"
+
+
+def session_of_file(path: str) -> str | None:
+    """Return the session that has a transcript of this name, or None if the name does not say it."""
+    name = path.rpartition("/")[2].removesuffix(".zst")
+    stem = name.removesuffix(".jsonl").partition("-topic-")[0]
+    return stem if name.endswith(".jsonl") and _PLAIN_NAME.fullmatch(stem) and len(stem) < _LONGEST_NAME else None
 
 
 def safe_file_name(text: str) -> str:

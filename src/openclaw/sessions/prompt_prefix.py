@@ -59,14 +59,14 @@ def without_wrappers(text: str) -> str:
     return (plain[match.end() :].lstrip() if match else plain).rstrip("\n")
 
 
-def typed_words(prompt: str) -> str:
+def typed_text(prompt: str) -> str:
     """What people typed, in one message or in several that are answered together."""
     if not prompt.startswith(COLLECTED):
         return without_wrappers(prompt)
     return "\n\n".join(without_wrappers(part.strip()) for part in _QUEUED.split(prompt)[1:])
 
 
-def newest_words(prompt: str) -> str:
+def newest_text(prompt: str) -> str:
     """What was said in the message itself: also without the messages of others that came with it as context."""
     return without_wrappers(prompt.rpartition(f"{CURRENT_MARKER}\n")[2])
 

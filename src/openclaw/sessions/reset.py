@@ -21,7 +21,8 @@ from openclaw.config.schema.messages import Session
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import GROUP_MARKS, rest_of
 from openclaw.sessions.tree import fields_of
-from openclaw.storage.base import SessionStore, TranscriptRef, TranscriptStore
+from openclaw.storage.sessions import SessionStore
+from openclaw.storage.transcripts import TranscriptRef, TranscriptStore
 
 if TYPE_CHECKING:
     from openclaw.config.store import ConfigStore
@@ -77,6 +78,11 @@ SESSION_FIELDS = (
     *("systemSent", "abortedLastRun"),
 )
 """Entry fields that belong to one session. A reset clears them; a resume restores them."""
+
+_FOREIGN_SESSION_FIELDS = ("cliSessionIds", "cliSessionBindings", "claudeCliSessionId")
+"""Entry fields of other versions that belong to one session."""
+_KNOWN_FIELDS = frozenset({*SessionEntry.__annotations__, *CHAT_FIELDS, *SESSION_FIELDS, *_FOREIGN_SESSION_FIELDS})
+"""A new session keeps all other fields of the entry, because other software or a person wrote them."""
 
 
 class Stores(Protocol):
@@ -146,7 +152,7 @@ async def ensure_fresh(
         kind = session_type(key, chat_type=facts.chat_type, thread=facts.thread or bool(facts.parent_key))
         policy = reset_policy(stores.config.current.session, kind, facts.channel)
         reason = expiry(active_at, policy, now_ms, zone)
-        return (reason, expiry_words(reason, policy)) if reason else None
+        return (reason, expiry_text(reason, policy)) if reason else None
 
     entry = await stores.sessions.get(agent_id, key)
     if entry is None:
@@ -375,7 +381,7 @@ def expiry(updated_at: int | None, policy: ResetPolicy, now_ms: int, zone: tzinf
     return min(ends, key=lambda name: ends[name], default=None)
 
 
-def expiry_words(reason: Expiry, policy: ResetPolicy) -> str:
+def expiry_text(reason: Expiry, policy: ResetPolicy) -> str:
     if reason == "daily":
         return f"daily reset at {policy.at_hour:02d}:00"
     count, unit = policy.idle_minutes or 0, "minute"
@@ -473,8 +479,8 @@ def previous_sessions(entry: Mapping[str, Any] | None) -> list[PreviousSession]:
 
 
 def _blank_session(now_ms: int, old: Mapping[str, Any]) -> dict[str, Any]:
-    """A session in which nothing was said, with the fields of the old entry that belong to the chat."""
-    blank = {
+    """Return a session without messages, with the fields of the old entry that belong to the chat or are unknown."""
+    blank = {name: value for name, value in old.items() if name not in _KNOWN_FIELDS} | {
         "sessionId": str(uuid.uuid4()),
         "updatedAt": max(now_ms, activity_at(old) or 0),
         "systemSent": False,

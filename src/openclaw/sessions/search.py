@@ -20,7 +20,7 @@ import msgspec
 from openclaw.sessions.prompt_prefix import is_internal
 from openclaw.sessions.tree import fields_of
 from openclaw.storage.files.disk import RebuildableDatabase
-from openclaw.storage.files.transcript_index import SUFFIX, plain_name, unpacked_size, whole_lines
+from openclaw.storage.files.transcript_index import SUFFIX, decompressed_size, plain_name, whole_lines
 from openclaw.storage.indexed_transcript import StoredTranscript, TranscriptLines
 
 log = logging.getLogger("openclaw.sessions.search")
@@ -261,7 +261,7 @@ def _transcripts(folder: Path) -> list[Path]:
 
 def _size(file: Path) -> int:
     try:
-        return (unpacked_size(file) or 0) if file.name.endswith(SUFFIX) else file.stat().st_size
+        return (decompressed_size(file) or 0) if file.name.endswith(SUFFIX) else file.stat().st_size
     except OSError:
         return 0
 

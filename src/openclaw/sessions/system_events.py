@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from openclaw.clock import Clock
-from openclaw.foreign_text import disarmed
 from openclaw.sessions.prompt_prefix import system_line
 from openclaw.storage.documents import DocumentStore, SharedDocument
+from openclaw.untrusted_text import disarmed
 
 log = logging.getLogger("openclaw.sessions")
 

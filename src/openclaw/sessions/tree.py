@@ -14,7 +14,7 @@ import msgspec
 
 from openclaw import json_text
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, from_public, to_public
-from openclaw.storage.base import Context, Entry
+from openclaw.storage.transcripts import Context, Entry
 
 COMPACTION_INTRO = "The earlier part of this conversation was condensed. This is what it said:"
 BRANCH_INTRO = "This is what happened on another branch of this conversation, before returning to this point:"

@@ -1,1 +1,1 @@
-"""The seam between the Gateway and what it keeps: protocols in ``base``, one machine's implementation in ``files``."""
+"""The stores: protocols in this package, implementations on files in ``files`` and on a database in ``postgres``."""

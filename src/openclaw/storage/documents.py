@@ -13,10 +13,13 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from openclaw.storage.disk_errors import Repairs
+
 log = logging.getLogger("openclaw.storage.documents")
 
 T = TypeVar("T")
 R = TypeVar("R")
+_UNREADABLE = (ValueError, RecursionError, msgspec.MsgspecError)
 MOST_TRIES = 50
 """How often a change is worked out anew because somebody else was faster."""
 
@@ -38,6 +41,9 @@ class DocumentChanged(Exception):
 class DocumentStore(Protocol):
     """Documents by name. A name is a relative path such as ``devices/paired.json``."""
 
+    repairs: Repairs
+    """Collects what was found damaged, for the owner."""
+
     @property
     def shared(self) -> bool:
         """Whether other Gateways may write the documents, too."""
@@ -49,11 +55,22 @@ class DocumentStore(Protocol):
         """Returns the version alone, which costs little. None when there is no such document."""
         ...
 
-    async def put(self, name: str, data: bytes, version: Version | None, *, backup: bool = False) -> Version:
+    async def put(self, name: str, data: bytes, version: Version | None) -> Version:
         """Replaces the document, if ``version`` is still the present one. None: there is none yet.
 
-        It is on disk when this returns. With ``backup`` the document before stays beside it, where there are files.
-        Raises ``DocumentChanged``.
+        It is on disk when this returns. Where there are files, a copy is kept for ``backup``. Raises
+        ``DocumentChanged``.
+        """
+        ...
+
+    async def backup(self, name: str) -> bytes | None:
+        """Return the copy of the document as it was last put, or None if there is no copy."""
+        ...
+
+    async def put_back(self, name: str, data: bytes) -> tuple[Version | None, str]:
+        """Set a document that cannot be read aside and put ``data``, its backup, in its place.
+
+        Returns its version and the new name of the damaged one, which is empty if nothing was changed.
         """
         ...
 
@@ -87,6 +104,11 @@ class DocumentStore(Protocol):
         ...
 
 
+def is_blank(data: bytes) -> bool:
+    """Whether a text file is empty or has zeros in it, as a power cut leaves one whose bytes never reached the disk."""
+    return b"\0" in data or not data.strip()
+
+
 class SharedDocument(Generic[T]):
     """One document, decoded: ``value`` is the newest that this process has seen. Only ``change`` changes it."""
 
@@ -100,20 +122,20 @@ class SharedDocument(Generic[T]):
         *,
         damaged: Literal["aside", "drop", "refuse"],
         consequence: str = "",
-        backup: bool = False,
     ) -> None:
         """``empty`` makes the value of a document that does not exist.
 
-        ``damaged`` says what becomes of one that cannot be decoded. It is set aside and counts as empty, it counts as
-        empty, or the error is raised. ``consequence`` is told then: what is lost. A file that the disk does not give
-        counts as empty with ``drop``; otherwise its ``OSError`` is raised.
+        One that a power cut or a bad disk has emptied, cut or filled with zeros is replaced by its backup copy.
+        ``damaged`` says what becomes of one that cannot be decoded otherwise. It is set aside and counts as empty, it
+        counts as empty unless its backup can be decoded, or the error is raised. The backup does not stand in for a
+        file that a person edited: it may grant what that person took away. ``consequence`` is logged: what is lost. A
+        file that the disk does not give counts as empty with ``drop``; otherwise its ``OSError`` is raised.
         """
         self.name = name
         self._documents = documents
         self._empty, self._decode, self._encode = empty, decode, encode
         self._damaged = damaged
         self._consequence = consequence
-        self._backup = backup
         self._version: Version | None = None
         self._data: bytes | None = None
         self._changing = asyncio.Lock()
@@ -173,7 +195,7 @@ class SharedDocument(Generic[T]):
                     await self._read()
                     continue
                 try:
-                    written = await self._documents.put(self.name, data, version, backup=self._backup)
+                    written = await self._documents.put(self.name, data, version)
                 except DocumentChanged:
                     await self._read()
                     continue
@@ -195,16 +217,48 @@ class SharedDocument(Generic[T]):
                 version = found.version if found is not None else None
             data = found.data if found is not None else None
             try:
+                if data is not None and is_blank(data):
+                    data, version = await self._from_backup(data, version)
                 value = self._decode(data) if data is not None else self._empty()
-            except (ValueError, RecursionError, msgspec.MsgspecError) as problem:
-                if self._damaged == "refuse":
-                    raise
-                value, data, kept = self._empty(), None, ""
-                if self._damaged == "aside":
-                    kept = f"; it is kept as {await self._documents.set_aside(self.name)}"
-                    version = None
-                log.warning("%s cannot be read (%s)%s%s", self.place, problem, kept, self._told)
+            except _UNREADABLE as problem:
+                value, data, version = await self._instead_of(data or b"", version, problem)
             self.value, self._data, self._version, self.known = value, data, version, True
+
+    async def _instead_of(
+        self, data: bytes, version: Version | None, problem: Exception
+    ) -> tuple[T, bytes | None, Version | None]:
+        """Return what counts in place of a document that cannot be decoded, or raise the problem."""
+        copy, version = await self._from_backup(data, version)
+        if copy != data:
+            return self._decode(copy), copy, version
+        if self._damaged == "refuse":
+            raise problem
+        kept = ""
+        if self._damaged == "aside":
+            kept = f"; it is kept as {await self._documents.set_aside(self.name)}"
+            version = None
+        log.warning("%s cannot be read (%s)%s%s", self.place, problem, kept, self._told)
+        return self._empty(), None, version
+
+    async def _from_backup(self, data: bytes, version: Version | None) -> tuple[bytes, Version | None]:
+        """Put the backup copy in the place of ``data`` if it may stand in for it. Returns what is there then."""
+        copy = await self._documents.backup(self.name)
+        if copy is None or is_blank(copy):
+            return data, version
+        if not (is_blank(data) or copy.startswith(data) or self._damaged == "drop"):
+            return data, version
+        try:
+            self._decode(copy)
+        except _UNREADABLE:
+            return data, version
+        kept = ""
+        try:
+            version, aside = await self._documents.put_back(self.name, copy)
+            kept = f" and was kept as {aside}" if aside else ""
+        except OSError as problem:
+            log.warning("%s cannot be replaced by its backup copy for now: %s", self.place, problem)
+        self._documents.repairs.note(f"{self.place} was damaged{kept}. Its backup copy is used in its place.")
+        return copy, version
 
     @property
     def _told(self) -> str:

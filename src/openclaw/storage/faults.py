@@ -33,8 +33,11 @@ APPENDED = (".jsonl", ".journal")
 class Fault(msgspec.Struct, frozen=True, rename={"while_exists": "while"}, forbid_unknown_fields=True):
     at: str
     """The name of a point, ``write`` or ``sync``. Wildcards work as in file names."""
-    do: Literal["kill", "power cut", "ENOSPC", "EIO", "EROFS", "delay"]
-    """``power cut`` kills too, and takes back what was appended to transcripts and journals and not synced."""
+    do: Literal["kill", "power cut", "lost pages", "ENOSPC", "EIO", "EROFS", "delay"]
+    """``power cut`` kills too, and takes back what was appended to transcripts and journals and not synced.
+
+    ``lost pages`` is a failed sync of such a file after which the kernel has dropped those bytes: they are zeros.
+    """
     path: str = "*"
     """The files that ``write`` and ``sync`` faults hold for."""
     hit: int = 1
@@ -99,6 +102,13 @@ class Plan:
                         left.write_bytes(path.read_bytes()[:size])
                         left.replace(path)
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "lost pages":
+                with self._guard, Path(where).open("r+b") as file:
+                    kept = self._durable.get(Path(where), 0)
+                    lost = file.seek(0, os.SEEK_END) - kept
+                    file.seek(kept)
+                    file.write(bytes(lost))
+                raise OSError(errno.EIO, os.strerror(errno.EIO), where)
             case "delay":
                 time.sleep(fault.ms / 1000)
             case _:

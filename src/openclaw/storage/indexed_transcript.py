@@ -10,6 +10,7 @@ import abc
 import secrets
 import uuid
 from collections.abc import Generator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -20,7 +21,6 @@ from openclaw.clock import Clock, iso_utc
 from openclaw.messages import AssistantMessage, ToolResultMessage, UserMessage
 from openclaw.sessions.keys import safe_file_name
 from openclaw.sessions.tree import BranchContext, assistant_model, fields_of, is_displayed, select_window
-from openclaw.storage.base import Entry, Transcript
 from openclaw.storage.files.transcript_index import (
     DAMAGE_TYPE,
     MAYBE_SHOWN_TYPES,
@@ -28,11 +28,15 @@ from openclaw.storage.files.transcript_index import (
     TranscriptIndex,
     readable,
 )
+from openclaw.storage.transcripts import Entry, Transcript
+from openclaw.worker_thread import with_many
 
 FORMAT_VERSION = 3
 LONGEST_TAIL = 1000
 """The most entries that ``TranscriptStore.tail`` returns."""
 _MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage)
+SETTINGS_WITHIN = 200
+"""The most entries before a compaction's kept ones that are searched for the model and the thinking level."""
 _INDEX_BYTES = 250
 """The approximate memory that one indexed entry takes."""
 _DAMAGE_TEXT = "The file of this conversation is damaged here. What can be read is shown; a message may be missing."
@@ -51,6 +55,8 @@ class IndexedTranscript(abc.ABC):
         self._index = TranscriptIndex()
         self._leaf = -1
         self._branch: BranchContext | None = BranchContext()
+        self._before: BranchContext | None = None
+        """The branch before the compaction that was just added, until the new one is made of it."""
         self._decoded_bytes = 0
 
     @property
@@ -120,17 +126,12 @@ class IndexedTranscript(abc.ABC):
         if branch is None:
             return
         if kind == "compaction":
-            self._compacted(branch)
+            self._before, self._branch = branch, None
         else:
             # The branch keeps the same message object, so that caches by identity work.
             message = fields.get("message")
             branch.add(own, kind, line, message if isinstance(message, _MESSAGES) else None)
             self._decoded_bytes += len(line)
-
-    @abc.abstractmethod
-    def _compacted(self, before: BranchContext) -> None:
-        """Makes the context anew after a compaction was added to the branch ``before``."""
-        ...
 
     def _header_line(self) -> bytes:
         header: dict[str, Any] = {
@@ -164,14 +165,20 @@ class IndexedTranscript(abc.ABC):
         return None if place is None else (await self._entries([place]))[0]
 
     async def _entries(self, places: Sequence[int]) -> list[Entry]:
-        index = self._index
-        # The index may grow or be replaced while the lines are read.
-        named = [(index.ids[place], index.parent_id(place), index.types[place]) for place in places]
+        index = self._index  # It may be replaced while the lines are read.
         raws = await self._read(places) if places else []
-        return [Entry(*names, readable(raw)) for names, raw in zip(named, raws, strict=True)]
+
+        def made() -> list[Entry]:
+            return [
+                Entry(index.ids[place], index.parent_id(place), index.types[place], readable(raw))
+                for place, raw in zip(places, raws, strict=True)
+            ]
+
+        return await with_many(len(places), made)
 
     async def path_entries(self, *, limit: int | None = None) -> list[Entry]:
-        return await self._entries(self._index.path(self._leaf, limit))
+        index, leaf = self._index, self._leaf
+        return await self._entries(await with_many(limit or len(index), lambda: index.path(leaf, limit)))
 
     async def shown_entries(self, limit: int, before: str | None = None) -> list[Entry]:
         """Returns the last entries of the branch that people see, oldest first, with a marker where it is damaged.
@@ -253,8 +260,12 @@ class IndexedTranscript(abc.ABC):
         return self._index.ids[at] if 0 <= at < len(self._index) else None
 
     def _settings_before(self, edge: int, branch: BranchContext) -> Generator[list[int], list[bytes], None]:
-        """Finds the model and the thinking level that hold where the window begins, by reading backwards."""
-        for place, kind, _ in self._index.walk(self._index.parents[edge]):
+        """Finds the model and the thinking level that hold where the window begins, by reading backwards.
+
+        The search ends after ``SETTINGS_WITHIN`` entries, so that a context costs no more the more was compacted away.
+        A run whose settings are not found there appends them again.
+        """
+        for place, kind, _ in islice(self._index.walk(self._index.parents[edge]), SETTINGS_WITHIN):
             if (kind == "thinking_level_change" and branch.thinking_level is None) or (
                 kind == "model_change" and branch.model is None
             ):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from openclaw.storage.base import StorageRefused
+from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.documents import StoredDocument, Version
+from openclaw.storage.errors import StorageRefused
 from openclaw.storage.files.disk import FileDocuments
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class ReadOnlyDocuments:
     def __init__(self, documents: DocumentStore | None) -> None:
         """``documents`` is None when there are no tables yet."""
         self._documents = documents
+        self.repairs = Repairs()
         self.damaged: list[str] = []
 
     @property
@@ -58,7 +60,14 @@ class ReadOnlyDocuments:
         self.damaged.append(name)
         return name
 
-    async def put(self, name: str, data: bytes, version: Version | None, *, backup: bool = False) -> Version:
+    async def backup(self, name: str) -> bytes | None:
+        return await self._documents.backup(name) if self._documents is not None else None
+
+    async def put_back(self, name: str, data: bytes) -> tuple[Version | None, str]:
+        await self.set_aside(name)
+        return await self.version(name), ""
+
+    async def put(self, name: str, data: bytes, version: Version | None) -> Version:
         raise StorageRefused(f"{self.place(name)} is only read here")
 
     async def append(self, name: str, line: bytes, *, most_bytes: int, most_lines: int) -> None:
@@ -93,7 +102,7 @@ class Inspected(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_to_look(state_dir: str, config: Config, environ: Mapping[str, str]) -> AsyncGenerator[Inspected]:
+async def open_for_inspection(state_dir: str, config: Config, environ: Mapping[str, str]) -> AsyncGenerator[Inspected]:
     """Opens the documents. Raises ``OSError`` when the database cannot be reached, and ``StorageRefused``."""
     url = storage_url(config, environ)
     if url is None:

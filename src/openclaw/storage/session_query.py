@@ -12,7 +12,7 @@ import msgspec
 from openclaw.sessions.keys import is_cron_run_alias
 
 if TYPE_CHECKING:
-    from openclaw.storage.base import SessionRow, SessionStore
+    from openclaw.storage.sessions import SessionRow, SessionStore
 
 PAGE = 500
 """The rows that ``in_pages`` asks for at a time."""

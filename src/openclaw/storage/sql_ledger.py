@@ -8,6 +8,8 @@ A column has the name of its field; only a ``Reason`` takes two columns, ``code`
 from __future__ import annotations
 
 import abc
+import hashlib
+import uuid
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
@@ -18,7 +20,8 @@ import msgspec
 from openclaw.clock import Clock
 from openclaw.json_text import encode
 from openclaw.storage import faults
-from openclaw.storage.base import (
+from openclaw.storage.errors import UnknownMessage
+from openclaw.storage.message_ledger import (
     END_STATES,
     Accept,
     DeliveryCode,
@@ -31,28 +34,36 @@ from openclaw.storage.base import (
     OutboxPart,
     OutboxRow,
     PartState,
+    PendingMessage,
     Reason,
     ReasonCode,
+    RejectedMessage,
     SessionName,
     StateChange,
     ToolCallRow,
-    TurnedAway,
 )
 
 LOOKED_THROUGH = 20_000
 """How many of the latest messages a search by state or by the channel's id may read."""
-MOST_TURNED_AWAY = 5_000
+MOST_REJECTED = 5_000
 """How many messages that were not taken in are remembered."""
 PRUNE_EVERY = 64
 """One in so many look-ups of an unknown key removes keys that are too old. The others write nothing."""
 
-_ACCEPT_FIELDS = tuple(name for name in Accept.__struct_fields__ if name != "dedupe_keys")
+MOST_PENDING = 50_000
+"""How many pending messages of all conversations are stored, at most. The oldest are deleted first."""
+_PENDING, _AFTER_PENDING = "pending|", "pending}"
+"""The key of a pending message begins with the first, and is less than the second. No channel has this name."""
+
+_NOT_STORED = ("dedupe_keys", "pending")
+"""The fields of ``Accept`` that have no column."""
+_ACCEPT_FIELDS = tuple(name for name in Accept.__struct_fields__ if name not in _NOT_STORED)
 _accept_values = attrgetter(*_ACCEPT_FIELDS)
 ACCEPT_COLUMNS = (*_ACCEPT_FIELDS, "accepted_at", "state", "code", "detail", "attempts", "started_at")
 """The columns of a message that are written when it is accepted."""
 _JSON_COLUMNS = frozenset({"route", "body"})
 _MESSAGE_COLUMNS = (
-    *(name for name in LedgerRow.__struct_fields__ if name not in ("dedupe_keys", "reason")),
+    *(name for name in LedgerRow.__struct_fields__ if name not in (*_NOT_STORED, "reason")),
     "code",
     "detail",
 )
@@ -108,7 +119,7 @@ class SqlLedger(abc.ABC):
         # A caller may ask for any number, and the databases refuse larger ones.
         return next(iter(await self._messages("WHERE id = ?", ledger_id)), None) if 0 < ledger_id < 2**63 else None
 
-    async def story(self, ledger_id: int) -> list[StateChange]:
+    async def history(self, ledger_id: int) -> list[StateChange]:
         select = "SELECT at, state, code, detail FROM story WHERE ledger_id = ? ORDER BY step"
         rows = await self._rows(select, ledger_id)
         return [StateChange(at=at, state=state, reason=reason_of(code, detail)) for at, state, code, detail in rows]
@@ -139,11 +150,11 @@ class SqlLedger(abc.ABC):
         rows = await self._messages(condition, encode(message_id))
         return [row for row in rows if message_id in row.body.message_ids]
 
-    async def turned_away(self, message_ids: Sequence[str]) -> list[TurnedAway]:
-        names = TurnedAway.__struct_fields__
+    async def rejected(self, message_ids: Sequence[str]) -> list[RejectedMessage]:
+        names = RejectedMessage.__struct_fields__
         select = f"SELECT {', '.join(names)} FROM turned_away WHERE {_among('message_id', message_ids)}"
         rows = await self._rows(f"{select} ORDER BY first_at, step", *message_ids)
-        return [msgspec.convert(dict(zip(names, row, strict=True)), TurnedAway) for row in rows]
+        return [msgspec.convert(dict(zip(names, row, strict=True)), RejectedMessage) for row in rows]
 
     async def tool_calls(self, ledger_id: int) -> list[ToolCallRow]:
         names = ToolCallRow.__struct_fields__
@@ -153,23 +164,29 @@ class SqlLedger(abc.ABC):
             call.ok = None if call.ok is None else bool(call.ok)
         return calls
 
-    # Held messages
+    # Held messages. Those of groups that wait for a message to the agent are in the same table.
 
     async def hold(self, key: str, message: bytes) -> None:
         await self._write("INSERT INTO held (key, message) VALUES (?, ?) ON CONFLICT DO NOTHING", key, message)
 
-    async def change_held(self, key: str, message: bytes) -> None:
+    async def update_held(self, key: str, message: bytes) -> None:
         await self._write("UPDATE held SET message = ? WHERE key = ?", message, key)
 
     async def held(self) -> list[HeldMessage]:
-        rows = await self._rows("SELECT key, message, attempts FROM held ORDER BY step")
+        others = "SELECT key, message, attempts FROM held WHERE key < ? OR key >= ? ORDER BY step"
+        rows = await self._rows(others, _PENDING, _AFTER_PENDING)
         return [HeldMessage(key=key, message=message, attempts=attempts) for key, message, attempts in rows]
 
-    async def held_tried(self, key: str) -> None:
+    async def count_held_attempt(self, key: str) -> None:
         await self._write("UPDATE held SET attempts = attempts + 1 WHERE key = ?", key)
 
-    async def let_go(self, keys: Sequence[str]) -> None:
+    async def release_held(self, keys: Sequence[str]) -> None:
         await self._write(f"DELETE FROM held WHERE {_among('key', keys)}", *keys)
+
+    async def pending(self, place: str, limit: int) -> list[PendingMessage]:
+        newest = "SELECT step, message FROM held WHERE key >= ? AND key < ? ORDER BY step DESC LIMIT ?"
+        rows = await self._rows(newest, *_pending_keys(place), max(0, limit))
+        return [PendingMessage(step, bytes(message)) for step, message in reversed(rows)]
 
     # Jobs
 
@@ -218,8 +235,14 @@ class SqlLedger(abc.ABC):
         return all(added)
 
     async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
-        due = "WHERE state = 'pending' AND next_at <= ? ORDER BY next_at, id LIMIT ?"
+        oldest = "SELECT min(id) FROM outbox WHERE state = 'pending' GROUP BY destination"
+        due = f"WHERE id IN ({oldest}) AND next_at <= ? ORDER BY next_at, id LIMIT ?"
         return await self._parts(due, now_ms, max(0, limit))
+
+    async def outbox_waiting(self, outbox_id: int, limit: int = 100) -> list[OutboxRow]:
+        same = "destination = (SELECT destination FROM outbox WHERE id = ?)"
+        waiting = f"WHERE state = 'pending' AND {same} ORDER BY id LIMIT ?"
+        return await self._parts(waiting, outbox_id, max(0, limit))
 
     async def outbox_depth(self) -> int:
         ((depth,),) = await self._rows("SELECT count(*) FROM outbox WHERE state = 'pending'")
@@ -235,10 +258,10 @@ class SqlLedger(abc.ABC):
         values = [*states, *([channel] if channel is not None else [])]
         return await self._parts(f"{_where(tests)}ORDER BY id DESC LIMIT ?", *values, max(0, limit))
 
-    async def outbox_again(self, outbox_ids: Sequence[int]) -> int:
+    async def outbox_retry(self, outbox_ids: Sequence[int]) -> int:
         return await self._write(
-            "UPDATE outbox SET state = 'pending', attempts = 0, next_at = 0, error = '', code = '', created_at = ?,"
-            " doubts = CASE WHEN doubts > 0 THEN 1 ELSE 0 END"
+            "UPDATE outbox SET state = 'pending', attempts = 0, answered_errors = 0, next_at = 0, error = '',"
+            " code = '', created_at = ?, doubts = CASE WHEN doubts > 0 THEN 1 ELSE 0 END"
             f" WHERE state = 'dead' AND {_among('id', outbox_ids)}",
             *(self._clock.now_ms(), *outbox_ids),
         )
@@ -251,18 +274,20 @@ class SqlLedger(abc.ABC):
         next_at: int = 0,
         error: str = "",
         doubts: int = 0,
+        answered_errors: int = 0,
         code: DeliveryCode = DeliveryCode.NONE,
         message_id: str = "",
     ) -> bool:
+        only_open = "" if state == "sent" else " AND state NOT IN ('sent', 'dead')"
         marked = await self._write(
-            "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ?, doubts = ?, code = ?,"
-            " message_id = ? WHERE id = ?" + ("" if state == "sent" else " AND state NOT IN ('sent', 'dead')"),
-            *(state, int(state == "sending"), next_at, error, doubts, code, message_id, outbox_id),
+            "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ?, doubts = ?,"
+            f" answered_errors = ?, code = ?, message_id = ? WHERE id = ?{only_open}",
+            *(state, int(state == "sending"), next_at, error, doubts, answered_errors, code, message_id, outbox_id),
         )
         if not marked:
             if state != "sent" and await self._rows("SELECT 1 FROM outbox WHERE id = ?", outbox_id):
                 return False
-            raise KeyError(f"the outbox has no part {outbox_id}")
+            raise UnknownMessage(f"the outbox has no part {outbox_id}")
         faults.point(f"outbox.{state}")
         return True
 
@@ -315,6 +340,35 @@ def accept_values(message: Accept, step: FirstStep | None, reason: Reason, now: 
     given = [encode(value) if name in _JSON_COLUMNS else value for name, value in values]
     begun = step == "running"
     return [*given, now, step or "accepted", reason.code, reason.detail, int(begun), now if begun else None]
+
+
+def add_pending(place: str, message_id: str, message: bytes, keep: int) -> list[tuple[str, tuple[Any, ...]]]:
+    """Return the statements of ``ChannelMemory.add_pending`` with their values."""
+    first, end = _pending_keys(place)
+    return [
+        (
+            "INSERT INTO held (key, message) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET message = excluded.message",
+            (first + (message_id or uuid.uuid4().hex), message),
+        ),
+        (
+            "DELETE FROM held WHERE key >= ? AND key < ? AND step <="
+            " (SELECT step FROM held WHERE key >= ? AND key < ? ORDER BY step DESC LIMIT 1 OFFSET ?)",
+            (first, end, first, end, keep),
+        ),
+        (
+            "DELETE FROM held WHERE key >= ? AND key < ? AND step <= (SELECT max(step) FROM held) - ?",
+            (_PENDING, _AFTER_PENDING, MOST_PENDING),
+        ),
+    ]
+
+
+def _pending_keys(place: str) -> tuple[str, str]:
+    """Return how the keys of a conversation's pending messages begin, and what is greater than all of them.
+
+    The place is hashed, because it may contain any character.
+    """
+    digest = hashlib.sha256(place.encode("utf-8", "replace")).hexdigest()
+    return f"{_PENDING}{digest}|", f"{_PENDING}{digest}}}"
 
 
 def accepted_row(message: Accept, ledger_id: int, now: int) -> LedgerRow:

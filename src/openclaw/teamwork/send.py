@@ -18,6 +18,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -25,23 +26,25 @@ import msgspec
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import Clock
 from openclaw.cluster.claims import Claims
-from openclaw.foreign_text import disarmed
 from openclaw.inbound.incoming import Facts, Incoming, SessionGone
 from openclaw.inbound.pipeline import Accepted, Pipeline
 from openclaw.messages import ToolSpec
 from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.reply_files import said_in
 from openclaw.outbound.silence import ANNOUNCE_SKIP, REPLY_SKIP
-from openclaw.runs.dispatcher import Dispatcher
-from openclaw.runs.queue import QueueWish
-from openclaw.runs.why_text import reason_text
-from openclaw.sessions.entry import SessionEntry, normalize_route
+from openclaw.runs.queue_settings import QueueOverrides
+from openclaw.runs.runs import Runs
+from openclaw.runs.why import reason_text
+from openclaw.sessions.entry import BLOCKED, SessionEntry, normalize_route
 from openclaw.sessions.keys import SessionRef, channel_of, rest_of, shown_key
 from openclaw.storage import faults
-from openclaw.storage.base import Fenced, JobRow, Ledger, LedgerRow, MessageBody, ReasonCode, SessionRow, Trace, step_id
-from openclaw.storage.disk_errors import until_written
+from openclaw.storage.disk_errors import FOREVER, UNKNOWN_TRIES, until_written
+from openclaw.storage.errors import Fenced
+from openclaw.storage.message_ledger import JobRow, Ledger, LedgerRow, MessageBody, ReasonCode, Trace, step_id
+from openclaw.storage.sessions import SessionRow
 from openclaw.teamwork.session_tools import Refusal, SessionViews, answer, refused
 from openclaw.tools.base import ToolContext, ToolResult, required_text
+from openclaw.untrusted_text import disarmed
 
 log = logging.getLogger("openclaw.teamwork.send")
 
@@ -49,8 +52,11 @@ KIND = "send"
 USUAL_WAIT_S = 30.0
 LONGEST_WAIT_S = 24 * 3600.0
 _PENDING = {"status": "pending", "mode": "announce"}
-Say = Callable[[SessionRef, str, str, dict[str, Any]], Awaitable[None]]
-"""Says a text in a session's chat and on a route. It takes the session, a run id, the text and the route."""
+Say = Callable[[SessionRef, str, str, dict[str, Any]], Awaitable[bool]]
+"""Says a text in a session's chat and on a route. It takes the session, a run id, the text and the route.
+
+Returns False if the send policy kept it from the route.
+"""
 MAX_HOPS = 8
 """How many sessions in a row one message may lead to."""
 MOST_JOBS = 24
@@ -59,13 +65,15 @@ MOST_JOBS = 24
 ``agents.defaults.subagents.maxChildrenPerAgent`` may ask for more."""
 MOST_TOLD = 200
 _WAIT_S = 3600.0
-_OWN_RUN = QueueWish(mode="followup", debounce_ms=0, cap=10_000)
+_OWN_RUN = QueueOverrides(mode="followup", debounce_ms=0, cap=10_000)
 """Such a message is neither merged with others nor dropped: somebody waits for what comes of it."""
 CarryOn = Callable[[JobRow], Awaitable[None]]
 PAUSES_S = (1.0, 10.0, 60.0)
 """The pauses after the first, second … failure of our own. After the last one the job is given up."""
 NEW_MS = 10_000
 """How old a job must be before another node than its own looks whether somebody carries it on."""
+NODE = "node"
+"""The field of a job's state that names the node which stored it last."""
 
 
 class SendState(msgspec.Struct, kw_only=True, rename="camel"):
@@ -407,7 +415,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class BetweenSessions:
     """Hands messages of agents to sessions through the pipeline, and waits for their runs."""
 
-    def __init__(self, runtime: Runtime, pipeline: Pipeline, dispatcher: Dispatcher) -> None:
+    def __init__(self, runtime: Runtime, pipeline: Pipeline, dispatcher: Runs) -> None:
         self._runtime = runtime
         self._pipeline = pipeline
         self._dispatcher = dispatcher
@@ -450,7 +458,7 @@ class BetweenSessions:
             existing=new is None,
         )
         if not isinstance(await self._pipeline.process(message), Accepted):
-            raise Refusal("send blocked by session policy")
+            raise Refusal(BLOCKED)
 
     async def outcome(self, run_id: str, timeout_s: float | None = None) -> Outcome:
         """Waits for the end of a run. Without a time it waits for ever, also across restarts."""
@@ -481,8 +489,7 @@ class BetweenSessions:
             raise Refusal(f"Stopped: one message has led through {MAX_HOPS} sessions already ({shown}).", "error")
         if await self.is_spent(before.id):
             raise Refusal(f"Stopped: one message has led to {self._most_jobs()} others already.", "error")
-        guest = before.guest or (row is not None and row.body.guest)
-        return Trace(before.id, before.hops + 1, way[-MAX_HOPS:], guest)
+        return Trace(before.id, before.hops + 1, way[-MAX_HOPS:], before.guest or not context.caller.trusted)
 
     async def is_spent(self, trace_id: str) -> bool:
         """Whether one message has led to as many others as it may. Then the conversations it led to end, too."""
@@ -526,9 +533,9 @@ class Jobs:
         """Goes on with the jobs that an earlier process left. Returns their number."""
         left = await self._ledger.jobs(ended=False)
         if not self._claims.alone:
-            # A job that has just been stored is about to be started by the node that stored it.
+            # A job that has just been stored is about to be started by the node that stored it, if that still lives.
             before = self._clock.now_ms() - NEW_MS
-            left = [job for job in left if job.created_at < before]
+            left = [job for job in left if job.created_at < before or not self._claims.lives(job.state.get(NODE, ""))]
         for job in left:
             self.start(job, left=True)
         return len(left)
@@ -542,14 +549,20 @@ class Jobs:
         task.add_done_callback(lambda _: self._tasks.pop(job.id, None))
 
     async def save(self, job: JobRow) -> None:
-        """Stores where the job is. A full disk is waited out."""
+        """Store where the job is. A full disk is waited out, and an unknown error is tried again."""
+        await self._save(job, UNKNOWN_TRIES)
+
+    async def _save(self, job: JobRow, tries: float) -> None:
         faults.point(f"job.{job.kind}.before")
-        await until_written(lambda: self._ledger.job_put(job), self._clock.sleep)
+        if not self._claims.alone:
+            job.state[NODE] = self._claims.node
+        await until_written(lambda: self._ledger.job_put(job), self._clock.sleep, unknown_tries=tries)
         faults.point(f"job.{job.kind}.after")
 
     async def end(self, job: JobRow) -> None:
+        """Store that the job has ended, and try again until that is written, whatever the error."""
         job.ended_at = self._clock.now_ms()
-        await self.save(job)
+        await self._save(job, FOREVER)
 
     async def close(self) -> None:
         """Stops carrying the jobs on. The next start goes on with them."""
@@ -564,10 +577,11 @@ class Jobs:
             await self._lead(job)
             return
         # Every node looks at the jobs that are left, and one of them carries each on.
-        name = f"job:{job.id}"
-        if (await self._claims.claim(name)).mine:
+        name, pause = f"job:{job.id}", self._clock.sleep
+        if (await until_written(lambda: self._claims.claim(name), pause, unknown_tries=FOREVER)).mine:
             try:
-                now = await self._ledger.job(job.id) if left else job
+                read = partial(self._ledger.job, job.id)
+                now = await until_written(read, pause, unknown_tries=FOREVER) if left else job
                 if now is not None and now.ended_at is None:
                     await self._lead(now)
             finally:

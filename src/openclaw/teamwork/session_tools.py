@@ -1,29 +1,23 @@
 """The tools that look at sessions: ``sessions_list``, ``sessions_history``, ``session_status`` and ``agents_list``.
 
-``ALLOWED`` says who may see and use which session. It is one table for every tool and command that names a session of
-its own accord. A session is looked up by key, alias, session id or label first. Only then is it compared with the
-rules, so that no spelling of a name gets around them.
+``agent/session_access.py`` says who may see and use which session.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 
 from openclaw.agent.prompt.system_prompt import local_time
 from openclaw.agent.runtime import Runtime
+from openclaw.agent.session_access import Refusal, SessionAccess
 from openclaw.config.agents import (
     agent_config,
     agent_ids,
-    default_agent_id,
     main_key,
-    main_session_key,
-    sandbox_config,
-    wants_sandbox,
 )
 from openclaw.config.schema import Config
 from openclaw.messages import ToolSpec
@@ -31,22 +25,14 @@ from openclaw.models.base import Model, ModelError
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import (
-    INTERNAL_KINDS,
-    LONGEST_KEY,
-    RESERVED_KEYS,
     SessionRef,
-    agent_of,
-    canonical_key,
     channel_of,
-    is_subagent,
-    key_problem,
     kind_of,
-    rest_of,
-    shown_key,
 )
 from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.base import Entry, SessionRow, SessionStore
 from openclaw.storage.session_query import SessionQuery, in_pages
+from openclaw.storage.sessions import SessionRow
+from openclaw.storage.transcripts import Entry
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, required_text, text_result
 
 MOST_ROWS = 200
@@ -55,8 +41,8 @@ MOST_MESSAGES = 1000
 USUAL_MESSAGES = 200
 LONGEST_TEXT = 4000
 MOST_BYTES = 80 * 1024
-MOST_LIST_BYTES = 256 * 1024
-"""The messages in all rows of a list together."""
+ENVELOPE = 300
+"""Room for what a list or a history has besides its rows or messages."""
 FARTHEST = 1000
 """How many entries of a transcript are looked at for messages that are no results of tools."""
 KINDS = frozenset({"main", "group", "cron", "hook", "node", "other"})
@@ -92,9 +78,9 @@ class SessionViews(msgspec.Struct, frozen=True):
     read_history: ReadHistory
     status_card: StatusCard
 
-    def visibility(self, context: ToolContext) -> Visibility:
+    def visibility(self, context: ToolContext) -> SessionAccess:
         requester = SessionRef(context.agent_id, context.session_key)
-        return Visibility(self.runtime.config.current, self.runtime.sessions, requester)
+        return SessionAccess(self.runtime.config.current, self.runtime.sessions, requester, context.caller)
 
     async def messages(self, row: SessionRow, limit: int, *, tools: bool = False) -> list[dict[str, Any]]:
         """The last messages of a session, without results of tools unless they are wanted."""
@@ -112,8 +98,7 @@ class SessionViews(msgspec.Struct, frozen=True):
 
 def answer(details: dict[str, Any]) -> ToolResult:
     """A result that the model reads as JSON and clients read as ``details``."""
-    text = msgspec.json.format(msgspec.json.encode(details), indent=2).decode()
-    return text_result(text, details)
+    return text_result(msgspec.json.encode(details).decode(), details)
 
 
 def refused(refusal: Refusal, **more: Any) -> ToolResult:
@@ -134,7 +119,8 @@ class SessionsListTool:
         name="sessions_list",
         description=(
             "List the sessions this agent can see, newest first: key, kind, channel, model, tokens and where its "
-            "transcript is. With messageLimit each row also has its last messages."
+            "transcript is. With messageLimit each row also has its last messages. hasMore says that there are more "
+            "sessions than rows; narrow the list with kinds or activeMinutes."
         ),
         parameters={
             "type": "object",
@@ -168,40 +154,52 @@ class SessionsListTool:
         minutes = whole(arguments, "activeMinutes", 1, 0, 1 << 40)
         since = runtime.clock.now_ms() - minutes * 60_000 if minutes else 0
         shown: list[dict[str, Any]] = []
-        left = MOST_LIST_BYTES
+        more = False
+        room = context.result_chars - ENVELOPE
         hidden = ("unknown",) if config.session.scope == "global" else ("unknown", "global")
         wanted = SessionQuery(updated_since=since, hidden_keys=hidden, aliases=False)
         async for row in in_pages(runtime.sessions, wanted):
-            if len(shown) >= limit:
-                break
             kind = kind_of(row.key, row.entry, main_key=main_key(config), scope=config.session.scope)
             if (kinds and kind not in kinds) or not visibility.allows(row, "list"):
                 continue
+            if len(shown) >= limit:
+                more = True
+                break
             view = await self._view(row, kind, visibility)
             if per_row:
-                found = await self._views.messages(row, per_row)
-                view["messages"], size = within([Cutter().message(one) for one in found], left)
-                left -= size
+                view["messages"] = [Cutter().message(one) for one in await self._views.messages(row, per_row)]
+            size = len(msgspec.json.encode(view)) + 1
+            if size > room and shown:
+                more = True
+                break
+            if size > room and per_row:  # The first row has as many of its messages as fit.
+                others = size - len(msgspec.json.encode(view["messages"]))
+                view["messages"], _ = within(view["messages"], room - others)
             shown.append(view)
-        return answer({"count": len(shown), "sessions": shown})
+            room -= size
+        return answer({"count": len(shown), "hasMore": more, "sessions": shown})
 
-    async def _view(self, row: SessionRow, kind: Any, visibility: Visibility) -> dict[str, Any]:
+    async def _view(self, row: SessionRow, kind: Any, visibility: SessionAccess) -> dict[str, Any]:
         entry: dict[str, Any] = dict(row.entry)
         runtime = self._views.runtime
         view: dict[str, Any] = {
             "key": visibility.shown(row.key),
             "kind": kind,
             "channel": channel_of(row.entry, row.key, kind=kind),
-            **{name: entry[name] for name in _COPIED if name in entry},
+            **{name: entry.get(name) for name in _COPIED},
         }
         if isinstance(delivery := entry.get("deliveryContext"), dict):
-            view["deliveryContext"] = delivery
+            view["deliveryContext"] = _without_nulls(delivery) or None
         model, window = _model_of(row, runtime)
         view |= {"model": model, "contextTokens": entry.get("contextTokens") or window}
-        view.setdefault("totalTokens", 0)
+        view["totalTokens"] = view["totalTokens"] or 0
         ref = transcript_ref(row.agent_id, row.entry)
         view["transcriptPath"] = await runtime.transcripts.locate(ref) or runtime.transcripts.default_path(ref)
-        return view
+        return _without_nulls(view)
+
+
+def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _model_of(row: SessionRow, runtime: Runtime) -> tuple[str | None, int | None]:
@@ -245,7 +243,7 @@ class SessionsHistoryTool:
         found = await self._views.messages(row, limit, tools=bool(arguments.get("includeTools")))
         cut = Cutter()
         messages = [cut.message(message) for message in found]
-        kept, size = within(messages, MOST_BYTES)
+        kept, size = within(messages, min(MOST_BYTES, context.result_chars - ENVELOPE))
         dropped = len(kept) < len(messages)
         if not kept and messages:
             note = {"type": "text", "text": "(the last message is too large to be shown)"}
@@ -347,7 +345,7 @@ class SessionStatusTool:
         defaults, minutes = runtime.config.current.agents.defaults, runtime.clock.now_ms() // 60_000
         return local_time(defaults.user_timezone, defaults.time_format, minutes) or local_time("UTC", "24", minutes)
 
-    async def _find(self, visibility: Visibility, name: str) -> SessionRow:
+    async def _find(self, visibility: SessionAccess, name: str) -> SessionRow:
         try:
             row = await visibility.find(name)
             visibility.check(row, "status", name)
@@ -421,171 +419,3 @@ def spawnable(config: Config, agent_id: str) -> set[str]:
     agent = agent_config(config, agent_id)
     listed = {entry.strip() for entry in (agent.subagents.allow_agents if agent else [])}
     return {agent_id, *("*" if entry == "*" else normalize_agent_id(entry) for entry in listed if entry)}
-
-
-# Who may see which session
-
-Action: TypeAlias = Literal["list", "history", "send", "status"]
-Relation: TypeAlias = Literal["self", "child", "same agent", "other agent"]
-
-_ANYTHING: frozenset[Relation] = frozenset({"self", "child", "same agent", "other agent"})
-_OWN: frozenset[Relation] = frozenset({"self", "child"})
-_SPAWNED: frozenset[Relation] = frozenset({"child"})
-
-ALLOWED: dict[Literal["open", "sub-agent", "sandboxed"], dict[Action, frozenset[Relation]]] = {
-    # Other agents also need tools.agentToAgent, for all actions.
-    "open": {"list": _ANYTHING, "history": _ANYTHING, "send": _ANYTHING, "status": _ANYTHING},
-    # A worker knows its task. It neither reads its siblings nor gives orders to whoever it works for.
-    "sub-agent": {"list": _OWN, "history": _OWN, "send": _SPAWNED, "status": _OWN},
-    "sandboxed": {"list": _SPAWNED, "history": _SPAWNED, "send": _SPAWNED, "status": _OWN},
-}
-"""What a session may do with others, by its own kind. ``same agent`` includes parents and siblings."""
-
-_REACHES: dict[str, frozenset[Relation]] = {
-    "self": frozenset({"self"}),
-    "tree": _OWN,
-    "agent": frozenset({"self", "child", "same agent"}),
-    "all": _ANYTHING,
-}
-"""How far ``tools.sessions.visibility`` lets a session see."""
-_WORDS: dict[Action, str] = {"list": "listing", "history": "history", "send": "messaging", "status": "status"}
-
-
-class Refusal(Exception):
-    """A session cannot be used. The text is for the model, and ``more`` belongs to the answer as well."""
-
-    def __init__(self, text: str, status: Literal["error", "forbidden"] = "forbidden", **more: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.more = more
-
-
-class Visibility:
-    """Finds sessions for a requester and checks what it may do with them."""
-
-    def __init__(self, config: Config, sessions: SessionStore, requester: SessionRef) -> None:
-        self._config = config
-        self._sessions = sessions
-        self._requester = requester
-        sandbox = sandbox_config(config, requester.agent_id)
-        hidden = sandbox.session_tools_visibility == "spawned"
-        if hidden and wants_sandbox(config, requester.agent_id, requester.key):
-            self._rules = ALLOWED["sandboxed"]
-        else:
-            self._rules = ALLOWED["sub-agent" if is_subagent(requester.key) else "open"]
-        # In a group everybody could have the agent read the owner's conversations.
-        group = kind_of(requester.key) == "group"
-        self._reach = _REACHES[config.tools.sessions.visibility or ("tree" if group else "all")]
-
-    def allows(self, row: SessionRow, action: Action) -> bool:
-        return self._refusal(row, action) is None
-
-    def check(self, row: SessionRow, action: Action, name: str) -> None:
-        """Raises ``Refusal``. ``name`` is the session as the requester wrote it."""
-        if (problem := self._refusal(row, action)) is not None:
-            raise Refusal(problem.format(name=name), sessionKey=name)
-
-    def relation(self, row: SessionRow) -> Relation:
-        if row.key == self._requester.key:
-            return "self"
-        if row.entry.get("spawnedBy") == self._requester.key:
-            return "child"
-        return "same agent" if row.agent_id == self._requester.agent_id else "other agent"
-
-    def _refusal(self, row: SessionRow, action: Action) -> str | None:
-        relation = self.relation(row)
-        if relation not in self._reach:
-            return "Session not visible: tools.sessions.visibility keeps {name} out of reach"
-        if relation not in self._rules[action]:
-            kind = "sandboxed agent" if self._rules is ALLOWED["sandboxed"] else "sub-agent"
-            return f"Session not visible from this {kind} session: {{name}}"
-        return _between_agents(self._config, self._requester.agent_id, row.agent_id, action)
-
-    async def find(self, name: str, *, label: str = "", agent_id: str = "") -> SessionRow:
-        """The session that a key, an alias, a session id or a label means. Raises ``Refusal`` if there is none."""
-        if label:
-            return await self._by_label(label, agent_id)
-        text = name.strip()
-        found = await self._by_key(text) or await self._sessions.find_session_id(text)
-        if found is None or found.key == "unknown" or (found.key == "global" and not self._global):
-            raise Refusal(f"No session found: {text}", "error")
-        return found
-
-    def main_of_agent(self, name: str) -> SessionRow | None:
-        """The main session of a configured agent, as a row without an entry. None for every other name.
-
-        An agent that nobody has written to yet has no session, but it can be written to.
-        """
-        if self._global or not name:
-            return None
-        key = canonical_key(name, default_agent=self._requester.agent_id, main_key=main_key(self._config))
-        agent_id = agent_of(key)
-        mains = {main_session_key(self._config, known) for known in agent_ids(self._config)}
-        return SessionRow(agent_id, key, SessionEntry(sessionId="")) if key in mains else None
-
-    @property
-    def _global(self) -> bool:
-        return self._config.session.scope == "global"
-
-    async def _by_key(self, text: str) -> SessionRow | None:
-        if not text or len(text) > LONGEST_KEY or key_problem(text):
-            return None
-        if text.lower() in RESERVED_KEYS and not (self._global and text.lower() == "global"):
-            return None
-        canonical = canonical_key(
-            text,
-            default_agent=self._requester.agent_id,
-            main_key=main_key(self._config),
-            scope=self._config.session.scope,
-        )
-        agent_id = agent_of(canonical, default_agent=default_agent_id(self._config))
-        entry = await self._sessions.get(agent_id, canonical)
-        return None if entry is None else SessionRow(agent_id, canonical, entry)
-
-    async def _by_label(self, label: str, agent_id: str) -> SessionRow:
-        wanted = normalize_agent_id(agent_id) if agent_id else None
-        if wanted is None and self._rules is ALLOWED["open"]:
-            wanted = self._requester.agent_id
-        rows = (await self._sessions.select(SessionQuery(agent_id=wanted, label=label))).rows
-        if wanted is not None and wanted != self._requester.agent_id:
-            problem = _between_agents(self._config, self._requester.agent_id, wanted, "send")
-            if problem is not None:
-                raise Refusal(problem)
-        if not rows:
-            raise Refusal(f"No session found with label: {label}", "error")
-        if len(rows) > 1:
-            keys = ", ".join(shown_key(row.key) for row in rows[:10])
-            raise Refusal(f"Multiple sessions found with label: {label} ({keys})", "error")
-        return rows[0]
-
-    def shown(self, key: str) -> str:
-        """The key as the requester knows it: its own main chat is ``main``, and its own jobs are ``cron:<id>``."""
-        own = self._requester.agent_id
-        if key == main_session_key(self._config, own):
-            return "main"
-        if agent_of(key, default_agent=own) == own and kind_of(key) in INTERNAL_KINDS:
-            return rest_of(key)
-        return shown_key(key)
-
-
-def _between_agents(config: Config, one: str, other: str, action: Action) -> str | None:
-    """Why one agent may not do this with a session of the other. None: it may."""
-    if one == other:
-        return None
-    rules, word = config.tools.agent_to_agent, _WORDS[action]
-    if not rules.enabled:
-        return f"Agent-to-agent {word} is disabled. Set tools.agentToAgent.enabled=true to allow it between agents."
-    if rules.allow and not all(_is_listed(agent, rules.allow) for agent in (one, other)):
-        return f"Agent-to-agent {word} denied by tools.agentToAgent.allow."
-    return None
-
-
-def _is_listed(agent_id: str, patterns: Sequence[str]) -> bool:
-    """Plain entries are compared exactly. In others ``*`` stands for any characters, and case does not count."""
-    for pattern in patterns:
-        if "*" not in pattern:
-            if pattern.strip() == agent_id:
-                return True
-        elif re.fullmatch(".*".join(map(re.escape, pattern.strip().split("*"))), agent_id, re.IGNORECASE | re.DOTALL):
-            return True
-    return False

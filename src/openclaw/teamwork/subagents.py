@@ -25,14 +25,16 @@ from openclaw.models.base import ModelError
 from openclaw.models.thinking import parse_level
 from openclaw.outbound.reply import money, token_count
 from openclaw.outbound.reply_files import said_in
+from openclaw.outbound.session_preview import last_messages, preview_role, preview_text
 from openclaw.outbound.silence import ANNOUNCE_SKIP
-from openclaw.outbound.visible import last_messages, preview_role, preview_text
 from openclaw.paths import normalize_agent_id
-from openclaw.runs.dispatcher import Dispatcher
+from openclaw.runs.runs import Runs
 from openclaw.runs.session_change import StillActive, delete_session
 from openclaw.sessions.keys import SessionRef, channel_of, is_subagent, shown_key
 from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.base import AbortReason, JobRow, MessageBody, SessionRow, Trace, step_id
+from openclaw.storage.message_ledger import AbortReason, JobRow, MessageBody, Trace, step_id
+from openclaw.storage.sessions import SessionRow
+from openclaw.teamwork.announcement import announcement_text
 from openclaw.teamwork.send import BetweenSessions, Jobs, Outcome, Say, provenance
 from openclaw.teamwork.session_tools import Refusal, SessionViews, answer, offered_model, refused, spawnable
 from openclaw.text import age, shortened
@@ -75,6 +77,8 @@ class SpawnState(msgspec.Struct, kw_only=True, rename="camel"):
     silent: bool = False
     """The sub-agent did not want its result to be told."""
     delivered: bool = False
+    withheld: bool = False
+    """The send policy kept the result from the channel. It is in the requester's session all the same."""
     archive_at: int = 0
     archived: bool = False
 
@@ -200,7 +204,9 @@ def _model(runtime: Runtime, agent_id: str, wanted: str, child: str) -> tuple[st
     config = runtime.config.current
     if wanted:
         try:
-            return offered_model(runtime, agent_id, wanted).ref, {"modelApplied": True}
+            model = offered_model(runtime, agent_id, wanted)
+            runtime.catalogue().check_known(model)
+            return model.ref, {"modelApplied": True}
         except ModelError as refusal:
             raise Refusal(str(refusal), "error", childSessionKey=child) from None
     agent = agent_config(config, agent_id)
@@ -240,7 +246,7 @@ class Subagents:
         runtime: Runtime,
         between: BetweenSessions,
         jobs: Jobs,
-        dispatcher: Dispatcher,
+        dispatcher: Runs,
         say: Say,
     ) -> None:
         self._runtime = runtime
@@ -369,10 +375,7 @@ class Subagents:
             announced = await self._announce_step(job, state)
             state.silent = announced is not None and announced.silent
             said = (announced.reply.strip() if announced else "") or said
-        text = said[:LONGEST_RESULT] or "(not available)"
-        notes = [f"Notes: {state.error}"] if state.error else []
-        stats = await self._stats(state)
-        state.result = "\n".join([f"Status: {state.status}", f"Result: {text}", *notes, "", stats])
+        state.result = announcement_text(state.status, said[:LONGEST_RESULT], state.error, await self._stats(state))
 
     async def _announce_step(self, job: JobRow, state: SpawnState) -> Outcome | None:
         run_id = step_id(job.id, "announce")
@@ -427,7 +430,7 @@ class Subagents:
                 log.warning("the result of sub-agent %s is kept: %s", state.child, problem)
                 return
         else:
-            await self._say(requester, step_id(job.id, "deliver"), state.result, state.route)
+            state.withheld = not await self._say(requester, step_id(job.id, "deliver"), state.result, state.route)
         state.delivered = True
         await self._save(job, state)
 
@@ -558,6 +561,8 @@ class SubagentsCommand:
 
     def _info(self, job: JobRow, state: SpawnState) -> str:
         told = "posted" if state.delivered else "not posted (it wanted silence)" if state.silent else "not posted"
+        if state.withheld:
+            told = "kept in the session; its send policy does not allow replies"
         facts = {
             "Status": state.status,
             "Label": state.label,

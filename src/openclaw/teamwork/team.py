@@ -7,7 +7,7 @@ import asyncio
 from openclaw.agent.runtime import Runtime
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pipeline import Pipeline
-from openclaw.runs.dispatcher import Dispatcher
+from openclaw.runs.runs import Runs
 from openclaw.teamwork.send import BetweenSessions, Conversations, Jobs, SessionsSendTool
 from openclaw.teamwork.session_tools import (
     AgentsListTool,
@@ -24,7 +24,7 @@ class Team:
     """Makes the tools and carries their jobs on. ``gateway/assemble.py`` builds it when the message flow is there."""
 
     def __init__(
-        self, runtime: Runtime, dispatcher: Dispatcher, pipeline: Pipeline, notices: Notices, views: SessionViews
+        self, runtime: Runtime, dispatcher: Runs, pipeline: Pipeline, notices: Notices, views: SessionViews
     ) -> None:
         self.jobs = Jobs(runtime.ledger, runtime.clock, runtime.claims)
         between = BetweenSessions(runtime, pipeline, dispatcher)

@@ -17,13 +17,16 @@ import msgspec
 
 from openclaw.memory.embedders import Pay, unpaid
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
-from openclaw.path_opener import PathOpener
+from openclaw.path_opener import PathGuard, PathOpener
+from openclaw.rights import GUEST_CALLER, Caller
 
 if TYPE_CHECKING:
     from openclaw.tools.exec.settings import ExecOverrides
     from openclaw.tools.sandbox.boundary import Boundary
 
 
+LONGEST_RESULT = 100_000
+"""The text of a longer result is stored as a blob, and the message has only its beginning and its end."""
 FAILED_STATUSES = ("error", "failed", "timeout", "forbidden")
 
 
@@ -58,8 +61,12 @@ class ToolContext(msgspec.Struct, kw_only=True):
     run_id: str = ""
     call_id: str = ""
     model_sees_images: bool = True
-    private: bool = False
-    """Nobody but the owner, or what the owner set up, speaks to the agent here. So it may see the curated memory."""
+    result_chars: int = LONGEST_RESULT
+    """A result of at most this many characters reaches the model whole."""
+    caller: Caller = GUEST_CALLER
+    """Whose run the call belongs to. It decides what the tool may reach."""
+    owner_files: PathGuard | None = None
+    """Refuses the files that are the owner's. None in the runs of those who may open them."""
     env: Mapping[str, str] = {}
     """Extra variables for commands. The Gateway's own environment takes precedence."""
     update: Callable[[ToolResult], None] | None = None
@@ -82,14 +89,19 @@ class ToolContext(msgspec.Struct, kw_only=True):
     def process_scope(self) -> str:
         """Names whose background commands the call sees: those of its own session, also after a reset.
 
-        A group must not see what runs for the owner, nor write to it.
+        Others must not see what runs for the owner, nor write to it, even where they share a session.
         """
-        return f"{self.agent_id}|{self.session_key}"
+        others = "" if self.caller.trusted else "|others"
+        return f"{self.agent_id}|{self.session_key}{others}"
 
     @property
     def opener(self) -> PathOpener:
         """Opens files that a call names: those that the agent's file tools can open, or fewer."""
-        return self.sandbox.opener if self.sandbox else PathOpener(self.workspace, confine=True)
+        return self.guarded(self.sandbox.opener if self.sandbox else PathOpener(self.workspace, confine=True))
+
+    def guarded(self, opener: PathOpener) -> PathOpener:
+        """Returns the opener for this call: in the runs of others it does not open what is the owner's."""
+        return opener if self.owner_files is None else opener.guarded(self.owner_files)
 
     def note(self, text: str) -> None:
         """Tells the session at its next turn, if there is a session to tell."""

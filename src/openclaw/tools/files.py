@@ -87,12 +87,15 @@ class ReadTool:
             raise ToolError(f"offset must be 1 or more, not {offset}")
         stop = threading.Event()
         try:
-            return await asyncio.to_thread(self._read, path, offset, limit, context.model_sees_images, stop)
+            opener = context.guarded(self.opener)
+            return await asyncio.to_thread(self._read, opener, path, offset, limit, context.model_sees_images, stop)
         finally:
             stop.set()
 
-    def _read(self, path: str, offset: int, limit: int | None, sees: bool, stop: threading.Event) -> ToolResult:
-        with self.opener.open_read(path) as file:
+    def _read(
+        self, opener: PathOpener, path: str, offset: int, limit: int | None, sees: bool, stop: threading.Event
+    ) -> ToolResult:
+        with opener.open_read(path) as file:
             head = file.read(_HEAD)
             file.seek(0)
             if mime_type := sniff_image(head):
@@ -225,7 +228,7 @@ class WriteTool:
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         path = required_text(arguments, "path")
         data = encode_text(required_text(arguments, "content", allow_blank=True))
-        await asyncio.to_thread(self._write, path, data)
+        await asyncio.to_thread(self._write, context.guarded(self._opener), path, data)
         return text_result(f"Successfully wrote {len(data)} bytes to {path}")
 
     async def add(self, arguments: dict[str, Any]) -> ToolResult:
@@ -250,8 +253,8 @@ class WriteTool:
                 file.write(before + data)
         return len(data)
 
-    def _write(self, path: str, data: bytes) -> None:
-        with self._opener.editing(path), self._opener.open_write_atomic(path) as file:
+    def _write(self, opener: PathOpener, path: str, data: bytes) -> None:
+        with opener.editing(path), opener.open_write_atomic(path) as file:
             file.write(data)
 
 
@@ -290,21 +293,21 @@ class EditTool:
         new = required_text(arguments, "newText", allow_blank=True)
         if not old:
             raise ToolError("oldText is empty; give the passage to replace, or use write for a whole file")
-        diff = await asyncio.to_thread(self._edit, path, old, new)
+        diff = await asyncio.to_thread(self._edit, context.guarded(self._opener), path, old, new)
         details = {"diff": diff.text, "firstChangedLine": diff.first_changed_line}
         return text_result(f"Successfully replaced text in {path}.", details)
 
-    def _edit(self, path: str, old: str, new: str) -> Diff:
-        with self._opener.editing(path):
-            bom, text = self._read(path)
+    def _edit(self, opener: PathOpener, path: str, old: str, new: str) -> Diff:
+        with opener.editing(path):
+            bom, text = self._read(opener, path)
             changed, diff = edit_text(text, old, new, path)
-            with self._opener.open_write_atomic(path) as file:
+            with opener.open_write_atomic(path) as file:
                 file.write(encode_text(bom + changed))
         return diff
 
-    def _read(self, path: str) -> tuple[str, str]:
+    def _read(self, opener: PathOpener, path: str) -> tuple[str, str]:
         try:
-            with self._opener.open_read(path) as file:
+            with opener.open_read(path) as file:
                 data = file.read(MAX_EDIT_BYTES + 1)
         except FileMissing:
             raise FileMissing(f"File not found: {path}") from None

@@ -19,10 +19,12 @@ from openclaw.tools.files import read_page
 
 MOST_RESULTS = 50
 SNIPPET_CHARS = 700
+_REFUSED = "The memory belongs to the owner, and this is"
 
 
-Transcripts = Callable[[str, int], Awaitable[list[dict[str, Any]]]]
-"""Searches earlier sessions for words; the number is the most results. A result has sessionId, entryId and snippet."""
+Transcripts = Callable[[str, int, ToolContext], Awaitable[list[dict[str, Any]]]]
+"""Searches the sessions that the call may see; the number is the most results. A result has sessionId, entryId and
+snippet."""
 
 
 def memory_tools(
@@ -73,17 +75,21 @@ class MemorySearchTool:
         limit = min(int(arguments.get("maxResults") or self._query.max_results), MOST_RESULTS)
         least = arguments.get("minScore")
         least = self._query.min_score if least is None else float(least)
-        private = context.private
+        caller = context.caller
+        if not caller.may("notes"):
+            # Nothing is searched, so that neither the number of results nor the time tells what the notes hold.
+            return json_result({"results": [], "disabled": True, "error": f"{_REFUSED} {caller.described}."})
+        curated = caller.may("curated memory")
         try:
-            # The index holds all notes. A group gets other notes in place of the curated ones.
-            found = await self._notes.search(query, limit if private else MOST_RESULTS, least, context.pay)
-            hits = [hit for hit in found.hits if private or hit.name not in CURATED][:limit]
+            # The index holds all notes. A sub-agent gets other notes in place of the curated ones.
+            found = await self._notes.search(query, limit if curated else MOST_RESULTS, least, context.pay)
+            hits = [hit for hit in found.hits if curated or hit.name not in CURATED][:limit]
             said: list[dict[str, Any]] = []
-            if private and self._transcripts is not None and limit > len(hits):
-                said = await self._transcripts(query, limit - len(hits))
+            if curated and self._transcripts is not None and limit > len(hits):
+                said = await self._transcripts(query, limit - len(hits), context)
         except (OSError, sqlite3.Error) as error:
             return json_result({"results": [], "disabled": True, "error": str(error)})
-        cite = self._citations == "on" or (self._citations == "auto" and private)
+        cite = self._citations == "on" or (self._citations == "auto" and curated)
         results = [*(result_of(hit, query, cite) for hit in hits), *(_said_result(found, cite) for found in said)]
         return json_result({"results": results, **facts_of(found), "citations": self._citations})
 
@@ -118,17 +124,20 @@ class MemoryGetTool:
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         path = required_text(arguments, "path")
         first, count = arguments.get("from") or 1, arguments.get("lines")
-        name, text = await asyncio.to_thread(self._read, path, first, count, context.private)
+        if not context.caller.may("notes"):
+            raise ToolError(f"{_REFUSED} {context.caller.described}.")
+        curated = context.caller.may("curated memory")
+        name, text = await asyncio.to_thread(self._read, path, first, count, curated)
         return json_result({"path": name, "text": text})
 
-    def _read(self, path: str, first: int, count: int | None, private: bool) -> tuple[str, str]:
+    def _read(self, path: str, first: int, count: int | None, curated: bool) -> tuple[str, str]:
         resolved = Path(PathOpener(self._workspace, confine=True).resolve(path))
         name = shown_name(resolved, self._workspace)
         root = memory_root(resolved, self._workspace, self._extra)
-        if root is None or (name in CURATED and not private):
+        if root is None or (name in CURATED and not curated):
             raise ToolError(f"{path} is not a memory file that can be read here; use MEMORY.md or memory/….md")
         try:
-            # A link inside the workspace could show a group the curated notes.
+            # A link inside the workspace could show a sub-agent the curated notes.
             with PathOpener(root, confine=True, links=False).open_read(str(resolved)) as file:
                 page = read_page(file, first, count)
         except FileMissing:

@@ -10,7 +10,6 @@ import base64
 import binascii
 import shlex
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -46,6 +45,11 @@ class NodeFailed(Exception):
     @property
     def wants_approval(self) -> bool:
         return self.failure == "NODE" and str(self).startswith(APPROVAL_REQUIRED)
+
+    @property
+    def once_only(self) -> str | None:
+        """Why the node would not remember ``allow-always``. None if it would, or if it gives no reason."""
+        return (self.node_error or {}).get("onceOnly")
 
 
 class UnknownNode(Exception):
@@ -167,17 +171,10 @@ class NodesTool:
         },
     )
 
-    def __init__(
-        self, nodes: NodeCalls, exec_tool: RunsOnNode | None, of_group: Callable[[str, str], Awaitable[bool]]
-    ) -> None:
-        """Without ``exec_tool`` the agent may not run commands, on nodes either.
-
-        ``of_group`` says of an agent's session whether it is a group chat or came from one. Others than the owner
-        write there, so it gets no camera, screen or location.
-        """
+    def __init__(self, nodes: NodeCalls, exec_tool: RunsOnNode | None) -> None:
+        """Without ``exec_tool`` the agent may not run commands, on nodes either."""
         self._nodes = nodes
         self._exec = exec_tool
-        self._of_group = of_group
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         action = str(arguments.get("action") or "").strip()
@@ -229,8 +226,8 @@ class NodesTool:
 
     async def _sense(self, action: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         command = SENSORS[action]
-        if await self._of_group(context.agent_id, context.session_key):
-            raise ToolError(f"{action} is not allowed in a group chat")
+        if not context.caller.may("devices"):
+            raise ToolError(f"{action} is for the owner's own conversations; {context.caller.described} has none of it")
         node = self._nodes.choose(arguments.get("node"), command)
         params = {name: arguments[name] for name in _PASSED if arguments.get(name) is not None}
         payload = await self._ask(node, command, params, arguments)

@@ -24,10 +24,10 @@ from openclaw.clock import Clock
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.tools import WebFetch, WebSearch
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.messages import ToolSpec
 from openclaw.public_fetch import Fetched, FetchLimits, FetchRefused, fetch_page, is_public
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, indented, json_result, required_text, text_result
+from openclaw.untrusted_text import disarmed, disarmed_name
 
 Mode = Literal["markdown", "text"]
 LEAST_CHARS = 100
@@ -164,13 +164,13 @@ def _decoded(fetched: Fetched) -> str:
 
 def _details(url: str, fetched: Fetched, read: _Read, mode: Mode, most: int) -> dict[str, Any]:
     text = disarmed(read.text[:most])
-    wrapped = wrapped_as_foreign(text, "Web Fetch")
+    wrapped = wrap_untrusted(text, "Web Fetch")
     return {
         "url": disarmed_name(url),
         "finalUrl": disarmed_name(fetched.url),
         "status": fetched.status,
         "contentType": disarmed_name(fetched.content_type)[:200],
-        **({"title": wrapped_as_foreign(disarmed_name(read.title), "Web Fetch", notice=False)} if read.title else {}),
+        **({"title": wrap_untrusted(disarmed_name(read.title), "Web Fetch", notice=False)} if read.title else {}),
         "extractMode": mode,
         "extractor": read.extractor,
         "externalContent": {"untrusted": True, "source": "web_fetch", "wrapped": True},
@@ -182,7 +182,7 @@ def _details(url: str, fetched: Fetched, read: _Read, mode: Mode, most: int) -> 
     }
 
 
-def wrapped_as_foreign(text: str, source: str, *, notice: bool = True) -> str:
+def wrap_untrusted(text: str, source: str, *, notice: bool = True) -> str:
     """Puts disarmed text from outside between two marks with a number that it cannot know."""
     number = secrets.token_hex(8)
     begin = f'<<<EXTERNAL_UNTRUSTED_CONTENT id="{number}">>>'
@@ -286,9 +286,7 @@ class WebSearchTool:
             facts["cached"] = True
         source = {"untrusted": True, "source": "web_search", "provider": settings.provider, "wrapped": True}
         facts["externalContent"] = source
-        return text_result(
-            f"{indented(facts)}\n\n{wrapped_as_foreign(_shown(found), 'Web Search')}", {**facts, **found}
-        )
+        return text_result(f"{indented(facts)}\n\n{wrap_untrusted(_shown(found), 'Web Search')}", {**facts, **found})
 
     async def _ask(self, asked: SearchQuery, settings: WebSearch) -> Found:
         try:

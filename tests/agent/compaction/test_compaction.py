@@ -18,6 +18,7 @@ from openclaw.agent.compaction.compaction import (
     CANCELLED,
     TOO_SMALL,
     BeforeCompact,
+    BorrowedLock,
     Cancel,
     Compacted,
     CompactionJob,
@@ -32,6 +33,7 @@ from openclaw.agent.compaction.compaction import (
     make_plan,
 )
 from openclaw.agent.compaction.summary import NO_HISTORY, SPLIT_SEPARATOR, WITHOUT_MODEL, part_share
+from openclaw.agent.loop import Aborted, AbortSignal
 from openclaw.agent.window.window import PinRefused, add_pin, pins_of, remove_pin
 from openclaw.config.load import build
 from openclaw.events import CompactionEnded, CompactionStarted
@@ -283,8 +285,7 @@ async def test_with_safeguard_a_history_is_told_in_smaller_parts_where_that_is_e
 
 @pytest.mark.parametrize(("tokens", "share"), [(100, 0.4), (1000, 0.4 - 0.24), (5000, 0.15)])
 def test_the_larger_the_messages_the_smaller_the_parts(tokens: int, share: float) -> None:
-    messages = [UserMessage(content="x" * tokens * 4)] * 3
-    assert part_share(messages, 10_000) == pytest.approx(share)
+    assert part_share(tokens * 3, 3, 10_000) == pytest.approx(share)
 
 
 async def test_a_history_of_ten_windows_is_summarised_in_at_most_three_pieces(session: StoredSession) -> None:
@@ -360,13 +361,13 @@ async def test_messages_said_while_the_summary_is_written_are_kept(session: Stor
         session.summaries.answers = [GOOD]
         return GOOD
 
-    async def exclusively(work: Any) -> Any:
+    async def exclusively(work: Any) -> None:
         await session.user("said meanwhile")
         await session.answer("answered meanwhile")
-        return await work()
+        await work()
 
     session.summaries.answers = [meanwhile]
-    outcome = await compact(session.job(exclusively=exclusively))
+    outcome = await compact(session.job(exclusively=BorrowedLock(exclusively)))
     assert outcome.status == "compacted"
     assert session.seen().endswith("said meanwhile\nanswered meanwhile")
 
@@ -375,12 +376,12 @@ async def test_a_summary_for_another_course_of_the_conversation_is_thrown_away(s
     await session.turns(20)
     first = session.transcript.tree()[0][0]
 
-    async def exclusively(work: Any) -> Any:
+    async def exclusively(work: Any) -> None:
         await session.transcript.branch(first)
         await session.user("another way")
-        return await work()
+        await work()
 
-    outcome = await compact(session.job(exclusively=exclusively))
+    outcome = await compact(session.job(exclusively=BorrowedLock(exclusively)))
     assert (outcome.status, outcome.entry_id) == ("failed", None)
 
 
@@ -580,14 +581,87 @@ async def test_with_one_call_left_the_beginning_of_a_turn_is_quoted_and_not_summ
 
 async def test_a_session_has_one_compaction_at_a_time(session: StoredSession) -> None:
     await session.turns(20)
-    session.summaries.answers = [HANGS, GOOD]
+    session.summaries.answers = [HANGS]
     beside = asyncio.create_task(compact(session.job()))
     while not session.summaries.requests:
         await asyncio.sleep(0)
     assert (await compact(session.job(reason="manual"))).reason == BUSY
-    within = await compact(session.job(urgent=True, in_run=True))
-    assert within.status == "compacted" and beside.cancelled()
+    within = await compact(session.job(urgent=True, in_run=True, timeout_s=0))
+    assert (within.status, within.method) == ("compacted", "trim"), "the wait was long enough"
+    assert beside.cancelled()
     assert (await session.entry()).get("compactionCount") == 1
+
+
+async def _beside_a_run(session: StoredSession, answer: Any) -> tuple[asyncio.Task[Any], asyncio.Event]:
+    """A compaction whose session is locked by a run. It asks for a summary that comes when the event is set."""
+    hold = asyncio.Event()
+
+    async def later(request: Any) -> str:
+        await hold.wait()
+        if isinstance(answer, ModelError):
+            raise answer
+        return answer
+
+    async def locked(work: Any) -> None:
+        await asyncio.Event().wait()
+
+    session.summaries.answers = [later, GOOD]
+    beside = asyncio.create_task(compact(session.job(exclusively=BorrowedLock(locked))))
+    while not session.summaries.requests:
+        await asyncio.sleep(0)
+    return beside, hold
+
+
+async def test_a_run_that_needs_room_waits_for_the_summary_under_way(session: StoredSession) -> None:
+    await session.turns(20)
+    beside, hold = await _beside_a_run(session, GOOD)
+    await session.user("a question for which there is no room")
+    within = asyncio.create_task(compact(session.job(urgent=True, in_run=True)))
+    await asyncio.sleep(0)
+    hold.set()
+    assert (await within).status == "compacted" and await beside == await within
+    assert len(session.summaries.requests) == 1
+    assert session.seen().endswith("a question for which there is no room") and "Build the shed." in session.seen()
+
+
+async def test_a_run_whose_summary_under_way_fails_makes_its_own_with_the_calls_left(session: StoredSession) -> None:
+    await session.turns(20)
+    beside, hold = await _beside_a_run(session, "")
+    session.summaries.answers = ["", "", GOOD]
+    within = asyncio.create_task(compact(session.job(urgent=True, in_run=True)))
+    await asyncio.sleep(0)
+    hold.set()
+    outcome = await within
+    assert (await beside).status == "failed"
+    assert (outcome.status, outcome.method, outcome.calls) == ("compacted", "trim", 3)
+    assert len(session.summaries.requests) == 3, "three calls together"
+
+
+async def test_a_summary_that_leaves_too_little_room_is_followed_by_another(session: StoredSession) -> None:
+    await session.turns(20)
+    beside, hold = await _beside_a_run(session, GOOD)
+    await session.turns(50, name="more")
+    within = asyncio.create_task(compact(session.job(urgent=True, in_run=True)))
+    await asyncio.sleep(0)
+    hold.set()
+    assert (await within).status == "compacted" and (await beside).status == "compacted"
+    assert (await session.entry()).get("compactionCount") == 2
+    assert (await within).calls == len(session.summaries.requests) == 2
+
+
+async def test_a_run_that_is_stopped_leaves_the_summary_to_be_finished(session: StoredSession) -> None:
+    await session.turns(20)
+    beside, hold = await _beside_a_run(session, GOOD)
+    abort = AbortSignal()
+    within = asyncio.create_task(compact(session.job(urgent=True, in_run=True, waiting=abort.waiting)))
+    await asyncio.sleep(0)
+    abort.abort("stop")
+    with pytest.raises(Aborted):
+        await within
+    assert not beside.done()
+    hold.set()
+    assert (await compact(session.job(urgent=True, in_run=True))).status == "compacted", "the next run waits again"
+    assert (await beside).status == "compacted" and len(session.summaries.requests) == 1
 
 
 # Preview and undo

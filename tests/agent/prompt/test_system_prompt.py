@@ -16,7 +16,7 @@ from openclaw.config.schema import Config
 from openclaw.messages import ToolSpec
 from openclaw.models.base import Model
 from openclaw.sessions.entry import SessionEntry
-from openclaw.storage.base import MessageBody
+from openclaw.storage.message_ledger import MessageBody
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 
 NOON = 1_771_500_000_000  # 2026-02-19 11:20 UTC

@@ -12,20 +12,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openclaw.agent.prompt.workspace_files import BOOTSTRAP_FILES, prepare_workspace, repo_root, template
 from openclaw.agent.prompt.workspace_snapshot import (
     WorkspaceSnapshots,
     effective_max_chars,
     load_bootstrap,
     truncate_middle,
 )
-from openclaw.storage.files.workspace import BOOTSTRAP_FILES, ready_workspace, repo_root, template
+from openclaw.storage.files.disk import FileDocuments
 from tests.agent.scripted import HeldClock
 
 
-def test_files_come_in_their_fixed_order_and_the_first_run_file_only_while_it_exists(tmp_path: Path) -> None:
-    assert [file.name for file in load_bootstrap(tmp_path, 100)] == list(BOOTSTRAP_FILES[:-1])
+def test_files_come_in_their_fixed_order_and_the_first_run_file_is_not_missed(tmp_path: Path) -> None:
+    files = load_bootstrap(tmp_path, 100)
+    assert [file.name for file in files] == list(BOOTSTRAP_FILES)
+    assert (files[-1].missing, files[-1].text) == (False, "")
     (tmp_path / "BOOTSTRAP.md").write_text("hello")
-    assert [file.name for file in load_bootstrap(tmp_path, 100)] == list(BOOTSTRAP_FILES)
+    assert load_bootstrap(tmp_path, 100)[-1].text == "hello"
 
 
 def test_a_missing_file_leaves_one_line_that_says_where_it_was_expected(tmp_path: Path) -> None:
@@ -70,7 +73,8 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 
 def test_a_pipe_in_place_of_a_file_does_not_hang_the_run(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "AGENTS.md")
-    assert load_bootstrap(tmp_path, 100)[0].missing
+    file = load_bootstrap(tmp_path, 100)[0]
+    assert not file.missing and "is not a regular file" in file.unread
 
 
 def test_a_long_file_keeps_its_head_and_tail_with_the_known_markers() -> None:
@@ -93,7 +97,7 @@ def test_what_is_kept_is_the_beginning_and_the_end(text: str, limit: int) -> Non
 def test_a_cut_file_is_warned_about_once_per_version_and_the_lost_lines_are_named(tmp_path: Path) -> None:
     path = tmp_path / "AGENTS.md"
     path.write_text("\n".join(f"rule {number}" for number in range(100)))
-    snapshots = WorkspaceSnapshots(str(tmp_path), HeldClock())
+    snapshots = WorkspaceSnapshots(str(tmp_path), HeldClock(), FileDocuments(tmp_path))
     [warning] = snapshots.new_warnings(load_bootstrap(tmp_path, 200))
     assert "AGENTS.md" in warning and "first 140 and the last 40" in warning and "lines 19 to 95" in warning
     assert snapshots.new_warnings(load_bootstrap(tmp_path, 200)) == []
@@ -122,7 +126,7 @@ def names(folder: Path) -> set[str]:
 
 def test_a_brand_new_workspace_gets_its_files_for_the_owner_only(tmp_path: Path) -> None:
     workspace = tmp_path / "a" / "workspace"
-    ready_workspace(workspace, seed=True)
+    prepare_workspace(workspace, seed=True)
     assert names(workspace) == set(BOOTSTRAP_FILES)
     assert stat.S_IMODE(workspace.stat().st_mode) == 0o700
     assert {stat.S_IMODE((workspace / name).stat().st_mode) for name in BOOTSTRAP_FILES} == {0o600}
@@ -130,36 +134,36 @@ def test_a_brand_new_workspace_gets_its_files_for_the_owner_only(tmp_path: Path)
 
 def test_a_workspace_somebody_lives_in_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "USER.md").write_text("me")
-    ready_workspace(tmp_path, seed=True)
+    prepare_workspace(tmp_path, seed=True)
     assert names(tmp_path) == {"USER.md"}
 
 
 def test_skip_bootstrap_makes_only_the_folder(tmp_path: Path) -> None:
-    ready_workspace(tmp_path / "w", seed=False)
+    prepare_workspace(tmp_path / "w", seed=False)
     assert list((tmp_path / "w").iterdir()) == []
 
 
 def test_a_folder_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
-    ready_workspace(tmp_path / "w", seed=False)
+    prepare_workspace(tmp_path / "w", seed=False)
     (tmp_path / "w").rmdir()
-    ready_workspace(tmp_path / "w", seed=False)
+    prepare_workspace(tmp_path / "w", seed=False)
     assert (tmp_path / "w").is_dir()
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_an_empty_workspace_becomes_a_repository_and_one_with_files_does_not(tmp_path: Path) -> None:
-    ready_workspace(tmp_path / "empty", seed=True)
+    prepare_workspace(tmp_path / "empty", seed=True)
     assert repo_root(tmp_path / "empty") == str(tmp_path / "empty")
     assert subprocess.run(["git", "status", "-s"], cwd=tmp_path / "empty", capture_output=True).returncode == 0
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "main.c").touch()
-    ready_workspace(tmp_path / "project", seed=True)
+    prepare_workspace(tmp_path / "project", seed=True)
     assert not (tmp_path / "project" / ".git").exists()
 
 
 def test_without_git_the_workspace_is_seeded_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    ready_workspace(tmp_path / "w", seed=True)
+    prepare_workspace(tmp_path / "w", seed=True)
     assert names(tmp_path / "w") == set(BOOTSTRAP_FILES)
 
 

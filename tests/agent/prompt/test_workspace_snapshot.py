@@ -16,6 +16,7 @@ from openclaw.agent.prompt.workspace_snapshot import (
     WorkspaceSnapshots,
 )
 from openclaw.config.schema import Config
+from openclaw.storage.files.disk import FileDocuments
 from tests.agent.scripted import HeldClock
 
 PRIVATE = Audience(200_000, True, False)
@@ -28,7 +29,7 @@ class SkillFolder:
         self.workspace.mkdir()
         self.configure()
         self.clock = HeldClock()
-        self.snapshots = WorkspaceSnapshots(str(self.state), self.clock)
+        self.snapshots = WorkspaceSnapshots(str(self.state), self.clock, FileDocuments(self.state))
 
     def configure(self, **defaults: object) -> None:
         given = {"skipBootstrap": True, "workspace": str(self.workspace), **defaults}

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.agent.skills import (
+    MAX_DESCRIPTION,
     BadSkill,
     bundled_dir,
     find_skills,
@@ -101,9 +102,10 @@ def test_a_bad_skill_says_what_is_wrong_with_it(text: str, complaint: str) -> No
 def test_no_text_makes_the_reader_fail_in_another_way(text: str) -> None:
     for whole in (text, f"---\n{text}\n---\n"):
         try:
-            parse_skill(whole, path="/p", folder="a", source="s")
+            skill = parse_skill(whole, path="/p", folder="a", source="s")
         except BadSkill:
-            pass
+            continue
+        assert skill.name and 0 < len(skill.description) <= MAX_DESCRIPTION
 
 
 def test_of_equal_names_extra_gives_way_to_bundled_managed_and_workspace(tmp_path: Path) -> None:

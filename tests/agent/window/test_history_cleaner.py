@@ -232,7 +232,7 @@ class Simplifier:
         self.asked += 1
         return self.asked == 1
 
-    def request(self, messages: list[Message]) -> ModelRequest:
+    async def request(self, messages: list[Message]) -> ModelRequest:
         return ModelRequest(model=MODEL, system="plain" if self.asked else "usual", messages=messages)
 
 

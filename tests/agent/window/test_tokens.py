@@ -154,10 +154,12 @@ def test_after_a_restart_the_last_count_in_the_transcript_is_known() -> None:
     said: list[Message] = [user("x" * 4000, at=1), answered(5000, at=2), user("now", at=3)]
     for since, density in ((-1, 5.0), (2, 1.0)):
         measure = TokenMeasure()
-        measure.recall(0, said, msgspec.structs.replace(MODEL, provider="", id=""), since)
+        sums = GrowingSum()
+        sums.of([*said])
+        measure.recall(0, said, msgspec.structs.replace(MODEL, provider="", id=""), since, sums)
         assert measure.density == density
     other = TokenMeasure()
-    other.recall(0, said, MODEL, -1)
+    other.recall(0, said, MODEL, -1, GrowingSum())
     assert other.density == 1.0, "another model counts otherwise"
 
 

@@ -7,8 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.agent.loop import CONTINUE
-from openclaw.agent.window.tokens import PromptBudget, prompt_tokens
-from openclaw.agent.window.window import FORGOTTEN, DoesNotFit, check_room, fit, open_turn
+from openclaw.agent.window.tokens import PromptBudget, TokenMeasure, prompt_tokens
+from openclaw.agent.window.window import (
+    FORGOTTEN,
+    FORGOTTEN_NOTE,
+    DoesNotFit,
+    PromptWindow,
+    check_room,
+    fit,
+    open_turn,
+)
+from openclaw.clock import SystemClock
+from openclaw.config.schema.agents import ContextPruning
 from openclaw.messages import (
     AssistantMessage,
     ImageBlock,
@@ -18,6 +28,7 @@ from openclaw.messages import (
     UserMessage,
     user_text,
 )
+from openclaw.models.base import Model
 from tests.agent.scripted import call, says
 
 
@@ -166,3 +177,59 @@ def test_a_turn_that_is_too_long_keeps_its_question_and_its_last_steps() -> None
     assert shown == [FORGOTTEN, "QUESTION", "STEERED"]
     assert isinstance(last := fitted[-1], ToolResultMessage) and last.tool_call_id == "59"
     assert prompt_tokens(fitted) <= 1000
+
+
+def long_window(room: int) -> PromptWindow:
+    model = Model(provider="mock", id="m", context_window=room, max_tokens=1)
+    return PromptWindow(model, 0, TokenMeasure(), SystemClock(), pruning=ContextPruning(mode="off"))
+
+
+def conversation(turns: int, text: str) -> list[Message]:
+    return [message for number in range(turns) for message in (user(f"{number} {text}"), says(f"{number} {text}"))]
+
+
+@pytest.mark.parametrize(("text", "most"), [("ok", 6000), ("word " * 400, 60)])
+def test_a_request_is_made_of_the_recent_turns_however_long_the_conversation_is(text: str, most: int) -> None:
+    view, looked_at = long_window(4000), list[int]()
+    for turns in (3000, 9000):
+        messages: list[Message] = [*conversation(turns, text), user("now?")]
+        recent = view.recent(messages)
+        looked_at.append(len(recent))
+        shown = view.of(recent)
+        assert prompt_tokens(shown) <= 4000
+        assert shown[-1] is messages[-1]
+        assert FORGOTTEN_NOTE in shown
+        # All that is not sent as it was counts as shortened or left out, whether the request looked at it or not.
+        sent = {id(message) for message in shown}
+        assert view.shortened == sum(id(message) not in sent for message in messages)
+    assert max(looked_at) <= most
+
+
+def test_pins_and_the_first_message_of_a_long_conversation_stay() -> None:
+    pin = user("[Pinned by the user, keep in mind] the code is 4711")
+    messages = [user("first of all"), says("yes"), pin, *conversation(3000, "ok"), user("now?")]
+    view = long_window(4000)
+    shown = view.of(view.recent(messages))
+    texts = [user_text(message) for message in shown if isinstance(message, UserMessage)]
+    assert any("the code is 4711" in text for text in texts)
+    assert "first of all" in texts
+    assert texts.count(FORGOTTEN) == 1
+
+
+def test_successive_requests_begin_with_the_same_recent_turn() -> None:
+    view, messages = long_window(4000), conversation(3000, "ok")
+    firsts: set[int] = set()
+    for number in range(20):
+        messages += [user(f"question {number}"), says("answer")]
+        view.recent(messages)
+        firsts.add(view.first)
+    assert len(firsts) == 1
+
+
+def test_an_open_turn_larger_than_the_window_keeps_its_question() -> None:
+    steps = [message for _ in range(500) for message in (says("", call("1", n=1)), tool_output("o" * 2000))]
+    messages: list[Message] = [*conversation(100, "ok"), user("do it"), *steps]
+    view = long_window(4000)
+    shown = view.of(view.recent(messages))
+    assert any(isinstance(message, UserMessage) and user_text(message) == "do it" for message in shown)
+    assert prompt_tokens(shown) <= 4000

@@ -16,7 +16,7 @@ from openclaw.channels.bluebubbles import BlueBubblesKind, chat_guid
 from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from tests.support.bluebubbles_server import ANN, BOB, DIRECT, GROUP, PASSWORD, BlueBubblesServer
-from tests.support.channel_setup import ChannelSetup, running_channel
+from tests.support.channel_account import ChannelUnderTest, running_channel
 
 PATH, TO = "/bluebubbles-webhook", f"chat_guid:{DIRECT}"
 
@@ -24,7 +24,7 @@ PATH, TO = "/bluebubbles-webhook", f"chat_guid:{DIRECT}"
 @asynccontextmanager
 async def running(
     tmp_path: Path, server: BlueBubblesServer | None = None, channel: str = "bluebubbles", **section: Any
-) -> AsyncGenerator[tuple[BlueBubblesServer, ChannelSetup]]:
+) -> AsyncGenerator[tuple[BlueBubblesServer, ChannelUnderTest]]:
     async with (
         server or BlueBubblesServer() as served,
         running_channel(tmp_path, channel, {**served.settings, **section}) as setup,
@@ -33,7 +33,7 @@ async def running(
         yield served, setup
 
 
-async def told(setup: ChannelSetup, server: BlueBubblesServer, message: Any, kind: str = "new-message") -> int:
+async def told(setup: ChannelUnderTest, server: BlueBubblesServer, message: Any, kind: str = "new-message") -> int:
     return (await setup.post(PATH, server.event(message, kind), query={"password": PASSWORD})).status
 
 
@@ -53,7 +53,7 @@ async def test_only_who_knows_the_password_is_heard(tmp_path: Path, request_part
     async with running(tmp_path) as (server, setup):
         body = server.event(server.message("hello"))
         assert (await setup.post(PATH, body, **request_parts)).status == status
-    assert len(setup.messages) == (status == 200)
+    assert len(setup.receiver.messages) == (status == 200)
 
 
 async def test_messages_of_all_kinds_come_in(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_messages_of_all_kinds_come_in(tmp_path: Path) -> None:
         for body in (b"{", b"[]", b'{"type": "new-message", "data": 5}', b'{"type": "typing-indicator", "data": {}}'):
             assert (await setup.post(PATH, body, query={"password": PASSWORD})).status == 200
         await server.until(lambda: len(server.of("POST read")) >= 2)  # One for each conversation, in the background.
-    heard = setup.messages
+    heard = setup.receiver.messages
     assert [inbound.text for inbound in heard] == ["hello", "", "in the group", "a reply"]
     assert (heard[0].sender.id, heard[0].to, heard[0].peer) == (ANN, TO, Peer(kind="direct", id=ANN))
     assert [media.file_name for media in heard[1].media] == ["p.png"]
@@ -102,15 +102,17 @@ async def test_changes_unsent_messages_and_tapbacks_are_told(tmp_path: Path) -> 
             await told(setup, server, server.message("Loved “ours”", **reaction))
         stranger = {"associatedMessageGuid": "bp:GUID-77", "associatedMessageType": "like"}
         await told(setup, server, server.message("Liked", chat=GROUP, **stranger))
-    assert [(edit.message_id, edit.text, edit.revision) for edit in setup.edits] == [(first["guid"], "hello", "17")]
-    assert [gone.message_id for gone in setup.deletions] == [first["guid"]]
-    assert setup.notices == [
+    assert [(edit.message_id, edit.text, edit.revision) for edit in setup.receiver.edits] == [
+        (first["guid"], "hello", "17")
+    ]
+    assert [gone.message_id for gone in setup.receiver.deletions] == [first["guid"]]
+    assert setup.receiver.notice_texts == [
         f"BlueBubbles: {ANN} reacted with ❤️ to your message (id {sent})",
         f"BlueBubbles: {ANN} reacted with 👍 to your message (id {sent})",
         f"BlueBubbles: {ANN} took back the reaction ❤️ to your message (id {sent})",
         f"BlueBubbles: {ANN} took back the reaction 👍 to your message (id {sent})",
     ]
-    assert [inbound.text for inbound in setup.messages] == ["helo"]
+    assert [inbound.text for inbound in setup.receiver.messages] == ["helo"]
 
 
 async def test_texts_replies_files_and_changes_go_out(tmp_path: Path) -> None:
@@ -185,11 +187,11 @@ async def test_what_came_while_nobody_listened_is_asked_for(tmp_path: Path) -> N
     server.keep(server.message("long ago"))
     async with running(tmp_path, server) as (_, setup):
         await told(setup, server, server.keep(server.message("heard")))
-        assert [inbound.text for inbound in setup.messages] == ["heard"]
+        assert [inbound.text for inbound in setup.receiver.messages] == ["heard"]
     for number in range(230):
         server.keep(server.message(f"missed {number}"))
     async with running(tmp_path, server) as (_, setup):
-        texts = [inbound.text for inbound in setup.messages]
+        texts = [inbound.text for inbound in setup.receiver.messages]
     assert texts[-230:] == [f"missed {number}" for number in range(230)]
     assert set(texts[:-230]) <= {"heard", "long ago"}, "what lies shortly before the bookmark is dropped by dedupe"
 
@@ -220,7 +222,7 @@ async def test_a_new_message_does_not_hide_those_that_were_missed_before_it(tmp_
         new = server.keep(server.message("new", dateCreated=missed["dateCreated"] + 600_000))
         assert await told(setup, server, new) == 200
         server.go_on.set()
-        await setup.until(lambda: {"missed", "new"} <= {inbound.text for inbound in setup.messages})
+        await setup.receiver.until(lambda: {"missed", "new"} <= {inbound.text for inbound in setup.receiver.messages})
 
 
 async def test_a_wrong_password_is_one_line_without_the_password(tmp_path: Path) -> None:
@@ -295,6 +297,6 @@ async def test_a_server_that_has_only_the_necessary_calls_is_enough(tmp_path: Pa
     async with running(tmp_path, SparseServer()) as (server, setup):
         bare = {"guid": "m1", "text": "hello", "handle": {"address": ANN}, "isFromMe": False}
         assert await told(setup, server, bare) == 200
-        assert await setup.send("hi", setup.messages[0].to)
-    assert setup.messages[0].peer == Peer(kind="direct", id=ANN)
+        assert await setup.send("hi", setup.receiver.messages[0].to)
+    assert setup.receiver.messages[0].peer == Peer(kind="direct", id=ANN)
     assert [sent["message"] for sent in server.of("message/text")] == ["hi"]

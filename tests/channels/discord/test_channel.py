@@ -128,6 +128,7 @@ async def test_while_the_disk_fails_a_message_is_offered_again(tmp_path: Path, d
         await discord.dispatch("MESSAGE_CREATE", {"odd": True, "channel_id": DM})
         await discord.say("kept")
         await receiver.heard("kept")
+    assert not receiver.failures, "each failed attempt is followed by another"
 
 
 async def test_a_message_that_was_not_on_disk_at_the_stop_comes_again(tmp_path: Path, discord: DiscordServer) -> None:
@@ -200,6 +201,7 @@ async def test_failures_are_told_apart(
         discord.fail_next(POST, status, code, **more)
         failure = await refused(account, "hi")
     assert (failure.permanent, failure.maybe_sent, failure.retry_after_s) == expected
+    assert failure.reached
     assert code != 50013 or "lacks a permission" in str(failure)
 
 
@@ -277,6 +279,23 @@ async def test_a_command_is_acknowledged_and_then_answered_in_its_place(tmp_path
         other = await discord.command("status")
         (answer,) = await discord.called(f"POST /interactions/{other}")
         assert answer["type"] == 4 and answer["data"]["flags"] == 64
+
+
+async def test_a_command_is_answered_in_its_place_after_a_restart_that_resumed_the_session(
+    tmp_path: Path, discord: DiscordServer
+) -> None:
+    """READY, which names the application, does not come then."""
+    async with bot(tmp_path, discord) as account:
+        await discord.say("one")
+        await account.receiver.heard("one")
+    async with bot(tmp_path, discord) as account:
+        number = await discord.command("status")
+        heard = await account.receiver.heard("/status")
+        await discord.called(f"POST /interactions/{number}")
+        await account.send("fine", TO_ANN, replyToId=heard.message_id)
+    assert len(discord.identified) == 1 and len(discord.resumed) == 1
+    assert [one["content"] for one in discord.messages.values() if one.get("answer")] == ["fine"]
+    assert discord.of(f"PATCH /webhooks/{BOT}/")
 
 
 async def test_edits_deletions_and_reactions_are_reported(tmp_path: Path, discord: DiscordServer) -> None:

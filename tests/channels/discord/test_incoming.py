@@ -15,7 +15,7 @@ from openclaw.channels.discord.incoming import (
     Rooms,
     interpret,
 )
-from openclaw.channels.hand_in import Edited, Posted, Reacted
+from openclaw.channels.submit import Edited, Posted, Reacted
 from openclaw.inbound.message import Inbound
 from tests.support.discord_server import ANN, BOB, BOT, CHANNEL, DM, GUILD, THREAD, DiscordServer
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.channels.hand_in import Deleted, Edited
 from openclaw.channels.matrix import MatrixKind, parse_address
 from openclaw.channels.matrix.channel import relates_to, transaction
 from openclaw.channels.matrix.incoming import (
+    MatrixEvent,
     OwnAccount,
     RoomFacts,
     RoomMessage,
@@ -23,6 +23,7 @@ from openclaw.channels.matrix.incoming import (
     read_event,
     without_quote,
 )
+from openclaw.channels.submit import Deleted, Edited
 from openclaw.outbound.reply import SendFailed
 
 ME = OwnAccount("@claw:test", "Claw Bot")
@@ -104,7 +105,7 @@ def test_a_message_has_the_facts_of_its_room() -> None:
     room = RoomFacts(id="!Room:test", name="Kitchen", alias="#kitchen:test", members={"@ann:test": "Ann"})
     inbound = meaning(event(text("hi")), room).inbound
     assert (inbound.peer.kind, inbound.peer.id, inbound.to) == ("channel", "!Room:test", "room:!Room:test")
-    assert (inbound.parent_peer.id, inbound.group_subject, inbound.sender.name) == ("#kitchen:test", "Kitchen", "Ann")
+    assert (inbound.names[0].name, inbound.group_subject, inbound.sender.name) == ("#kitchen:test", "Kitchen", "Ann")
     assert (inbound.message_id, inbound.timestamp_ms) == ("$e", 7)
     direct = meaning(event(text("hi")), RoomFacts(id="!d:test", direct=True)).inbound
     assert (direct.peer.kind, direct.peer.id, direct.to) == ("direct", "@ann:test", "room:!d:test")
@@ -191,7 +192,7 @@ keys = st.sampled_from(
     st.dictionaries(keys, json_values | st.just("m.text") | st.just("m.image"), max_size=6),
 )
 def test_no_event_breaks_anything(kind: str, content: dict[str, Any]) -> None:
-    meaning(event(content, kind))
+    assert isinstance(meaning(event(content, kind)), (*get_args(MatrixEvent), type(None)))
 
 
 @pytest.mark.parametrize(

@@ -20,62 +20,22 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from openclaw.channels.base import ChannelKinds
-from openclaw.channels.hand_in import OFFERS
 from openclaw.channels.http import new_session
 from openclaw.channels.manager import ChannelManager
 from openclaw.channels.signal import SignalKind
 from openclaw.channels.signal.channel import SignalChannel, SignalClient, StreamLost
+from openclaw.channels.submit import MAX_ATTEMPTS
 from openclaw.clock import SystemClock
-from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from openclaw.storage.files.disk import FileBlobStore, FileDocuments
+from tests.support.channel_account import QuickClock, Receiver, channel_config
 from tests.support.loopback_channel import everybody
 from tests.support.signal_daemon import SignalDaemon
 
 ME, ANN = "+15550000001", "+15550000042"
 TO_ANN = {"channel": "signal", "to": f"signal:{ANN}", "accountId": "default"}
 GOLDEN = {"message": "Hi from signal", "account": ME, "recipient": [ANN]}
-
-
-class QuickClock(SystemClock):
-    """Waiting takes no time, but others get their turn."""
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(min(seconds, 0.01))
-
-
-class Receiver:
-    def __init__(self) -> None:
-        self.messages: list[Inbound] = []
-        self.notices: list[str] = []
-        self.failures: list[Exception] = []
-        self.answer: bool | None = None
-        self._changed = asyncio.Event()
-
-    async def receive(self, inbound: Inbound) -> bool | None:
-        if self.failures:
-            raise self.failures.pop(0)
-        self.messages.append(inbound)
-        self._changed.set()
-        return self.answer
-
-    async def notice(self, inbound: Inbound) -> None:
-        self.notices.append(inbound.text)
-        self._changed.set()
-
-    async def heard(self, text: str) -> None:
-        async with asyncio.timeout(60):
-            while text not in [inbound.text for inbound in self.messages]:
-                self._changed.clear()
-                await self._changed.wait()
-
-    async def got(self, count: int) -> list[str]:
-        async with asyncio.timeout(60):
-            while len(self.messages) < count:
-                self._changed.clear()
-                await self._changed.wait()
-        return [inbound.text for inbound in self.messages]
 
 
 class Setup:
@@ -90,12 +50,6 @@ class Setup:
     async def send(self, part: OutgoingMessage | str, route: dict[str, Any] | None = None) -> str:
         part = OutgoingMessage(text=part) if isinstance(part, str) else part
         return (await self.channels.send("signal", route or TO_ANN, part, "key")).message_id
-
-
-def config(signal: dict[str, Any]) -> Any:
-    loaded = parse_config("openclaw.json", json.dumps({"channels": {"signal": signal}}), {})
-    assert loaded.valid, loaded.issues
-    return loaded.config
 
 
 def manager(state: Path, wanted: Any, receiver: Receiver, clock: Any = None, **more: Any) -> ChannelManager:
@@ -120,7 +74,7 @@ async def running(
     blobs = FileBlobStore(str(state))
     own = daemon is None
     daemon = daemon or await SignalDaemon(ME).start()
-    wanted = config({"account": ME, "httpUrl": daemon.url, **settings})
+    wanted = channel_config("signal", {"account": ME, "httpUrl": daemon.url, **settings})
     channels = manager(state, wanted, receiver, notice=receiver.notice)
     await channels.start()
     try:
@@ -135,7 +89,7 @@ async def running(
 async def test_a_direct_message_comes_in_and_its_answer_goes_out(tmp_path: Path) -> None:
     async with running(tmp_path) as setup:
         await setup.daemon.say("hello")
-        assert await setup.receiver.got(1) == ["hello"]
+        assert await setup.receiver.got_texts(1) == ["hello"]
         await setup.channels.typing("signal", TO_ANN, True)
         assert (await setup.send("Hi from signal")).isdigit()
         assert setup.daemon.calls == [("sendTyping", {"recipient": [ANN], "account": ME}), ("send", GOLDEN)]
@@ -146,7 +100,7 @@ async def test_a_group_is_answered_in_the_group(tmp_path: Path) -> None:
     async with running(tmp_path) as setup:
         setup.daemon.groups = {"grp1=="}
         await setup.daemon.say("no mention here", group="grp1==")
-        await setup.receiver.got(1)
+        await setup.receiver.got_texts(1)
         route = {"channel": "signal", "to": setup.receiver.messages[0].to}
         await setup.channels.typing("signal", route, True)
         await setup.send("group reply", route)
@@ -159,11 +113,11 @@ async def test_a_group_is_answered_in_the_group(tmp_path: Path) -> None:
 async def test_after_a_lost_connection_what_was_missed_comes_in(tmp_path: Path) -> None:
     async with running(tmp_path) as setup:
         await setup.daemon.say("one")
-        await setup.receiver.got(1)
+        await setup.receiver.got_texts(1)
         setup.daemon.disconnect()
         await setup.daemon.deserted()
         await setup.daemon.say("two")
-        assert await setup.receiver.got(2) == ["one", "two"]
+        assert await setup.receiver.got_texts(2) == ["one", "two"]
         assert setup.daemon.last_event_ids == [None, "1700-1"]
         (account,) = setup.channels.accounts()
         assert account.status.connected and account.status.last_disconnect is not None
@@ -173,14 +127,26 @@ async def test_after_a_restart_of_the_gateway_what_was_missed_comes_in(tmp_path:
     async with SignalDaemon(ME) as daemon:
         async with running(tmp_path, daemon) as setup:
             await daemon.say("one")
-            await setup.receiver.got(1)
+            await setup.receiver.got_texts(1)
             await daemon.say("two")
-            await setup.receiver.got(2)
+            await setup.receiver.got_texts(2)
         await daemon.say("while it was away")
         async with running(tmp_path, daemon) as setup:
             await setup.receiver.heard("while it was away")
     bookmark = tmp_path / "channels" / "signal" / "default" / "last-event"
     assert stat.S_IMODE(bookmark.stat().st_mode) == 0o600
+
+
+async def test_a_bookmark_full_of_zeros_does_not_keep_the_channel_from_what_was_missed(tmp_path: Path) -> None:
+    bookmark = tmp_path / "channels" / "signal" / "default" / "last-event"
+    async with SignalDaemon(ME) as daemon:
+        async with running(tmp_path, daemon) as setup:
+            await daemon.say("one")
+            await setup.receiver.got_texts(1)
+        await daemon.say("while it was away")
+        bookmark.write_bytes(bytes(bookmark.stat().st_size))
+        async with running(tmp_path, daemon) as setup:
+            await setup.receiver.heard("while it was away")
 
 
 async def test_a_daemon_that_goes_away_and_returns_is_found_again(tmp_path: Path) -> None:
@@ -190,7 +156,7 @@ async def test_a_daemon_that_goes_away_and_returns_is_found_again(tmp_path: Path
         await daemon.start()
         await daemon.connected()
         await daemon.say("back")
-        assert await setup.receiver.got(1) == ["back"]
+        assert await setup.receiver.got_texts(1) == ["back"]
         await setup.send("hello again")
     await daemon.stop()
 
@@ -204,7 +170,7 @@ async def test_attachments_are_fetched_and_large_or_missing_ones_are_named(tmp_p
             {"id": "a2", "contentType": "video/mp4", "filename": "film.mp4", "size": 5_000_000},
         ]
         await setup.daemon.say("look", attachments=listed)
-        await setup.receiver.got(1)
+        await setup.receiver.got_texts(1)
         (message,) = setup.receiver.messages
         (media,) = message.media
         assert (media.mime_type, media.file_name) == ("image/png", "cat.png")
@@ -219,7 +185,7 @@ async def test_a_picture_without_words_is_a_message_too(tmp_path: Path) -> None:
         setup.daemon.attachments["a1"] = b"picture"
         listed = [{"id": "a1", "contentType": "image/png", "filename": None, "size": 7}]
         await setup.daemon.say("", attachments=listed, group="grp1==")
-        await setup.receiver.got(1)
+        await setup.receiver.got_texts(1)
         assert setup.daemon.of("getAttachment")[0]["groupId"] == "grp1=="
         assert len(setup.receiver.messages[0].media) == 1
 
@@ -251,7 +217,7 @@ async def test_a_file_that_cannot_be_kept_costs_neither_its_message_nor_the_conn
 async def test_attachments_are_left_alone_when_told_so(tmp_path: Path) -> None:
     async with running(tmp_path, ignoreAttachments=True) as setup:
         await setup.daemon.say("words", attachments=[{"id": "a1", "contentType": "image/png", "size": 1}])
-        await setup.receiver.got(1)
+        await setup.receiver.got_texts(1)
         assert setup.receiver.messages[0].media == () and setup.daemon.calls == []
 
 
@@ -297,22 +263,22 @@ async def test_reactions_are_heard_as_configured(tmp_path: Path, settings: Any, 
         reaction = {"emoji": "👍", "targetAuthorNumber": target, "targetSentTimestamp": 5, "isRemove": False}
         await setup.daemon.deliver(setup.daemon.message(None, reaction=reaction))
         await setup.daemon.say("after")
-        assert await setup.receiver.got(1) == ["after"]
+        assert await setup.receiver.got_texts(1) == ["after"]
         assert len(setup.receiver.notices) == heard
 
 
 async def test_a_reaction_that_nobody_can_take_in_does_not_keep_back_what_follows(tmp_path: Path) -> None:
     class Odd(Receiver):
         async def notice(self, inbound: Inbound) -> None:
-            self.notices.append(inbound.text)
+            self.notices.append(inbound)
             raise ValueError("a defect")
 
     async with running(tmp_path, receiver=Odd()) as setup:
         reaction = {"emoji": "👍", "targetAuthorNumber": ME, "targetSentTimestamp": 5, "isRemove": False}
         await setup.daemon.deliver(setup.daemon.message(None, reaction=reaction))
         await setup.daemon.say("after")
-        assert await setup.receiver.got(1) == ["after"]
-        assert len(setup.receiver.notices) == OFFERS
+        assert await setup.receiver.got_texts(1) == ["after"]
+        assert len(setup.receiver.notices) == MAX_ATTEMPTS
         assert setup.channels.accounts()[0].status.restarts == 0
 
 
@@ -324,7 +290,7 @@ async def test_reading_is_confirmed_only_to_those_who_may_write(
         setup.receiver.answer = answer
         envelope = await setup.daemon.say("hello")
         await setup.daemon.say("in a group", group="grp1==")
-        await setup.receiver.got(2)
+        await setup.receiver.got_texts(2)
         expected = {"recipient": ANN, "targetTimestamp": envelope["timestamp"], "type": "read", "account": ME}
         assert setup.daemon.of("sendReceipt") == [expected] * receipts
 
@@ -333,10 +299,10 @@ async def test_while_the_disk_fails_a_message_is_offered_again_for_as_long_as_it
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver = Receiver()
-    receiver.failures = [OSError("disk full") for _ in range(4 * OFFERS)]
+    receiver.failures = [OSError("disk full") for _ in range(4 * MAX_ATTEMPTS)]
     async with running(tmp_path, receiver=receiver) as setup:
         await setup.daemon.say("keep me")
-        assert await receiver.got(1) == ["keep me"]
+        assert await receiver.got_texts(1) == ["keep me"]
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
@@ -345,17 +311,17 @@ async def test_a_message_nobody_can_handle_is_given_up_and_confirmed(
     tmp_path: Path, problem: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver = Receiver()
-    receiver.failures = [problem("poison") for _ in range(OFFERS)]
+    receiver.failures = [problem("poison") for _ in range(MAX_ATTEMPTS)]
     async with running(tmp_path, receiver=receiver) as setup:
         await setup.daemon.say("poison")
         await setup.daemon.say("fine")
-        assert await receiver.got(1) == ["fine"]
+        assert await receiver.got_texts(1) == ["fine"]
         setup.daemon.disconnect()
         await setup.daemon.deserted()
         await setup.daemon.connected()
         assert setup.daemon.last_event_ids[-1] == "1700-2", "the daemon does not send the poison again"
     (given_up,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert "given up" in given_up
+    assert "dropped" in given_up
 
 
 async def test_next_to_a_daemon_that_runs_elsewhere_no_own_one_is_started(
@@ -366,7 +332,7 @@ async def test_next_to_a_daemon_that_runs_elsewhere_no_own_one_is_started(
 
     monkeypatch.setattr(SignalChannel, "_listen", listen)
     monkeypatch.setattr("openclaw.channels.signal.channel.Daemon", None)
-    channels = manager(tmp_path, config({"account": ME, "httpUrl": "http://127.0.0.1:1"}), Receiver())
+    channels = manager(tmp_path, channel_config("signal", {"account": ME, "httpUrl": "http://127.0.0.1:1"}), Receiver())
     await channels.start()
     (account,) = channels.accounts()
     async with asyncio.timeout(60):
@@ -383,7 +349,7 @@ async def test_odd_events_are_passed_over(tmp_path: Path) -> None:
         halves = json.dumps({"envelope": setup.daemon.message("in two lines")}).encode()
         await setup.daemon.write_raw(b"data:" + halves[:20])
         await setup.daemon.write_raw(halves[20:] + b"\r\n\r\n")
-        assert await setup.receiver.got(1) == ["in two lines"]
+        assert await setup.receiver.got_texts(1) == ["in two lines"]
 
 
 @pytest.mark.parametrize(
@@ -437,7 +403,7 @@ async def test_an_answer_of_something_else_than_a_daemon_leaves_the_message_in_d
     status: int, in_doubt: bool
 ) -> None:
     async def answer(_: web.Request) -> web.Response:
-        return web.Response(status=status, text="<html>")
+        return web.Response(status=status, text="<html>", headers={"Retry-After": "9"})
 
     app = web.Application()
     app.router.add_post("/api/v1/rpc", answer)
@@ -445,6 +411,7 @@ async def test_an_answer_of_something_else_than_a_daemon_leaves_the_message_in_d
         with pytest.raises(SendFailed, match="really a signal-cli daemon") as failed:
             await SignalClient(http, str(server.make_url("")).rstrip("/")).call("send", {})
     assert failed.value.maybe_sent is in_doubt and not failed.value.permanent
+    assert failed.value.reached and failed.value.retry_after_s == 9
 
 
 @contextmanager
@@ -486,7 +453,7 @@ async def test_a_daemon_that_is_not_there_was_not_reached(tmp_path: Path) -> Non
 
 async def test_an_account_the_daemon_does_not_know_is_told(tmp_path: Path) -> None:
     async with SignalDaemon("+15550000009") as daemon:
-        channels = manager(tmp_path, config({"account": ME, "httpUrl": daemon.url}), Receiver())
+        channels = manager(tmp_path, channel_config("signal", {"account": ME, "httpUrl": daemon.url}), Receiver())
         await channels.start()
         (account,) = channels.accounts()
         async with asyncio.timeout(60):
@@ -506,12 +473,14 @@ async def test_two_accounts_answer_through_the_one_that_heard(tmp_path: Path) ->
     second = "+15550000002"
     async with SignalDaemon(ME, second) as daemon:
         receiver = Receiver()
-        wanted = config({"httpUrl": daemon.url, "accounts": {"home": {"account": ME}, "work": {"account": second}}})
+        wanted = channel_config(
+            "signal", {"httpUrl": daemon.url, "accounts": {"home": {"account": ME}, "work": {"account": second}}}
+        )
         channels = manager(tmp_path, wanted, receiver)
         await channels.start()
         await daemon.connected(2)
         await daemon.deliver(daemon.message("to work"), account=second)
-        await receiver.got(1)
+        await receiver.got_texts(1)
         (message,) = receiver.messages
         assert message.account_id == "work"
         route = {"channel": "signal", "to": message.to, "accountId": message.account_id}
@@ -538,7 +507,7 @@ async def test_the_daemon_is_started_and_ended_with_the_channel(tmp_path: Path, 
         "httpPort": unused_tcp_port,
         "receiveMode": "on-start",
     }
-    wanted = config(settings)
+    wanted = channel_config("signal", settings)
     up = asyncio.Event()
     channels = manager(tmp_path, wanted, Receiver(), SystemClock())
     channels.on_connected = up.set
@@ -553,7 +522,7 @@ async def test_the_daemon_is_started_and_ended_with_the_channel(tmp_path: Path, 
 
 
 async def test_a_program_that_is_not_installed_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
-    wanted = config({"account": ME, "cliPath": str(tmp_path / "no-such-cli")})
+    wanted = channel_config("signal", {"account": ME, "cliPath": str(tmp_path / "no-such-cli")})
     channels = manager(tmp_path, wanted, Receiver(), SystemClock())
     await channels.start()
     (account,) = channels.accounts()
@@ -565,7 +534,8 @@ async def test_a_program_that_is_not_installed_is_said_once_and_not_tried_again(
 
 def test_the_configuration_says_what_is_missing() -> None:
     problems = [
-        SignalKind({}).accounts(config(settings))[0].problem for settings in ({}, {"account": "12345"}, {"account": ME})
+        SignalKind({}).accounts(channel_config("signal", settings))[0].problem
+        for settings in ({}, {"account": "12345"}, {"account": ME})
     ]
     assert ["channels.signal.account" in problem for problem in problems] == [True, True, False]
     assert os.sep not in problems[0]

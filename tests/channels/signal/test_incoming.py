@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.channels.hand_in import Deleted, Edited, Posted, Reacted
 from openclaw.channels.signal import normalize_number, recipient_params
 from openclaw.channels.signal.channel import (
     Mention,
@@ -20,6 +19,7 @@ from openclaw.channels.signal.channel import (
     with_learned_uuid,
     with_mentions,
 )
+from openclaw.channels.submit import Deleted, Edited, Posted, Reacted
 from openclaw.inbound.access import Allow, ChannelSettings, decide_access
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import OutgoingMessage, SendFailed

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.channels.hand_in import Deleted, Edited, Posted, Reacted
 from openclaw.channels.slack import SlackKind, SlackTarget, target_of
 from openclaw.channels.slack.channel import emoji_name
 from openclaw.channels.slack.incoming import (
@@ -19,6 +18,7 @@ from openclaw.channels.slack.incoming import (
     is_for_us,
     readable,
 )
+from openclaw.channels.submit import Deleted, Edited, Posted, Reacted
 from openclaw.config.load import parse_config
 from openclaw.outbound.reply import SendFailed
 

@@ -134,9 +134,12 @@ async def test_the_token_may_come_from_a_file_or_a_variable(tmp_path: Path, tele
         tmp_path / "a", "telegram", {"tokenFile": str(tmp_path / "token"), "apiRoot": telegram.url}
     ) as account:
         await account.connected()
+        assert await account.send("from a file", TO_ANN)
     environ = {"TELEGRAM_BOT_TOKEN": TOKEN}
     async with running_channel(tmp_path / "b", "telegram", {"apiRoot": telegram.url}, environ=environ) as account:
         await account.connected()
+        assert await account.send("from a variable", TO_ANN)
+    assert [sent["text"] for sent in telegram.of("sendMessage")] == ["from a file", "from a variable"]
 
 
 async def test_markup_that_is_refused_is_sent_as_plain_text_once(tmp_path: Path, telegram: TelegramServer) -> None:
@@ -166,7 +169,7 @@ async def test_topics_replies_and_link_previews(tmp_path: Path, telegram: Telegr
     ("status", "description", "parameters", "expected"),
     [
         (429, "Too Many Requests: retry after 7", {"retry_after": 7}, (False, True, False, 7.0)),
-        (500, "Internal Server Error", {}, (False, True, False, None)),
+        (500, "Internal Server Error", {}, (False, True, True, None)),
         (400, "Bad Request: chat not found", {}, (True, True, False, None)),
         (403, "Forbidden: bot was blocked by the user", {}, (True, True, False, None)),
         (413, "Request Entity Too Large", {}, (True, True, False, None)),
@@ -185,9 +188,11 @@ async def test_failures_are_told_apart(
 async def test_no_answer_leaves_a_doubt_and_no_server_leaves_none(tmp_path: Path, telegram: TelegramServer) -> None:
     async with bot(tmp_path, telegram) as account:
         telegram.drop_next("sendMessage")
-        assert (await refused(account, "hi")).maybe_sent
+        silence = await refused(account, "hi")
+        assert silence.maybe_sent and not silence.reached
         telegram.garble_next("sendMessage")
-        assert (await refused(account, "hi")).maybe_sent
+        proxy = await refused(account, "hi")
+        assert proxy.maybe_sent and proxy.reached, "something answered, so there is no silence"
         await telegram.stop()
         failure = await refused(account, "hi")
         assert not failure.reached and not failure.maybe_sent and TOKEN not in str(failure)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.channels.hand_in import Edited
+from openclaw.channels.submit import Edited
 from openclaw.channels.telegram.incoming import (
     MessageEvent,
     MovedEvent,
@@ -20,7 +20,7 @@ from openclaw.channels.telegram.incoming import (
     joined,
     may_continue,
 )
-from openclaw.inbound.message import Inbound
+from openclaw.inbound.message import ClaimedName, Inbound
 from tests.support.telegram_server import ANN, BOB, FORUM, GROUP, TelegramServer
 
 OWN = OwnBot(id=110201543, username="claw_bot")
@@ -48,7 +48,8 @@ def test_a_direct_message_names_its_sender_and_where_the_answer_goes() -> None:
         "4242",
         "telegram:4242",
     )
-    assert (message.sender.id, message.sender.name, message.sender.other_ids) == ("4242", "Ann", ("@ann",))
+    assert (message.sender.id, message.sender.name, message.sender.other_ids) == ("4242", "Ann", ())
+    assert message.names == (ClaimedName(kind="person", name="@ann", id="4242"),)
     assert message.message_id == "101" and message.timestamp_ms == (1_794_766_939 + 101) * 1000
 
 
@@ -170,7 +171,7 @@ def test_edits_presses_reactions_and_moves() -> None:
     assert (press.inbound.text, press.inbound.mentioned, press.inbound.sender.id) == ("yes", True, str(BOB))
     reaction = {"chat": server.chats[GROUP], "message_id": 5, "user": user, "date": 9, "old_reaction": []}
     change = event({"message_reaction": {**reaction, "new_reaction": [{"type": "emoji", "emoji": "👍"}]}})
-    assert isinstance(change, ReactionEvent) and (change.emoji, change.removed) == ("👍", False)
+    assert isinstance(change, ReactionEvent) and (change.emoji, change.removed) == (("👍",), False)
     moved = event({"message": {"message_id": 1, "chat": {"id": -5, "type": "group"}, "migrate_to_chat_id": GROUP}})
     assert moved == MovedEvent(chat=-5, new_chat=GROUP)
 

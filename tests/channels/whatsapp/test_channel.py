@@ -13,7 +13,7 @@ from aiohttp import web
 
 from openclaw.channels.whatsapp import recipient
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
-from tests.support.channel_setup import ChannelSetup, running_channel
+from tests.support.channel_account import ChannelUnderTest, running_channel
 from tests.support.whatsapp_server import ANN, NUMBER_ID, OUR_NUMBER, TOKEN, VERIFY, WhatsAppServer
 
 PATH = "/whatsapp/webhook"
@@ -22,18 +22,18 @@ PATH = "/whatsapp/webhook"
 @asynccontextmanager
 async def running(
     tmp_path: Path, server: WhatsAppServer | None = None, **section: Any
-) -> AsyncGenerator[tuple[WhatsAppServer, ChannelSetup]]:
+) -> AsyncGenerator[tuple[WhatsAppServer, ChannelUnderTest]]:
     async with (
         server or WhatsAppServer() as server,
-        running_channel(tmp_path, "whatsapp", {**server.settings, **section}) as setup,
+        running_channel(tmp_path, "whatsapp", {**server.settings, **section}) as channel,
     ):
-        await setup.connected()
-        yield server, setup
+        await channel.connected()
+        yield server, channel
 
 
-async def told(setup: ChannelSetup, server: WhatsAppServer, *values: dict[str, Any]) -> int:
+async def told(channel: ChannelUnderTest, server: WhatsAppServer, *values: dict[str, Any]) -> int:
     body = server.body(*values)
-    return (await setup.post(PATH, body, headers=server.signed(body))).status
+    return (await channel.post(PATH, body, headers=server.signed(body))).status
 
 
 @pytest.mark.parametrize(
@@ -48,24 +48,24 @@ async def told(setup: ChannelSetup, server: WhatsAppServer, *values: dict[str, A
 async def test_the_address_is_proved_with_the_verify_token(
     tmp_path: Path, query: dict[str, str], status: int, text: str | None
 ) -> None:
-    async with running(tmp_path) as (_, setup):
-        answer = await setup.post(PATH, b"", "GET", query=query)
+    async with running(tmp_path) as (_, channel):
+        answer = await channel.post(PATH, b"", "GET", query=query)
     assert answer.status == status
     assert text is None or answer.text == text
 
 
 @pytest.mark.parametrize("headers", [{}, {"x-hub-signature-256": "sha256=00"}, {"x-hub-signature-256": "é"}, "other"])
 async def test_what_is_not_signed_is_not_even_parsed(tmp_path: Path, headers: Any) -> None:
-    async with running(tmp_path) as (server, setup):
+    async with running(tmp_path) as (server, channel):
         body = server.body(server.message("let me in"))
         given = server.signed(body, "another-secret") if headers == "other" else headers
-        assert (await setup.post(PATH, body, headers=given)).status == 401
-        assert (await setup.post(PATH, body + b" ", headers=server.signed(body))).status == 401
-    assert setup.messages == []
+        assert (await channel.post(PATH, body, headers=given)).status == 401
+        assert (await channel.post(PATH, body + b" ", headers=server.signed(body))).status == 401
+    assert channel.receiver.messages == []
 
 
 async def test_messages_of_all_kinds_come_in(tmp_path: Path) -> None:
-    async with running(tmp_path, mediaMaxMb=1) as (server, setup):
+    async with running(tmp_path, mediaMaxMb=1) as (server, channel):
         server.media["photo"] = (b"\x89PNG\r\n\x1a\n picture", "image/png")
         server.media["stolen"] = (b"x", "text/plain")
         server.media["huge"] = (b"x" * 2_000_000, "video/mp4")
@@ -88,8 +88,8 @@ async def test_messages_of_all_kinds_come_in(tmp_path: Path) -> None:
             server.message("in a group", group_id="group-0123456789"),
         ]
         for value in values:
-            assert await told(setup, server, value) == 200
-    heard = setup.messages
+            assert await told(channel, server, value) == 200
+    heard = channel.receiver.messages
     assert [inbound.text for inbound in heard] == [
         *("hello", "answering", "passed on", "look", "", "", "Yes", "Pressed"),
         *("📍 52.500000, 13.400000 Office", "[order]", "in a group"),
@@ -106,57 +106,69 @@ async def test_messages_of_all_kinds_come_in(tmp_path: Path) -> None:
 
 
 async def test_a_redelivered_message_is_handed_in_once_and_other_numbers_are_ignored(tmp_path: Path) -> None:
-    async with running(tmp_path) as (server, setup):
+    async with running(tmp_path) as (server, channel):
         value = server.message("once")
-        assert [await told(setup, server, value, value) for _ in range(3)] == [200, 200, 200]
+        assert [await told(channel, server, value, value) for _ in range(3)] == [200, 200, 200]
         other = {**server.message("not ours"), "metadata": {"phone_number_id": "999"}}
-        assert await told(setup, server, other) == 200
+        assert await told(channel, server, other) == 200
         for body in (b"{", b"[]", b'{"entry": 5}', b'{"entry": [{"changes": [{"field": "messages", "value": []}]}]}'):
-            assert (await setup.post(PATH, body, headers=server.signed(body))).status == 200
-    assert [inbound.text for inbound in setup.messages] == ["once"]
+            assert (await channel.post(PATH, body, headers=server.signed(body))).status == 200
+    assert [inbound.text for inbound in channel.receiver.messages] == ["once"]
 
 
 async def test_the_platform_is_told_only_when_the_message_is_on_disk(tmp_path: Path) -> None:
-    async with running(tmp_path) as (server, setup):
-        setup.failures = [OSError("disk full") for _ in range(20)]
-        assert await told(setup, server, server.message("in the end")) == 200
-    assert [inbound.text for inbound in setup.messages] == ["in the end"]
-    assert not setup.failures
+    async with running(tmp_path) as (server, channel):
+        channel.receiver.failures = [OSError("disk full") for _ in range(20)]
+        assert await told(channel, server, server.message("in the end")) == 200
+    assert [inbound.text for inbound in channel.receiver.messages] == ["in the end"]
+    assert not channel.receiver.failures
 
 
 async def test_reading_and_typing_are_shown(tmp_path: Path) -> None:
-    async with running(tmp_path) as (server, setup):
+    async with running(tmp_path) as (server, channel):
         value = server.message("hello")
-        await told(setup, server, value)
+        await told(channel, server, value)
         await server.until(lambda: len(server.read) == 1)
-        await setup.manager.typing("whatsapp", {"channel": "whatsapp", "to": f"+{ANN}"}, True)
+        await channel.manager.typing("whatsapp", {"channel": "whatsapp", "to": f"+{ANN}"}, True)
     message_id = value["messages"][0]["id"]
     assert [body["message_id"] for body in server.read] == [message_id, message_id]
     assert "typing_indicator" not in server.read[0] and server.read[1]["typing_indicator"] == {"type": "text"}
 
 
+async def test_the_typing_sign_belongs_to_the_message_that_is_answered(tmp_path: Path) -> None:
+    """Its run begins before the channel knows that the message was accepted, and after a restart."""
+    async with running(tmp_path) as (server, channel):
+        route = {"channel": "whatsapp", "to": f"+{ANN}", "replyToId": "wamid.1"}
+        await channel.manager.typing("whatsapp", route, True)
+        await channel.manager.typing("whatsapp", route, False)
+    assert [(body["message_id"], "typing_indicator" in body) for body in server.read] == [("wamid.1", True)]
+
+
 async def test_reactions_and_failed_deliveries_are_told(tmp_path: Path) -> None:
-    async with running(tmp_path) as (server, setup):
-        sent = await setup.send("hello", f"+{ANN}")
-        await told(setup, server, server.message(type="reaction", reaction={"message_id": sent, "emoji": "👍"}))
-        await told(setup, server, server.message(type="reaction", reaction={"message_id": sent}))
+    async with running(tmp_path) as (server, channel):
+        sent = await channel.send("hello", f"+{ANN}")
+        await told(channel, server, server.message(type="reaction", reaction={"message_id": sent, "emoji": "👍"}))
+        await told(channel, server, server.message(type="reaction", reaction={"message_id": sent}))
         late = [{"code": 131047, "title": "Re-engagement message"}]
-        await told(setup, server, server.status(sent, "failed", errors=late), server.status(sent, "delivered"))
-    assert setup.notices[0] == f"WhatsApp: Ann reacted with 👍 to your message (id {sent})"
-    assert "took back the reaction" in setup.notices[1]
-    assert "more than 24 hours" in setup.notices[2] and "they must write first" in setup.notices[2]
+        await told(channel, server, server.status(sent, "failed", errors=late), server.status(sent, "delivered"))
+    assert channel.receiver.notice_texts[0] == f"WhatsApp: Ann reacted with 👍 to your message (id {sent})"
+    assert "took back the reaction" in channel.receiver.notice_texts[1]
+    assert (
+        "more than 24 hours" in channel.receiver.notice_texts[2]
+        and "they must write first" in channel.receiver.notice_texts[2]
+    )
 
 
 async def test_texts_quotes_reactions_and_files_go_out(tmp_path: Path) -> None:
-    async with running(tmp_path) as (server, setup):
-        text = MediaRef(blob=await setup.blobs.put(b"notes"), mime_type="text/plain", file_name="a/b notes.txt")
-        photo = MediaRef(blob=await setup.blobs.put(b"png"), mime_type="image/png")
-        await setup.send(OutgoingMessage(text="**bold**", reply_to_id="wamid.in1"), f"whatsapp:+{ANN}")
-        await setup.send(OutgoingMessage(text="both", media=(photo, text)), f"+{ANN}", key="run:1")
-        await setup.send(OutgoingMessage(text="long " * 300, media=(photo,)), f"+{ANN}", key="run:2")
-        await setup.send(OutgoingMessage(act="react", target_id="wamid.in1", emoji="👍"), f"+{ANN}")
+    async with running(tmp_path) as (server, channel):
+        text = MediaRef(blob=await channel.blobs.put(b"notes"), mime_type="text/plain", file_name="a/b notes.txt")
+        photo = MediaRef(blob=await channel.blobs.put(b"png"), mime_type="image/png")
+        await channel.send(OutgoingMessage(text="**bold**", reply_to_id="wamid.in1"), f"whatsapp:+{ANN}")
+        await channel.send(OutgoingMessage(text="both", media=(photo, text)), f"+{ANN}", key="run:1")
+        await channel.send(OutgoingMessage(text="long " * 300, media=(photo,)), f"+{ANN}", key="run:2")
+        await channel.send(OutgoingMessage(act="react", target_id="wamid.in1", emoji="👍"), f"+{ANN}")
         with pytest.raises(SendFailed) as failed:
-            await setup.send(OutgoingMessage(act="edit", target_id="wamid.out1", text="x"), f"+{ANN}")
+            await channel.send(OutgoingMessage(act="edit", target_id="wamid.out1", text="x"), f"+{ANN}")
     assert failed.value.permanent
     kinds = [message["type"] for message in server.delivered]
     assert kinds == ["text", "image", "document", "text", "image", "reaction"]
@@ -168,28 +180,28 @@ async def test_texts_quotes_reactions_and_files_go_out(tmp_path: Path) -> None:
 
 
 async def test_a_voice_message_is_one_in_the_format_that_the_platform_has_for_it(tmp_path: Path) -> None:
-    async with running(tmp_path) as (server, setup):
+    async with running(tmp_path) as (server, channel):
         for number, (mime, voice) in enumerate([("audio/ogg", True), ("audio/ogg", False), ("audio/mpeg", True)]):
-            media = MediaRef(blob=await setup.blobs.put(b"sound"), mime_type=mime, voice=voice)
-            await setup.send(OutgoingMessage(media=(media,)), f"+{ANN}", key=f"run:{number}")
+            media = MediaRef(blob=await channel.blobs.put(b"sound"), mime_type=mime, voice=voice)
+            await channel.send(OutgoingMessage(media=(media,)), f"+{ANN}", key=f"run:{number}")
     assert [message["audio"].get("voice") for message in server.delivered] == [True, None, None]
 
 
 async def test_what_arrived_is_not_sent_again_with_the_rest(tmp_path: Path) -> None:
-    async with running(tmp_path) as (server, setup):
+    async with running(tmp_path) as (server, channel):
         one, two = [
-            MediaRef(blob=await setup.blobs.put(data), mime_type="image/png", file_name="x.png")
+            MediaRef(blob=await channel.blobs.put(data), mime_type="image/png", file_name="x.png")
             for data in (b"1", b"2")
         ]
         server.drop_next()
         message = OutgoingMessage(text="two", media=(one, two))
         with pytest.raises(SendFailed) as failed:
-            await setup.send(message, f"+{ANN}", key="run:5")
+            await channel.send(message, f"+{ANN}", key="run:5")
         assert failed.value.maybe_sent
         # The platform tells of the message whose answer was lost.
         told_key = server.delivered[0]["biz_opaque_callback_data"]
-        await told(setup, server, server.status("wamid.out2", "sent", biz_opaque_callback_data=told_key))
-        await setup.send(message, f"+{ANN}", key="run:5")
+        await told(channel, server, server.status("wamid.out2", "sent", biz_opaque_callback_data=told_key))
+        await channel.send(message, f"+{ANN}", key="run:5")
     assert [message["image"].get("caption") for message in server.delivered] == ["two", None]
 
 
@@ -203,15 +215,16 @@ async def test_what_arrived_is_not_sent_again_with_the_rest(tmp_path: Path) -> N
         (130429, 400, False, True, False, 5.0),
         (131056, 400, False, True, False, 6.0),
         (131000, 500, False, True, True, None),
+        (131000, 503, False, True, True, 8.0),
     ],
 )
 async def test_failures_mean_what_the_platform_says(
     tmp_path: Path, code: int, status: int, permanent: bool, reached: bool, maybe_sent: bool, wait: float | None
 ) -> None:
-    async with running(tmp_path) as (server, setup):
-        server.refuse_next(code, "(#x) no", status)
+    async with running(tmp_path) as (server, channel):
+        server.refuse_next(code, "(#x) no", status, {"Retry-After": "8"} if status == 503 else None)
         with pytest.raises(SendFailed) as failed:
-            await setup.send("hello", f"+{ANN}")
+            await channel.send("hello", f"+{ANN}")
     failure = failed.value
     assert (failure.permanent, failure.reached, failure.maybe_sent) == (permanent, reached, maybe_sent)
     assert failure.retry_after_s == wait
@@ -221,8 +234,8 @@ async def test_failures_mean_what_the_platform_says(
 async def test_a_refused_token_is_one_line_without_the_token(tmp_path: Path) -> None:
     async with WhatsAppServer() as server:
         section = {**server.settings, "accessToken": "EAAwrong-canary"}
-        async with running_channel(tmp_path, "whatsapp", section) as setup:
-            error = await setup.ended()
+        async with running_channel(tmp_path, "whatsapp", section) as channel:
+            error = await channel.ended()
     assert error.startswith("channels.whatsapp.accessToken: WhatsApp refused it")
     assert "EAA" not in error
 
@@ -231,8 +244,8 @@ async def test_a_refused_token_is_one_line_without_the_token(tmp_path: Path) -> 
 async def test_a_missing_key_is_named(tmp_path: Path, missing: str) -> None:
     async with WhatsAppServer() as server:
         section = {key: value for key, value in server.settings.items() if key != missing}
-        async with running_channel(tmp_path, "whatsapp", section) as setup:
-            assert f"channels.whatsapp.{missing}" in await setup.ended()
+        async with running_channel(tmp_path, "whatsapp", section) as channel:
+            assert f"channels.whatsapp.{missing}" in await channel.ended()
 
 
 @pytest.mark.parametrize(
@@ -276,15 +289,15 @@ class SparseServer(WhatsAppServer):
 
 
 async def test_a_server_that_only_takes_messages_and_answers_in_pieces_is_enough(tmp_path: Path) -> None:
-    async with running(tmp_path, SparseServer()) as (server, setup):
-        sent = await setup.send("hello", f"+{ANN}")
+    async with running(tmp_path, SparseServer()) as (server, channel):
+        sent = await channel.send("hello", f"+{ANN}")
     assert [message["id"] for message in server.delivered] == [sent]
 
 
 async def test_a_message_that_cannot_be_read_does_not_cost_the_others(tmp_path: Path) -> None:
-    async with running(tmp_path) as (server, setup):
+    async with running(tmp_path) as (server, channel):
         value = server.message("one")
         odd = {"from": ANN, "id": "wamid.odd", "type": "location", "location": {"latitude": "north"}}
         value["messages"] = [odd, *value["messages"], server.message("two")["messages"][0]]
-        assert await told(setup, server, {"messages": 5}, value) == 200
-    assert [message.text for message in setup.messages] == ["one", "two"]
+        assert await told(channel, server, {"messages": 5}, value) == 200
+    assert [message.text for message in channel.receiver.messages] == ["one", "two"]

@@ -108,7 +108,7 @@ PLAIN_PARAMS: dict[str, tuple[type[Params], frozenset[str]]] = {
     ),
     "chat.send": (
         ChatSend,
-        names("sessionKey message idempotencyKey thinking deliver attachments timeoutMs"),
+        names("sessionKey agentId message idempotencyKey thinking deliver attachments timeoutMs"),
     ),
     "send": (
         SendParams,

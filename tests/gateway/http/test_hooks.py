@@ -119,13 +119,13 @@ async def test_wrong_tokens_are_slowed_down(tmp_path: Path) -> None:
     async with InProcessGateway(tmp_path / "state", config) as running:
         tried = [(await call(running, "/hooks/wake", {"text": "x"}, Authorization="Bearer no"))[0] for _ in range(5)]
         assert tried == [401, 401, 401, 429, 429]
-        assert (await call(running, "/hooks/wake", {"text": "x"}))[0] == 429
+        assert (await call(running, "/hooks/wake", {"text": "x"}))[0] == 200, "the right token always passes"
 
 
 async def test_a_wake_waits_for_the_next_turn(gateway: InProcessGateway) -> None:
     answer = await call(gateway, "/hooks/wake", {"text": "The oven is hot", "mode": "next-heartbeat"})
     assert answer == (200, {"ok": True, "mode": "next-heartbeat"})
-    assert gateway.gateway.runtime.notes.peek("agent:main:main") == ["The oven is hot"]
+    assert gateway.gateway.runtime.notes.peek("agent:main:main") == ["Webhook (untrusted): The oven is hot"]
 
 
 async def test_a_turn_has_a_session_of_its_own_and_the_text_is_marked_as_foreign(
@@ -216,7 +216,7 @@ async def test_a_wake_that_comes_again_is_heard_once(gateway: InProcessGateway) 
         await call(gateway, "/hooks/alarm", {"text": "fire"})
         await call(gateway, "/hooks/wake", {"text": "smoke", "mode": "next-heartbeat"})
     waiting = gateway.gateway.runtime.notes.peek("agent:main:main")
-    assert waiting == ["Webhook (untrusted): fire", "smoke"]
+    assert waiting == ["Webhook (untrusted): fire", "Webhook (untrusted): smoke"]
 
 
 async def test_a_call_cannot_choose_a_program_that_no_rule_for_tools_binds(tmp_path: Path, models: ModelServer) -> None:

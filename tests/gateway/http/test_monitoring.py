@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from openclaw.gateway.http.monitoring import Histogram, MetricsPage, number
+from openclaw.gateway.http.monitoring import MetricsPage, number
+from openclaw.gateway.metrics import Histogram
 from tests.gateway.http.served import BEARER, Served
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")

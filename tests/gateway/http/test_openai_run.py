@@ -26,9 +26,9 @@ from openclaw.gateway.http.openai_run import (
 )
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, Usage, UserMessage
-from openclaw.runs.dispatcher import Submission
-from openclaw.runs.queue import RunIndex, RunRecord
-from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
+from openclaw.runs.accept import Submission
+from openclaw.runs.run import Run, RunIndex
+from openclaw.storage.message_ledger import NO_REASON, LedgerRow, MessageBody
 from tests.gateway.http.served import Served, served
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Reply
@@ -36,7 +36,7 @@ from tests.support.model_server import Reply
 package = pytest.mark.asyncio(loop_scope="package")
 
 
-def record() -> RunRecord:
+def record() -> Run:
     row = LedgerRow(
         id=1,
         run_id=str(uuid.uuid4()),
@@ -55,10 +55,10 @@ def record() -> RunRecord:
         ended_at=None,
         result=None,
     )
-    return RunRecord(row)
+    return Run(row)
 
 
-def follow(run: RunRecord) -> Following:
+def follow(run: Run) -> Following:
     index = RunIndex(cast(Any, None))  # It asks the ledger only for runs that it does not know.
     index.add(run)
     gateway = SimpleNamespace(leaving=asyncio.Event(), cluster=None, dispatcher=SimpleNamespace(index=index))
@@ -67,12 +67,12 @@ def follow(run: RunRecord) -> Following:
     return following
 
 
-def tell(run: RunRecord, *events: Event) -> None:
+def tell(run: Run, *events: Event) -> None:
     for event in events:
-        run.tell(event)
+        run.emit(event)
 
 
-def end(following: Following, run: RunRecord, *said: str) -> None:
+def end(following: Following, run: Run, *said: str) -> None:
     run.end("ok", 0, None, RunResult(outcome="ok", said=[Spoken(text) for text in said]))
     following._gateway.dispatcher.index.ended(run.run_id)
 
@@ -121,7 +121,8 @@ async def test_leaving_takes_the_follower_off_the_run() -> None:
     run = record()
     following = follow(run)
     following.leave()
-    assert run.listeners == []
+    tell(run, TextDelta("unheard"))
+    assert following._unread == []
     following.leave()
 
 

@@ -213,11 +213,11 @@ async def test_guessing_from_afar_is_stopped_and_allowed_again_a_minute_later(tm
         afar = {"X-Forwarded-For": "203.0.113.9"}
         statuses = [(await running.rpc("health", token=f"guess-{n}", **afar))[0] for n in range(11)]
         assert statuses == [401] * 10 + [429]
-        status, answer = await running.rpc("health", **afar)
-        assert (status, answer["error"]["code"]) == (429, "RATE_LIMITED"), "the right secret waits like any other"
-        assert (await running.rpc("health", **{"X-Forwarded-For": "203.0.113.10"}))[0] == 200
+        assert (await running.rpc("health", **afar))[0] == 200, "the right secret never waits"
+        other = {"X-Forwarded-For": "203.0.113.10"}
+        assert (await running.rpc("health", token="guess", **other))[0] == 401
         async with running.socket(**afar) as socket:
-            refused = await socket.call("connect", {**CONNECT, "auth": {"token": TOKEN}})
+            refused = await socket.call("connect", {**CONNECT, "auth": {"token": "guess"}})
             assert refused["error"]["message"].startswith("unauthorized: too many failed attempts")
             assert refused["error"]["retryAfterMs"] > 0
             assert (await socket.closed())[0] == 1008

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openclaw.config.load import parse_source
-from openclaw.gateway.gateway import Restart
+from openclaw.gateway.restart import Restart
 from tests.gateway.support import TOKEN, Running, running_gateway
 from tests.support.clock import HeldClock
 
@@ -72,6 +72,39 @@ async def test_what_is_not_valid_is_refused_with_its_issues(running: Running, ra
     assert refused["message"] == "invalid config"
     assert refused["details"]["issues"][0]["path"] == path
     assert Path(running.gateway.runtime.config.path).read_text() == before
+
+
+NEWER_AGENTS = {"main": {"tools": {"deny": ["exec"]}, "sandbox": {"mode": "all"}}, "work": {"workspace": "~/work"}}
+
+
+@pytest.mark.parametrize("method", ["config.set", "config.patch", "config.apply"])
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"agents": {"entries": NEWER_AGENTS}}, "agents.entries"),
+        ({"tools": {"exec": {"guard": {"rules": [{"askFirst": True}]}}}}, "tools.exec.guard"),
+        ({"channels": {"telegram": {"dm_policy": "pairing"}}}, "channels.telegram.dm_policy"),
+    ],
+)
+async def test_no_method_writes_an_unknown_safety_setting(
+    running: Running, method: str, change: dict[str, Any], path: str
+) -> None:
+    file = Path(running.gateway.runtime.config.path)
+    before, shown = file.read_text(), await payload(running, "config.get")
+    raw = change if method == "config.patch" else {**shown["parsed"], **change}
+    refused = await error(running, method, {"raw": json.dumps(raw), "baseHash": shown["hash"]})
+    (issue,) = refused["details"]["issues"]
+    assert issue["path"] == path and "nothing would enforce it" in issue["message"]
+    assert file.read_text() == before
+
+
+@pytest.mark.parametrize("method", ["config.set", "config.patch", "config.apply"])
+async def test_an_unknown_key_that_promises_nothing_is_written(running: Running, method: str) -> None:
+    shown = await payload(running, "config.get")
+    change = {"ui": {"colourOfTomorrow": {"name": "blue"}}}
+    raw = change if method == "config.patch" else {**shown["parsed"], **change}
+    assert (await payload(running, method, {"raw": json.dumps(raw), "baseHash": shown["hash"]}))["ok"]
+    assert any("ui.colourOfTomorrow" in str(warning) for warning in running.gateway.runtime.config.snapshot.warnings)
 
 
 async def test_a_sentinel_where_no_secret_is_stored_is_refused(running: Running) -> None:

@@ -14,8 +14,8 @@ from openclaw.clock import SystemClock
 from openclaw.events import AssistantEnded, AssistantStarted, Spoken, TextDelta, ThinkingDelta
 from openclaw.gateway.server.events import CHUNK_BYTES, Backlog, Broadcaster, Client, KeptEvent, RunStream, catch_up
 from openclaw.messages import AssistantMessage
-from openclaw.runs.queue import RunRecord
-from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
+from openclaw.runs.run import Run
+from openclaw.storage.message_ledger import NO_REASON, LedgerRow, MessageBody
 from tests.gateway.server.test_broadcast import INFO, Recorder
 from tests.gateway.support import Running
 from tests.support.clock import HeldClock
@@ -153,8 +153,8 @@ class StepClock(SystemClock):
         return self._now
 
 
-def record() -> RunRecord:
-    return RunRecord(
+def record() -> Run:
+    return Run(
         LedgerRow(
             id=1,
             run_id="r",

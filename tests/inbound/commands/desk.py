@@ -17,7 +17,7 @@ from openclaw.rights import rights_of_person
 from openclaw.runs.session_change import set_entry_fields
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
-from openclaw.storage.base import TranscriptRef
+from openclaw.storage.transcripts import TranscriptRef
 from tests.storage.still_clock import StillClock
 from tests.support.gateway_in_process import gateway_parts
 from tests.support.scripted_model import ScriptedModel

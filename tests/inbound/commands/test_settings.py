@@ -9,8 +9,8 @@ import pytest
 
 from openclaw.inbound.directives import Listening
 from openclaw.inbound.incoming import Continue, Handled
-from openclaw.runs.queue import QueueWish
-from openclaw.storage.base import MessageBody
+from openclaw.runs.queue_settings import QueueOverrides
+from openclaw.storage.message_ledger import MessageBody
 from tests.inbound.commands.desk import SESSION, Desk, MakeDesk
 
 DEEP = {"providerOverride": "acme", "modelOverride": "deep-thinker-2"}
@@ -245,7 +245,7 @@ async def test_inline_settings_count_for_one_run_and_nothing_is_stored(desk: Des
     assert await desk.say(text) == Continue(
         text="first line\n\n  second line",
         wishes=MessageBody(thinking="high", verbose="full", model="acme/deep-thinker-2"),
-        queue=QueueWish(mode="followup", cap=3),
+        queue=QueueOverrides(mode="followup", cap=3),
     )
     assert await desk.entry() is None
     assert desk.runtime.notes.peek(SESSION.key) == []
@@ -255,8 +255,49 @@ async def test_a_picture_with_only_settings_goes_to_the_model_with_them(desk: De
     assert await desk.say("/think high", has_media=True) == Continue(text="", wishes=MessageBody(thinking="high"))
 
 
-async def test_words_that_are_no_settings_stay(desk: Desk) -> None:
-    assert await desk.say("/think about it") == Continue(text="about it")
+@pytest.mark.parametrize(
+    ("text", "seen", "error"),
+    [
+        ("/think about it", "about it", 'Unrecognized thinking level "about". Valid levels: '),
+        ("hola /reasoning onírico ya", "hola onírico ya", 'Unrecognized reasoning level "onírico". Valid levels: '),
+        ("go /verbose loudly, please", "go loudly, please", 'Unrecognized verbose level "loudly". Valid levels: '),
+        ("/elevated very much", "very much", 'Unrecognized elevated level "very". Valid levels: '),
+        ("/exec ls -l", "ls -l", 'Unrecognized exec option "ls". Valid: host=…, '),
+        ("run /exec host=moon now", "run now", 'Unrecognized exec host "moon". Valid: '),
+        ("the /queue feature", "the feature", 'Unrecognized queue option "feature".'),
+        ("now /queue cap:none ok", "now ok", 'Invalid cap "none".'),
+    ],
+)
+async def test_an_unknown_value_inside_a_message_is_reported_and_stays_text(
+    desk: Desk, text: str, seen: str, error: str
+) -> None:
+    outcome = await desk.say(text)
+    assert isinstance(outcome, Continue)
+    assert outcome.text == seen and outcome.wishes == MessageBody()
+    assert len(outcome.side_replies) == 1 and outcome.side_replies[0].startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("/reasoning onírico", 'Unrecognized reasoning level "onírico". Valid levels: on, off, stream.'),
+        ("/think highest!?", None),
+        ("/think alto.", 'Unrecognized thinking level "alto". Valid levels: off, minimal, low, medium, high.'),
+        ("/verbose 1", 'Unrecognized verbose level "1". Valid levels: off, on, full.'),
+        ("/elev yess", 'Unrecognized elevated level "yess". Valid levels: on, off, ask, full.'),
+        ("/exec now", 'Unrecognized exec option "now". Valid: host=…, security=…, ask=…, node=….'),
+    ],
+)
+async def test_an_unknown_level_alone_is_an_error_and_changes_nothing(desk: Desk, text: str, error: str | None) -> None:
+    before = await desk.stored()
+    reply = await desk.reply(text)
+    if error is None:
+        assert reply == "Thinking level set to high."
+    else:
+        assert (reply, await desk.stored()) == (error, before)
+
+
+async def test_a_question_inside_a_message_changes_nothing(desk: Desk) -> None:
     assert await desk.say("what /model list means") == Continue(text="what list means")
 
 
@@ -275,9 +316,8 @@ async def test_an_inline_elevated_wish_that_is_not_allowed_is_dropped_and_report
     assert outcome.side_replies[0].startswith("elevated is not available right now")
 
 
-async def test_a_sender_label_or_a_mention_beside_a_setting_is_not_text(desk: Desk) -> None:
+async def test_a_mention_beside_a_setting_is_not_text(desk: Desk) -> None:
     assert await desk.reply("@Clawd /think low", **GROUP) == "Thinking level set to low."
-    assert await desk.reply("[Sun 2026-11-15 18:22 UTC] /think high") == "Thinking level set to high."
 
 
 async def test_only_the_owner_chooses_a_program_that_has_tools_of_its_own(make_desk: MakeDesk) -> None:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
+from openclaw.storage.blobs import BlobStore
 from openclaw.storage.documents import DocumentStore
+from openclaw.storage.message_ledger import Ledger
+from openclaw.storage.sessions import SessionStore
+from openclaw.storage.transcripts import TranscriptStore
 from tests.storage.conformance.stores import FileStores, PostgresStores, Stores
 from tests.storage.still_clock import StillClock
 from tests.support.postgres import postgres_server, shared_schema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from openclaw.storage.base import Accept, MessageBody, Reason, ReasonCode
+from openclaw.storage.message_ledger import Accept, MessageBody, Reason, ReasonCode
 
 
 def message(number: object = 1, **changes: Any) -> Accept:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import abc
 from pathlib import Path
 
-from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
+from openclaw.storage.blobs import BlobStore
 from openclaw.storage.documents import DocumentStore
 from openclaw.storage.files.disk import FileBlobStore, FileDocuments
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
+from openclaw.storage.message_ledger import Ledger
 from openclaw.storage.postgres.database import PostgresDatabase
 from openclaw.storage.postgres.documents import PostgresBlobStore, PostgresDocuments
 from openclaw.storage.postgres.ledger import PostgresLedger
 from openclaw.storage.postgres.session_store import PostgresSessionStore
 from openclaw.storage.postgres.transcript import PostgresTranscriptStore
+from openclaw.storage.sessions import SessionStore
+from openclaw.storage.transcripts import TranscriptStore
 from tests.storage.still_clock import StillClock
 from tests.support.postgres import empty
 

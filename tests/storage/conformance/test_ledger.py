@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from openclaw.storage.base import END_STATES, NO_REASON, MessageBody, OutboxPart, Reason, ReasonCode
+from openclaw.storage.message_ledger import END_STATES, NO_REASON, MessageBody, OutboxPart, Reason, ReasonCode
 from tests.storage.conformance.messages import because, message
 
 
@@ -45,7 +45,7 @@ async def test_life_of_a_message_is_told_in_order(ledger, clock):
         await ledger.advance(row.id, state, because(state))
     clock.now += 10
     assert await ledger.finish(row.id, "answered", result={"text": "hi"})
-    story = await ledger.story(row.id)
+    story = await ledger.history(row.id)
     assert [(step.state, step.reason) for step in story] == [
         ("accepted", NO_REASON),
         ("queued", because("queued")),
@@ -102,11 +102,11 @@ async def test_messages_that_come_and_end_together_keep_their_own_rows(ledger, c
     ends = [(row.state, row.reason.detail, row.result) for row in [await ledger.get(row.id) for row in first[:4]]]
     assert ends == [("answered", "", {"n": 0}), ("failed", "no", None), ("answered", "", None), ("accepted", "", None)]
     assert [part.payload for part in await ledger.outbox_of(first[0].id)] == [{"text": "hi"}]
-    assert [(step.state, step.reason) for step in await ledger.story(first[1].id)] == [
+    assert [(step.state, step.reason) for step in await ledger.history(first[1].id)] == [
         ("accepted", NO_REASON),
         ("failed", because("no")),
     ]
-    assert [step.state for step in await ledger.story(told[1][0].id)] == ["accepted", "queued"]
+    assert [step.state for step in await ledger.history(told[1][0].id)] == ["accepted", "queued"]
     assert (await ledger.by_run("run-newer")).attempts == 1 and await ledger.seen("k", 1000, 10, remember=False)
 
 
@@ -148,18 +148,48 @@ async def test_parts_to_deliver_are_stored_with_the_end_and_retried_until_sent(l
     row, _ = await ledger.accept(message())
     parts = [OutboxPart(part=n, channel="telegram", payload={"text": f"p{n}"}) for n in range(3)]
     await ledger.finish(row.id, "answered", outbox=parts)
-    due = await ledger.outbox_due(clock.now)
-    assert [(part.part, part.payload["text"], part.route) for part in due] == [
+    (first,) = await ledger.outbox_due(clock.now)
+    waiting = await ledger.outbox_waiting(first.id)
+    assert waiting[0] == first
+    assert [(part.part, part.payload["text"], part.route) for part in waiting] == [
         (n, f"p{n}", row.route) for n in range(3)
     ]
-    await ledger.outbox_mark(due[0].id, "sending")
-    await ledger.outbox_mark(due[0].id, "sent")
-    await ledger.outbox_mark(due[1].id, "sending")
-    await ledger.outbox_mark(due[1].id, "pending", next_at=clock.now + 500, error="flood wait")
-    assert [part.part for part in await ledger.outbox_due(clock.now)] == [2]
-    assert [part.part for part in await ledger.outbox_due(clock.now + 500)] == [2, 1]
-    states = [(part.state, part.attempts, part.error) for part in await ledger.outbox_of(row.id)]
-    assert states == [("sent", 1, ""), ("pending", 1, "flood wait"), ("pending", 0, "")]
+    await ledger.outbox_mark(first.id, "sending")
+    await ledger.outbox_mark(first.id, "sent")
+    second = waiting[1].id
+    await ledger.outbox_mark(second, "sending")
+    await ledger.outbox_mark(second, "pending", next_at=clock.now + 500, error="flood wait", answered_errors=1)
+    assert await ledger.outbox_due(clock.now) == []
+    assert [part.part for part in await ledger.outbox_due(clock.now + 500)] == [1]
+    assert [part.part for part in await ledger.outbox_waiting(first.id)] == [1, 2]
+    states = [(part.state, part.attempts, part.answered_errors, part.error) for part in await ledger.outbox_of(row.id)]
+    assert states == [("sent", 1, 0, ""), ("pending", 1, 1, "flood wait"), ("pending", 0, 0, "")]
+
+
+async def test_only_the_oldest_pending_part_of_a_destination_is_due(ledger, clock):
+    """An account, a chat and a thread make up a destination. What else a route holds does not count."""
+    ann = {"channel": "telegram", "accountId": "work", "to": "ann", "replyToId": "7"}
+    routes = [
+        ann,
+        {**ann, "replyToId": "8"},
+        {**ann, "threadId": 5},
+        {**ann, "threadId": "5"},
+        {**ann, "accountId": "home"},
+        {"channel": "telegram", "to": "ann"},
+        {"channel": "telegram", "to": "ann", "accountId": None},
+        {"channel": "telegram", "to": "a\nnn\u0000"},
+        {**ann, "to": "bob"},
+    ]
+    runs: list[str] = []
+    for number, route in enumerate(routes):
+        row, _ = await ledger.accept(message(number, route=route))
+        await ledger.finish(row.id, "answered", outbox=[OutboxPart(part=0, channel="telegram", payload={})])
+        runs.append(row.run_id)
+    due = await ledger.outbox_due(clock.now)
+    assert [part.run_id for part in due] == [runs[place] for place in (0, 2, 4, 5, 7, 8)]
+    await ledger.outbox_mark(due[0].id, "pending", next_at=clock.now + 500)
+    assert [part.run_id for part in await ledger.outbox_due(clock.now)] == [runs[place] for place in (2, 4, 5, 7, 8)]
+    assert [part.run_id for part in await ledger.outbox_due(clock.now + 500, 6)][-1] == runs[0]
 
 
 async def test_part_being_sent_at_a_crash_waits_again_and_says_so(stores, ledger, clock):
@@ -213,7 +243,7 @@ async def test_pruning_keeps_what_is_unfinished_or_undelivered(ledger, clock):
     assert await ledger.prune(clock.now) == 0
     assert await ledger.prune(clock.now + 1) == 2
     assert [row.run_id for row in await ledger.recent()] == ["run-3", "run-1"]
-    assert await ledger.story(rows[0].id) == []
+    assert await ledger.history(rows[0].id) == []
     assert (await ledger.accept(message(9)))[0].id > rows[3].id
 
 
@@ -222,10 +252,10 @@ async def test_a_message_that_starts_at_once_is_accepted_and_begun_in_one_step(l
     assert new and (row.state, row.attempts) == ("accepted", 0), "what was before this attempt"
     stored = await ledger.get(row.id)
     assert stored is not None and (stored.state, stored.attempts) == ("running", 1) and stored.started_at is not None
-    assert [step.state for step in await ledger.story(row.id)] == ["accepted", "running"]
+    assert [step.state for step in await ledger.history(row.id)] == ["accepted", "running"]
     assert [one.id for one in await ledger.unfinished()] == [row.id]
     await ledger.finish(row.id, "answered")
-    assert [step.state for step in await ledger.story(row.id)] == ["accepted", "running", "answered"]
+    assert [step.state for step in await ledger.history(row.id)] == ["accepted", "running", "answered"]
 
 
 async def test_a_message_that_waits_is_accepted_with_the_reason_in_one_step(ledger):
@@ -233,7 +263,7 @@ async def test_a_message_that_waits_is_accepted_with_the_reason_in_one_step(ledg
     assert new and (row.state, row.attempts) == ("accepted", 0)
     stored = await ledger.get(row.id)
     assert stored is not None and (stored.state, stored.attempts) == ("queued", 0)
-    assert [(step.state, step.reason) for step in await ledger.story(row.id)] == [
+    assert [(step.state, step.reason) for step in await ledger.history(row.id)] == [
         ("accepted", NO_REASON),
         ("queued", Reason(ReasonCode.SESSION_BUSY)),
     ]
@@ -304,7 +334,7 @@ async def test_parts_are_added_until_the_message_ends_and_dead_ones_are_tried_an
     clock.now += 5
     assert [part.id for part in await ledger.outbox_parts(["dead"], channel="signal")] == [first.id]
     assert await ledger.outbox_parts(["dead"], channel="irc") == []
-    assert await ledger.outbox_again([first.id, second.id]) == 1
+    assert await ledger.outbox_retry([first.id, second.id]) == 1
     (again, sent, _) = await ledger.outbox_of(row.id)
     assert (again.state, again.attempts, again.error, again.doubts, again.created_at) == (
         "pending",

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from openclaw.storage.base import JobRow, OutboxPart, ReasonCode, TurnedAway
+from openclaw.storage.message_ledger import JobRow, OutboxPart, ReasonCode, RejectedMessage
 from tests.storage.conformance.messages import message
+from tests.storage.conformance.stores import FileStores
+from tests.storage.still_clock import StillClock
 
 
 async def test_recent_messages_can_be_asked_for_by_state(ledger):
@@ -104,32 +110,36 @@ async def test_a_posted_message_has_ended_and_waits_to_be_delivered(ledger):
 async def test_held_messages_come_back_in_their_order(stores, ledger):
     for key in ("b", "a", "b"):
         await ledger.hold(key, key.encode() * 2)
-    await ledger.held_tried("a")
+    await ledger.count_held_attempt("a")
     await stores.reopen()
     held = await stores.ledger.held()
     assert [(one.key, one.message, one.attempts) for one in held] == [("b", b"bb", 0), ("a", b"aa", 1)]
-    await stores.ledger.let_go(["b", "unknown"])
+    await stores.ledger.release_held(["b", "unknown"])
     assert [one.key for one in await stores.ledger.held()] == ["a"]
 
 
 async def test_a_held_message_gets_new_words_and_one_that_was_let_go_does_not_come_back(stores, ledger):
     for key in ("a", "b", "c"):
         await ledger.hold(key, b"old")
-    await ledger.held_tried("a")
-    await ledger.let_go(["c"])
-    await ledger.change_held("a", b"\x00new")
-    await ledger.change_held("c", b"new")
+    await ledger.count_held_attempt("a")
+    await ledger.release_held(["c"])
+    await ledger.update_held("a", b"\x00new")
+    await ledger.update_held("c", b"new")
     await stores.reopen()
     held = await stores.ledger.held()
     assert [(one.key, one.message, one.attempts) for one in held] == [("a", b"\x00new", 1), ("b", b"old", 0)]
 
 
 async def test_messages_that_were_turned_away_are_counted(ledger, clock):
-    denied = TurnedAway(message_id="7", channel="signal", chat="+1", code=ReasonCode.ACCESS_DENIED, detail="a rule")
+    denied = RejectedMessage(
+        message_id="7", channel="signal", chat="+1", code=ReasonCode.ACCESS_DENIED, detail="a rule"
+    )
     for clock.now in (1000, 2000, 3000):
-        await ledger.turn_away(denied)
-    await ledger.turn_away(TurnedAway(message_id="7", channel="signal", chat="+2", code=ReasonCode.REDELIVERED))
-    found = await ledger.turned_away(["7", "8"])
+        await ledger.note_rejected(denied)
+    await ledger.note_rejected(
+        RejectedMessage(message_id="7", channel="signal", chat="+2", code=ReasonCode.REDELIVERED)
+    )
+    found = await ledger.rejected(["7", "8"])
     assert [(note.chat, note.code, note.count, note.first_at, note.last_at) for note in found] == [
         ("+1", ReasonCode.ACCESS_DENIED, 3, 1000, 3000),
         ("+2", ReasonCode.REDELIVERED, 1, 3000, 3000),
@@ -147,3 +157,63 @@ async def test_jobs_are_found_by_what_they_belong_to_and_pruned_when_they_have_e
     assert await ledger.jobs(run_id="other") == []
     await ledger.prune(clock.now + 10)
     assert [job.id for job in await ledger.jobs()] == ["j0", "j2"]
+
+
+async def pending(ledger, place, limit=10):
+    return [row.message for row in await ledger.pending(place, limit)]
+
+
+async def test_pending_messages_are_told_apart_by_their_place_and_the_oldest_give_way(ledger):
+    for number in range(4):
+        await ledger.add_pending("a", str(number), b"%d" % number, keep=3)
+    await ledger.add_pending("b", "0", b"other", keep=3)
+    assert await pending(ledger, "a") == [b"1", b"2", b"3"]
+    assert await pending(ledger, "a", 2) == [b"2", b"3"]
+    assert await pending(ledger, "a", 0) == [] and await pending(ledger, "b") == [b"other"]
+    assert await ledger.held() == []
+
+
+async def test_a_pending_message_that_comes_again_is_replaced_where_it_stands(ledger):
+    for message_id, text in (("1", b"teh"), ("2", b"next"), ("1", b"the"), ("", b"a"), ("", b"a")):
+        await ledger.add_pending("a", message_id, text, keep=9)
+    assert await pending(ledger, "a") == [b"the", b"next", b"a", b"a"]
+
+
+async def test_pending_messages_go_with_the_message_that_has_them_and_only_once(ledger):
+    await ledger.add_pending("a", "1", b"one", keep=9)
+    steps = tuple(row.step for row in await ledger.pending("a", 9))
+    await ledger.add_pending("a", "2", b"two", keep=9)
+    _, new = await ledger.accept(message(1, pending=steps))
+    assert new and await pending(ledger, "a") == [b"two"]
+    steps = tuple(row.step for row in await ledger.pending("a", 9))
+    row, new = await ledger.accept(message(1, pending=steps))
+    assert not new and row.pending == () and await pending(ledger, "a") == [b"two"]
+
+
+async def test_the_oldest_pending_messages_of_all_places_give_way(ledger, monkeypatch):
+    monkeypatch.setattr("openclaw.storage.sql_ledger.MOST_PENDING", 2)
+    for place in "abc":
+        await ledger.add_pending(place, "1", place.encode(), keep=9)
+    assert [await pending(ledger, place) for place in "abc"] == [[], [b"b"], [b"c"]]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab")), max_size=40), st.integers(1, 6))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_run_gets_exactly_what_was_pending(steps, limit):
+    async def play() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            stores = FileStores(StillClock(), Path(folder))
+            await stores.open()
+            expected: dict[str, list[bytes]] = {"a": [], "b": []}
+            for number, (starts_run, place) in enumerate(steps):
+                if not starts_run:
+                    await stores.ledger.add_pending(place, str(number), b"%d" % number, keep=limit)
+                    expected[place] = [*expected[place], b"%d" % number][-limit:]
+                    continue
+                rows = await stores.ledger.pending(place, limit)
+                assert [row.message for row in rows] == expected[place]
+                await stores.ledger.accept(message(number, pending=tuple(row.step for row in rows)))
+                expected[place] = []
+            await stores.close()
+
+    asyncio.run(play())

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from openclaw.storage.base import SessionRow, SessionStore
 from openclaw.storage.session_query import SessionQuery, in_pages
+from openclaw.storage.sessions import SessionRow, SessionStore
 from tests.storage.conformance.messages import message
 
 MAIN = "agent:main:main"

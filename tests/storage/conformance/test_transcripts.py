@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from openclaw.messages import AssistantMessage, TextBlock, ToolCall, ToolResultMessage, UserMessage
-from openclaw.storage.base import Transcript, TranscriptRef, TranscriptStore
+from openclaw.sessions.tree import BranchContext
+from openclaw.storage.files.transcript_index import TranscriptIndex
+from openclaw.storage.transcripts import Transcript, TranscriptRef, TranscriptStore
 from tests.storage.conformance.stores import Stores
 
 GOLDEN = [
@@ -169,6 +174,48 @@ async def test_context_handed_out_does_not_change_when_entries_are_added(store):
     await transcript.append(user("two"))
     assert len(before.messages) == 1
     assert len(transcript.context().messages) == 2
+
+
+async def test_a_context_does_not_depend_on_how_much_was_compacted_away(stores, store, monkeypatch):
+    """A conversation without any model or level in it, as an import makes it: nothing of it is read again."""
+    transcript = await store.open(REF)
+    entries = {f"e{number}": user(f"message {number}") for number in range(1500)}
+    await transcript.append_all(entries)
+    await transcript.append({"type": "compaction", "summary": "all of it", "firstKeptEntryId": "e1499"})
+    await transcript.sync()
+    steps = 0
+    walk = TranscriptIndex.walk
+
+    def counted(self: TranscriptIndex, leaf: int) -> Iterator[tuple[int, str, str]]:
+        nonlocal steps
+        for step in walk(self, leaf):
+            steps += 1
+            yield step
+
+    monkeypatch.setattr(TranscriptIndex, "walk", counted)
+    again = await reopened(stores)
+    assert len(again.context().messages) == 2
+    assert steps < 300
+
+
+async def test_a_long_branch_is_made_in_a_thread(stores, store, monkeypatch):
+    """Moving back in a conversation, and undoing a compaction, decode all of it again."""
+    transcript = await store.open(REF)
+    await transcript.append_all({f"e{number}": user(f"message {number}") for number in range(1500)})
+    await transcript.append({"type": "compaction", "summary": "all of it", "firstKeptEntryId": "e1499"})
+    threads: list[threading.Thread] = []
+    add = BranchContext.add
+
+    def noted(self: BranchContext, *rest: Any) -> None:
+        threads.append(threading.current_thread())
+        add(self, *rest)
+
+    monkeypatch.setattr(BranchContext, "add", noted)
+    await transcript.branch("e1490")
+    assert len(transcript.context().messages) == 1491
+    await transcript.append({"type": "compaction", "summary": "undone", "firstKeptEntryId": "e0"})
+    assert len(transcript.context().messages) == 1492
+    assert threading.main_thread() not in threads
 
 
 async def test_settings_made_before_the_compaction_still_hold(stores, store):

@@ -66,7 +66,7 @@ def add_session(
     updated: int = 1_790_000_000_000,
     entry: dict[str, Any] | None = None,
     current: bool = True,
-    packed: bool = False,
+    compressed: bool = False,
 ) -> None:
     with closing(sqlite3.connect(path)) as base, base:
         nodes = _has(base, "session_nodes")
@@ -88,7 +88,7 @@ def add_session(
             base.execute("INSERT INTO session_entries VALUES (?, ?, ?, ?)", (key, session_id, made, updated))
         for seq, event in enumerate(events):
             text = json.dumps(event, separators=(",", ":"), ensure_ascii=False)
-            if packed and seq:
+            if compressed and seq:
                 blob = zstandard.ZstdCompressor(level=1).compress(text.encode())
                 base.execute(
                     "INSERT INTO transcript_events (session_id, seq, event_zstd, event_utf8_bytes, created_at) "
@@ -126,12 +126,12 @@ def make_cold(path: Path, session_id: str, *, in_file: bool) -> None:
 
 
 def add_ended(
-    path: Path, key: str, session_id: str, events: list[dict[str, Any]], *, reason: str, packed: bool
+    path: Path, key: str, session_id: str, events: list[dict[str, Any]], *, reason: str, compressed: bool
 ) -> None:
     """The transcript of a session that was reset or deleted."""
     blob = "".join(json.dumps(event) + "\n" for event in events).encode()
-    blob = zstandard.ZstdCompressor().compress(blob) if packed else blob
-    encoding, digest = "zstd" if packed else "identity", hashlib.sha256(blob).hexdigest()
+    blob = zstandard.ZstdCompressor().compress(blob) if compressed else blob
+    encoding, digest = "zstd" if compressed else "identity", hashlib.sha256(blob).hexdigest()
     with closing(sqlite3.connect(path)) as base, base:
         base.execute(
             "INSERT INTO session_transcript_archives VALUES (?, 'g', ?, ?, ?, ?, ?, ?, 7)",

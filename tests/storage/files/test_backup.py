@@ -17,7 +17,8 @@ import msgspec
 import pytest
 import zstandard
 
-from openclaw.storage.files.backup import PIECE, BackupError, BackupFolder, settle_restored
+from openclaw.storage.files.backup import PIECE, BackupError, BackupFolder
+from openclaw.storage.files.restore import Restored, Settled, restore
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import model_config
 from tests.support.model_server import ModelServer
@@ -50,7 +51,7 @@ def test_a_restored_folder_is_the_same_and_private(state: Path, tmp_path: Path) 
     backup, _ = folder.create(state, "1")
     assert folder.verify(backup) == []
     elsewhere = tmp_path / "another" / "home"
-    assert BackupFolder(tmp_path / "backups").restore(backup, elsewhere) is None
+    assert restore(BackupFolder(tmp_path / "backups"), backup, elsewhere) == Restored(None, Settled())
     kept = {name: data for name, data in content(state).items() if not name.startswith(("logs", "link"))}
     assert content(elsewhere) == kept
     assert (elsewhere.stat().st_mode & 0o777, (elsewhere / "openclaw.json").stat().st_mode & 0o777) == (0o700, 0o600)
@@ -71,6 +72,18 @@ def test_a_folder_that_cannot_be_read_is_named(state: Path, tmp_path: Path, monk
     assert backup.skipped == ["agents/main/sessions: Permission denied"]
 
 
+@pytest.mark.parametrize("name", ["agents/ben", "openclaw.json", "cron"])
+def test_a_part_of_the_state_behind_a_link_is_named(state: Path, tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    if name == "openclaw.json":
+        (state / name).rename(elsewhere)
+    else:
+        elsewhere.mkdir()
+    (state / name).symlink_to(elsewhere)
+    backup, _ = BackupFolder(tmp_path / "backups", create=True).create(state, "1")
+    assert [line.partition(":")[0] for line in backup.skipped] == [name]
+
+
 def test_a_store_that_is_written_for_the_first_time_meanwhile_is_whole(state: Path, tmp_path: Path) -> None:
     """When the backup begins there is only the journal. It goes into ``sessions.json`` before it is copied."""
     sessions = state / "agents" / "main" / "sessions"
@@ -84,7 +97,7 @@ def test_a_store_that_is_written_for_the_first_time_meanwhile_is_whole(state: Pa
 
     folder = BackupFolder(tmp_path / "backups", create=True)
     backup, _ = folder.create(state, "1", fold)
-    folder.restore(backup, tmp_path / "other")
+    restore(folder, backup, tmp_path / "other")
     assert content(tmp_path / "other")["agents/main/sessions/sessions.json"] == b"the change"
 
 
@@ -112,7 +125,7 @@ def test_damage_is_found_and_never_restored(state: Path, tmp_path: Path, damage:
     assert [problem.partition(":")[0] for problem in folder.verify(backup)] == ["agents/main/sessions/s1.jsonl"]
     before = content(state)
     with pytest.raises(BackupError, match="Nothing was changed"):
-        folder.restore(backup, state)
+        restore(folder, backup, state)
     assert content(state) == before
 
 
@@ -125,7 +138,7 @@ def test_an_encrypted_backup_tells_nothing_without_its_passphrase(state: Path, t
     for wrong, words in (("", "encrypted"), ("wrong horse", "wrong")):
         with pytest.raises(BackupError, match=words):
             BackupFolder(tmp_path / "backups", wrong)
-    BackupFolder(tmp_path / "backups", "correct horse").restore(backup, tmp_path / "new")
+    restore(BackupFolder(tmp_path / "backups", "correct horse"), backup, tmp_path / "new")
     assert "CANARY" in (tmp_path / "new" / "openclaw.json").read_text()
 
 
@@ -158,7 +171,7 @@ def test_a_hostile_backup_changes_nothing(state: Path, tmp_path: Path, attack: s
     hostile = msgspec.structs.replace(backup, files=[known, evil])
     before = sorted(path for path in tmp_path.rglob("*"))
     with pytest.raises(BackupError, match="Nothing was changed"):
-        folder.restore(hostile, tmp_path / "new")
+        restore(folder, hostile, tmp_path / "new")
     assert sorted(path for path in tmp_path.rglob("*")) == before, "nothing is left behind either"
 
 
@@ -166,9 +179,31 @@ def test_a_backup_does_not_decide_who_may_read(state: Path, tmp_path: Path) -> N
     folder = BackupFolder(tmp_path / "backups", create=True)
     backup, _ = folder.create(state, "1")
     wide = [msgspec.structs.replace(file, mode=0o6777) for file in backup.files]
-    folder.restore(msgspec.structs.replace(backup, files=wide), tmp_path / "new")
+    restore(folder, msgspec.structs.replace(backup, files=wide), tmp_path / "new")
     restored = [path for path in (tmp_path / "new").rglob("*") if path.is_file()]
     assert {path.stat().st_mode & 0o7777 for path in restored} == {0o700}
+
+
+def test_what_could_not_be_stored_is_reported_by_the_exit_codes(state: Path, tmp_path: Path) -> None:
+    store = {"agent:main:main": {"sessionId": "lost", "systemSent": True}}
+    (state / "agents" / "main" / "sessions" / "sessions.json").write_text(json.dumps(store))
+    (tmp_path / "store.json").write_text("{}")
+    (state / "openclaw.json").write_text(json.dumps({"session": {"store": str(tmp_path / "store.json")}}))
+    env = {**os.environ, "OPENCLAW_STATE_DIR": str(state), "HOME": str(tmp_path), "OPENCLAW_BACKUP_PASSPHRASE": ""}
+
+    def command(*words: str) -> tuple[int, dict[str, Any]]:
+        run = [sys.executable, "-m", "openclaw", "backup", *words, "--to", str(tmp_path / "backups"), "--json"]
+        done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=120)
+        return done.returncode, json.loads(done.stdout)
+
+    code, made = command("create")
+    assert code == 1
+    assert [line.partition(": ")[0] for line in made["skipped"]] == [
+        "session agent:main:main",
+        str(tmp_path / "store.json"),
+    ]
+    code, checked = command("verify")
+    assert code == 1 and "lost.jsonl is missing" in checked["problems"][0]
 
 
 @pytest.fixture
@@ -203,30 +238,3 @@ async def test_a_backup_of_a_busy_gateway_is_whole_and_goes_on_elsewhere(tmp_pat
         rows = (await client.call("messages.list", {"limit": 100}))["messages"]
         assert {row["state"] for row in rows} <= {"answered", "expired"}
         await client.chat("and on we go")
-
-
-async def test_what_was_under_way_is_not_done_again(tmp_path: Path) -> None:
-    from openclaw.clock import SystemClock
-    from openclaw.storage.base import Accept, MessageBody, OutboxPart
-    from openclaw.storage.files.ledger import FileLedger
-
-    def message(run_id: str) -> Accept:
-        return Accept(
-            run_id=run_id,
-            dedupe_key="",
-            agent_id="main",
-            session_key="agent:main:main",
-            session_id="s",
-            source="test",
-            route={"channel": "signal", "to": "ann"},
-            body=MessageBody(prompt="hi"),
-        )
-
-    ledger = await FileLedger.open(str(tmp_path), clock=SystemClock())
-    await ledger.accept(message("r1"))
-    await ledger.post(message("r2"), [OutboxPart(part=0, channel="signal", payload={"text": "hello"})])
-    await ledger.close()
-    assert await settle_restored(str(tmp_path)) == (1, 1)
-    ledger = await FileLedger.open(str(tmp_path), clock=SystemClock())
-    assert await ledger.unfinished() == [] and await ledger.outbox_depth() == 0
-    await ledger.close()

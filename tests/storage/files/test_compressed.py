@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from openclaw.messages import TextBlock, UserMessage
-from openclaw.storage.base import TranscriptRef
 from openclaw.storage.files import transcript_index
 from openclaw.storage.files.transcript import FileTranscriptStore
+from openclaw.storage.transcripts import TranscriptRef
 from tests.storage.still_clock import StillClock
 
 REF = TranscriptRef(agent_id="main", session_id="old-one")
@@ -46,11 +46,11 @@ async def test_an_old_transcript_is_compressed_and_its_end_is_still_read(tmp_pat
     store = store_at(tmp_path)
     before = await store.tail(REF, 3)
     done = await store.compress(["main"], SOON)
-    packed = transcript_index.packed_name(path)
+    compressed = transcript_index.compressed_name(path)
     assert (done.files, done.problems) == (1, []) and done.bytes_after * 5 < done.bytes_before
-    assert not path.exists() and packed.stat().st_mode & 0o777 == 0o600
+    assert not path.exists() and compressed.stat().st_mode & 0o777 == 0o600
     assert await store.tail(REF, 3) == before and len(before) == 3
-    assert await store.locate(REF) == str(packed)
+    assert await store.locate(REF) == str(compressed)
     assert not path.exists(), "looking does not unpack"
     await store.close()
 
@@ -72,7 +72,7 @@ async def test_a_compressed_transcript_goes_on_where_it_ended(tmp_path: Path) ->
     await store.compress(["main"], SOON)
     opened = await asyncio.gather(*(store.open(REF, create=False) for _ in range(5)))
     assert opened[0] is not None and all(one is opened[0] for one in opened)
-    assert path.read_bytes() == content and not transcript_index.packed_name(path).exists()
+    assert path.read_bytes() == content and not transcript_index.compressed_name(path).exists()
     assert len(opened[0].context().messages) == 50
     await say(store, "and on")
     assert path.read_bytes().startswith(content) and len(opened[0].context().messages) == 51
@@ -104,49 +104,49 @@ async def test_opening_while_it_is_being_compressed_waits_and_finds_everything(t
 
 async def test_where_a_crash_left_both_forms_the_plain_one_counts(tmp_path: Path) -> None:
     path, content = await old_transcript(tmp_path)
-    transcript_index.pack(path)
-    packed = transcript_index.packed_name(path)
+    transcript_index.compress_file(path)
+    compressed = transcript_index.compressed_name(path)
     path.write_bytes(content + content.splitlines()[-1].replace(b'"id":"', b'"id":"x') + b"\n")
     os.utime(path, (LONG_AGO, LONG_AGO))
     longer = path.read_bytes()
     store = store_at(tmp_path)
     assert (await store.compress(["main"], SOON)).files == 1
-    assert transcript_index.unpack(packed).read_bytes() == longer
+    assert transcript_index.decompress_file(compressed).read_bytes() == longer
     await store.close()
 
 
 async def test_a_file_written_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, content = await old_transcript(tmp_path)
-    unpacked_blocks = transcript_index.unpacked_blocks
+    decompressed_blocks = transcript_index.decompressed_blocks
 
-    def written_meanwhile(packed: Path) -> Iterator[bytes]:
+    def written_meanwhile(compressed: Path) -> Iterator[bytes]:
         with path.open("ab") as file:
             file.write(b"{}\n")
-        return unpacked_blocks(packed)
+        return decompressed_blocks(compressed)
 
-    monkeypatch.setattr(transcript_index, "unpacked_blocks", written_meanwhile)
+    monkeypatch.setattr(transcript_index, "decompressed_blocks", written_meanwhile)
     with pytest.raises(transcript_index.ChangedMeanwhile):
-        transcript_index.pack(path)
+        transcript_index.compress_file(path)
     assert path.read_bytes().startswith(content)
     assert [name for name in os.listdir(path.parent) if "zst" in name or "tmp" in name] == []
 
 
 async def test_a_damaged_compressed_file_says_so_and_is_kept(tmp_path: Path) -> None:
     path, _ = await old_transcript(tmp_path)
-    transcript_index.pack(path)
-    packed = transcript_index.packed_name(path)
-    packed.write_bytes(packed.read_bytes()[:-20])
-    kept = packed.read_bytes()
+    transcript_index.compress_file(path)
+    compressed = transcript_index.compressed_name(path)
+    compressed.write_bytes(compressed.read_bytes()[:-20])
+    kept = compressed.read_bytes()
     store = store_at(tmp_path)
     with pytest.raises(OSError, match="damaged"):
         await store.open(REF)
-    assert packed.read_bytes() == kept and not path.exists()
+    assert compressed.read_bytes() == kept and not path.exists()
     await store.close()
 
 
 async def test_deleting_a_compressed_session_sets_its_file_aside(tmp_path: Path) -> None:
     path, _ = await old_transcript(tmp_path)
-    transcript_index.pack(path)
+    transcript_index.compress_file(path)
     store = store_at(tmp_path)
     (archived,) = await store.archive(REF, "deleted")
     assert ".jsonl.deleted." in archived and archived.endswith(".zst")

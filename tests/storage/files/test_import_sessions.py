@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from openclaw.clock import SystemClock
-from openclaw.storage.base import TranscriptRef
 from openclaw.storage.files.import_sessions import ImportedSession, import_sessions
 from openclaw.storage.files.newer_state import (
     ARCHIVE,
@@ -24,6 +23,7 @@ from openclaw.storage.files.newer_state import (
 )
 from openclaw.storage.files.session_store import FileSessionStore, sessions_folders
 from openclaw.storage.files.transcript import FileTranscriptStore
+from openclaw.storage.transcripts import TranscriptRef
 
 from .newer_state import add_ended, add_session, conversation, database, make_cold
 
@@ -75,12 +75,14 @@ def entries(ours: Path, agent: str = "main") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("schema", "packed"), [(8, False), (14, False), (21, False), (23, True), (25, True), (99, True)]
+    ("schema", "compressed"), [(8, False), (14, False), (21, False), (23, True), (25, True), (99, True)]
 )
-async def test_every_known_layout_is_read_line_by_line(theirs: Path, ours: Path, schema: int, packed: bool) -> None:
+async def test_every_known_layout_is_read_line_by_line(theirs: Path, ours: Path, schema: int, compressed: bool) -> None:
     events = conversation("s1", "Hallo Jörg 🦞", "Guten Tag", "x" * 5000, "ok")
     base = database(theirs, schema=schema)
-    add_session(base, MAIN, "s1", events, packed=packed, entry={"label": "Home", "pinnedAt": 3, "thinkingLevel": "low"})
+    add_session(
+        base, MAIN, "s1", events, compressed=compressed, entry={"label": "Home", "pinnedAt": 3, "thinkingLevel": "low"}
+    )
     (report,) = await imported(theirs, ours)
     lines = [json.dumps(event, separators=(",", ":"), ensure_ascii=False) + "\n" for event in events]
     assert (report.outcome, report.key, report.events) == ("imported", MAIN, 5)
@@ -163,14 +165,14 @@ async def test_sessions_that_a_reset_ended_come_as_earlier_ones(theirs: Path, ou
     assert [previous["sessionId"] for previous in entry["previousSessions"]] == ["old", "older"]
 
 
-@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("compressed", [True, False])
 async def test_an_ended_session_comes_from_its_archive_and_a_deleted_one_stays_deleted(
-    theirs: Path, ours: Path, packed: bool
+    theirs: Path, ours: Path, compressed: bool
 ) -> None:
     base = database(theirs)
     add_session(base, MAIN, "now", conversation("now", "3", "4"))
-    add_ended(base, MAIN, "before", conversation("before", "1", "2"), reason="reset", packed=packed)
-    add_ended(base, MAIN, "gone", conversation("gone", "1", "2"), reason="deleted", packed=packed)
+    add_ended(base, MAIN, "before", conversation("before", "1", "2"), reason="reset", compressed=compressed)
+    add_ended(base, MAIN, "gone", conversation("gone", "1", "2"), reason="deleted", compressed=compressed)
     assert {report.session_id for report in await imported(theirs, ours)} == {"now", "before"}
     assert [previous["sessionId"] for previous in entries(ours)[MAIN]["previousSessions"]] == ["before"]
     assert await said(ours, "before") == ["1", "2"]
@@ -191,7 +193,7 @@ async def test_a_missing_or_damaged_part_fails_by_name_and_the_rest_comes(theirs
     add_session(base, "agent:main:a", "cold", conversation("cold", "x", "y"))
     make_cold(base, "cold", in_file=True)
     next((theirs / "agents/main/sessions/cold").iterdir()).write_bytes(b"damaged")
-    add_session(base, "agent:main:b", "packed", conversation("packed", "x", "y"), packed=True)
+    add_session(base, "agent:main:b", "packed", conversation("packed", "x", "y"), compressed=True)
     add_session(base, "agent:main:c", "whole", conversation("whole", "x", "y"))
     with sqlite3.connect(base) as open_base:
         open_base.execute("UPDATE transcript_events SET event_zstd = x'0102' WHERE session_id = 'packed' AND seq = 1")
@@ -301,6 +303,131 @@ async def test_the_folder_in_use_a_foreign_folder_and_an_unknown_layout_are_refu
     open_base.close()
     with pytest.raises(Unreadable, match=r"2027\.1\.0.*session_nodes\.entry_json"):
         await imported(theirs, ours)
+
+
+# What a folder of somebody else must not bring
+
+
+def plain_folder(theirs: Path, entries: dict[str, dict[str, Any]], agent: str = "main") -> Path:
+    """A folder of sessions in files, each with a short transcript."""
+    folder = theirs / "agents" / agent / "sessions"
+    folder.mkdir(parents=True)
+    (folder / "sessions.json").write_text(json.dumps(entries))
+    for entry in entries.values():
+        lines = (json.dumps(event) + "\n" for event in conversation(entry["sessionId"], "q", "a"))
+        (folder / f"{entry['sessionId']}.jsonl").write_text("".join(lines))
+    return folder
+
+
+RIGHTS: dict[str, Any] = {
+    "execSecurity": "full",
+    "execAsk": "off",
+    "execHost": "gateway",
+    "execNode": "n1",
+    "elevatedLevel": "full",
+    "sendPolicy": "allow",
+    "groupActivation": "always",
+    "chatType": "direct",
+    "ownerChat": True,
+    "spawnedBy": "agent:main:main",
+    "authProfileOverride": "work",
+    "budgetOverrideUntil": 1 << 50,
+    "channel": "telegram",
+    "provider": "telegram",
+    "lastChannel": "telegram",
+    "lastTo": "666",
+    "lastAccountId": "a",
+    "deliveryContext": {"channel": "telegram", "to": "666"},
+    "origin": {"provider": "telegram", "from": "666"},
+    "systemPromptReport": {"x": 1},
+    "previousSessions": [{"sessionId": "s9"}],
+    "sessionFile": "/etc/passwd",
+    "someRightOfTomorrow": "full",
+}
+
+
+@pytest.mark.parametrize("generation", ["files", "database"])
+async def test_no_right_is_imported(theirs: Path, ours: Path, generation: str) -> None:
+    entry = {"sessionId": "s1", "updatedAt": 9, "label": "Home", "thinkingLevel": "low", **RIGHTS}
+    if generation == "files":
+        plain_folder(theirs, {MAIN: entry})
+    else:
+        add_session(database(theirs), MAIN, "s1", conversation("s1", "q", "a"), entry=entry)
+    (report,) = await imported(theirs, ours)
+    assert report.outcome == "imported" and "execAsk, execHost" in report.detail
+    taken = entries(ours)[MAIN]
+    assert taken.keys() == {"sessionId", "updatedAt", "label", "thinkingLevel"}
+
+
+async def test_what_takes_rights_away_is_imported(theirs: Path, ours: Path) -> None:
+    entry = {"sessionId": "s1", "updatedAt": 9, "sendPolicy": "deny", "groupActivation": "mention", "chatType": "group"}
+    plain_folder(theirs, {"agent:main:x": entry})
+    (report,) = await imported(theirs, ours)
+    assert (report.outcome, report.detail) == ("imported", "")
+    assert entries(ours)["agent:main:x"] == entry
+
+
+SECRET = "the owner of the machine wrote this"
+
+
+@pytest.mark.parametrize("linked", ["transcript", "store", "sessions", "agent", "database", "log", "database folder"])
+async def test_links_out_of_the_folder_are_not_followed_and_the_rest_comes(
+    theirs: Path, ours: Path, tmp_path: Path, linked: str
+) -> None:
+    """The secret is in a folder elsewhere, which is laid out so that every link would lead to a session."""
+    elsewhere = tmp_path / "elsewhere"
+    secrets = plain_folder(elsewhere, {"agent:main:secret": {"sessionId": "secret", "updatedAt": 9}})
+    events = (json.dumps(event) + "\n" for event in conversation("secret", SECRET, "a"))
+    (secrets / "secret.jsonl").write_text("".join(events))
+    base = database(elsewhere, agent="other")
+    add_session(base, "agent:other:secret", "secret", conversation("secret", SECRET, "a"))
+    plain_folder(theirs, {MAIN: {"sessionId": "s1", "updatedAt": 9}}, agent="zoe")
+    home = theirs / "agents" / "main"
+    if linked == "transcript":
+        folder = plain_folder(theirs, {MAIN: {"sessionId": "s2", "updatedAt": 9}})
+        (folder / "s2.jsonl").unlink()
+        (folder / "s2.jsonl").symlink_to(secrets / "secret.jsonl")
+    elif linked == "store":
+        (home / "sessions").mkdir(parents=True)
+        (home / "sessions" / "secret.jsonl").write_text((secrets / "secret.jsonl").read_text())
+        (home / "sessions" / "sessions.json").symlink_to(secrets / "sessions.json")
+    elif linked == "sessions":
+        home.mkdir(parents=True)
+        (home / "sessions").symlink_to(secrets)
+    elif linked == "agent":
+        home.symlink_to(elsewhere / "agents" / "main")
+    elif linked == "database":
+        (home / "agent").mkdir(parents=True)
+        (home / "agent" / base.name).symlink_to(base)
+    elif linked == "log":
+        inside = database(theirs)
+        (tmp_path / "log").write_text("x")
+        Path(f"{inside}-wal").symlink_to(tmp_path / "log")
+    else:
+        home.mkdir(parents=True)
+        (home / "agent").symlink_to(base.parent)
+    outcomes = {report.agent_id: (report.outcome, report.detail) for report in await imported(theirs, ours)}
+    assert outcomes["zoe"] == ("imported", "")
+    assert outcomes["main"][0] == "failed" and "leads out of the folder" in outcomes["main"][1]
+    assert SECRET not in "".join(file.read_text() for file in ours.rglob("*.json*"))
+
+
+async def test_a_cold_transcript_is_not_read_through_a_link(theirs: Path, ours: Path, tmp_path: Path) -> None:
+    base = database(theirs)
+    add_session(base, MAIN, "s1", conversation("s1", SECRET, "a"))
+    make_cold(base, "s1", in_file=True)
+    (file,) = (theirs / "agents/main/sessions/cold").iterdir()
+    file.symlink_to(file.rename(tmp_path / "elsewhere"))
+    (report,) = await imported(theirs, ours)
+    assert report.outcome == "failed" and "leads out of the folder" in report.detail
+
+
+async def test_links_within_the_folder_are_followed(theirs: Path, ours: Path) -> None:
+    folder = plain_folder(theirs, {MAIN: {"sessionId": "s1", "updatedAt": 9}})
+    (folder / "s1.jsonl").rename(theirs / "elsewhere.jsonl")
+    (folder / "s1.jsonl").symlink_to("../../../elsewhere.jsonl")
+    (report,) = await imported(theirs, ours)
+    assert (report.outcome, report.events) == ("imported", 3)
 
 
 # The start

@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -13,17 +14,12 @@ from pathlib import Path
 import pytest
 
 from openclaw.messages import ToolSpec
-from openclaw.storage.base import (
-    MessageBody,
-    Reason,
-    ReasonCode,
-    StoredImage,
-    TurnedAway,
-)
+from openclaw.storage.disk_errors import is_storage_failure, refusal_text
 from openclaw.storage.files import disk
 from openclaw.storage.files.disk import AppendFile, Disk
 from openclaw.storage.files.ledger import FileLedger
-from openclaw.storage.files.ledger_db import LedgerError
+from openclaw.storage.files.ledger_db import LedgerError, ledger_error
+from openclaw.storage.message_ledger import MessageBody, Reason, ReasonCode, RejectedMessage, StoredImage
 from tests.storage.conformance.messages import message
 from tests.storage.still_clock import StillClock
 
@@ -159,7 +155,7 @@ async def test_ledger_is_the_owners_only_fully_synchronous_and_says_when_it_is_c
 CHILD = """
 import asyncio, sys
 from openclaw.clock import SystemClock
-from openclaw.storage.base import Accept, MessageBody
+from openclaw.storage.message_ledger import Accept, MessageBody
 from openclaw.storage.files.ledger import FileLedger
 
 async def main():
@@ -202,7 +198,7 @@ def test_nothing_but_sqlite_opens_the_database():
     """A plain open and close of the file would drop SQLite's locks on it."""
     source = Path(__file__).parents[3] / "src" / "openclaw"
     users = {path.name for path in source.rglob("*.py") if "ledger.db" in path.read_text()}
-    assert users <= {"ledger.py", "ledger_db.py", "newer_state.py", "check.py", "move.py"} | {
+    assert users <= {"ledger.py", "ledger_db.py", "newer_state.py", "check.py", "move.py", "restore.py"} | {
         path.name for path in source.glob("cli/*.py")
     }
 
@@ -288,17 +284,56 @@ async def test_what_was_left_in_a_long_log_by_a_crash_is_found(tmp_path, ledger,
 async def test_messages_that_were_turned_away_are_counted_and_bounded(
     ledger: FileLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("openclaw.storage.files.ledger.MOST_TURNED_AWAY", 3)
-    denied = TurnedAway(message_id="7", channel="signal", chat="+1", code=ReasonCode.ACCESS_DENIED, detail="a rule")
+    monkeypatch.setattr("openclaw.storage.files.ledger.MOST_REJECTED", 3)
+    denied = RejectedMessage(
+        message_id="7", channel="signal", chat="+1", code=ReasonCode.ACCESS_DENIED, detail="a rule"
+    )
     for _ in range(3):
-        await ledger.turn_away(denied)
-    await ledger.turn_away(TurnedAway(message_id="7", channel="signal", chat="+2", code=ReasonCode.REDELIVERED))
-    found = await ledger.turned_away(["7", "8"])
+        await ledger.note_rejected(denied)
+    await ledger.note_rejected(
+        RejectedMessage(message_id="7", channel="signal", chat="+2", code=ReasonCode.REDELIVERED)
+    )
+    found = await ledger.rejected(["7", "8"])
     assert [(note.chat, note.code, note.count, note.detail) for note in found] == [
         ("+1", ReasonCode.ACCESS_DENIED, 3, "a rule"),
         ("+2", ReasonCode.REDELIVERED, 1, ""),
     ]
     for number in range(10, 13):
-        await ledger.turn_away(TurnedAway(message_id=str(number), channel="signal", code=ReasonCode.NOT_ADDRESSED))
-    assert await ledger.turned_away(["7"]) == []
-    assert len(await ledger.turned_away(["10", "11", "12"])) == 3
+        await ledger.note_rejected(
+            RejectedMessage(message_id=str(number), channel="signal", code=ReasonCode.NOT_ADDRESSED)
+        )
+    assert await ledger.rejected(["7"]) == []
+    assert len(await ledger.rejected(["10", "11", "12"])) == 3
+
+
+PASSING = {
+    sqlite3.SQLITE_BUSY: errno.EBUSY,
+    sqlite3.SQLITE_BUSY_SNAPSHOT: errno.EBUSY,
+    sqlite3.SQLITE_LOCKED: errno.EBUSY,
+    sqlite3.SQLITE_PROTOCOL: errno.EBUSY,
+    sqlite3.SQLITE_INTERRUPT: errno.EBUSY,
+    sqlite3.SQLITE_NOMEM: errno.ENOMEM,
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR_WRITE: errno.EIO,
+    sqlite3.SQLITE_CANTOPEN: errno.EIO,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_PERM: errno.EACCES,
+    sqlite3.SQLITE_AUTH: errno.EACCES,
+    sqlite3.SQLITE_NOLFS: errno.EFBIG,
+}
+
+
+@pytest.mark.parametrize(("code", "number"), PASSING.items())
+def test_a_passing_error_of_sqlite_is_told_by_its_code(code: int, number: int) -> None:
+    problem = sqlite3.OperationalError("no")
+    problem.sqlite_errorcode = code
+    error = ledger_error("not written", problem)
+    assert error.errno == number and is_storage_failure(error)
+
+
+def test_any_other_error_of_sqlite_has_its_reason_and_is_not_known_to_pass() -> None:
+    problem = sqlite3.OperationalError("not like this")
+    problem.sqlite_errorcode = sqlite3.SQLITE_ERROR
+    error = ledger_error("not written", problem)
+    text = refusal_text(error)
+    assert not is_storage_failure(error) and text is not None and "not like this" in text

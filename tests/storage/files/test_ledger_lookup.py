@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.storage.base import Accept, MessageBody
 from openclaw.storage.files.ledger import FileLedger
+from openclaw.storage.message_ledger import Accept, MessageBody
 from tests.storage.still_clock import StillClock
 
 

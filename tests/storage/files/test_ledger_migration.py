@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from openclaw.runs.dispatcher import crashes_of
-from openclaw.runs.queue import RunRecord
-from openclaw.runs.why_text import Life, delivery_text, reason_text, tell
-from openclaw.storage.base import DeliveryCode, MessageBody, Reason, ReasonCode
+from openclaw.runs.recovery import crashes_of
+from openclaw.runs.run import Run
+from openclaw.runs.why import Life, delivery_text, reason_text, tell
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.ledger_db import SCHEMA_VERSION
+from openclaw.storage.message_ledger import DeliveryCode, MessageBody, Reason, ReasonCode
 from tests.storage.still_clock import StillClock
 
 SCHEMA_4 = """
@@ -144,7 +144,7 @@ class OldLedger:
 async def told(ledger: FileLedger, number: int) -> list[str]:
     row = await ledger.get(number)
     assert row is not None
-    return tell(Life(row, await ledger.story(number), [], []), START + 30_000)
+    return tell(Life(row, await ledger.history(number), [], []), START + 30_000)
 
 
 @pytest.mark.parametrize(("state", "sentence", "result", "reason", "story"), ENDS)
@@ -157,7 +157,7 @@ async def test_every_end_keeps_its_story(
     row = await ledger.get(number)
     assert row is not None and (row.state, row.reason) == (state, reason)
     assert row.body == MessageBody(prompt="hello")
-    assert [reason_text(change.reason) for change in await ledger.story(number)] == ["", "", sentence]
+    assert [reason_text(change.reason) for change in await ledger.history(number)] == ["", "", sentence]
     assert reason_text(row.reason) == sentence
     assert story in await told(ledger, number)
     await ledger.close()
@@ -182,7 +182,7 @@ async def test_what_was_running_or_accepted_is_taken_up_and_orderly_stops_are_no
     ledger = await old.opened(tmp_path)
     rows = {row.id: row for row in await ledger.unfinished()}
     assert sorted(rows) == [accepted, running]
-    assert await crashes_of(RunRecord(rows[running]), ledger) == 2
+    assert await crashes_of(Run(rows[running]), ledger) == 2
     assert "It has not begun yet, 30 s after it was accepted." in await told(ledger, accepted)
     assert "It has been running for 29 s." in await told(ledger, running)
     await ledger.close()

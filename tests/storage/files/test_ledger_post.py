@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.storage.base import Accept, MessageBody, OutboxPart
 from openclaw.storage.files.ledger import FileLedger
+from openclaw.storage.message_ledger import Accept, MessageBody, OutboxPart
 from tests.storage.still_clock import StillClock
 
 PARTS = [OutboxPart(part=number, channel="signal", payload={"text": text}) for number, text in enumerate("ab")]
@@ -39,6 +39,10 @@ async def test_an_older_ledger_learns_the_platforms_ids(tmp_path: Path, version:
             older.execute(f"ALTER TABLE {table} RENAME COLUMN detail TO reason")
         older.execute("ALTER TABLE outbox DROP COLUMN code")
         older.execute("ALTER TABLE outbox DROP COLUMN doubts")
+        older.execute("ALTER TABLE outbox DROP COLUMN answered_errors")
+        older.execute("DROP INDEX outbox_pending")
+        older.execute("ALTER TABLE outbox DROP COLUMN destination")
+        older.execute("CREATE INDEX outbox_pending ON outbox (next_at, id) WHERE state = 'pending'")
         for table in ("held", "turned_away"):
             older.execute(f"DROP TABLE {table}")
         if version == 1:
@@ -50,4 +54,5 @@ async def test_an_older_ledger_learns_the_platforms_ids(tmp_path: Path, version:
     await ledger.outbox_mark(first.id, "sent", message_id="1700")
     first, second = await ledger.outbox_of(row.id)
     assert (first.message_id, second.message_id) == ("1700", "")
+    assert await ledger.outbox_waiting(first.id) == [second], "the migration names the destination of each part"
     await ledger.close()

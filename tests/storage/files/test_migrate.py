@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.storage.base import TranscriptRef
 from openclaw.storage.files import import_sessions
 from openclaw.storage.files.import_sessions import legacy_store_key, migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
+from openclaw.storage.transcripts import TranscriptRef
 from tests.storage.still_clock import StillClock
 
 LINES = '{"type":"session","version":3,"id":"x"}\n{"type":"message","id":"a","parentId":null}\n'
@@ -120,7 +120,7 @@ async def test_a_listed_main_session_stays_main_beside_a_newer_file_nobody_liste
 async def test_interrupted_migration_is_taken_up_again(tmp_path, monkeypatch):
     for number in range(4):
         put(tmp_path / "sessions" / "main" / f"s{number}.jsonl", LINES + str(number))
-    real = import_sessions.write_beside
+    real = import_sessions.write_temporary
     calls = []
 
     def dies(path, data):
@@ -129,7 +129,7 @@ async def test_interrupted_migration_is_taken_up_again(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(path, data)
 
-    monkeypatch.setattr(import_sessions, "write_beside", dies)
+    monkeypatch.setattr(import_sessions, "write_temporary", dies)
     with pytest.raises(KeyboardInterrupt):
         import_sessions._migrate(tmp_path, tmp_path / "sessions", "main", {}, StillClock())
     monkeypatch.undo()

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.storage.base import SessionRow
 from openclaw.storage.files import store_file
 from openclaw.storage.files.session_store import QUIET_SECONDS, FileSessionStore, RowIndex, store_path
 from openclaw.storage.files.store_file import FOLD_RECORDS
+from openclaw.storage.sessions import SessionRow
 from tests.storage.still_clock import StillClock
 
 MAIN = "agent:main:main"
@@ -238,10 +238,10 @@ def test_store_path_fills_in_the_agent(monkeypatch):
 
 async def test_text_that_utf8_cannot_hold_is_stored_with_a_replacement(tmp_path, open_store):
     store = await open_store()
-    await store.update("main", MAIN, setting(displayName="a\ud800b"))
+    await store.update("main", MAIN, setting(sessionId="s", displayName="a\ud800b"))
     await store.close()
     again = await open_store()
-    assert await again.get("main", MAIN) == {"displayName": "a\ufffdb"}
+    assert await again.get("main", MAIN) == {"sessionId": "s", "displayName": "a\ufffdb"}
 
 
 async def test_unchanged_entry_writes_nothing(tmp_path, open_store):
@@ -298,13 +298,13 @@ async def test_entry_of_a_forum_topic_names_the_transcript_with_the_topic(tmp_pa
 
 async def test_waiting_for_a_slow_disk_does_not_count_as_the_cost_of_a_fold(tmp_path, open_store, monkeypatch):
     store = await open_store()
-    writing = store_file.write_beside
+    writing = store_file.write_temporary
 
     def slowly(path: Path, data: bytes) -> Path:
         time.sleep(0.2)
         return writing(path, data)
 
-    monkeypatch.setattr(store_file, "write_beside", slowly)
+    monkeypatch.setattr(store_file, "write_temporary", slowly)
     await store.update("main", MAIN, setting(sessionId="s1", updatedAt=5))
     await store.flush()
     [file] = store._files.values()

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -115,9 +116,9 @@ async def test_crash_at_any_step_of_a_fold_loses_nothing_and_hand_edits_made_aft
 
     match point:
         case "prepare":
-            around(store_file, "write_beside", before=True)
+            around(store_file, "write_temporary", before=True)
         case "note":
-            around(store_file, "write_beside", before=False)
+            around(store_file, "write_temporary", before=False)
         case "noted":
             around(store_file.Journal, "note_fold", before=False)
         case "rename":
@@ -241,14 +242,14 @@ async def test_change_made_during_a_fold_is_in_the_next_one(tmp_path, monkeypatc
     store = await open_at(tmp_path)
     await store.update("main", "a", lambda e: {"sessionId": "1"})
     writing, go_on = threading.Event(), threading.Event()
-    real = store_file.write_beside
+    real = store_file.write_temporary
 
     def slowly(path, data):
         writing.set()
         go_on.wait()
         return real(path, data)
 
-    monkeypatch.setattr(store_file, "write_beside", slowly)
+    monkeypatch.setattr(store_file, "write_temporary", slowly)
     fold = asyncio.create_task(store.flush())
     await asyncio.to_thread(writing.wait)
     await store.update("main", "a", lambda e: {"sessionId": "2"})
@@ -286,6 +287,10 @@ def test_any_mix_of_updates_folds_crashes_and_hand_edits_ends_as_the_model_says(
         asyncio.run(follow(Path(folder), plan))
 
 
+def entry(number: int) -> dict[str, Any]:
+    return {"sessionId": "s", "n": number}
+
+
 async def follow(root: Path, plan: list[tuple[str, str, int]]) -> None:
     life = 0
     state = root / "0"
@@ -301,10 +306,10 @@ async def follow(root: Path, plan: list[tuple[str, str, int]]) -> None:
         match what:
             case "set":
                 # Setting what the Gateway already holds is no change of its own.
-                if await store.get("main", key) != {"n": number}:
+                if await store.get("main", key) != entry(number):
                     dirty.add(key)
-                    model[key] = {"n": number}
-                await store.update("main", key, lambda e, n=number: {"n": n})
+                    model[key] = entry(number)
+                await store.update("main", key, lambda e, n=number: entry(n))
             case "remove":
                 if await store.get("main", key) is not None:
                     dirty.add(key)
@@ -317,13 +322,13 @@ async def follow(root: Path, plan: list[tuple[str, str, int]]) -> None:
                 values = json.loads(path.read_text())
                 values.pop(key, None)
                 if what == "edit":
-                    values[key] = {"n": number}
+                    values[key] = entry(number)
                 path.with_name("edited").write_text(json.dumps(values))
                 path.with_name("edited").replace(path)
                 if key not in dirty:
                     model.pop(key, None)
                     if what == "edit":
-                        model[key] = {"n": number}
+                        model[key] = entry(number)
             case "crash":
                 life += 1
                 shutil.copytree(state, root / str(life))

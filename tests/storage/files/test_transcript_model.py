@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from openclaw.messages import TextBlock, UserMessage
-from openclaw.storage.base import TranscriptRef
 from openclaw.storage.files.transcript import FileTranscriptStore
+from openclaw.storage.transcripts import TranscriptRef
 from tests.storage.still_clock import StillClock
 
 REF = TranscriptRef(agent_id="main", session_id="s")

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from openclaw.messages import TextBlock, UserMessage
-from openclaw.storage.base import StorageRefused, TranscriptRef
-from openclaw.storage.disk_errors import in_words, is_disk_trouble
+from openclaw.storage.disk_errors import StorageError, describe_failure, is_storage_failure, refusal_text
+from openclaw.storage.errors import StorageRefused
 from openclaw.storage.postgres import database
-from openclaw.storage.postgres.database import PostgresDatabase, StaleWriter, StorageUnreachable
+from openclaw.storage.postgres.database import (
+    PostgresDatabase,
+    StaleWriter,
+    StorageUnreachable,
+    host_urls,
+    shown_url,
+    storage_error,
+)
 from openclaw.storage.postgres.session_store import PostgresSessionStore
 from openclaw.storage.postgres.transcript import PostgresTranscriptStore
+from openclaw.storage.transcripts import TranscriptRef
 from tests.storage.conformance.messages import message
 from tests.storage.conformance.stores import PostgresStores
 from tests.storage.still_clock import StillClock
-from tests.support.postgres import PostgresServer, needs_postgres, new_schema, postgres_server, shared_schema
+from tests.support.postgres import (
+    USER,
+    PostgresServer,
+    ServerPair,
+    needs_postgres,
+    new_schema,
+    postgres_server,
+    shared_schema,
+)
 
 MAIN = "agent:main:main"
 REF = TranscriptRef(agent_id="main", session_id="s")
@@ -159,7 +177,7 @@ async def test_a_server_that_stops_is_reported_and_everything_goes_on_when_it_is
         await asyncio.to_thread(server.stop)
         with pytest.raises(StorageUnreachable) as refused:
             await stores.ledger.accept(message())
-        assert is_disk_trouble(refused.value) and "database" in in_words(refused.value)
+        assert is_storage_failure(refused.value) and "database" in describe_failure(refused.value)
         with pytest.raises(StorageUnreachable):
             await transcript.append(user("two"))
         with pytest.raises(StorageUnreachable):
@@ -173,3 +191,84 @@ async def test_a_server_that_stops_is_reported_and_everything_goes_on_when_it_is
         await stores.close()
     finally:
         server.remove()
+
+
+PASSING = {
+    "08006": errno.ENOTCONN,  # connection_failure
+    "25006": errno.ENOTCONN,  # read_only_sql_transaction
+    "40001": errno.EBUSY,  # serialization_failure
+    "40P01": errno.EBUSY,  # deadlock_detected
+    "40003": errno.ENOTCONN,  # statement_completion_unknown
+    "53100": errno.ENOSPC,  # disk_full
+    "53200": errno.ENOMEM,  # out_of_memory
+    "53300": errno.ENOTCONN,  # too_many_connections
+    "55P03": errno.EBUSY,  # lock_not_available
+    "57014": errno.ENOTCONN,  # query_canceled
+    "57P01": errno.ENOTCONN,  # admin_shutdown
+    "57P03": errno.ENOTCONN,  # cannot_connect_now
+    "58030": errno.EIO,  # io_error
+}
+
+
+@pytest.mark.parametrize(("state", "number"), PASSING.items())
+def test_a_passing_error_of_the_server_is_told_by_its_sqlstate(state: str, number: int) -> None:
+    error = storage_error(asyncpg.PostgresError.new({"C": state, "M": "no"}))
+    assert isinstance(error, StorageError) and error.errno == number and is_storage_failure(error)
+
+
+@pytest.mark.parametrize("state", ["23505", "42501", "42P01", "P0001", "XX000"])
+def test_any_other_error_of_the_server_has_its_reason_and_is_not_known_to_pass(state: str) -> None:
+    error = storage_error(asyncpg.PostgresError.new({"C": state, "M": "not like this"}))
+    assert isinstance(error, StorageError) and not is_storage_failure(error)
+    text = refusal_text(error)
+    assert text is not None and "not like this" in text and state in text
+
+
+HOSTS = {
+    "postgresql://u:p@a/db": ["postgresql://u:p@a/db"],
+    "postgresql://u:p@a:1,b:2/db?x=1": ["postgresql://u:p@a:1/db?x=1", "postgresql://u:p@b:2/db?x=1"],
+    "postgresql://[::1]:1,b/db": ["postgresql://[::1]:1/db", "postgresql://b/db"],
+    "postgresql:///db?host=/a,/b": ["postgresql:///db?host=/a", "postgresql:///db?host=/b"],
+    "postgresql:///db?host=a,b&port=1,2": ["postgresql:///db?host=a&port=1", "postgresql:///db?host=b&port=2"],
+    "postgresql:///db?host=a,b&port=1": ["postgresql:///db?host=a&port=1", "postgresql:///db?host=b&port=1"],
+}
+
+
+@pytest.mark.parametrize(("url", "urls"), HOSTS.items())
+def test_an_address_with_several_hosts_is_an_address_for_each(url: str, urls: list[str]) -> None:
+    assert host_urls(url) == urls
+
+
+def test_an_address_is_shown_without_its_password_and_with_all_its_hosts() -> None:
+    assert shown_url("postgresql://u:p@a:1,b:2/db", "s") == "postgresql://a:1,b:2/db#s"
+
+
+async def test_the_server_that_takes_writes_is_found_whichever_place_it_has() -> None:
+    pair = await asyncio.to_thread(lambda: ServerPair(needs_postgres()))
+    try:
+        dead, standby, primary = "/nowhere", pair.standby.folder, pair.primary.folder
+        for hosts in (f"{primary},{standby}", f"{standby},{primary}", f"{dead},{standby},{primary}"):
+            opened = await PostgresDatabase.open(f"postgresql://{USER}@/postgres?host={hosts}", schema=new_schema())
+            assert await opened.value("SHOW transaction_read_only") == "off"
+            await opened.close()
+        with pytest.raises(StorageUnreachable, match="read-only"):
+            await PostgresDatabase.open(f"postgresql://{USER}@/postgres?host={dead},{standby}")
+    finally:
+        await asyncio.to_thread(pair.remove)
+
+
+async def test_no_connection_to_a_server_that_became_read_only_is_used_again() -> None:
+    opened = await PostgresDatabase.open(postgres_server().url, schema=new_schema(), pool_size=4)
+
+    async def pids() -> set[int]:
+        return set(await asyncio.gather(*(opened.value("SELECT pg_backend_pid() FROM pg_sleep(0.05)") for _ in "1234")))
+
+    async def read_only(connection: Any) -> None:
+        await connection.execute("SET LOCAL transaction_read_only = on; CREATE TABLE t (n int)")
+
+    before = await pids()
+    assert len(before) == 4
+    with pytest.raises(StorageUnreachable, match="read-only"):
+        await opened.transact(read_only)
+    assert not before & await pids()
+    await opened.close()

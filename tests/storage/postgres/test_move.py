@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from openclaw.messages import TextBlock, UserMessage
-from openclaw.storage.base import JobRow, OutboxPart, ReasonCode, TranscriptRef, TurnedAway
+from openclaw.storage.message_ledger import JobRow, OutboxPart, ReasonCode, RejectedMessage
 from openclaw.storage.session_query import SessionQuery
+from openclaw.storage.transcripts import TranscriptRef
 from tests.storage.conformance.messages import because, message
 from tests.storage.conformance.stores import FileStores, PostgresStores, Stores
 from tests.storage.still_clock import StillClock
@@ -27,6 +28,7 @@ KEPT = {
     "cron/runs/j.jsonl": b'{"action":"finished"}\n',
     "exec-approvals.json": b"{\n}\n",
     "system-events.json": b"{}",
+    "first-sessions.json": b'{"/w": "s"}',
     "channels/signal/default/last-event": b"17",
 }
 
@@ -50,7 +52,8 @@ async def fill(stores: Stores) -> None:
     await stores.ledger.finish(row.id, "answered", reason=because("x"), result={"text": "hi"}, outbox=parts)
     await stores.ledger.accept(message(2))
     await stores.ledger.hold("h", b"\x00held")
-    await stores.ledger.turn_away(TurnedAway(message_id="7", channel="signal", code=ReasonCode.NOT_ADDRESSED))
+    await stores.ledger.add_pending("p", "7", b"{}", keep=9)
+    await stores.ledger.note_rejected(RejectedMessage(message_id="7", channel="signal", code=ReasonCode.NOT_ADDRESSED))
     job = JobRow(id="j", kind="k", owner_key=MAIN, run_id="r", trace="t", state={"n": 1}, created_at=5)
     await stores.ledger.job_put(job)
     await stores.blobs.put(b"\x00blob")
@@ -65,12 +68,13 @@ async def everything(stores: Stores) -> dict[str, Any]:
         "sessions": [(row.agent_id, row.key, row.entry) for row in rows],
         "lines": await stores.transcripts.page(REF, 0, 1 << 20),
         "messages": messages,
-        "stories": [await ledger.story(row.id) for row in messages],
+        "stories": [await ledger.history(row.id) for row in messages],
         "calls": [await ledger.tool_calls(row.id) for row in messages],
         "parts": [await ledger.outbox_of(row.id) for row in messages],
         "seen": await ledger.seen("k1", 1 << 40, 10, remember=False),
         "held": await ledger.held(),
-        "turned away": await ledger.turned_away(["7"]),
+        "pending": [row.message for row in await ledger.pending("p", 9)],
+        "turned away": await ledger.rejected(["7"]),
         "jobs": await ledger.jobs(),
         "documents": {name: (await stores.documents.get(name) or (b"gone",))[0] for name in KEPT},
     }
@@ -113,7 +117,7 @@ async def test_everything_is_copied_to_the_database_and_back(tmp_path: Path) -> 
     assert cursors[0] == cursors[1] and after == before
     new, _ = await database.ledger.accept(message(3))
     assert new.id > max(row.id for row in before["messages"]), "the numbers go on"
-    assert [step.state for step in await database.ledger.story(new.id)] == ["accepted"]
+    assert [step.state for step in await database.ledger.history(new.id)] == ["accepted"]
     await database.ledger.finish(new.id, "silent")
     await database.database.write("DELETE FROM messages WHERE id = $1", new.id)
     await database.close()

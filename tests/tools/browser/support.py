@@ -18,6 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.schema.system import Browser, BrowserSsrfPolicy
 from openclaw.messages import ImageBlock, TextBlock
+from openclaw.rights import OWNER_CALLER
 from openclaw.tools.base import ToolContext, ToolResult, validate_arguments
 from openclaw.tools.browser.browsers import PROGRAMS, Browsers
 from openclaw.tools.browser.guard import checked_resolver
@@ -131,17 +132,15 @@ class Driver:
         self.state = state
         self.config = config
         self.names = names
-        self.group = False
         self.workspace = state / "workspace"
         self.workspace.mkdir(parents=True)
         self.browsers = Browsers(
             lambda: self.config, state, os.environ, clock or SystemClock(), checked_resolver(lambda: names)
         )
-        self.tool = BrowserTool(self.browsers, self._of_group, clock or SystemClock())
-        self.context = ToolContext(agent_id="main", session_key="agent:main:main", workspace=self.workspace)
-
-    async def _of_group(self, context: ToolContext) -> bool:
-        return self.group
+        self.tool = BrowserTool(self.browsers, clock or SystemClock())
+        self.context = ToolContext(
+            agent_id="main", session_key="agent:main:main", workspace=self.workspace, caller=OWNER_CALLER
+        )
 
     async def run(self, action: str, **arguments: Any) -> ToolResult:
         return await self.tool.run(validate_arguments(self.tool.spec, {"action": action, **arguments}), self.context)

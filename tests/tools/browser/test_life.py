@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 
 from openclaw.config.schema.system import BrowserProfile
+from openclaw.rights import GUEST_CALLER
 from openclaw.tools.base import ToolError
 from openclaw.tools.browser.browsers import MOST_TABS, BrowserUnavailable, find_program
 from tests.support.clock import HeldClock
@@ -239,9 +240,9 @@ async def test_profiles_groups_and_unknown_words(driver: Driver) -> None:
     ):
         with pytest.raises(ToolError, match=why):
             await driver.do("start", **arguments)
-    driver.group = True
+    driver.context.caller = GUEST_CALLER
     for action in ("status", "tabs", "start", "open"):
-        with pytest.raises(ToolError, match=r"not for group chats; .* browser\.allowInGroups"):
+        with pytest.raises(ToolError, match=r"not for group chats and other people, .* browser\.allowInGroups"):
             await driver.do(action)
     driver.config = browser_config(allow_in_groups=True)
     assert json.dumps(await driver.do("profiles"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import threading
@@ -16,8 +17,10 @@ import pytest
 from openclaw.clock import SystemClock
 from openclaw.storage.files.disk import FileDocuments
 from openclaw.tools.base import ToolContext, ToolError
+from openclaw.tools.exec import binding
+from openclaw.tools.exec.allowlist import AllowRule
 from openclaw.tools.exec.approvals import ApprovalRules, Approvals
-from openclaw.tools.exec.binding import Changed, bind, held
+from openclaw.tools.exec.binding import Changed, bind, bind_text, held
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process import ProcessRegistry
@@ -175,12 +178,14 @@ async def test_the_working_folder_cannot_be_swapped(asking: Asking) -> None:
     assert "is not what it was" in await asking.answered(id)
 
 
-async def test_a_script_allowed_for_good_is_asked_about_again_when_it_changes(asking: Asking) -> None:
-    script = asking.script("job.sh", GOOD)
-    assert "code 0" in await asking.answered(await asking.ask("./job.sh x"), "allow-always")
-    again = await asking.tool.run({"command": "./job.sh x"}, asking.context)
-    assert "good" in again.content[0].text
-    rewrite(script)
+async def test_a_script_is_asked_about_every_time_because_of_what_it_loads(asking: Asking) -> None:
+    asking.script("helper.sh", "echo good\n")
+    asking.script("job.sh", ". ./helper.sh\n")
+    id = await asking.ask("./job.sh x")
+    reason = asking.approvals.find(id).request.once_only or ""
+    assert "is a script" in reason
+    assert "code 0" in await asking.answered(id, "allow-always")
+    asking.script("helper.sh", BAD)
     await asking.ask("./job.sh x")
     assert not asking.ran
 
@@ -189,10 +194,76 @@ async def test_an_interpreter_is_bound_with_its_script(asking: Asking, tmp_path:
     shell = tmp_path / "mysh"
     shutil.copy("/bin/dash" if Path("/bin/dash").exists() else "/bin/sh", shell)
     asking.script("job", GOOD, first=f"#!{shell}\n")
-    assert "code 0" in await asking.answered(await asking.ask("./job x"), "allow-always")
+    id = await asking.ask("./job x")
     shell.unlink()
     shutil.copy("/usr/bin/touch", shell)
-    await asking.ask("./job x")
+    assert "is not what it was" in await asking.answered(id)
+
+
+FORMS = [
+    "lib.so", "./lib.so", "-D ./lib.so", "-D./lib.so", "-vDlib.so", "--load=lib.so", "@lib.so", "-o a=1,b=lib.so",
+    "lib.so:ro", "file://{cwd}/lib.so", "{cwd}/lib.so", "--load={cwd}/lib.so", "sub/../lib.so",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_file_that_an_argument_names_cannot_change_after_the_question(asking: Asking, form: str) -> None:
+    (asking.workspace / "sub").mkdir()
+    library = asking.workspace / "lib.so"
+    library.write_bytes(b"good")
+    id = await asking.ask(f"/usr/bin/touch {form.format(cwd=asking.workspace)}")
+    assert f"{library} can be written by the agent" in os.path.normpath(
+        asking.approvals.find(id).request.once_only or ""
+    )
+    library.write_bytes(b"evil")
+    assert "is not what it was" in await asking.answered(id)
+
+
+@pytest.mark.parametrize("form", ["-D {}/lib.so", "-D{}/lib.so", "--load={}/lib.so", "@{}/lib.so"])
+async def test_a_command_allowed_for_good_is_asked_about_again_when_a_file_it_names_changes(
+    asking: Asking, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = tmp_path / "system"
+    system.mkdir()
+    (system / "lib.so").write_bytes(b"good")
+    monkeypatch.setattr(binding, "_SYSTEM_TREES", {*binding._SYSTEM_TREES, str(system)})  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    command = f"/usr/bin/stat {form.format(system)}"
+    id = await asking.ask(command)
+    assert asking.approvals.find(id).request.once_only is None
+    await asking.answered(id, "allow-always")
+    with contextlib.suppress(ToolError):  # The program does not know the option. It runs without a question.
+        assert (await asking.tool.run({"command": command}, asking.context)).details["status"] == "completed"
+    (system / "lib.so").write_bytes(b"evil")
+    await asking.ask(command)
+
+
+async def test_no_rule_is_stored_for_a_program_that_the_agent_can_replace(asking: Asking) -> None:
+    shutil.copy("/usr/bin/true", asking.workspace / "tool")
+    (asking.workspace / "link").symlink_to("/usr/bin/stat")
+    for command in ("./tool now", "./link -f"):
+        id = await asking.ask(command)
+        assert "folder that the agent can write to" in (asking.approvals.find(id).request.once_only or "")
+
+
+async def test_a_rule_of_an_older_version_for_a_script_no_longer_holds(asking: Asking) -> None:
+    asking.script("job.sh", GOOD)
+    bound = bind(["./job.sh", "x"], "/usr/bin:/bin", str(asking.workspace))
+    assert bound is not None and bound.program is not None
+    pattern = f"={asking.workspace}/job.sh x"
+    rule = AllowRule(pattern=pattern, cwd=str(asking.workspace), files=(bound.program, *bound.files))
+    await asking.rules.allow_always("main", rule, "./job.sh x")
+    await asking.ask("./job.sh x")
+
+
+def test_a_command_that_names_too_many_files_is_refused_and_not_bound_in_part(workspace: Path) -> None:
+    for number in range(binding.MAX_FILES + 1):
+        (workspace / f"file{number}").touch()
+    words = [f"file{number}" for number in range(binding.MAX_FILES + 1)]
+    with pytest.raises(ToolError, match="name fewer"):
+        bind(["/usr/bin/cat", *words], "", str(workspace))
+    with pytest.raises(ToolError, match="name fewer"):
+        bind_text(f"cat {' '.join(words)} | sh", "/usr/bin:/bin", str(workspace))
 
 
 def command(binding: Any, cwd: Path) -> ShellCommand:

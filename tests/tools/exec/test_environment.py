@@ -8,6 +8,7 @@ import pytest
 from openclaw.tools.base import ToolError
 from openclaw.tools.exec.binding import names
 from openclaw.tools.exec.settings import command_environment, wanted_variables, working_directory
+from openclaw.variables import is_refused_variable
 
 DANGEROUS = names("""
     PATH HOME ZDOTDIR BASH_ENV ENV IFS PS4 PROMPT_COMMAND SHELLOPTS BASHOPTS CDPATH SHELL EDITOR VISUAL PAGER
@@ -25,6 +26,23 @@ DANGEROUS = names("""
 def test_a_call_sets_only_names_that_are_known_to_be_harmless(name: str) -> None:
     with pytest.raises(ToolError, match="env: "):
         wanted_variables({name: "x"})
+
+
+@pytest.mark.parametrize("name", [*sorted(DANGEROUS - {"NODE_ENV", "FOO"}), "", "LANG\n", "OPENCLAW_GATEWAY_TOKEN"])
+def test_a_skill_sets_no_variable_that_changes_other_commands(name: str) -> None:
+    assert is_refused_variable(name) and is_refused_variable(name.lower())
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        names(
+            "OPENAI_API_KEY GOOGLE_MAPS_KEY NPM_TOKEN GITHUB_TOKEN NODE_ENV NOTION_BASE_URL GIT_AUTHOR_NAME FOO _X LANG"
+        )
+    ),
+)
+def test_a_skill_sets_the_keys_and_settings_of_its_service(name: str) -> None:
+    assert not is_refused_variable(name, "x") and is_refused_variable(name, "x\0")
 
 
 @pytest.mark.parametrize("value", ["/tmp/x", ":/etc/shadow", "../../x", "a/../../b", "x\ny", "x\0", "$(id)", "`id`"])

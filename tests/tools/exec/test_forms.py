@@ -20,7 +20,7 @@ from openclaw.clock import SystemClock
 from openclaw.storage.files.disk import FileDocuments
 from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.exec import binding
-from openclaw.tools.exec.allowlist import FREE_ARGUMENTS, SAFE_USES, AllowRule, rule_for
+from openclaw.tools.exec.allowlist import FREE_ARGUMENTS, SAFE_USES, rule_for
 from openclaw.tools.exec.approvals import ApprovalRules, Approvals
 from openclaw.tools.exec.binding import _RUNS_ARGUMENTS, _RUNS_OTHERS
 from openclaw.tools.exec.settings import ExecOverrides, ExecSettings
@@ -233,10 +233,7 @@ def test_allow_always_stores_nothing_that_can_run_something_else(name: str, tmp_
 
 @pytest.mark.parametrize("form", [*SMUGGLED])
 def test_allow_always_stores_no_form_that_needs_a_shell_or_runs_its_arguments(form: str, seeded: Path) -> None:
-    stored = rule_for(form, "/usr/bin:/bin", str(seeded))
-    if isinstance(stored, AllowRule):
-        assert form == "./seed.sh", "a script is stored, with its content"
-        assert {Path(file.path).name for file in stored.files} > {"seed.sh"}
+    assert isinstance(rule_for(form, "/usr/bin:/bin", str(seeded)), str)
 
 
 def test_programs_with_free_arguments_are_few_and_run_nothing() -> None:

@@ -14,6 +14,7 @@ from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import SandboxPrune
+from openclaw.rights import OWNER_CALLER
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.policy import ToolSettings, built_in_tools
@@ -66,7 +67,7 @@ class Inside:
             sandbox=self.boundary,
         )
         self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in made}
-        self.context = ToolContext(agent_id="main", session_key=key, workspace=self.plan.folder)
+        self.context = ToolContext(agent_id="main", session_key=key, workspace=self.plan.folder, caller=OWNER_CALLER)
 
     async def call(self, tool: str, **arguments: Any) -> ToolResult:
         return await self.tools[tool].run(arguments, self.context)

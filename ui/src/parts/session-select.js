@@ -48,7 +48,7 @@ function SessionDialog({ value, onChange, onClose, create }) {
     event.preventDefault();
     if (rows.length && search) onChange(rows[0].key);
   };
-  const named = create && search && /^[\w.:-]+$/.test(search) && !rows.some((row) => row.key.endsWith(`:${search}`));
+  const named = create && search && /^(?!agent:|subagent:)[\w.:-]+$/i.test(search) && !rows.some((row) => row.key.endsWith(`:${search}`));
   return html`<${Dialog} title=${t("Sessions")} onClose=${onClose}>
     <form onSubmit=${submit}><input ref=${input} type="search" aria-label=${t("Search")} placeholder=${t("Search")} value=${typed} onInput=${(event) => setTyped(event.target.value)} /></form>
     <ul class="choices">

@@ -2,7 +2,8 @@
 
 ``compact`` makes one, as its ``CompactionJob`` says. The summary is appended to the transcript as an entry. The
 messages stay in the file. A compaction makes the prompt smaller or appends nothing. It makes at most three model calls.
-If they fail and the prompt must shrink, the summary is made without a model. A session has one compaction at a time.
+If they fail and the prompt must shrink, the summary is made without a model. A session has one compaction at a time: a
+run that needs room waits for the summary that is being written, and lends it the session's lock.
 
 Extensions add hooks with ``api.on(name, function)``, see ``extensions/api.py``. A function may be plain or async. These
 are the names:
@@ -22,8 +23,8 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -42,18 +43,28 @@ from openclaw.agent.compaction.summary import (
 from openclaw.agent.prepare import Prepared
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.budget import BilledCalls, RunBill
-from openclaw.agent.window.tokens import PromptBudget, context_estimate, message_tokens, prompt_tokens, text_tokens
+from openclaw.agent.window.tokens import (
+    PromptBudget,
+    TokenMeasure,
+    context_estimate,
+    message_tokens,
+    prompt_size,
+    prompt_tokens,
+    text_tokens,
+)
 from openclaw.agent.window.window import DoesNotFit, Pin, check_room, open_turn, pinned_block, pins_of, unpinned
 from openclaw.config.schema import Config
 from openclaw.events import CompactionEnded, CompactionStarted, Event
 from openclaw.messages import Message, ToolResultMessage, UserMessage
 from openclaw.models.base import Model, ModelError
-from openclaw.models.errors import named_counts
+from openclaw.models.errors import is_unknown_refusal, named_counts
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.tree import fields_of
-from openclaw.storage.base import Context, Transcript
+from openclaw.storage.transcripts import Context, Transcript
+from openclaw.worker_thread import finish_in_thread, release_later, with_many
 
 log = logging.getLogger("openclaw.agent.compaction")
+T = TypeVar("T")
 
 CompactionReason: TypeAlias = Literal["threshold", "overflow", "manual"]
 SMALLEST_KEPT = 64
@@ -158,16 +169,19 @@ def find_cut(messages: Sequence[Message], keep_tokens: int, start: int = 0) -> C
 
     Messages before ``start`` (an earlier summary) are ignored.
     """
-    valid = [place for place in range(start, len(messages)) if not isinstance(messages[place], ToolResultMessage)]
-    if not valid:
-        return Cut(start)
-    index, kept = valid[0], 0
+    # Places where the kept messages may begin: the nearest one at or after the place that is looked at.
+    index: int | None = None
+    kept = 0
     for place in range(len(messages) - 1, start - 1, -1):
+        valid = not isinstance(messages[place], ToolResultMessage)
+        if valid:
+            index = place
         kept += message_tokens(messages[place])
-        if kept >= keep_tokens:
-            # If only tool results follow, the message that made the calls is kept with them.
-            index = next((candidate for candidate in valid if candidate >= place), valid[-1])
+        # If only tool results follow, the message that made the calls is kept with them.
+        if kept >= keep_tokens and index is not None:
             break
+    if index is None:
+        return Cut(start)
     if isinstance(messages[index], UserMessage):
         return Cut(index)
     before = (place for place in range(index - 1, start - 1, -1) if isinstance(messages[place], UserMessage))
@@ -177,8 +191,73 @@ def find_cut(messages: Sequence[Message], keep_tokens: int, start: int = 0) -> C
 # Records
 
 
-async def _at_once(work: Callable[[], Awaitable[Any]]) -> Any:
-    return await work()
+class SessionLock(Protocol):
+    """Calls a function while the session's lock is held, and returns its result."""
+
+    async def __call__(self, work: Callable[[], Awaitable[T]]) -> T: ...
+
+    def lend(self) -> contextlib.AbstractContextManager[None]:
+        """Let the functions run under the caller's own lock. The caller must hold it."""
+        ...
+
+    @property
+    def borrowed(self) -> bool:
+        """Whether a function runs under a lock that was lent."""
+        ...
+
+
+class HeldLock:
+    """The lock of a compaction whose caller holds the session's lock."""
+
+    async def __call__(self, work: Callable[[], Awaitable[T]]) -> T:
+        return await work()
+
+    @contextlib.contextmanager
+    def lend(self) -> Generator[None]:
+        yield
+
+    @property
+    def borrowed(self) -> bool:
+        return False
+
+
+class BorrowedLock:
+    """The lock of a compaction beside the session's runs: ``exclusively`` acquires it, or a run lends its own."""
+
+    def __init__(self, exclusively: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
+        self._exclusively = exclusively
+        self._lent = asyncio.Event()
+        self.borrowed = False
+
+    async def __call__(self, work: Callable[[], Awaitable[T]]) -> T:
+        acquired, released = asyncio.Event(), asyncio.Event()
+
+        async def hold() -> None:
+            acquired.set()
+            await released.wait()
+
+        turn = asyncio.ensure_future(self._exclusively(hold))
+        either = [asyncio.ensure_future(event.wait()) for event in (acquired, self._lent)]
+        try:
+            await asyncio.wait([turn, *either], return_when=asyncio.FIRST_COMPLETED)
+            if turn.done():
+                turn.result()  # It raises, because ``hold`` has not been released.
+            self.borrowed = not acquired.is_set()
+            return await work()
+        finally:
+            self.borrowed = False
+            # A turn that comes later finds nothing to do.
+            released.set()
+            for task in (turn, *either):
+                task.cancel()
+
+    @contextlib.contextmanager
+    def lend(self) -> Generator[None]:
+        self._lent.set()
+        try:
+            yield
+        finally:
+            self._lent.clear()
 
 
 class CompactionJob(msgspec.Struct, kw_only=True):
@@ -199,10 +278,10 @@ class CompactionJob(msgspec.Struct, kw_only=True):
     """True if the next prompt does not fit. If the model fails, the summary is then made without it."""
     in_run: bool = False
     """True if a run waits for this compaction."""
-    exclusively: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]] = _at_once
-    """Calls a function while it holds the session's lock. The default is for callers that hold it already.
+    exclusively: SessionLock = HeldLock()
+    """The session's lock. The hooks before the compaction and the writing of the entry need it.
 
-    The hooks before the compaction and the writing of the entry use it. The summary is made outside.
+    The summary is made outside.
     """
     waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     """Surrounds the wait for a model or a hook, so that an abort can end it."""
@@ -211,6 +290,8 @@ class CompactionJob(msgspec.Struct, kw_only=True):
     """True if the run repeats its model call after a successful compaction. The final event says so."""
     most_calls: int = MOST_CALLS
     """The most model calls for the summary. With none the summary is made without a model."""
+    calls: int = 0
+    """The model calls that were made for it so far."""
     timeout_s: float = CALL_TIMEOUT_S
     bill: RunBill | None = None
     """That of the run that waits for this compaction."""
@@ -283,31 +364,37 @@ async def make_plan(job: CompactionJob) -> CompactionPlan:
     """Decides what is condensed and what is kept. Raises ``NothingToDo``."""
     transcript = job.transcript
     context = transcript.context()
-    if context.compaction_id is not None and transcript.leaf_id == context.compaction_id:
+    # The compaction that a run waited for may have been planned before there were as many messages as now.
+    if context.compaction_id is not None and transcript.leaf_id == context.compaction_id and not job.urgent:
         raise NothingToDo(ALREADY)
-    start = 0 if context.compaction_id is None else 1
+    entry = await transcript.entry(context.compaction_id) if context.compaction_id is not None else None
+    pins = await pins_of(transcript)
+    return await finish_in_thread(lambda: _plan(job, context, fields_of(entry.raw) if entry is not None else {}, pins))
+
+
+def _plan(job: CompactionJob, context: Context, previous: dict[str, Any], pins: list[Pin]) -> CompactionPlan:
+    """Blocking, because a conversation may be long. ``previous`` is the entry of the last compaction."""
+    messages, start = context.messages, 0 if context.compaction_id is None else 1
+    sizes = [prompt_size(message) for message in messages]
     tokens_before = tokens_now(context)
-    density = _density(job.budget, context.messages, tokens_before)
-    cut = _choose_cut(job, context.messages, start, density)
+    density = _density(job.budget, sum(sizes), tokens_before)
+    cut = _choose_cut(job, messages, sizes, start, density)
     if cut.index <= start:
         # What OpenClaw itself said since, such as the answer to /compact, is not among these messages.
-        is_new = any(message.timestamp > compacted_at(context) for message in context.messages)
+        is_new = any(message.timestamp > compacted_at(context) for message in messages)
         raise NothingToDo(ALREADY if start and not is_new else TOO_SMALL)
-    leaving = context.messages[start : cut.index]
-    if job.reason == "threshold" and prompt_tokens(leaving) * density < job.settings.window // 50:
+    leaving, leaving_tokens = messages[start : cut.index], sum(sizes[start : cut.index])
+    if job.reason == "threshold" and leaving_tokens * density < job.settings.window // 50:
         raise NothingToDo("what could be condensed is too little to help")
-    entry = await transcript.entry(context.compaction_id) if context.compaction_id is not None else None
-    previous = fields_of(entry.raw) if entry is not None else {}
     files = _files(previous)
     files.take(leaving)
-    pins = await pins_of(transcript)
-    kept_tokens = round(prompt_tokens(context.messages[cut.index :]) * density)
+    kept_tokens = round(sum(sizes[cut.index :]) * density)
     taken = kept_tokens + text_tokens(pinned_block([pin.text for pin in pins]))
     said = str(previous.get("summary") or "")
     return CompactionPlan(
         first_kept_id=context.entry_ids[cut.index],
         compaction_id=context.compaction_id,
-        task=await asyncio.to_thread(_task, job, context, cut, start, said, taken, density),
+        task=_task(job, context, cut, start, said, taken, density),
         kept_tokens=kept_tokens,
         tokens_before=tokens_before,
         files=files,
@@ -317,12 +404,12 @@ async def make_plan(job: CompactionJob) -> CompactionPlan:
     )
 
 
-def _density(budget: PromptBudget, messages: Sequence[Message], tokens: int) -> float:
+def _density(budget: PromptBudget, estimated: int, tokens: int) -> float:
     """The tokens for each estimated token of the messages. The provider's count of this conversation decides."""
-    return max(budget.density, (tokens - budget.overhead) / max(1, prompt_tokens(messages)))
+    return max(budget.density, (tokens - budget.overhead) / max(1, estimated))
 
 
-def _choose_cut(job: CompactionJob, messages: list[Message], start: int, density: float) -> Cut:
+def _choose_cut(job: CompactionJob, messages: list[Message], sizes: list[int], start: int, density: float) -> Cut:
     """The cut for ``settings.keep``, or for less if too much would be kept or an urgent job would condense nothing.
 
     The turn that has no answer yet is kept whole, however long it is: the question, the calls and their results. The
@@ -331,11 +418,13 @@ def _choose_cut(job: CompactionJob, messages: list[Message], start: int, density
     # The summary needs its room too, and an urgent job must not keep what fills the next prompt again.
     most = min(job.settings.most_kept or job.settings.window, (job.settings.limit - job.budget.overhead) // 2)
     turn = open_turn(messages, start)
-    last = turn if job.urgent or job.settings.safeguard or turn < len(messages) else open_turn(messages[:-1], start)
+    last = turn
+    if not job.urgent and not job.settings.safeguard and turn == len(messages):
+        last = open_turn(messages[:-1], start)
     keep = job.settings.keep
     cut = find_cut(messages, keep, start)
     while keep > 1 and cut.index < last:
-        too_much = prompt_tokens(messages[cut.index : turn]) * density > most
+        too_much = sum(sizes[cut.index : turn]) * density > most
         if not too_much and not (job.urgent and cut.index <= start):
             break
         keep //= 2
@@ -396,39 +485,89 @@ def _files(previous: dict[str, Any]) -> FileOps:
 # Carrying out
 
 
+class UnderWay:
+    """A compaction of this moment."""
+
+    def __init__(self, job: CompactionJob, task: asyncio.Task[Any]) -> None:
+        self._job = job
+        self._task = task
+        self._ended = asyncio.Event()
+        self._outcome: CompactionOutcome | None = None
+
+    async def run(self) -> CompactionOutcome:
+        messages = list(self._job.transcript.context().messages)
+        try:
+            self._outcome = await _compact(self._job)
+            return self._outcome
+        finally:
+            release_later(messages)
+            self._ended.set()
+
+    async def finish_for(self, job: CompactionJob) -> CompactionOutcome | None:
+        """Wait until this compaction has ended, for a run that needs room and holds the session's lock.
+
+        Returns its outcome, or None if it took too long and was cancelled. ``job`` may then make only the calls that
+        this compaction has left, and none after a long wait.
+        """
+        lock, ended = self._job.exclusively, asyncio.ensure_future(self._ended.wait())
+        late = False
+        try:
+            with lock.lend(), job.waiting():
+                await asyncio.wait([ended], timeout=job.timeout_s)
+            late = not self._ended.is_set()
+        finally:
+            ended.cancel()
+            # A run that was stopped leaves the summary to be finished, but not under the lock that it gives back.
+            if late or lock.borrowed:
+                self._task.cancel()
+                await self._ended.wait()
+        job.most_calls = max(0, job.most_calls - self._job.calls) if self._outcome is not None else 0
+        return self._outcome
+
+    @property
+    def calls(self) -> int:
+        return self._job.calls
+
+
 class CompactionsUnderWay:
     """The compactions of this moment. A session has at most one."""
 
     def __init__(self) -> None:
-        self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._by_session: dict[str, UnderWay] = {}
 
-    @contextlib.asynccontextmanager
-    async def turn(self, job: CompactionJob) -> AsyncGenerator[bool]:
-        """Gives False if the session is being compacted. A run does not wait for that: it ends it and makes its own.
+    def of(self, session_key: str) -> UnderWay | None:
+        return self._by_session.get(session_key)
 
-        The other compaction needs the session's lock to store its summary, and the run has the lock.
-        """
-        key, task = job.session_key, asyncio.current_task()
+    async def run(self, job: CompactionJob) -> CompactionOutcome:
+        task = asyncio.current_task()
         assert task is not None
-        other = self._tasks.get(key)
-        if other is not None and not job.in_run:
-            yield False
-            return
-        if other is not None:
-            other.cancel()
-            with job.waiting():
-                await asyncio.wait([other])
-        self._tasks[key] = task
+        self._by_session[job.session_key] = under_way = UnderWay(job, task)
         try:
-            yield True
+            return await under_way.run()
         finally:
-            del self._tasks[key]
+            del self._by_session[job.session_key]
 
 
 async def compact(job: CompactionJob) -> CompactionOutcome:
-    """Makes one compaction. Errors are part of the outcome; only cancellation is raised."""
-    async with job.runtime.compacting.turn(job) as free:
-        return await _compact(job) if free else CompactionOutcome(status="skipped", reason=BUSY)
+    """Makes one compaction. Errors are part of the outcome; only cancellation is raised.
+
+    If a compaction of the session is under way, a run waits for its summary. It makes its own only if that failed, or
+    if the prompt still does not fit.
+    """
+    compacting = job.runtime.compacting
+    other = compacting.of(job.session_key)
+    if other is None:
+        return await compacting.run(job)
+    if not job.in_run:
+        return CompactionOutcome(status="skipped", reason=BUSY)
+    outcome = await other.finish_for(job)
+    if outcome is not None and outcome.status == "compacted":
+        messages = job.transcript.context().messages
+        if await with_many(len(messages), lambda: prompt_tokens(messages)) <= job.budget.room:
+            return outcome
+    outcome = await compacting.run(job)
+    outcome.calls += other.calls
+    return outcome
 
 
 async def _compact(job: CompactionJob) -> CompactionOutcome:
@@ -439,6 +578,7 @@ async def _compact(job: CompactionJob) -> CompactionOutcome:
         "session_id": job.transcript.session_id,
         "reason": job.reason,
     }
+    leaf = job.transcript.leaf_id
     try:
         plan = await make_plan(job)
     except NothingToDo as nothing:
@@ -449,7 +589,8 @@ async def _compact(job: CompactionJob) -> CompactionOutcome:
     job.emit(CompactionStarted(job.reason))
     outcome = CompactionOutcome(status="failed", reason=CANCELLED)
     try:
-        plan = await make_plan(job)  # A hook may have written to the transcript.
+        if job.transcript.leaf_id != leaf:  # A hook may have written to the transcript.
+            plan = await make_plan(job)
         outcome = await _carry_out(job, plan)
     except NothingToDo as nothing:
         outcome = CompactionOutcome(status="skipped", reason=str(nothing))
@@ -461,7 +602,7 @@ async def _compact(job: CompactionJob) -> CompactionOutcome:
                 job.reason, outcome.entry_id, retry, error, outcome.count, outcome.tokens_before, outcome.tokens_after
             )
         )
-    await hooks.tell_after(
+    await hooks.notify_after(
         Compacted(
             **session,
             entry_id=outcome.entry_id,
@@ -495,8 +636,11 @@ async def _carry_out(job: CompactionJob, plan: CompactionPlan) -> CompactionOutc
     try:
         if not job.model.tools:
             raise SummaryFailed(f"{job.model.ref} is too small to write summaries")
-        with job.waiting():
-            text = await summariser.summarise(plan.task)
+        try:
+            with job.waiting():
+                text = await summariser.summarise(plan.task)
+        finally:
+            job.calls = summariser.calls
     except SummaryFailed as failed:
         log.warning("compaction of %s: %s", job.session_key, failed)
         if not can_trim and job.model.tools:
@@ -544,13 +688,12 @@ async def _append(
         return "the session was replaced meanwhile"
     context = transcript.context()
     kept_id = result.first_kept_entry_id
-    if context.compaction_id != plan.compaction_id or kept_id not in context.entry_ids:
+    leaving_tokens = await with_many(len(context.messages), lambda: _tokens_before(context, kept_id))
+    if context.compaction_id != plan.compaction_id or leaving_tokens is None:
         return "the conversation took another course meanwhile"
     summary = result.summary
     summary += pinned_block([pin.text for pin in plan.pins if pin.text not in summary])
-    kept = context.messages[context.entry_ids.index(kept_id) :]
-    leaving = prompt_tokens(context.messages) - prompt_tokens(kept)
-    before, after = _true_size(leaving, plan.density), text_tokens(summary)
+    before, after = _true_size(leaving_tokens, plan.density), text_tokens(summary)
     if after >= before:
         return f"condensing would not make it smaller ({before} tokens, then {after})"
     fields: dict[str, Any] = {
@@ -566,6 +709,13 @@ async def _append(
     outcome.tokens_after = job.budget.size(transcript.context().messages)
     outcome.count = await count_compaction(job.runtime, job.agent_id, job.session_key, transcript, outcome.tokens_after)
     return None
+
+
+def _tokens_before(context: Context, entry_id: str) -> int | None:
+    """The size of the messages before an entry. None if it is not part of the context."""
+    if entry_id not in context.entry_ids:
+        return None
+    return prompt_tokens(context.messages[: context.entry_ids.index(entry_id)])
 
 
 async def count_compaction(
@@ -636,6 +786,31 @@ class OverflowRecovery:
         """The refused prompt as the provider counted it."""
         self._count: int | None = None
         """The same, if only its room for the answer was too large."""
+        self._suspected: ModelError | None = None
+        """A refusal that nobody knows, and that is treated as an overflow. There is one in a run at most."""
+        self._before: tuple[TokenMeasure, int] | None = None
+        """The measure before that refusal, and how many prompts the model had answered."""
+
+    def suspects(self, error: ModelError) -> bool:
+        """Return True if a refusal with unknown words may mean that the prompt is too large. That is tried once.
+
+        A second such refusal says that the size was not the problem, so that the estimate goes back.
+        """
+        if not is_unknown_refusal(error):
+            return False
+        if self._before is not None:
+            before, answers = self._before
+            if self._window.answers == answers:
+                self._window.clear(before)
+            self._before = None
+        if self._suspected is not None or not self._window.is_large:
+            return False
+        self._suspected = error
+        return True
+
+    def is_suspected(self, failure: ModelError | None) -> bool:
+        """Whether this failure is the refusal that ``suspects`` was true of."""
+        return failure is not None and failure is self._suspected
 
     def may_go_on(self, error: str | None) -> bool:
         """Whether to try once more. ``error`` is the refusal; None: the prompt was cut, and its answer is worthless."""
@@ -651,8 +826,14 @@ class OverflowRecovery:
         most = 1 if error is None or "(no body)" in error else MOST_RECOVERIES
         return self._attempts <= most
 
-    def refused(self, error: str) -> str | None:
-        """Corrects the estimate, which was too low. Returns why nothing can help, if that is clear now."""
+    def refused(self, error: str, *, suspected: bool = False) -> str | None:
+        """Corrects the estimate, which was too low. Returns why nothing can help, if that is clear now.
+
+        Numbers in a refusal that is only ``suspected`` to be an overflow may mean anything, so they are not read.
+        """
+        if suspected:
+            self._before = self._window.suspect(), self._window.answers
+            return None
         said = self._window.was_too_large(error)
         self._count = said.prompt if said.prompt is not None and said.prompt < self._window.budget.window else None
         try:
@@ -767,7 +948,7 @@ class CompactionHooks:
                 return answer
         return None
 
-    async def tell_after(self, what: Compacted) -> None:
+    async def notify_after(self, what: Compacted) -> None:
         for hook in (*(self.session_compact if what.entry_id else ()), *self.after_compaction):
             await _guarded(hook, what, LONGEST_HOOK_S)
 

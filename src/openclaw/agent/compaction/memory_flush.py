@@ -33,7 +33,7 @@ from openclaw.models.errors import next_retry_ms
 from openclaw.outbound.silence import NO_REPLY
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.base import Transcript
+from openclaw.storage.transcripts import Transcript
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 from openclaw.tools.files import WriteTool
 from openclaw.tools.sandbox.boundary import Boundary
@@ -105,7 +105,7 @@ def texts(settings: MemoryFlush, now_ms: int, zone_name: str | None) -> tuple[st
 def is_due(runtime: Runtime, prepared: Prepared) -> bool:
     """Whether a run must flush before it answers a new message. True once per compaction cycle."""
     config = runtime.config.current
-    if prepared.source == "heartbeat" or not config.compaction.enabled:
+    if prepared.source == "heartbeat" or not config.compaction.enabled or not prepared.caller.may("owner files"):
         return False
     compaction = config.agents.defaults.compaction
     soft = compaction.memory_flush.soft_threshold_tokens
@@ -156,8 +156,8 @@ def watch_compactions(runtime: Runtime) -> None:
 async def _flush(runtime: Runtime, transcript: Transcript, prepared: Prepared, bill: RunBill | None = None) -> bool:
     settings = runtime.config.current.agents.defaults.compaction.memory_flush
     tools = usable_tools(prepared.prompt.tools)
-    if not settings.enabled or "write" not in tools:
-        return False
+    if not settings.enabled or "write" not in tools or not prepared.caller.may("owner files"):
+        return False  # Others must not write what the agent remembers of the owner.
     config = runtime.config.current
     if await asyncio.to_thread(workspace_closed, prepared.sandbox, prepared.workspace):
         return False
@@ -177,7 +177,8 @@ async def _flush(runtime: Runtime, transcript: Transcript, prepared: Prepared, b
         messages = [*said, prompt]
         limit = prepared.timeout_s
         async with asyncio.timeout(LONGEST_FLUSH_S if limit is None else min(limit * LONGEST_SHARE, LONGEST_FLUSH_S)):
-            await prepared.cleaner.prepare(messages)
+            await prepared.window.count(messages)
+            await prepared.cleaner.prepare(prepared.window.recent(messages))
             ended = await run_loop(messages, _options(runtime, prepared, tools, calls))
         wrote = any(
             isinstance(m, ToolResultMessage) and m.tool_name == "write" and not m.is_error for m in ended.messages
@@ -249,6 +250,7 @@ def _options(runtime: Runtime, prepared: Prepared, tools: dict[str, Tool], calls
             workspace=prepared.workspace,
             run_id=run_id,
             call_id=call.id,
+            caller=prepared.caller,
             model_sees_images=False,
         )
 

@@ -13,13 +13,13 @@ import asyncio
 import math
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import msgspec
 
 from openclaw.agent.spend.budget import BilledCalls
 from openclaw.agent.window.tokens import prompt_tokens, text_tokens
 from openclaw.agent.window.window import cut_text
-from openclaw.foreign_text import disarmed
 from openclaw.messages import (
     AssistantMessage,
     Message,
@@ -34,6 +34,8 @@ from openclaw.messages import (
 from openclaw.models.base import Model, ModelError, ModelRequest
 from openclaw.models.thinking import clamp_to_model
 from openclaw.text import shortened
+from openclaw.untrusted_text import disarmed
+from openclaw.worker_thread import with_many
 
 MOST_CALLS = 3
 """The most model calls for one summary."""
@@ -173,7 +175,8 @@ class Summariser:
             self.refused.append(str(prefix))
             prefix = excerpts(task.prefix, self._prefix_tokens * 2)
         if task.history and len(history) < SHORTEST_SUMMARY:
-            said = excerpts(task.history, min(task.most_tokens, prompt_tokens(task.history)) * 2)
+            size = await with_many(len(task.history), lambda: prompt_tokens(task.history))
+            said = excerpts(task.history, min(task.most_tokens, size) * 2)
             history = f"{history}\n\n## What was said\n{said}"
         text = history if not prefix else f"{history or NO_HISTORY}{SPLIT_SEPARATOR}{prefix}"
         text = _with_needs(text, task, task.most_tokens * 2)
@@ -191,9 +194,11 @@ class Summariser:
         most_calls = self._most_calls - reserved
         room = self._room(UPDATE + SYSTEM + task.previous + task.instructions, self._history_tokens)
         if self._small_parts:
-            part = math.floor(self._model.context_window * part_share(task.history, self._model.context_window))
+            size = await with_many(len(task.history), lambda: prompt_tokens(task.history))
+            share = part_share(size, len(task.history), self._model.context_window)
+            part = math.floor(self._model.context_window * share)
             # Smaller parts need more calls. They are used only if the allowed calls can take all of the history.
-            if prompt_tokens(task.history) <= part * (most_calls - 1):
+            if size <= part * (most_calls - 1):
                 room = min(room, part)
         texts = await asyncio.to_thread(pieces, task.history, room, min(most_calls, self._most_pieces))
         if not texts:
@@ -237,7 +242,8 @@ class Summariser:
         """The summary of ``task.prefix``, or excerpts of it if the model is not asked."""
         if not ask:
             return excerpts(task.prefix, self._prefix_tokens * 2)
-        text = pieces(task.prefix, self._room(PREFIX + SYSTEM, self._prefix_tokens), 1)[0]
+        room = self._room(PREFIX + SYSTEM, self._prefix_tokens)
+        text = (await with_many(len(task.prefix), lambda: pieces(task.prefix, room, 1)))[0]
         said = await self._call(f"<conversation>\n{text}\n</conversation>\n\n{PREFIX}", self._prefix_tokens, "off")
         if (fault := fault_of(said, task.replaced_tokens, task.most_tokens)) is not None:
             raise SummaryFailed(f"the summary of the turn's beginning was refused: {fault}")
@@ -280,9 +286,9 @@ class Summariser:
         return max(64, window - text_tokens(fixed) - 32)
 
 
-def part_share(messages: Sequence[Message], window: int) -> float:
+def part_share(tokens: int, messages: int, window: int) -> float:
     """The share of the window that one part of a long history may take. It is smaller if messages are large."""
-    average = prompt_tokens(messages) / max(1, len(messages)) * 1.2 / max(1, window)
+    average = tokens / max(1, messages) * 1.2 / max(1, window)
     return LARGEST_PART if average <= 0.1 else max(SMALLEST_PART, LARGEST_PART - min(average * 2, 0.25))
 
 
@@ -421,20 +427,26 @@ def pieces(messages: Sequence[Message], most_tokens: int, most_pieces: int) -> l
     """
     packed: list[list[str]] = []
     for output_chars, text_chars in _LEVELS:
-        parts = [part for message in messages if (part := labelled(message, output_chars, text_chars))]
-        packed = _packed(parts, most_tokens)
+        parts = (part for message in messages if (part := labelled(message, output_chars, text_chars)))
+        packed = _packed(parts, most_tokens, most_pieces + 1)
         if len(packed) <= most_pieces:
             return ["\n\n".join(piece) for piece in packed]
-    left_out = packed[1 : len(packed) - most_pieces + 1]
-    count = sum(len(piece) for piece in left_out)
-    kept = [packed[0], *packed[len(packed) - most_pieces + 1 :]]
+    # Only the parts that are kept are written out: the first piece, and the others from the end.
+    output_chars, text_chars = _LEVELS[-1]
+    count = sum(1 for message in messages if labelled(message, output_chars, text_chars))
+    backwards = (part for message in reversed(messages) if (part := labelled(message, output_chars, text_chars)))
+    last = _packed(backwards, most_tokens, most_pieces)[: most_pieces - 1]
+    kept = [packed[0], *(piece[::-1] for piece in reversed(last))]
     texts = ["\n\n".join(piece) for piece in kept]
-    texts[0] += f"\n\n[… {count} messages left out here …]"
+    texts[0] += f"\n\n[… {count - sum(map(len, kept))} messages left out here …]"
     return texts
 
 
-def _packed(parts: Sequence[str], most_tokens: int) -> list[list[str]]:
-    """The parts in groups of at most ``most_tokens``. A part that is too long by itself is cut."""
+def _packed(parts: Iterable[str], most_tokens: int, most_groups: int) -> list[list[str]]:
+    """The parts in groups of at most ``most_tokens``. A part that is too long by itself is cut.
+
+    Stops when the last of ``most_groups`` has been begun, which is then not complete.
+    """
     packed: list[list[str]] = [[]]
     size = 0
     for part in parts:
@@ -446,6 +458,8 @@ def _packed(parts: Sequence[str], most_tokens: int) -> list[list[str]]:
             packed.append([])
             size = 0
         packed[-1].append(part)
+        if len(packed) == most_groups:
+            break
         size += tokens
     return packed if packed[0] else []
 
@@ -551,7 +565,7 @@ def needs_of(previous_summary: str, messages: Sequence[Message]) -> list[Need]:
     """The lines to keep, oldest first, each once. Of too many lines the newest are taken. Slow: call it in a thread."""
     firm: dict[str, Need] = {}
     other: dict[str, Need] = {}
-    for source in (*(_of_message(message) for message in reversed(messages)), _of_summary(previous_summary)):
+    for source in chain(map(_of_message, reversed(messages)), (_of_summary(previous_summary),)):
         for need in reversed(list(source)):
             (firm if need.firm else other).setdefault(need.text, need)
         if len(firm) >= MOST_NEEDS:

@@ -13,7 +13,7 @@ import msgspec
 
 from openclaw.models.base import Model
 from openclaw.sessions.entry import SessionEntry
-from openclaw.storage.base import BlobStore
+from openclaw.storage.blobs import BlobStore
 from openclaw.text import redact_urls
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def shared_report(facts: PromptFacts, prompt: SystemPrompt) -> dict[str, Any]:
                 "name": file.name,
                 "path": file.path,
                 "missing": file.missing,
+                **({"notRead": file.unread} if file.unread else {}),
                 "rawChars": file.raw_chars,
                 "injectedChars": len(file.text),
                 "truncated": file.truncated,
@@ -228,6 +229,8 @@ def sized(chars: int) -> str:
 def _file_line(file: Mapping[str, Any]) -> str:
     if file["missing"]:
         return f"- {file['name']}: MISSING | raw 0 | injected 0"
+    if reason := file.get("notRead"):
+        return f"- {file['name']}: NOT READ | raw 0 | injected 0 | {reason}"
     state = "TRUNCATED" if file["truncated"] else "OK"
     return f"- {file['name']}: {state} | raw {sized(file['rawChars'])} | injected {sized(file['injectedChars'])}"
 

@@ -21,6 +21,7 @@ from xml.sax.saxutils import escape, unescape
 import msgspec
 
 from openclaw.agent.prompt.report import shared_report
+from openclaw.agent.prompt.workspace_files import FIRST_RUN_FILE
 from openclaw.agent.prompt.workspace_snapshot import (
     BootstrapFile,
     WorkspaceSnapshot,
@@ -35,14 +36,13 @@ from openclaw.config.schema import Config
 from openclaw.messages import ToolSpec
 from openclaw.models.base import Model
 from openclaw.models.thinking import reasons_in_tags
-from openclaw.outbound.visible import Framing
+from openclaw.outbound.answer_filter import Framing
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionKind, channel_of, is_subagent
-from openclaw.storage.files.workspace import FIRST_RUN_FILE
 from openclaw.tools.base import Tool
 
 if TYPE_CHECKING:
-    from openclaw.storage.base import MessageBody
+    from openclaw.storage.message_ledger import MessageBody
     from openclaw.tools.sandbox.boundary import Boundary
 
 DEFAULT_AGENT_NAME = "OpenClaw"
@@ -110,9 +110,13 @@ def gather_facts(
     workspace: Path,
     sandbox: Boundary | None,
     snapshot: WorkspaceSnapshot,
-    kind: SessionKind,
+    private: bool,
+    first_session: bool,
 ) -> PromptFacts:
-    """The facts for one run. ``kind`` is the session's kind, as ``kind_of`` names it."""
+    """Return the facts for one run. ``private`` says whether the run may show the owner's own data.
+
+    ``first_session`` says whether the session is the first of its workspace.
+    """
     defaults, key = config.agents.defaults, session_key
     agent = agent_config(config, agent_id)
     identity = agent.identity if agent else None
@@ -131,8 +135,7 @@ def gather_facts(
     )
     if not model.tools:
         return facts  # The prompt of such a model has only a few sentences.
-    private = is_private(kind, key)
-    facts.files = snapshot.files
+    facts.files = snapshot.files if first_session else [_in_later_session(file) for file in snapshot.files]
     facts.skills = snapshot.skills if body.skills is None else only(snapshot.skills, body.skills)
     facts.aliases = model_aliases(config)
     # In a group everybody could ask the model for the owner's numbers.
@@ -154,9 +157,9 @@ def gather_facts(
     return facts
 
 
-def is_private(kind: SessionKind, session_key: str) -> bool:
-    """Whether only the owner takes part in the conversation."""
-    return kind in ("main", "other") and not is_subagent(session_key)
+def _in_later_session(file: BootstrapFile) -> BootstrapFile:
+    """Return the file as sessions after the first one show it: BOOTSTRAP.md keeps its row and loses its text."""
+    return msgspec.structs.replace(file, text="", truncated=False, warning="") if file.name == FIRST_RUN_FILE else file
 
 
 def _capabilities(config: Config, channel: str) -> list[str]:
@@ -308,7 +311,7 @@ class PromptCache:
 def _sections(facts: PromptFacts, names: frozenset[str], listed: str, skills: str, project: str) -> list[str]:
     """The sections in their order. Those that do not apply are empty."""
     full = facts.mode == "full"
-    first_run = full and any(file.name == FIRST_RUN_FILE and not file.missing for file in facts.files)
+    first_run = full and any(file.name == FIRST_RUN_FILE and file.text and not file.unread for file in facts.files)
     about_agent = [
         _skills(skills),
         _memory_recall(names, facts.citations),
@@ -587,7 +590,7 @@ def _project_context(files: Sequence[BootstrapFile]) -> str:
     if not shown:
         return ""
     parts = [PROJECT_CONTEXT, "The workspace files, as they are now:"]
-    if any(file.name == "SOUL.md" and not file.missing for file in shown):
+    if any(file.name == "SOUL.md" and not (file.missing or file.unread) for file in shown):
         parts.append("SOUL.md is your character: speak and act as it says, unless higher instructions forbid it.")
     for file in shown:
         parts += [f"## {file.path}", file.text]

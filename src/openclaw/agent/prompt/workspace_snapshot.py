@@ -11,6 +11,13 @@ from typing import BinaryIO, TypeAlias
 
 import msgspec
 
+from openclaw.agent.prompt.workspace_files import (
+    BOOTSTRAP_FILES,
+    MEMORY_FILES,
+    prepare_workspace,
+    repo_markers,
+    repo_root,
+)
 from openclaw.agent.skills import (
     BUNDLED,
     SkillsPrompt,
@@ -24,13 +31,7 @@ from openclaw.agent.skills import (
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
 from openclaw.path_opener import FileMissing, PathOpener, PathRefused
-from openclaw.storage.files.workspace import (
-    BOOTSTRAP_FILES,
-    MEMORY_FILES,
-    ready_workspace,
-    repo_markers,
-    repo_root,
-)
+from openclaw.storage.documents import DocumentStore, SharedDocument
 
 SUBAGENT_FILES = ("AGENTS.md", "TOOLS.md")
 HEAD_PERCENT = 70
@@ -42,13 +43,18 @@ MIN_CHARS = 1000
 MAX_READ_BYTES = 4_000_000
 """Of a larger file only this much of the beginning and of the end is read."""
 _CHARS_PER_TOKEN = 4
+FIRST_SESSIONS = "first-sessions.json"
 MOST_KEPT = 64
 MOST_WARNINGS = 256
 LOOK_AGAIN_S = 5.0
 """How often the paths in ``_Cached.rarely`` are checked."""
 _FILES = (*BOOTSTRAP_FILES, *MEMORY_FILES)
+_NO_INODE = (0, 0)
 _FileState: TypeAlias = tuple[int, int, int] | None
-"""The time, size and inode of a file or folder. None: it does not exist."""
+"""The time, size and inode of a file or folder. None if it does not exist.
+
+The time is that of the last change to the inode, because a file becomes readable by a change of its rights.
+"""
 
 log = logging.getLogger("openclaw.agent.workspace")
 
@@ -59,13 +65,18 @@ class BootstrapFile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     path: str
     missing: bool
+    unread: str = ""
+    """Why a file that exists could not be read. Empty if it could."""
     raw_chars: int
     text: str
-    """The text in the prompt. It is cut in the middle if the file is over the limit, and empty for a blank file."""
+    """The text in the prompt. It is cut in the middle if the file is over the limit, and empty for a blank file.
+
+    ``BOOTSTRAP.md`` is shown only in the first session of its workspace. See ``FirstSessions``.
+    """
     truncated: bool
     version: int = 0
     """The file's time of change on disk."""
-    inode: tuple[int, int] = (0, 0)
+    inode: tuple[int, int] = _NO_INODE
     warning: str = ""
     """Tells the person what the model does not see of the file."""
 
@@ -73,22 +84,22 @@ class BootstrapFile(msgspec.Struct, frozen=True, kw_only=True):
 def load_bootstrap(
     workspace: Path, max_chars: int, *, private: bool = True, subagent: bool = False
 ) -> list[BootstrapFile]:
-    """Reads the files in their fixed order. Blocking.
+    """Read the files in their fixed order. Blocking.
 
-    BOOTSTRAP.md is included only while it exists. Long-term memory is for private chats: in a group it would tell
-    everyone what one person confided. Sub-agents get only the instructions and the notes about tools.
+    Long-term memory is for private chats: in a group it would tell everyone what one person confided. Sub-agents get
+    only the instructions and the notes about tools.
     """
     opener = PathOpener(workspace, confine=True)
     if subagent:
         return [_load(opener, name, max_chars) for name in SUBAGENT_FILES]
     files = [_load(opener, name, max_chars) for name in BOOTSTRAP_FILES]
-    if files[-1].missing and not files[-1].warning:
-        files.pop()
+    if files[-1].missing:
+        # The agent removes it when it is done, so that its absence is not worth a word to the model or the person.
+        files[-1] = msgspec.structs.replace(files[-1], missing=False, text="")
     if not private:
         return files
-    memory = [_load(opener, name, max_chars) for name in MEMORY_FILES]
-    memory = [file for file in memory if not file.missing or file.warning]
-    if len(memory) == 2 and memory[0].inode == memory[1].inode:
+    memory = [file for name in MEMORY_FILES if not (file := _load(opener, name, max_chars)).missing]
+    if len(memory) == 2 and memory[0].inode == memory[1].inode != _NO_INODE:
         # Both names are one file where the disk ignores case.
         memory.pop()
     return [*files, *memory]
@@ -106,10 +117,26 @@ def _load(opener: PathOpener, name: str, max_chars: int) -> BootstrapFile:
             status = os.fstat(file.fileno())
             data = _read(file, status.st_size)
     except FileMissing:
-        return _not_there(path, f"[MISSING] Expected at: {path}")
+        return BootstrapFile(
+            name=name,
+            path=str(path),
+            missing=True,
+            raw_chars=0,
+            text=f"[MISSING] Expected at: {path}",
+            truncated=False,
+        )
     except (OSError, PathRefused) as problem:
         # A link that leads out of the workspace could bring any file of this machine into the prompt.
-        return _not_there(path, f"[NOT READ] {name}", f"{name} is not in the prompt: {problem}")
+        return BootstrapFile(
+            name=name,
+            path=str(path),
+            missing=False,
+            unread=" ".join(str(problem).split()) or type(problem).__name__,
+            raw_chars=0,
+            text=f"[NOT READ] {name}",
+            truncated=False,
+            warning=f"{name} is not in the prompt: {problem}",
+        )
     raw = data.decode("utf-8-sig", "replace").rstrip()
     truncated = len(raw) > max_chars
     return BootstrapFile(
@@ -122,12 +149,6 @@ def _load(opener: PathOpener, name: str, max_chars: int) -> BootstrapFile:
         version=status.st_mtime_ns,
         inode=(status.st_dev, status.st_ino),
         warning=_warning(raw, name, max_chars) if truncated else "",
-    )
-
-
-def _not_there(path: Path, text: str, warning: str = "") -> BootstrapFile:
-    return BootstrapFile(
-        name=path.name, path=str(path), missing=True, raw_chars=0, text=text, truncated=False, warning=warning
     )
 
 
@@ -208,33 +229,91 @@ class _Cached(msgspec.Struct):
         return _states(self.rarely) == self.rarely_states
 
 
+class FirstSessions:
+    """The first session of each workspace, by the workspace's path. ``BOOTSTRAP.md`` is for that session alone."""
+
+    def __init__(self, documents: DocumentStore) -> None:
+        self._shared = documents.shared
+        self._document: SharedDocument[dict[str, str]] = SharedDocument(
+            documents,
+            FIRST_SESSIONS,
+            dict,
+            lambda data: msgspec.json.decode(data, type=dict[str, str]),
+            msgspec.json.encode,
+            damaged="drop",
+            consequence="a later session may be shown BOOTSTRAP.md",
+        )
+
+    async def is_first(self, workspace: Path, session_id: str, *, starts: bool) -> bool:
+        """Return whether the session is the first of the workspace, or would be if it started now.
+
+        With ``starts`` the session becomes the first if the workspace has none yet.
+        """
+        name = str(workspace)
+        try:
+            # The first session of a workspace stays the first, so a known one is not read again.
+            first = self._document.value.get(name)
+            if first is None and starts:
+                first = await self._document.change(lambda first_sessions: first_sessions.setdefault(name, session_id))
+            elif first is None:
+                first = (await self._document.current()).get(name)
+        except OSError as problem:
+            log.warning("the first session of %s cannot be stored: %s", workspace, problem)
+            return True
+        return first is None or first == session_id
+
+    async def begin_again(self, workspace: Path) -> None:
+        """Forget the first session of a workspace that was deleted and made again.
+
+        Gateways that share a database each make a folder of their own, which does not make the workspace new.
+        """
+        if self._shared:
+            return
+        try:
+            await self._document.change(lambda first_sessions: first_sessions.pop(str(workspace), None))
+        except OSError as problem:
+            log.warning("the first session of %s cannot be forgotten: %s", workspace, problem)
+
+
 class WorkspaceSnapshots:
     """Keeps a snapshot for each agent and audience, and knows which warnings about files were given."""
 
-    def __init__(self, state_dir: str, clock: Clock) -> None:
+    def __init__(self, state_dir: str, clock: Clock, documents: DocumentStore) -> None:
+        self.first_sessions = FirstSessions(documents)
         self._state_dir = state_dir
         self._clock = clock
         self._known: OrderedDict[tuple[str, Audience], _Cached] = OrderedDict()
         self._ready: set[Path] = set()
         """Workspaces that were made ready. They do not get their first files again, even if all are deleted."""
+        self._readying = asyncio.Lock()
         self._warned: set[tuple[str, int, int]] = set()
+        self._logged: dict[str, str] = {}
+        """The paths of files that could not be read, and why, as far as the log has it."""
 
     async def of(self, agent_id: str, config: Config, workspace: Path, audience: Audience) -> WorkspaceSnapshot:
         """A current snapshot."""
         known, now = self._known.get((agent_id, audience)), self._clock.monotonic()
         if known is not None and known.is_current(config, now):
             return known.snapshot
+        async with self._readying:
+            if await asyncio.to_thread(self._prepare_workspace, config, workspace):
+                await self.first_sessions.begin_again(workspace)
         made = await asyncio.to_thread(self._make, agent_id, config, workspace, audience, now)
         self._known[agent_id, audience] = made
         while len(self._known) > MOST_KEPT:
             self._known.popitem(last=False)
         return made.snapshot
 
+    def _prepare_workspace(self, config: Config, workspace: Path) -> bool:
+        """Make the folder if it is missing. Return whether it is new and got its first files."""
+        if workspace in self._ready and workspace.is_dir():
+            return False
+        seeded = prepare_workspace(workspace, seed=not config.agents.defaults.skip_bootstrap)
+        self._ready.add(workspace)
+        return seeded
+
     def _make(self, agent_id: str, config: Config, workspace: Path, audience: Audience, now: float) -> _Cached:
         defaults = config.agents.defaults
-        if workspace not in self._ready or not workspace.is_dir():
-            ready_workspace(workspace, seed=not defaults.skip_bootstrap)
-            self._ready.add(workspace)
         # A new file changes the time of its folder, so a file that does not exist is not watched.
         often = [workspace, *(path for name in _FILES if (path := workspace / name).exists())]
         rarely = [*repo_markers(workspace)[1:], *map(Path, os.environ.get("PATH", "").split(os.pathsep))]
@@ -253,7 +332,16 @@ class WorkspaceSnapshots:
             skill_env=skill_environment(verdicts, config, os.environ) if config.skills.entries else {},
             repo_root=repo_root(workspace, defaults.repo_root),
         )
+        self._log_unread(snapshot.files)
         return _Cached(snapshot, config, often_paths, often_states, rarely_paths, rarely_states, now)
+
+    def _log_unread(self, files: list[BootstrapFile]) -> None:
+        for file in files:
+            if not file.unread:
+                self._logged.pop(file.path, None)
+            elif self._logged.get(file.path) != file.unread:
+                self._logged[file.path] = file.unread
+                log.warning("%s is not in the prompt: it could not be read: %s", file.path, file.unread)
 
     def new_warnings(self, files: list[BootstrapFile]) -> list[str]:
         """Warnings about cut files that were not given before. Each version of a file is warned about once."""
@@ -276,4 +364,4 @@ def _state(path: str) -> _FileState:
         status = os.stat(path)  # noqa: PTH116 - making a Path costs more than the call
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_ctime_ns, status.st_size, status.st_ino

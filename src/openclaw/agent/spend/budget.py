@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -60,8 +59,10 @@ from openclaw.outbound.reply import money, token_count
 from openclaw.paths import make_private_dir, sessions_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
-from openclaw.storage.base import SessionRow, Transcript
+from openclaw.storage.files.disk import append_line
 from openclaw.storage.session_query import SessionQuery
+from openclaw.storage.sessions import SessionRow
+from openclaw.storage.transcripts import Transcript
 
 log = logging.getLogger("openclaw.agent.spend")
 
@@ -576,8 +577,7 @@ def _charge_agent(runtime: Runtime, agent_id: str, entry: dict[str, Any]) -> Non
     path = agent_bill(Path(sessions_dir(str(runtime.state_dir), agent_id)))
     make_private_dir(str(path.parent))
     now = datetime.fromtimestamp(runtime.clock.now_ms() / 1000, UTC)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab") as file:
-        file.write(msgspec.json.encode({**entry, "timestamp": now.isoformat()}) + b"\n")
+    append_line(path, msgspec.json.encode({**entry, "timestamp": now.isoformat()}) + b"\n")
 
 
 def bill_entry(purpose: str, provider: str, model: str, usage: Usage, at: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from openclaw.paths import sessions_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.files.transcript_index import SUFFIX, unpacked_blocks
+from openclaw.storage.files.transcript_index import SUFFIX, decompressed_blocks
 from openclaw.storage.indexed_transcript import TranscriptLines
 
 log = logging.getLogger("openclaw.agent.spend")
@@ -253,7 +253,7 @@ _line = msgspec.json.Decoder(_SpendLine)
 def _read_on(path: Path, before: FileSpend | None) -> FileSpend:
     """Reads the lines after ``before``, or all lines if the file was replaced or has become shorter. Blocking."""
     if path.suffix == SUFFIX:
-        return _read_packed(path, before)
+        return _read_compressed(path, before)
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         spend = before
@@ -270,14 +270,14 @@ def _read_on(path: Path, before: FileSpend | None) -> FileSpend:
     return spend
 
 
-def _read_packed(path: Path, before: FileSpend | None) -> FileSpend:
+def _read_compressed(path: Path, before: FileSpend | None) -> FileSpend:
     """Reads a compressed transcript. It never grows, so that ``offset`` is its whole size."""
     found = path.stat()
     if before is not None and (before.inode, before.offset) == (found.st_ino, found.st_size):
         return before
     spend = FileSpend(inode=found.st_ino, offset=found.st_size)
     rest = b""
-    for block in unpacked_blocks(path):
+    for block in decompressed_blocks(path):
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             _take(line, spend)

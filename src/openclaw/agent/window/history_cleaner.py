@@ -15,7 +15,7 @@ import binascii
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -23,7 +23,6 @@ import msgspec
 from openclaw.agent.window.window import cut_text
 from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
-from openclaw.foreign_text import disarmed
 from openclaw.messages import (
     FAILED_STOPS,
     AssistantMessage,
@@ -39,6 +38,8 @@ from openclaw.models.base import Model
 from openclaw.models.convert import is_blank, json_text, pair, without_failed
 from openclaw.models.http import strip_lone_surrogates
 from openclaw.pictures import MAX_SIDE, ImageProblem, fit_image, off_loop, sniff_image
+from openclaw.untrusted_text import disarmed
+from openclaw.worker_thread import with_many
 
 if TYPE_CHECKING:
     pass
@@ -368,9 +369,9 @@ class ImageCache:
         self._most_bytes = most_bytes
         self.kept_bytes = 0
 
-    async def prepare(self, messages: Iterable[Message], max_side: int = MAX_SIDE) -> None:
+    async def prepare(self, messages: Sequence[Message], max_side: int = MAX_SIDE) -> None:
         """Fits the pictures of these messages in a thread."""
-        blocks = [block for message in messages for block in images_of(message)]
+        blocks = await with_many(len(messages), lambda: [block for message in messages for block in images_of(message)])
         if blocks:
             await off_loop(lambda: [self.shown(block, max_side) for block in blocks])
 

@@ -5,9 +5,11 @@ An estimate takes four characters for a token. It is corrected by what the provi
 
 from __future__ import annotations
 
+import bisect
+import copy
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -29,6 +31,8 @@ from openclaw.models.errors import NamedCounts
 CHARS_PER_TOKEN = 4
 IMAGE_CHARS = 4800
 """The size of a picture in characters. ``message_tokens`` does not count the pictures in a user's message."""
+LEAST_SHORTENED = 100
+"""A message that is shortened to fit the window takes at least this many tokens, unless it had less before."""
 _SESSIONS_REMEMBERED = 1000
 _LEAST_LEARNT = 200
 _LEAST_FIXED, _MOST_FIXED = 0.5, 2.0
@@ -73,21 +77,33 @@ def message_tokens(message: Message) -> int:
 
 def prompt_tokens(messages: Iterable[Message]) -> int:
     """The estimated tokens of messages in a prompt. Every picture counts."""
-    return sum(map(_prompt_tokens, messages))
+    return sum(map(prompt_size, messages))
 
 
 class GrowingSum:
-    """``prompt_tokens`` of a list that mostly grows at its end. Only new messages are counted."""
+    """``prompt_tokens`` of a list that mostly grows at its end. Only new messages are counted.
 
-    def __init__(self) -> None:
+    It also remembers the places of the messages for which ``marks`` returns True.
+    """
+
+    def __init__(self, marks: Callable[[Message], bool] = lambda message: False) -> None:
+        self._marks = marks
         self._counted: list[Message] = []
+        self._sums: list[int] = []
+        """The sum up to each message, without the message itself."""
         self._total = 0
+        self._least_sums: list[int] = []
+        """The same, with at most ``LEAST_SHORTENED`` for each message."""
+        self._least_total = 0
+        self.marked: list[int] = []
 
     def of(self, messages: list[Message]) -> int:
         total = self.further(messages)
         if total is None:
-            self._counted, self._total = messages.copy(), prompt_tokens(messages)
-        return self._total
+            self._counted, self._sums, self._total, self.marked = [], [], 0, []
+            self._least_sums, self._least_total = [], 0
+            total = self.further(messages) or 0
+        return total
 
     def further(self, messages: list[Message]) -> int | None:
         """The sum if the list begins with the messages that were counted before, else None."""
@@ -95,13 +111,40 @@ class GrowingSum:
         # Comparing lists of the same objects is a thousand times cheaper than counting the tokens.
         if self._counted != messages[:known]:
             return None
-        for message in messages[known:]:
-            self._total += _prompt_tokens(message)
+        for place, message in enumerate(messages[known:], known):
+            size = prompt_size(message)
+            self._sums.append(self._total)
+            self._least_sums.append(self._least_total)
+            self._total += size
+            self._least_total += min(size, LEAST_SHORTENED)
             self._counted.append(message)
+            if self._marks(message):
+                self.marked.append(place)
         return self._total
 
+    def uncounted(self, messages: list[Message]) -> int:
+        """The number of messages that ``of`` would count."""
+        known = len(self._counted)
+        return len(messages) - known if self._counted == messages[:known] else len(messages)
 
-def _prompt_tokens(message: Message) -> int:
+    def before(self, place: int) -> int:
+        """The sum of the counted messages before ``place``."""
+        return self._sums[place] if place < len(self._sums) else self._total
+
+    def least_after(self, place: int) -> int:
+        """The least that the counted messages from ``place`` on take, however much they are shortened."""
+        return self._least_total - (self._least_sums[place] if place < len(self._least_sums) else self._least_total)
+
+    def first_within(self, most: int, most_shortened: int) -> int:
+        """The place from which on the counted messages take at most ``most``, and shortened ``most_shortened``."""
+        return max(
+            bisect.bisect_left(self._sums, self._total - most),
+            bisect.bisect_left(self._least_sums, self._least_total - most_shortened),
+        )
+
+
+def prompt_size(message: Message) -> int:
+    """The estimated tokens of one message in a prompt."""
     tokens = message_tokens(message)
     if isinstance(message, UserMessage) and not isinstance(message.content, str):
         tokens += sum(IMAGE_CHARS // CHARS_PER_TOKEN for block in message.content if isinstance(block, ImageBlock))
@@ -198,8 +241,19 @@ class TokenMeasure:
             self.density = _bounded(max(self.density * 1.6, wanted))
         self.learnt = True
 
-    def recall(self, overhead: int, messages: Sequence[Message], model: Model, since_ms: int) -> None:
-        """Learns from the last answer in a conversation that an earlier process had, if this model gave it."""
+    def copy(self) -> TokenMeasure:
+        """Return what is known now, for ``go_back``."""
+        return copy.copy(self)
+
+    def go_back(self, before: TokenMeasure) -> None:
+        """Forget what was learnt since the copy was made."""
+        vars(self).update(vars(before))
+
+    def recall(self, overhead: int, messages: Sequence[Message], model: Model, since_ms: int, sums: GrowingSum) -> None:
+        """Learns from the last answer in a conversation that an earlier process had, if this model gave it.
+
+        ``sums`` has counted the messages.
+        """
         self.learnt = True
         for place in range(len(messages) - 1, -1, -1):
             message = messages[place]
@@ -208,7 +262,7 @@ class TokenMeasure:
             same = (message.provider, message.model) == (model.provider, model.id)
             if not same or message.timestamp <= since_ms:
                 return
-            estimated, counted = prompt_tokens(messages[:place]), reported_prompt(message.usage)
+            estimated, counted = sums.before(place), reported_prompt(message.usage)
             # A count below the estimate and near the window may be that of a prompt that was shortened to fit.
             if counted >= overhead + estimated or counted * 4 < model.context_window * 3:
                 self._believe(overhead, estimated, counted)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -26,6 +26,7 @@ from openclaw.agent.window.tokens import (
     careful_tokens,
     is_measured,
     prompt_budget,
+    prompt_size,
     prompt_tokens,
     reported_prompt,
     u16len,
@@ -45,9 +46,10 @@ from openclaw.messages import (
     user_text,
 )
 from openclaw.models.base import Model
-from openclaw.models.errors import NamedCounts, named_counts
+from openclaw.models.errors import NamedCounts, is_overflow, named_counts
 from openclaw.sessions.tree import fields_of
-from openclaw.storage.base import Transcript
+from openclaw.storage.transcripts import Transcript
+from openclaw.worker_thread import with_many
 
 SMALLEST_ROOM = 128
 """With less room than this (in estimated tokens) no sensible conversation is possible."""
@@ -55,11 +57,14 @@ RECENT = 4
 """The tool output in this many last messages is shortened only if shortening older output was not enough."""
 MOST_SHORTENED = 4
 """If the messages take more than this many times the room, whole turns are left out first."""
+LARGE_SHARE, LARGE_TOKENS = 4, 32_000
+"""A prompt is large if it takes this share of the window or this many tokens, whichever is less."""
 TEXT_CHARS = (8000, 2000, 500)
 OUTPUT_CHARS = (3000, 400)
 GLIMPSE_CHARS = 60
 LEFT_OUT = "[… {count} characters left out here: the conversation is larger than the model's window …]"
 FORGOTTEN = "[Earlier messages of this conversation were left out: together they are larger than the model's window.]"
+FORGOTTEN_NOTE = UserMessage(content=[TextBlock(text=FORGOTTEN)])
 
 
 class DoesNotFit(Exception):
@@ -101,8 +106,13 @@ class PromptWindow:
         self.pruner: Pruner | None = None
         self._pruned: dict[str, tuple[Message, ToolResultMessage]] = {}
         """What was pruned on this branch so far. See ``Pruner``."""
-        self._all, self._shown = GrowingSum(), GrowingSum()
+        self._all, self._shown = GrowingSum(_is_pin_note), GrowingSum()
         """The sums of all messages, and of the messages that are left after pruning."""
+        self._recent = RecentTurns()
+        self.first = 0
+        """The place in the conversation from which on ``recent`` returned its messages."""
+        self._left_out = 0
+        """The number of messages of the conversation that ``recent`` left out."""
         self.shortened = 0
         """The number of messages that were shortened or left out in the last request."""
         self.answers = 0
@@ -114,13 +124,20 @@ class PromptWindow:
 
     def use_cache(self, branch_cache: dict[Any, Any]) -> None:
         """Goes on with the sums of an earlier run of the same branch."""
+        model = (self._model.ref, self._model.context_window)
         self._all, self._shown = branch_cache.setdefault("tokens", (self._all, self._shown))
-        self._pruned = branch_cache.setdefault(("pruned", self._model.ref, self._model.context_window), self._pruned)
+        self._pruned = branch_cache.setdefault(("pruned", *model), self._pruned)
+        self._recent = branch_cache.setdefault(("recent", *model), self._recent)
 
-    def recall(self, messages: Sequence[Message], since_ms: int) -> None:
+    async def count(self, messages: list[Message]) -> None:
+        """Counts the tokens of a conversation. Of a long one that takes too long for the event loop."""
+        await with_many(self._all.uncounted(messages), lambda: self._all.of(messages))
+
+    def recall(self, messages: list[Message], since_ms: int) -> None:
         """Learns from the provider's last count after ``since_ms`` in messages that an earlier process had sent."""
         if not self._measure.learnt:
-            self._measure.recall(self._overhead, messages, self._model, since_ms)
+            self._all.of(messages)
+            self._measure.recall(self._overhead, messages, self._model, since_ms, self._all)
 
     def begin(self, messages: list[Message]) -> None:
         """Decides from the messages before the run whether the provider's cache can expire, and so what is pruned."""
@@ -133,18 +150,49 @@ class PromptWindow:
         room = self.budget.room
         return room >= SMALLEST_ROOM and self._all.of(messages) <= room
 
+    def recent(self, messages: list[Message]) -> list[Message]:
+        """The end of the conversation from which the next request is made, with the first message and the pins.
+
+        All further work is on this list, so that a request costs no more the longer a conversation is. It is the
+        conversation itself unless that takes more than ``MOST_SHORTENED`` times the room, or more than the room even
+        if all of it is shortened. The list begins at the same turn in successive requests, until it has grown too
+        large.
+        """
+        sums, room = self._all, max(self.budget.room, SMALLEST_ROOM)
+        most, most_shortened = room * MOST_SHORTENED, room * 3 // 2
+        self.first = self._left_out = 0
+        total = sums.of(messages)
+        if total <= most and sums.least_after(0) <= most_shortened:
+            return messages
+        start = self._recent.start
+        large = total - sums.before(start) > most or sums.least_after(start) > most_shortened
+        if large or not 0 < start < len(messages):
+            place = sums.first_within(most * 3 // 4, room * 5 // 4)
+            self._recent.start = start = self._turn_from(messages, place)
+        pins = [messages[place] for place in self._all.marked if 0 < place < start]
+        head = [*messages[:1], *pins, FORGOTTEN_NOTE] if start else []
+        self.first, self._left_out = start, max(0, start - 1 - len(pins))
+        return [*head, *messages[start:]]
+
+    def _turn_from(self, messages: list[Message], place: int) -> int:
+        """The place of the first turn that begins there or later. The question without an answer stays in any case."""
+        question = next(iter(_asked(messages)), len(messages) - 1)
+        starts = (at for at in range(place, question) if isinstance(messages[at], UserMessage))
+        return next(starts, question)
+
     def of(self, messages: list[Message]) -> list[Message]:
-        """The messages for the next request."""
+        """The messages for the next request. They are those of ``recent``, cleaned."""
         if self.pruner is not None:
             messages = self.pruner.apply(messages, self._clock.now_ms())
         # Mostly nothing is pruned, and the messages have been counted already.
         estimated = self._all.further(messages)
         if estimated is None:
             estimated = self._shown.of(messages)
-        self.shortened, budget = 0, self.budget
+        self.shortened, budget = self._left_out, self.budget
         if estimated > budget.room:
             fitted = fit(messages, budget, estimated)
-            messages, self.shortened, estimated = fitted.messages, fitted.shortened, prompt_tokens(fitted.messages)
+            messages, estimated = fitted.messages, prompt_tokens(fitted.messages)
+            self.shortened += fitted.shortened
         self._sent = estimated
         return messages
 
@@ -160,11 +208,37 @@ class PromptWindow:
             self.answers += 1
             self._measure.learn(self._overhead, self._sent, reported_prompt(answer.usage))
 
+    @property
+    def is_large(self) -> bool:
+        """Whether the last prompt may have been too large, and a good part of it is conversation that can shrink."""
+        budget = self.budget
+        size = budget.size_of(self._sent)
+        return size >= min(budget.window // LARGE_SHARE, LARGE_TOKENS) and (size - budget.overhead) * 4 >= size
+
+    def suspect(self) -> TokenMeasure:
+        """Raise the estimate after a refusal that may mean a prompt too large. Returns the measure before."""
+        before = self._measure.copy()
+        self._measure.refuse(self._overhead, self._sent, self.budget.window, NamedCounts())
+        return before
+
+    def clear(self, before: TokenMeasure) -> None:
+        """Take ``suspect`` back: the size of the prompt was not the problem."""
+        self._measure.go_back(before)
+
     def was_too_large(self, refusal: str) -> NamedCounts:
-        """Corrects the estimate after the provider refused the last prompt. Returns the numbers that it named."""
-        said = named_counts(refusal)
+        """Corrects the estimate after the provider refused the last prompt. Returns the numbers that it named.
+
+        Numbers in words that nobody knows may mean anything, so they are not read.
+        """
+        said = named_counts(refusal) if is_overflow(refusal) else NamedCounts()
         self._measure.refuse(self._overhead, self._sent, self.budget.window, said)
         return said
+
+
+class RecentTurns(msgspec.Struct):
+    """Where the recent turns of a branch begin that is much larger than the window. 0: not known yet."""
+
+    start: int = 0
 
 
 # Fitting
@@ -200,83 +274,94 @@ def fit(messages: list[Message], budget: PromptBudget, estimated: int | None = N
     return Fitted(result, sum(1 for message in messages if id(message) not in kept))
 
 
-def _fit(result: list[Message], room: int) -> list[Message]:
-    if prompt_tokens(result) > room * MOST_SHORTENED:
-        result = _newest_turns(result, room * MOST_SHORTENED) or result[next(iter(_asked(result)), len(result)) :]
-    for shorten in _steps(result):
-        if prompt_tokens(result) <= room:
-            break
-        shorten(room)
-    if prompt_tokens(result) <= room:
-        return result
-    return _newest_turns(result, room) or _newest_steps(result, room)
-
-
-def _steps(result: list[Message]) -> Iterator[Callable[[int], None]]:
-    """The steps that shorten ``result`` in place, the mildest first. Each stops as soon as the messages fit."""
-    asked = _asked(result)
-    old = range(len(result) - RECENT)
-    everything = range(len(result))
-    for places in (old, everything):
+def _fit(messages: Sequence[Message], room: int) -> list[Message]:
+    sized = _Sized(messages)
+    if sized.total > room * MOST_SHORTENED:
+        turns = _newest_turns(sized, room * MOST_SHORTENED)
+        sized = _Sized(turns or sized.messages[next(iter(_asked(sized.messages)), len(messages)) :])
+    # The mildest step comes first. Each stops as soon as the messages fit.
+    count, asked = len(sized.messages), _asked(sized.messages)
+    for end in (count - RECENT, count):
         for chars in OUTPUT_CHARS:
-            yield lambda room, places=places, chars=chars: _shorten(result, places, chars, room, outputs_only=True)
+            sized.shorten(range(end), chars, room, outputs_only=True)
     for chars in TEXT_CHARS:
-        others = [place for place in everything if place not in asked]
-        yield lambda room, others=others, chars=chars: _shorten(result, others, chars, room)
-    for place in sorted(asked, key=lambda place: prompt_tokens([result[place]]), reverse=True):
-        yield lambda room, place=place: _shorten_to_room(result, place, room)
+        sized.shorten(range(count), chars, room, but=frozenset(asked))
+    for place in sorted(asked, key=lambda place: sized.sizes[place], reverse=True):
+        if sized.total > room:
+            sized.shorten_to_room(place, room)
+    if sized.total <= room:
+        return sized.messages
+    return _newest_turns(sized, room) or _newest_steps(sized.messages, room)
+
+
+class _Sized:
+    """Messages and their sizes in estimated tokens. Each message is counted once, and again when it was shortened."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.messages = list(messages)
+        self.sizes = list(map(prompt_size, self.messages))
+        self.total = sum(self.sizes)
+
+    def shorten(
+        self, places: range, chars: int, room: int, *, outputs_only: bool = False, but: frozenset[int] = frozenset()
+    ) -> None:
+        """Shortens the messages at these places, the oldest first, until all of them fit."""
+        messages, sizes = self.messages, self.sizes
+        for place in places:
+            if self.total <= room:
+                return
+            if sizes[place] * CHARS_PER_TOKEN <= chars or place in but:
+                continue
+            if not outputs_only or isinstance(messages[place], ToolResultMessage):
+                self._put(place, shortened(messages[place], chars))
+
+    def shorten_to_room(self, place: int, room: int) -> None:
+        """Shortens one message to the room that the others leave, or to half of the room if that is more."""
+        share = max(room - (self.total - self.sizes[place]), room // 2)
+        chars = max(200, share * CHARS_PER_TOKEN - 200)
+        self._put(place, shortened(self.messages[place], chars, drop_images=True))
+
+    def _put(self, place: int, message: Message) -> None:
+        if message is not self.messages[place]:
+            size = prompt_size(message)
+            self.total += size - self.sizes[place]
+            self.messages[place], self.sizes[place] = message, size
 
 
 def _asked(messages: Sequence[Message]) -> list[int]:
     """The places of what people said in the turn that has no answer yet, else of the last thing they said."""
-    said = [place for place, message in enumerate(messages) if isinstance(message, UserMessage)]
     turn = open_turn(messages)
-    return [place for place in said if place >= turn] or said[-1:]
+    if said := [place for place in range(turn, len(messages)) if isinstance(messages[place], UserMessage)]:
+        return said
+    before = (place for place in range(turn - 1, -1, -1) if isinstance(messages[place], UserMessage))
+    return [*islice(before, 1)]
 
 
-def _shorten(
-    result: list[Message], places: Sequence[int], chars: int, room: int, *, outputs_only: bool = False
-) -> None:
-    over = prompt_tokens(result) - room
-    for place in places:
-        if over <= 0:
-            return
-        message = result[place]
-        if outputs_only and not isinstance(message, ToolResultMessage):
-            continue
-        if (shorter := shortened(message, chars)) is not message:
-            over -= prompt_tokens([message]) - prompt_tokens([shorter])
-            result[place] = shorter
-
-
-def _shorten_to_room(result: list[Message], place: int, room: int) -> None:
-    """Shortens one message to the room that the others leave, or to half of the room if that is more."""
-    others = prompt_tokens(result) - prompt_tokens([result[place]])
-    share = max(room - others, room // 2)
-    result[place] = shortened(result[place], max(200, share * CHARS_PER_TOKEN - 200), drop_images=True)
-
-
-def _newest_turns(result: list[Message], room: int) -> list[Message]:
+def _newest_turns(sized: _Sized, room: int) -> list[Message]:
     """Leaves out whole turns from the beginning. A summary at the very beginning stays if it fits.
 
     Returns nothing if the last turn alone is too large.
     """
-    starts = [place for place, message in enumerate(result) if isinstance(message, UserMessage)]
-    first: list[Message] = result[:1] if starts[:1] == [0] else []
-    note = UserMessage(content=[TextBlock(text=FORGOTTEN)])
-    question = next(iter(_asked(result)), len(result))
-    from_here = list(accumulate((prompt_tokens([message]) for message in reversed(result)), initial=0))[::-1]
-    for head in ([*first, note], [note]):
-        left = room - prompt_tokens(head)
-        start = next((place for place in starts[1:] if place <= question and from_here[place] <= left), None)
+    messages, sizes = sized.messages, sized.sizes
+    first = messages[:1] if messages and isinstance(messages[0], UserMessage) else []
+    question = next(iter(_asked(messages)), len(messages))
+    for head in ([*first, FORGOTTEN_NOTE], [FORGOTTEN_NOTE]):
+        left, start = room - prompt_tokens(head), None
+        for place in range(len(messages) - 1, 0, -1):
+            left -= sizes[place]
+            if left < 0:
+                break
+            if place <= question and isinstance(messages[place], UserMessage):
+                start = place
         if start is not None:
-            return [*head, *result[start:]]
+            # The note may be there already, if the conversation was cut before.
+            return [*head, *messages[start + 1 if messages[start] == FORGOTTEN_NOTE else start :]]
     return []
 
 
 def _newest_steps(result: list[Message], room: int) -> list[Message]:
     """Cuts a single turn that is too long to what people said in it and as many of its last steps as fit."""
-    asked, note = _asked(result), UserMessage(content=[TextBlock(text=FORGOTTEN)])
+    asked, note = _asked(result), FORGOTTEN_NOTE
     chars = max(200, room * CHARS_PER_TOKEN // (4 * max(1, len(asked))))
     said = {place: shortened(result[place], chars, drop_images=True) for place in asked}
     while len(said) > 1 and prompt_tokens(said.values()) > room // 2:
@@ -569,17 +654,19 @@ async def pins_of(transcript: Transcript) -> list[Pin]:
     with contextlib.suppress(msgspec.ValidationError):
         carried = details.get("pins") if isinstance(details, dict) else None
         pins = {pin.id: pin for pin in msgspec.convert(carried or [], list[Pin])}
-    for message, own in zip(context.messages, context.entry_ids, strict=True):
-        if not isinstance(message, UserMessage) or not user_text(message).startswith((_PINNED, _UNPINNED)):
-            continue
+    messages, ids = context.messages, context.entry_ids
+    noted = await with_many(
+        len(messages), lambda: [own for message, own in zip(messages, ids, strict=True) if _is_pin_note(message)]
+    )
+    for own in noted:
         entry = await transcript.entry(own)
         fields = fields_of(entry.raw) if entry is not None else {}
         details = fields.get("details")
-        noted: dict[str, Any] = details if isinstance(details, dict) else {}
-        if fields.get("customType") == PIN and isinstance(noted.get("text"), str):
-            pins[own] = Pin(own, noted["text"])
+        about: dict[str, Any] = details if isinstance(details, dict) else {}
+        if fields.get("customType") == PIN and isinstance(about.get("text"), str):
+            pins[own] = Pin(own, about["text"])
         elif fields.get("customType") == UNPIN:
-            pins.pop(str(noted.get("pin")), None)
+            pins.pop(str(about.get("pin")), None)
     return list(pins.values())
 
 
@@ -636,6 +723,11 @@ async def remove_pin(transcript: Transcript, number: int) -> Pin:
     }
     await transcript.append(fields, durable=True)
     return pin
+
+
+def _is_pin_note(message: Message) -> bool:
+    """Whether the message adds or removes a pin."""
+    return isinstance(message, UserMessage) and user_text(message).startswith((_PINNED, _UNPINNED))
 
 
 def pinned_block(texts: Sequence[str]) -> str:

@@ -26,7 +26,9 @@ from openclaw.channels.base import (
 )
 from openclaw.channels.bluebubbles import chat_guid, normalize_handle
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.hand_in import (
+from openclaw.channels.http import call, download, mapping, new_session, retry_after_s
+from openclaw.channels.media import files_to_send, kept_file, safe_file_name
+from openclaw.channels.submit import (
     MAX_TEXT,
     ChannelEvent,
     ConversationOrder,
@@ -35,17 +37,15 @@ from openclaw.channels.hand_in import (
     Posted,
     Reacted,
     ReadReceipts,
-    answered,
-    is_same,
+    confirm_webhook,
     reaction_text,
-    take_in,
+    secrets_equal,
+    submit_event,
 )
-from openclaw.channels.http import call, download, mapping, new_session
-from openclaw.channels.media import files_to_send, kept_file, safe_file_name
 from openclaw.clock import Backoff
 from openclaw.config.schema.channels import BlueBubblesAccount
 from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Route, Sender
-from openclaw.outbound.rendering import render
+from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import REPEAT_MARK, MediaRef, OutgoingMessage, SendFailed, SendReceipt
 
 PLACEHOLDER = "\ufffc"
@@ -83,7 +83,7 @@ class BlueBubblesChannel:
         self._password = ""
         self._private_api = False
         self._http: aiohttp.ClientSession | None = None
-        self._bookmark = context.bookmark("last-message")
+        self._bookmark = context.bookmark("last-message", is_id=is_number)
         self._caught_up = False
         """Whether what was missed is taken in. Until then the webhook leaves the bookmark alone."""
         self._turns = ConversationOrder()
@@ -175,19 +175,17 @@ class BlueBubblesChannel:
 
     async def _answer(self, request: WebhookRequest) -> WebhookAnswer:
         if not self._knows_password(request):
-            key = self._context.key("password")
-            self._context.log.warning("a request without the password (%s) was refused", key)
             return WebhookAnswer(status=401, text="the password is wrong")
         if request.method != "POST":
             return WebhookAnswer(status=405)
-        return await answered(self._take(request.body), self._context.log)
+        return await confirm_webhook(self._take(request.body), self._context.log)
 
     def _knows_password(self, request: WebhookRequest) -> bool:
         """The address of the webhook names the password, as every address of the server's own API does."""
         given = [request.query.get(name, "") for name in ("password", "guid", "token")]
         given += [request.headers.get(name, "") for name in ("x-password", "x-guid", "x-bluebubbles-guid")]
         given.append(request.headers.get("authorization", "").removeprefix("Bearer "))
-        return any(is_same(one, self._password) for one in given if one)
+        return any(secrets_equal(one, self._password) for one in given if one)
 
     async def _take(self, body: bytes) -> None:
         try:
@@ -212,7 +210,7 @@ class BlueBubblesChannel:
             async with self._turns.of(event.inbound.to):
                 await self._hear_post(event)
         elif event is not None:
-            await take_in(self._context, event)
+            await submit_event(self._context, event)
         if kind == "new-message":
             self._taken[message.guid] = True
 
@@ -227,7 +225,7 @@ class BlueBubblesChannel:
         inbound = post.inbound
         if self._taken.get(inbound.message_id):
             return
-        taken = await take_in(self._context, post, self._fetch)
+        taken = await submit_event(self._context, post, self._fetch)
         self._taken[inbound.message_id] = True
         if taken and self._settings.send_read_receipts and self._private_api:
             self._receipts.add(inbound.to, inbound.message_id)
@@ -370,7 +368,7 @@ class BlueBubblesChannel:
         )
         self._ahead_ms = _ahead_ms(answer.headers.get("Date", ""), self._context.clock.now_ms())
         if not 200 <= answer.status < 300:
-            raise failure_of(answer.status, given)
+            raise failure_of(answer.status, given, retry_after_s(answer.headers))
         return given
 
 
@@ -380,7 +378,7 @@ class ServerRefused(SendFailed):
     status: int = 0
 
 
-def failure_of(status: int, answer: dict[str, Any]) -> ServerRefused:
+def failure_of(status: int, answer: dict[str, Any], asked_s: float | None = None) -> ServerRefused:
     told = mapping(answer.get("error"))
     words = str(told.get("message") or answer.get("message") or f"HTTP {status}")[:300]
     queued = "already queued" in words.lower()
@@ -390,6 +388,7 @@ def failure_of(status: int, answer: dict[str, Any]) -> ServerRefused:
         permanent=400 <= status < 500 and status not in (408, 429) and not queued and not refused,
         reached=not refused,
         maybe_sent=status >= 500 or status == 408 or queued,
+        retry_after_s=asked_s,
     )
     failure.status = status
     return failure

@@ -1,6 +1,6 @@
 """One Discord bot: receives through the gateway's WebSocket and sends through the REST API.
 
-An event goes ``_on_event`` → ``_handle`` → ``offer``, which hands it to the Gateway. How far the session was read is
+An event goes ``_on_event`` → ``_handle`` → ``submit``, which hands it to the Gateway. How far the session was read is
 remembered only up to the first event that is not yet on disk, so that a restart asks for the rest again. Messages that
 came while no session could be resumed are fetched from the channels that were in use.
 """
@@ -53,13 +53,13 @@ from openclaw.channels.discord.incoming import (
     interpret,
     said_in,
 )
-from openclaw.channels.hand_in import ConversationTasks, Posted, Reacted, offer, take_in, wants_reaction
 from openclaw.channels.http import download, is_on, new_session
 from openclaw.channels.media import NotFetched, files_to_send, kept_file, opus_seconds, safe_file_name
+from openclaw.channels.submit import ConversationTasks, Posted, Reacted, submit, submit_event, wants_reaction
 from openclaw.clock import Backoff, retry_delay_s
 from openclaw.config.schema.channels import DiscordAccount
 from openclaw.inbound.message import Inbound, Media, Route
-from openclaw.outbound.rendering import render
+from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import Button, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.text import shortened
 
@@ -99,15 +99,33 @@ class KeptState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Channel → its last message that was taken in."""
 
 
+def _is_kept_state(text: str) -> bool:
+    try:
+        msgspec.json.decode(text, type=KeptState)
+    except msgspec.MsgspecError:
+        return False
+    return True
+
+
+class OpenCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A slash command whose answer appears in its place."""
+
+    application_id: str
+    token: str
+    since: float
+    """When it came, by the monotonic clock. Its token expires."""
+    answered: bool = False
+    """Whether it has its first answer."""
+
+
 class DiscordChannel:
     def __init__(self, context: ChannelContext) -> None:
         self._context = context
         self._settings: DiscordAccount = context.account.settings
-        self._bookmark = context.bookmark("session", BOOKMARK_CHARS)
+        self._bookmark = context.bookmark("session", BOOKMARK_CHARS, _is_kept_state)
         self._connection: DiscordConnection | None = None
         self._files: aiohttp.ClientSession | None = None
         self._own = OwnUser("")
-        self._application = ""
         self._rooms = Rooms()
         self._channels: Remembered[str, str] = Remembered(MOST_CHANNELS)
         """Channel → its last message that was taken in."""
@@ -124,8 +142,8 @@ class DiscordChannel:
         """Thread → where its messages go: into itself, or into its channel if there is no such thread."""
         self._starters: Remembered[str, str | None] = Remembered()
         """Thread → the text of the message that it began with."""
-        self._interactions: Remembered[str, tuple[str, float, bool]] = Remembered()
-        """Command → its token, when it came, and whether it has its first answer."""
+        self._commands: Remembered[str, OpenCommand] = Remembered()
+        """The message id of a slash command → what its answer needs."""
         self._reconnect = Reconnect(context, RECONNECT)
 
     async def run(self) -> None:
@@ -152,10 +170,7 @@ class DiscordChannel:
         return bare
 
     def _recalled(self) -> SessionPlace | None:
-        try:
-            kept = msgspec.json.decode(self._bookmark.last_id or "{}", type=KeptState)
-        except msgspec.MsgspecError:
-            return None
+        kept = msgspec.json.decode(self._bookmark.last_id or "{}", type=KeptState)
         self._channels.update(kept.channels)
         return kept.place
 
@@ -182,16 +197,16 @@ class DiscordChannel:
 
     def _on_event(self, event: str, number: int, data: Any) -> None:
         """Takes an event from the gateway. It may not wait, so the work is done in tasks."""
-        if event in ("READY", "RESUMED"):
-            if event == "READY":
-                match data:
-                    case {"application": {"id": str(application)}}:
-                        self._application = application
-                    case _:
-                        self._application = self._own.id
+        if event == "RESUMED":
+            self._start("", number, self._resumed)
+        elif event == "READY":
+            match data:
+                case {"application": {"id": str(application_id)}}:
+                    pass
+                case _:
+                    application_id = self._own.id
             # A new session begins now. What was written before it has to be fetched.
-            missed = dict(self._channels) if event == "READY" else None
-            self._start("", number, partial(self._connected, missed))
+            self._start("", number, partial(self._connected, application_id, dict(self._channels)))
         elif event in ROOM_EVENTS:
             try:
                 self._rooms.learn(event, data)
@@ -221,13 +236,16 @@ class DiscordChannel:
         kept = KeptState(place=place, channels=dict(self._channels))
         self._bookmark.move_to(msgspec.json.encode(kept).decode())
 
-    async def _connected(self, missed: dict[str, str] | None) -> None:
-        """``missed``: the last messages that were taken in before a new session. None: the old one goes on."""
+    async def _resumed(self) -> None:
+        self._reconnect.connected()
+
+    async def _connected(self, application_id: str, missed: dict[str, str]) -> None:
+        """Begins a new session. ``missed`` are the last messages that were taken in before it."""
         self._reconnect.connected()
         connection = self._connection
-        if missed is None or connection is None:
+        if connection is None:
             return
-        await self._register_commands(connection)
+        await self._register_commands(connection, application_id)
         for channel, last in missed.items():
             await self._catch_up(connection, channel, last)
 
@@ -259,7 +277,7 @@ class DiscordChannel:
                 await self._context.clock.sleep(retry_delay_s(RECONNECT, attempt, failure.retry_after_s, random.random))
         return []
 
-    async def _register_commands(self, connection: DiscordConnection) -> None:
+    async def _register_commands(self, connection: DiscordConnection, application_id: str) -> None:
         words = {"type": 3, "name": "input", "description": "What the command is to do", "required": False}
         listed = [
             {
@@ -271,7 +289,7 @@ class DiscordChannel:
             for command in self._context.commands()
             if _COMMAND.fullmatch(command.name.lower())
         ][:100]
-        place = {"application_id": self._application}
+        place = {"application_id": application_id}
         try:
             await connection.request("PUT", "/applications/{application_id}/commands", place, body=listed)
         except DiscordFailed as failure:
@@ -336,9 +354,9 @@ class DiscordChannel:
         guild = self._settings.guilds.get(inbound.guild_id or "")
         if isinstance(event, Reacted) and guild is not None and guild.reaction_notifications is not None:
             if wants_reaction(self._settings, event, guild.reaction_notifications):
-                await offer(self._context, inbound, self._context.notice)
+                await submit(self._context, inbound, self._context.notice)
             return
-        await take_in(self._context, event, self._fetch)
+        await submit_event(self._context, event, self._fetch)
 
     async def _starter(self, inbound: Inbound) -> str | None:
         """The text of the message that a thread began with. It has the thread's id."""
@@ -364,22 +382,25 @@ class DiscordChannel:
         for one in ids if isinstance(ids, list) else [data]:
             gone = msgspec.convert({**data, "id": one} if isinstance(one, str) else one, DeletedMessage)
             if (inbound := self._authors.pop(gone.id, None)) is not None:
-                await offer(self._context, inbound, self._context.deleted)
+                await submit(self._context, inbound, self._context.deleted)
 
     async def _take_command(self, event: CommandEvent) -> None:
         """Hands a command in and tells the platform that the answer follows, in time."""
-        self._interactions[f"interaction:{event.id}"] = (event.token, self._context.clock.monotonic(), False)
-        taking = asyncio.create_task(offer(self._context, event.inbound))
+        command = event.inbound.message_id
+        self._commands[command] = OpenCommand(
+            application_id=event.application_id, token=event.token, since=self._context.clock.monotonic()
+        )
+        taking = asyncio.create_task(submit(self._context, event.inbound))
         try:
             await asyncio.wait([taking], timeout=ANSWER_INTERACTION_S)
             refused = taking.done() and not taking.cancelled() and taking.exception() is None and not taking.result()
             if refused:
-                self._interactions.pop(f"interaction:{event.id}", None)
+                self._commands.pop(command, None)
                 answer: Any = {"type": 4, "data": {"content": "You may not use this bot.", "flags": 64}}
             else:
                 answer = {"type": 6 if event.press else 5}
             if event.press:
-                self._interactions.pop(f"interaction:{event.id}", None)
+                self._commands.pop(command, None)
             await self._answer_interaction(event, answer)
             await taking
         finally:
@@ -391,7 +412,7 @@ class DiscordChannel:
             if self._connection is not None:
                 await self._connection.request("POST", path, {"id": event.id, "token": event.token}, body=answer)
         except DiscordFailed as failure:
-            self._interactions.pop(f"interaction:{event.id}", None)
+            self._commands.pop(event.inbound.message_id, None)
             self._context.log.warning("a command could not be acknowledged: %s", failure)
 
     async def _fetch(self, file: DiscordAttachment) -> Media:
@@ -441,15 +462,15 @@ class DiscordChannel:
         self, connection: DiscordConnection, route: Route, body: dict[str, Any], files: tuple[Upload, ...]
     ) -> str:
         asked = route.reply_to_id or ""
-        token, at, answered = self._interactions.get(asked, ("", 0.0, False))
-        if token and self._context.clock.monotonic() - at < INTERACTION_S:
+        command = self._commands.get(asked)
+        if command is not None and self._context.clock.monotonic() - command.since < INTERACTION_S:
             plain = {name: value for name, value in body.items() if name not in ("nonce", "enforce_nonce")}
             plain.pop("message_reference", None)
-            path = "/webhooks/{application_id}/{token}" + ("" if answered else "/messages/@original")
-            place: dict[str, str] = {"application_id": self._application, "token": token}
-            method = "POST" if answered else "PATCH"
+            path = "/webhooks/{application_id}/{token}" + ("" if command.answered else "/messages/@original")
+            place = {"application_id": command.application_id, "token": command.token}
+            method = "POST" if command.answered else "PATCH"
             found = await connection.request(method, path, place, body=plain, files=files)
-            self._interactions[asked] = (token, at, True)
+            self._commands[asked] = msgspec.structs.replace(command, answered=True)
         else:
             channel = await self._channel_of(connection, route)
             path = "/channels/{channel_id}/messages"

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
 import aiohttp
 import msgspec
 
+from openclaw.channels.http import retry_after_s
 from openclaw.config.schema.channels import DiscordAccount
 from openclaw.outbound.reply import SendFailed
 
@@ -38,7 +39,7 @@ class DiscordFailed(SendFailed):
         super().__init__(
             message,
             permanent=kind in ("refused", "gone"),
-            reached=kind not in ("unreachable", "token"),
+            reached=kind not in ("unreachable", "unanswered", "token"),
             maybe_sent=kind in ("server", "unanswered"),
             retry_after_s=retry_after_s,
         )
@@ -216,19 +217,18 @@ def _failure(what: str, error: Any) -> DiscordFailed:
     code: int = told if isinstance(told, int) else error.code
     words = _WORDS.get(code) or f"{body.get('message') or error.text or error.response.reason} ({error.status})"
     said = f"Discord {what}: {words}"
+    asked_s = retry_after_s(error.response.headers)
     match error.status:
         case 401:
             return DiscordFailed("token", _CLOSE_CODES[4004])
         case 429:
-            try:
-                wait = float(body.get("retry_after") or error.response.headers.get("Retry-After", ""))
-            except (ValueError, TypeError):
-                wait = None
+            wait = body.get("retry_after")
+            wait = float(wait) if isinstance(wait, int | float) else asked_s
             return DiscordFailed("rate", said, retry_after_s=wait)
         case 404:
             return DiscordFailed("gone", said, code=code)
         case status if status >= 500:
-            return DiscordFailed("server", said)
+            return DiscordFailed("server", said, retry_after_s=asked_s)
         case _:
             return DiscordFailed("refused", said, code=code)
 

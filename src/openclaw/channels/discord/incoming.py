@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import msgspec
 
 from openclaw.channels.base import is_number
-from openclaw.channels.hand_in import MAX_TEXT, ChannelEvent, Edited, Posted, Reacted, reaction_text
+from openclaw.channels.submit import MAX_TEXT, ChannelEvent, Edited, Posted, Reacted, reaction_text
 from openclaw.clock import iso_ms
-from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
+from openclaw.inbound.message import ClaimedName, Inbound, Peer, Quoted, Sender, slug
+from openclaw.inbound.prompt_text import display_name
 
 DISCORD_EPOCH_MS = 1_420_070_400_000
 THREADS = frozenset({10, 11, 12})
@@ -112,6 +114,7 @@ class InteractionData(msgspec.Struct, frozen=True, kw_only=True):
 
 class Interaction(msgspec.Struct, frozen=True, kw_only=True):
     id: str
+    application_id: str = ""
     type: int
     token: str
     channel_id: str = ""
@@ -159,7 +162,7 @@ class Rooms:
             guild = msgspec.convert(data, Guild)
             self.guilds[guild.id] = guild.name
             for room in (*guild.channels, *guild.threads):
-                self.rooms[room.id] = room
+                self.rooms[room.id] = msgspec.structs.replace(room, guild_id=guild.id)
         elif event in ("CHANNEL_DELETE", "THREAD_DELETE"):
             self.rooms.pop(str(data.get("id")), None)
         elif event.startswith(("CHANNEL_", "THREAD_")) and event.endswith(("_CREATE", "_UPDATE")):
@@ -182,6 +185,7 @@ class CommandEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     inbound: Inbound
     id: str
+    application_id: str
     token: str
     press: bool
 
@@ -236,9 +240,25 @@ def _place(channel_id: str, guild_id: str | None, person: str, own: OwnUser, roo
     if room.type in THREADS and room.parent_id:
         place |= {"parent_peer": Peer(kind="channel", id=room.parent_id), "thread_label": room.name}
         place |= {"thread_id": channel_id, "inherits_parent": True, "own_thread": room.owner_id == own.id}
+    place["names"] = tuple(_listed_as(guild_id, named, rooms))
     if named.topic:
         place["untrusted"] = (f"Topic of the channel: {named.topic}",)
     return place
+
+
+def _listed_as(guild_id: str, room: Room, rooms: Rooms) -> Iterator[ClaimedName]:
+    """The names under which lists may have the server and the channel, unless they could mean another one, too.
+
+    Anyone can give a server the name of another, or the digits of its id.
+    """
+    server = slug(rooms.guilds.get(guild_id) or "")
+    if server and not is_number(server) and [slug(one or "") for one in rooms.guilds.values()].count(server) == 1:
+        yield ClaimedName(kind="space", name=server, id=guild_id)
+    name = room.name or ""
+    alike = [other for other in rooms.rooms.values() if (other.guild_id, other.name) == (guild_id, name)]
+    if name and name != "*" and not is_number(name) and sum(other.type not in THREADS for other in alike) == 1:
+        yield ClaimedName(kind="room", name=name, id=room.id, space=guild_id)
+        yield ClaimedName(kind="room", name=f"#{name}", id=room.id, space=guild_id)
 
 
 def _sender(user: DiscordUser, member: GuildMember | None) -> Sender:
@@ -297,11 +317,11 @@ def readable_text(text: str, own: OwnUser, names: dict[str, str], rooms: Rooms) 
 
     def user(found: re.Match[str]) -> str:
         name = own.name if found[1] == own.id else names.get(found[1])
-        return f"@{name}" if name else found[0]
+        return f"@{display_name(name)}" if name else found[0]
 
     def channel(found: re.Match[str]) -> str:
         room = rooms.rooms.get(found[1])
-        return f"#{room.name}" if room and room.name else found[0]
+        return f"#{display_name(room.name)}" if room and room.name else found[0]
 
     return _EMOJI.sub(r":\1:", _CHANNEL.sub(channel, _USER.sub(user, bare)))
 
@@ -352,7 +372,9 @@ def _command(asked: Interaction, own: OwnUser, account_id: str, rooms: Rooms) ->
         quoted=Quoted(id=asked.message.id, text=asked.message.content, from_us=True) if asked.message else None,
         **_place(asked.channel_id, asked.guild_id, user.id, own, rooms),
     )
-    return CommandEvent(inbound=inbound, id=asked.id, token=asked.token, press=press)
+    # An application that is older than bots has another id than its bot, and names it with each command.
+    application_id = asked.application_id or own.id
+    return CommandEvent(inbound=inbound, id=asked.id, application_id=application_id, token=asked.token, press=press)
 
 
 def snowflake_ms(snowflake: str) -> int:

@@ -21,7 +21,6 @@ import msgspec
 
 from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, running, secret_of
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.hand_in import offer
 from openclaw.channels.irc import IrcAddress, parse_address
 from openclaw.channels.irc.connection import (
     BadLine,
@@ -36,11 +35,12 @@ from openclaw.channels.irc.connection import (
     text_room,
     without_formats,
 )
+from openclaw.channels.submit import submit
 from openclaw.clock import Backoff, iso_ms, wait_within
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels import IrcAccount
 from openclaw.inbound.message import Inbound, Peer, Quoted, Route, Sender
-from openclaw.outbound.rendering import render
+from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.text import shortened
 
@@ -238,7 +238,7 @@ class IrcChannel:
         while True:
             inbound = await self._waiting.get()
             try:
-                await offer(self._context, inbound)
+                await submit(self._context, inbound)
                 self._unkept -= 1
             finally:
                 self._waiting.task_done()

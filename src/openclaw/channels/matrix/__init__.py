@@ -47,6 +47,7 @@ class MatrixKind(ConfiguredKind):
         media=True,
         reactions=True,
         typing=True,
+        typing_outlasts_reply=True,
         threads=True,
         mentions=True,
         reply=True,

@@ -16,7 +16,6 @@ import msgspec
 
 from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, need_action, running, secret_of
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.hand_in import Deleted, Edited, Reacted, ReadReceipts, reaction_text, take_in
 from openclaw.channels.matrix import MatrixKind, parse_address
 from openclaw.channels.matrix.client import (
     UNKNOWN_TOKEN,
@@ -40,14 +39,15 @@ from openclaw.channels.matrix.incoming import (
     read_event,
 )
 from openclaw.channels.media import NotFetched, files_to_send, kept_file, safe_file_name
+from openclaw.channels.submit import Deleted, Edited, Reacted, ReadReceipts, reaction_text, submit_event
 from openclaw.clock import Backoff
 from openclaw.config.schema.channels import MatrixAccount
-from openclaw.foreign_text import disarmed_name
 from openclaw.inbound.message import Media, Quoted, Route
-from openclaw.outbound.rendering import render
+from openclaw.inbound.prompt_text import display_name
+from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.redact import know
-from openclaw.storage.documents import DocumentStore
+from openclaw.storage.documents import SharedDocument
 from openclaw.storage.files.disk import FileDocuments
 
 RECONNECT = Backoff(initial_s=1.0, max_s=60.0)
@@ -66,8 +66,15 @@ class MatrixChannel:
         self._bookmark = context.bookmark("sync-token")
         # The keys of an encrypted account are files of this machine, and so its log-in stays here, too.
         here = self._settings.encryption and context.documents.shared
-        self._logins: DocumentStore = FileDocuments(context.state_dir) if here else context.documents
-        self._login_name = "login.json" if here else context.document("login.json")
+        self._login: SharedDocument[dict[str, str]] = SharedDocument(
+            FileDocuments(context.state_dir) if here else context.documents,
+            "login.json" if here else context.document("login.json"),
+            empty=dict,
+            decode=lambda data: msgspec.json.decode(data, type=dict[str, str]),
+            encode=msgspec.json.encode,
+            damaged="drop",
+            consequence="the account logs in again",
+        )
         self._client: MatrixClient | None = None
         self._is_connected = False
         self._token_refused = False
@@ -173,15 +180,14 @@ class MatrixChannel:
                 ) from None
             raise
         know([identity.access_token])
-        name, logins = self._login_name, self._logins
-        await logins.put(name, msgspec.json.encode(identity), await logins.version(name))
+        await self._login.change(lambda login: login.update(msgspec.to_builtins(identity)))
 
     async def _stored_login(self) -> LoggedIn | None:
         try:
-            found = await self._logins.get(self._login_name)
-            return msgspec.json.decode(found.data, type=LoggedIn) if found is not None else None
-        except (OSError, msgspec.MsgspecError) as error:
-            self._context.log.warning("%s cannot be read: %s", self._logins.place(self._login_name), error)
+            login = await self._login.current()
+            return msgspec.convert(login, LoggedIn) if login else None
+        except (OSError, msgspec.ValidationError) as error:
+            self._context.log.warning("%s cannot be read: %s", self._login.place, error)
             return None
 
     async def _can_log_in(self) -> bool:
@@ -242,13 +248,13 @@ class MatrixChannel:
                 await self._hear(client, room, message)
             case Edited() | Deleted() as change:
                 if await self._author(client, room_id, change.inbound.message_id) == event.sender:
-                    await take_in(self._context, change)
+                    await submit_event(self._context, change)
             case RoomReaction(inbound=inbound, target_id=target_id, emoji=emoji):
                 author = await self._author(client, room_id, target_id)
                 to_us = author == self._me.id
-                whose = "your message" if to_us else f"the message of {disarmed_name(author or 'somebody')}"
+                whose = "your message" if to_us else f"the message of {display_name(author or 'somebody')}"
                 inbound.text = reaction_text(inbound, emoji, whose, target_id)
-                await take_in(self._context, Reacted(inbound=inbound, to_us=to_us))
+                await submit_event(self._context, Reacted(inbound=inbound, to_us=to_us))
             case UnreadableEvent() if room_id not in self._unreadable:
                 self._unreadable.add(room_id)
                 hint = (
@@ -262,7 +268,7 @@ class MatrixChannel:
         inbound = message.inbound
         if message.quoted_id:
             inbound.quoted = await self._quoted(client, room.id, message.quoted_id)
-        taken = await take_in(self._context, message, partial(self._fetch, client))
+        taken = await submit_event(self._context, message, partial(self._fetch, client))
         if taken and self._settings.send_read_receipts:
             self._receipts.add(room.id, inbound.message_id)
 

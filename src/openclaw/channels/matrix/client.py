@@ -17,7 +17,7 @@ from nio.api import RelationshipType
 from nio.crypto import ENCRYPTION_ENABLED
 
 from openclaw.channels.base import ChannelContext
-from openclaw.channels.http import read_file
+from openclaw.channels.http import read_file, retry_after_s
 from openclaw.channels.media import NotFetched
 from openclaw.outbound.reply import SendFailed
 
@@ -346,11 +346,12 @@ def _check(answer: Any) -> Any:
     transport: Any = answer.transport_response
     status = int(transport.status) if transport is not None else 0
     wait_ms = answer.retry_after_ms
+    asked_s = retry_after_s(transport.headers) if transport is not None else None
     raise MatrixFailed(
         f"{answer.status_code or status}: {answer.message}",
         status=status,
         code=str(answer.status_code or ""),
-        wait_s=wait_ms / 1000 if isinstance(wait_ms, int | float) else None,
+        wait_s=wait_ms / 1000 if isinstance(wait_ms, int | float) else asked_s,
     )
 
 

@@ -10,8 +10,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from openclaw.channels.hand_in import MAX_TEXT, Deleted, Edited, Posted
-from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
+from openclaw.channels.submit import MAX_TEXT, Deleted, Edited, Posted
+from openclaw.inbound.message import ClaimedName, Inbound, Peer, Quoted, Sender
+from openclaw.untrusted_text import short_name
 
 _FILES = frozenset({"m.image", "m.file", "m.audio", "m.video"})
 
@@ -144,7 +145,7 @@ def _message(
     text = _caption(content) if kind in _FILES else _text(content, "body")
     text = without_quote(text) if answered else text
     if kind == "m.emote" and text.strip():
-        text = f"* {room.members.get(event.sender) or event.sender} {text}"
+        text = f"* {short_name(room.members.get(event.sender) or event.sender)} {text}"
     if not text.strip() and file is None:
         return None
     inbound = _inbound(event, room, me, account_id, text, mentions=content)
@@ -156,6 +157,13 @@ def _message(
     # In a thread, an answer that the client only fell back on is no answer to somebody.
     quoted = answered if not (in_thread and relation.get("is_falling_back") is True) else ""
     return RoomMessage(inbound=inbound, files=(file,) if file else (), quoted_id=quoted or None)
+
+
+def _names(room: RoomFacts) -> tuple[ClaimedName, ...]:
+    alias = room.alias or ""
+    if room.direct or not alias.startswith("#"):
+        return ()
+    return (ClaimedName(kind="room", name=alias, id=room.id),)
 
 
 def _inbound(
@@ -172,7 +180,6 @@ def _inbound(
         account_id=account_id,
         message_id=event.event_id,
         peer=Peer(kind="direct", id=event.sender) if room.direct else Peer(kind="channel", id=room.id),
-        parent_peer=Peer(kind="channel", id=room.alias) if room.alias and not room.direct else None,
         sender=Sender(id=event.sender, name=room.members.get(event.sender) or None, username=event.sender),
         to=f"room:{room.id}",
         text=without_own_name(text, me)[:MAX_TEXT] if mentioned else text[:MAX_TEXT],
@@ -180,6 +187,7 @@ def _inbound(
         mentioned=mentioned,
         mentions_others=others,
         group_subject=room.name if not room.direct else None,
+        names=_names(room),
     )
 
 

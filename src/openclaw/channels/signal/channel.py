@@ -1,7 +1,7 @@
 """One Signal account: receives through the event stream of a signal-cli daemon and sends through its JSON-RPC.
 
-A received message goes ``run`` → ``_listen`` → ``_take`` → ``take_in``, which hands it to the Gateway. The daemon runs
-elsewhere, or is a process of ours (``Daemon``).
+A received message goes ``run`` → ``_listen`` → ``_take`` → ``submit_event``. The daemon runs elsewhere, or is a child
+process (``Daemon``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ import aiohttp
 import msgspec
 
 from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, is_number, need_action, running
-from openclaw.channels.hand_in import (
+from openclaw.channels.http import call, new_session, retry_after_s
+from openclaw.channels.media import NotFetched, check_size, files_to_send, kept_file
+from openclaw.channels.signal import normalize_number, recipient_params
+from openclaw.channels.submit import (
     MAX_TEXT,
     ChannelEvent,
     Deleted,
@@ -33,15 +36,13 @@ from openclaw.channels.hand_in import (
     Posted,
     Reacted,
     reaction_text,
-    take_in,
+    submit_event,
 )
-from openclaw.channels.http import call, new_session
-from openclaw.channels.media import NotFetched, check_size, files_to_send, kept_file
-from openclaw.channels.signal import normalize_number, recipient_params
 from openclaw.clock import Backoff, Clock
 from openclaw.config.schema.channels import SignalAccount
 from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Route, Sender
-from openclaw.outbound.rendering import render
+from openclaw.inbound.prompt_text import display_name
+from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.text import redact_urls
 
@@ -138,7 +139,7 @@ class SignalChannel:
             found = Posted(inbound=found.inbound) if found.inbound.says_something else None
         if found is not None:
             inbound = found.inbound
-            taken = await take_in(self._context, found, partial(self._fetch, inbound))
+            taken = await submit_event(self._context, found, partial(self._fetch, inbound))
             if taken and self._settings.send_read_receipts and inbound.peer.kind == "direct":
                 await self._mark_read(inbound)
         self._bookmark.move_to(event.id)
@@ -473,7 +474,7 @@ def _reaction(inbound: Inbound, reaction: Reaction, own: OwnIdentity, group: Gro
         return None
     to_us = own.is_me(reaction.target_author_number, reaction.target_author_uuid, reaction.target_author)
     author = _author_id(reaction.target_author_number, reaction.target_author_uuid, reaction.target_author)
-    whose = "your message" if to_us else f"the message of {author or 'somebody'}"
+    whose = "your message" if to_us else f"the message of {display_name(author or 'somebody')}"
     target = _message_id(reaction.target_sent_timestamp, author, group)
     inbound.text = reaction_text(inbound, reaction.emoji, whose, target, removed=reaction.is_remove)
     return Reacted(inbound=inbound, to_us=to_us)
@@ -485,16 +486,20 @@ def with_mentions(text: str, mentions: tuple[Mention, ...], own: OwnIdentity) ->
         return text
     units = text.encode("utf-16-le", "surrogatepass")
     pieces: list[str] = []
-    position = 0
+    position, begun = 0, False
+    last = len(text.rstrip().encode("utf-16-le", "surrogatepass"))
     for mention in sorted(mentions, key=lambda mention: mention.start):
         start, end = 2 * mention.start, 2 * (mention.start + mention.length)
         if start < position or end > len(units) or mention.length < 1:
             continue
         before = _text(units[position:start])
         mine = own.is_me(mention.number, mention.uuid)
-        edge = not "".join(pieces).strip() + before.strip() or not _text(units[end:]).strip()
+        begun = begun or bool(before.strip())
+        edge = not begun or end >= last
         name = mention.name if mention.name and mention.name not in (mention.number, mention.uuid) else None
-        pieces += [before, "" if mine and edge else f"@{name or mention.number or mention.uuid or 'somebody'}"]
+        shown = display_name(name or mention.number or mention.uuid or "somebody")
+        pieces += [before, "" if mine and edge else f"@{shown}"]
+        begun = begun or not (mine and edge)
         position = end
     joined = "".join([*pieces, _text(units[position:])])
     return joined.strip() if any(own.is_me(mention.number, mention.uuid) for mention in mentions) else joined
@@ -559,6 +564,7 @@ class SignalClient:
                     f"signal-cli {method}: {problem}; is this really a signal-cli daemon?",
                     # A server between us and the daemon may have lost its answer. A 4xx means that nothing was done.
                     maybe_sent=not 400 <= response.status < 500,
+                    retry_after_s=retry_after_s(response.headers),
                 )
 
     async def check(self, timeout_s: float) -> bool:

@@ -53,6 +53,7 @@ class SlackKind(ConfiguredKind):
         media=True,
         reactions=True,
         typing=True,
+        typing_outlasts_reply=True,
         threads=True,
         mentions=True,
         reply=True,

@@ -26,7 +26,6 @@ from openclaw.channels.base import (
     secret_of,
 )
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.hand_in import ConversationOrder, ConversationTasks, Posted, answered, cancelled, offer, take_in
 from openclaw.channels.http import FETCH_S, is_on, new_session, read_file
 from openclaw.channels.media import NotFetched, files_to_send, kept_file, safe_file_name
 from openclaw.channels.slack import SlackTarget, target_of
@@ -53,10 +52,19 @@ from openclaw.channels.slack.incoming import (
     interpret_command,
     is_for_us,
 )
+from openclaw.channels.submit import (
+    ConversationOrder,
+    ConversationTasks,
+    Posted,
+    cancel_all,
+    confirm_webhook,
+    submit,
+    submit_event,
+)
 from openclaw.clock import Backoff
 from openclaw.config.schema.channels import SlackAccount
 from openclaw.inbound.message import Media, Route
-from openclaw.outbound.rendering import render
+from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
 
 RECONNECT = Backoff(initial_s=1.0, max_s=30.0)
@@ -68,6 +76,10 @@ SEARCHED = 100
 """Messages of a conversation that are searched for one that may have arrived."""
 METADATA = "openclaw_part"
 """The type of the metadata that every message of ours has. Its payload is the key of the part."""
+PLACE_ERRORS = frozenset(
+    {"channel_not_found", "invalid_thread_ts", "is_archived", "not_in_channel", "thread_not_found"}
+)
+"""Errors that concern one conversation. Others mean that the app cannot set a status anywhere."""
 FILE_HOSTS = (".slack.com", ".slack-edge.com", ".slack-files.com")
 
 
@@ -137,7 +149,7 @@ class SlackChannel:
                 except (SocketLost, SendFailed) as lost:
                     await reconnect.failed(str(lost))
         finally:
-            await cancelled(reading)
+            await cancel_all(reading)
 
     async def _serve(self, api: SlackApi, secret: str) -> None:
         """Takes Slack's requests, and tries the token from time to time."""
@@ -158,9 +170,8 @@ class SlackChannel:
     async def _answer(self, request: WebhookRequest, secret: str) -> WebhookAnswer:
         if request.method != "POST":
             return WebhookAnswer(status=405)
-        if not is_signed(request, secret, self._context.clock.now_ms() / 1000):
-            self._context.log.warning("a request without the signature of signingSecret was refused")
-            return WebhookAnswer(status=401, text="the signature is wrong")
+        if not await is_signed(request, secret, self._context.clock.now_ms() / 1000):
+            return WebhookAnswer(status=401, text="the signature is not that of signingSecret")
         try:
             told = read_request(request)
         except ValueError as error:
@@ -168,7 +179,7 @@ class SlackChannel:
             return WebhookAnswer()
         if told is None or isinstance(told, Challenge):
             return WebhookAnswer(text="" if told is None else told.challenge[:200])
-        answer = await answered(self._told(told), self._context.log)
+        answer = await confirm_webhook(self._told(told), self._context.log)
         # Slack shows the person who gave a command what the answer says.
         return WebhookAnswer(status=answer.status) if answer.status == 200 else answer
 
@@ -236,7 +247,7 @@ class SlackChannel:
             if inbound.peer.kind == "direct":
                 self._direct[inbound.sender.id] = event.room
         if found is not None:
-            await take_in(self._context, found, self._fetch)
+            await submit_event(self._context, found, self._fetch)
         if isinstance(found, Posted):
             self._taken[key] = True
 
@@ -250,7 +261,7 @@ class SlackChannel:
         inbound = interpret_command(command, self._bot, around, ephemeral=slash.ephemeral)
         inbound.text = self._as_command(inbound.text)
         inbound.timestamp_ms = self._context.clock.now_ms()
-        await offer(self._context, inbound)
+        await submit(self._context, inbound)
 
     def _as_command(self, text: str) -> str:
         """``/openclaw status`` is our ``/status``. Other words are for the agent."""
@@ -292,7 +303,7 @@ class SlackChannel:
     # Sending
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
-        target, thread = target_of(route.to or ""), _thread_of(route, message)
+        target, thread = target_of(route.to or ""), _thread_of(route, message.reply_to_id)
         if message.act != "send":
             return await self._change(await self._room(target), message)
         if target.kind == "ephemeral" and not message.media:
@@ -412,8 +423,11 @@ class SlackChannel:
         return SendReceipt(message_id=ts)
 
     async def typing(self, route: Route, on: bool) -> None:
-        """Slack shows a status in threads only, and only for apps that are assistants."""
-        thread = _thread_of(route, None)
+        """Sets the status of a thread, which Slack shows for apps that are assistants.
+
+        Outside of a thread it is the status of the message that is answered.
+        """
+        thread = _thread_of(route, route.reply_to_id)
         target = target_of(route.to or "")
         if thread is None or not self._shows_status or target.kind == "ephemeral":
             return
@@ -424,7 +438,7 @@ class SlackChannel:
         try:
             await self._running_api().ask(call)
         except SlackRefused as refused:
-            self._shows_status = not refused.permanent
+            self._shows_status = not refused.permanent or refused.code in PLACE_ERRORS
             raise
 
     async def probe(self) -> dict[str, Any]:
@@ -460,9 +474,9 @@ def _forget_end(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-def _thread_of(route: Route, message: OutgoingMessage | None) -> str | None:
-    """The thread that a message belongs to. Quoting a message means answering in its thread."""
-    for given in (route.thread_id, message.reply_to_id if message is not None else None):
+def _thread_of(route: Route, quoted: str | None) -> str | None:
+    """Return the thread that a message belongs to. Quoting a message means answering in its thread."""
+    for given in (route.thread_id, quoted):
         if given is not None and STAMP.fullmatch(str(given)):
             return str(given)
     return None

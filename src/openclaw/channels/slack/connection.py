@@ -8,8 +8,6 @@ the Events API (``mode: "http"``) have a signature, which is checked here.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -24,12 +22,14 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from openclaw.channels.base import NotConfigured, WebhookRequest, is_number
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.hand_in import is_same
-from openclaw.channels.http import mapping, reaching
+from openclaw.channels.http import mapping, reaching, retry_after_s
 from openclaw.channels.slack.incoming import SlackEvent, SlashCommand, Surroundings, people_in, room_kind, spoken
+from openclaw.channels.submit import body_signature, secrets_equal
 from openclaw.outbound.reply import SendFailed
 
 TIMEOUT_S = 30.0
+LIMITED_S = 30.0
+"""The pause after a rate limit that names none."""
 LOOK_UP_S = 2.0
 """Slack wants an envelope acknowledged within 3 s. Names that take longer are left out."""
 HELLO_S = 20.0
@@ -85,6 +85,7 @@ def failure_of(response: Any) -> SlackRefused:
     needed = f"; the app needs the scope {given['needed']}" if isinstance(given.get("needed"), str) else ""
     limited = status == 429 or code in ("ratelimited", "rate_limited")
     half_done = status >= 500 or code in _HALF_DONE
+    asked_s = retry_after_s(getattr(response, "headers", None) or {})
     permanent = not (limited or half_done or code in _REFUSED or code in _TRY_AGAIN)
     failure = SlackRefused(
         f"Slack refused it: {code}{needed}",
@@ -92,16 +93,10 @@ def failure_of(response: Any) -> SlackRefused:
         # With a refused token nothing arrives until somebody puts in a new one. The message waits for that.
         reached=code not in _REFUSED,
         maybe_sent=half_done and not limited,
-        retry_after_s=_retry_after(response) if limited else None,
+        retry_after_s=asked_s if asked_s is not None else LIMITED_S if limited else None,
     )
     failure.code = code
     return failure
-
-
-def _retry_after(response: Any) -> float:
-    headers: Any = getattr(response, "headers", None) or {}
-    given = str(headers.get("Retry-After") or headers.get("retry-after") or "")
-    return float(given) if given.isdigit() else 30.0
 
 
 def raise_if_refused(failure: SendFailed, key: str) -> None:
@@ -284,14 +279,13 @@ class EventPayload(msgspec.Struct, frozen=True, kw_only=True):
 decode_payload = msgspec.json.Decoder(EventPayload).decode
 
 
-def is_signed(request: WebhookRequest, secret: str, now_s: float) -> bool:
+async def is_signed(request: WebhookRequest, secret: str, now_s: float) -> bool:
     """Whether Slack sent the request, and just now."""
     stamp = request.headers.get("x-slack-request-timestamp", "")
     if not is_number(stamp) or abs(now_s - int(stamp[:15])) > OLDEST_S:
         return False
-    signed = b"v0:" + stamp.encode() + b":" + request.body
-    wanted = hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
-    return is_same(request.headers.get("x-slack-signature", ""), f"v0={wanted}")
+    wanted = await body_signature(secret, b"v0:" + stamp.encode() + b":", request.body)
+    return secrets_equal(request.headers.get("x-slack-signature", ""), f"v0={wanted}")
 
 
 def read_request(request: WebhookRequest) -> SlackEvent | SlashCommand | Challenge | None:

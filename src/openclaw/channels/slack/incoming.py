@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from openclaw.channels.hand_in import (
+from openclaw.channels.submit import (
     MAX_TEXT,
     ChannelEvent,
     Deleted,
@@ -18,12 +18,14 @@ from openclaw.channels.hand_in import (
     Reacted,
     reaction_text,
 )
-from openclaw.inbound.message import Inbound, Peer, PeerKind, Quoted, Sender
+from openclaw.inbound.message import ClaimedName, Inbound, Peer, PeerKind, Quoted, Sender
 from openclaw.inbound.prompt_text import display_name
 from openclaw.text import clipped
 
 MAX_NAMES = 20
 """People whose names are looked up for one message."""
+_LIKE_ID = re.compile(r"\*|.*[A-Z].*|[cdg][a-z0-9]*\d[a-z0-9]*", re.ASCII)
+"""The form of a channel's id, in either case. Names that people choose are in lower case."""
 STAMP = re.compile(r"\d{1,12}\.\d{1,9}", re.ASCII)
 """The form of a message's id, which is also its time."""
 _TOKEN = re.compile(r"<([^<>\n]{1,3000})>")
@@ -206,6 +208,7 @@ def interpret_command(command: SlashCommand, bot: Bot, around: Surroundings, *, 
         mentioned=True,
         team_id=command.team_id or bot.team or None,
         group_channel=around.room_name if kind == "channel" else None,
+        names=_names(kind, command.channel_id, around),
         native_command=True,
     )
 
@@ -245,14 +248,14 @@ def _token(token: str, names: Mapping[str, str]) -> str:
         case "":
             return label
         case "@":
-            return f"@{names.get(value[1:]) or label or value[1:]}"
+            return f"@{display_name(names.get(value[1:]) or label or value[1:])}"
         case "#":
-            return f"#{label or value[1:]}"
+            return f"#{display_name(label or value[1:])}"
         case "!":
             name = value[1:]
             if name.startswith("subteam^"):
-                return f"@{label.removeprefix('@') or name}"
-            return label or (f"@{name}" if name in ("here", "channel", "everyone") else name)
+                return f"@{display_name(label.removeprefix('@') or name)}"
+            return display_name(label) or (f"@{name}" if name in ("here", "channel", "everyone") else name)
         case _:
             address = value.removeprefix("mailto:").removeprefix("tel:")
             return f"{label} ({address})" if label and label not in (address, value) else address
@@ -269,6 +272,15 @@ def _is_person(event: SlackEvent, room: str, bot: Bot) -> bool:
 def _peer(kind: RoomKind, room: str, user: str) -> Peer:
     peer: PeerKind = "direct" if kind == "im" else "group" if kind == "mpim" else "channel"
     return Peer(kind=peer, id=user if kind == "im" else room)
+
+
+def _names(kind: RoomKind, room: str, around: Surroundings) -> tuple[ClaimedName, ...]:
+    """The names under which lists may have a channel. One that looks like an id counts with ``#`` only."""
+    name = around.room_name or ""
+    if kind != "channel" or not name:
+        return ()
+    spellings = (f"#{name}",) if _LIKE_ID.fullmatch(name) else (f"#{name}", name)
+    return tuple(ClaimedName(kind="room", name=spelling, id=room) for spelling in spellings)
 
 
 def _inbound(event: SlackEvent, said: SlackEvent, bot: Bot, around: Surroundings) -> Inbound:
@@ -292,6 +304,7 @@ def _inbound(event: SlackEvent, said: SlackEvent, bot: Bot, around: Surroundings
         thread_id=thread,
         thread_has_session=thread is not None,
         group_channel=around.room_name if kind == "channel" else None,
+        names=_names(kind, room, around),
         group_subject=around.room_name if kind == "mpim" else None,
         quoted=_quoted(said, thread, bot, around),
         **_thread_words(thread, bot, around),
@@ -338,6 +351,7 @@ def _reaction(event: SlackEvent, item: SlackItem, bot: Bot, around: Surroundings
         timestamp_ms=stamp_ms(event.event_ts),
         team_id=bot.team or None,
         group_channel=around.room_name if kind == "channel" else None,
+        names=_names(kind, item.channel, around),
     )
     whose = "your message" if to_us else f"the message of {display_name(author)}"
     removed = event.type == "reaction_removed"

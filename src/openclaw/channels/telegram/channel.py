@@ -1,6 +1,6 @@
 """One Telegram bot: receives updates by long polling or through a webhook, and sends through ``TelegramSender``.
 
-An update goes ``_poll`` or ``_on_webhook`` → ``_take`` → ``offer``, which hands it to the Gateway. Only then is it
+An update goes ``_poll`` or ``_on_webhook`` → ``_take`` → ``submit``, which hands it to the Gateway. Only then is it
 confirmed: by the offset of the next poll, or by the answer to the webhook.
 """
 
@@ -24,16 +24,16 @@ from openclaw.channels.base import (
     secret_of,
 )
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.hand_in import (
+from openclaw.channels.media import NotFetched, kept_file
+from openclaw.channels.submit import (
     ConversationOrder,
     Edited,
     Reacted,
-    is_same,
-    offer,
     reaction_text,
-    take_in,
+    secrets_equal,
+    submit,
+    submit_event,
 )
-from openclaw.channels.media import NotFetched, kept_file
 from openclaw.channels.telegram.incoming import (
     FileToFetch,
     MessageEvent,
@@ -81,13 +81,14 @@ CONFLICT = (
 )
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
+_OFFSET = re.compile(r"\d+:\d+", re.ASCII)
 
 
 class TelegramChannel:
     def __init__(self, context: ChannelContext) -> None:
         self._context = context
         self._settings: TelegramAccount = context.account.settings
-        self._bookmark = context.bookmark(BOOKMARK)
+        self._bookmark = context.bookmark(BOOKMARK, is_id=lambda text: _OFFSET.fullmatch(text) is not None)
         self._api: BotApi | None = None
         self._sender: TelegramSender | None = None
         self._own = OwnBot(id=0)
@@ -305,7 +306,7 @@ class TelegramChannel:
 
     async def _on_webhook(self, request: WebhookRequest, secret: str) -> WebhookAnswer:
         given = request.headers.get("x-telegram-bot-api-secret-token", "")
-        if not is_same(given, secret):
+        if not secrets_equal(given, secret):
             return WebhookAnswer(status=401, text="wrong secret")
         if request.method != "POST":
             return WebhookAnswer(status=405, text="only POST")
@@ -363,12 +364,12 @@ class TelegramChannel:
             case MessageEvent(inbound=inbound):
                 for message_id in inbound.own_ids:
                     self._received[inbound.to, message_id] = None
-                await take_in(self._context, event, self._fetch)
+                await submit_event(self._context, event, self._fetch)
             case Edited():
-                await take_in(self._context, event)
+                await submit_event(self._context, event)
             case PressEvent(inbound=inbound, query_id=query_id):
                 if inbound.text:
-                    await offer(self._context, inbound)
+                    await submit(self._context, inbound)
                 await self._acknowledge(query_id)
             case ReactionEvent():
                 await self._take_reaction(event)
@@ -401,7 +402,7 @@ class TelegramChannel:
         to_us = sent or (inbound.peer.kind == "direct" and (inbound.to, target) not in self._received)
         whose = "your message" if to_us else "a message"
         inbound.text = reaction_text(inbound, event.emoji, whose, target, removed=event.removed)
-        await take_in(self._context, Reacted(inbound=inbound, to_us=to_us))
+        await submit_event(self._context, Reacted(inbound=inbound, to_us=to_us))
 
     # Sending
 

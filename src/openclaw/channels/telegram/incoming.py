@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
-from openclaw.channels.hand_in import MAX_TEXT, Edited, Posted
-from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
+from openclaw.channels.submit import MAX_TEXT, Edited, Posted
+from openclaw.inbound.message import ClaimedName, Inbound, Peer, Quoted, Sender
+from openclaw.untrusted_text import AN_EMOJI, reaction_sign, short_name
 
 GENERAL_TOPIC = 1
 """The topic of a forum whose messages carry no number of a topic."""
@@ -16,6 +18,7 @@ FRAGMENT_CHARS = 4000
 """Telegram cuts a long text that a person pastes into several messages. A message of this length may be such a part."""
 MOST_FRAGMENTS = 12
 MOST_FRAGMENT_CHARS = 50_000
+_USERNAME = re.compile(r"[A-Za-z0-9_]{1,32}", re.ASCII)
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,7 +223,7 @@ class ReactionEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     inbound: Inbound
     target: int
-    emoji: str
+    emoji: tuple[str, ...]
     removed: bool
 
 
@@ -279,9 +282,15 @@ def _sender_of(message: TelegramMessage) -> Sender | None:
 
 
 def _person(user: User) -> Sender:
-    # A user name belongs to one person at a time, so lists may name people by it.
-    other = (f"@{user.username}",) if user.username else ()
-    return Sender(id=str(user.id), name=user.name, username=user.username, other_ids=other)
+    return Sender(id=str(user.id), name=user.name, username=user.username)
+
+
+def _names(sender: Sender) -> tuple[ClaimedName, ...]:
+    """The user name of a person, by which lists may name people. A chat that writes as itself has none here."""
+    name, is_chat = sender.username or "", sender.id.startswith("-")
+    if is_chat or not _USERNAME.fullmatch(name):
+        return ()
+    return (ClaimedName(kind="person", name=f"@{name.lower()}", id=sender.id),)
 
 
 def _place(chat: Chat, message: TelegramMessage | None = None) -> dict[str, Any]:
@@ -327,6 +336,7 @@ def _inbound(
         message_id=str(message.message_id),
         revision=str(message.edit_date) if message.edit_date else "",
         sender=sender,
+        names=_names(sender),
         text=text,
         timestamp_ms=message.date * 1000,
         mentioned=any(_names_us(entity, given, own) for entity in entities),
@@ -415,13 +425,13 @@ def _described(message: TelegramMessage) -> str:
     if message.contact is not None:
         contact = message.contact
         name = " ".join(part for part in (contact.first_name, contact.last_name) if part)
-        return f"👤 {name}, {contact.phone_number}"
+        return f"👤 {short_name(name)}, {short_name(contact.phone_number)}"
     if message.poll is not None:
         return f"📊 {message.poll.question}\n" + "\n".join(f"- {option.text}" for option in message.poll.options)
     if message.dice is not None:
         return f"{message.dice.emoji} {message.dice.value}"
     if message.sticker is not None and message.sticker.emoji:
-        return message.sticker.emoji
+        return reaction_sign(message.sticker.emoji)
     return ""
 
 
@@ -504,11 +514,13 @@ def _press(query: CallbackQuery, own: OwnBot, account_id: str) -> PressEvent | N
         return None
     rows = message.reply_markup.inline_keyboard if message.reply_markup else ()
     labels = [button.text for row in rows for button in row if button.callback_data == query.data]
+    sender = _person(query.sender)
     inbound = Inbound(
         channel="telegram",
         account_id=account_id,
         message_id=f"press:{query.id}",
-        sender=_person(query.sender),
+        sender=sender,
+        names=_names(sender),
         text=(query.data or "").strip() or (labels[0] if labels else ""),
         mentioned=True,
         quoted=Quoted(
@@ -537,15 +549,16 @@ def _reaction(change: ReactionUpdated, own: OwnBot, account_id: str) -> Reaction
         account_id=account_id,
         message_id=f"reaction:{change.message_id}:{change.date}",
         sender=sender,
+        names=_names(sender),
         timestamp_ms=change.date * 1000,
         **_place(change.chat),
     )
-    emoji = " ".join(added or removed)
+    emoji = tuple(added or removed)
     return ReactionEvent(inbound=inbound, target=change.message_id, emoji=emoji, removed=not added)
 
 
 def _emoji(reactions: Sequence[ReactionType]) -> list[str]:
-    return list(dict.fromkeys(one.emoji or "an emoji of its own" for one in reactions))
+    return list(dict.fromkeys(one.emoji or AN_EMOJI for one in reactions))
 
 
 # Albums and long texts

@@ -20,7 +20,7 @@ from openclaw.channels.telegram import TelegramTarget, parse_target
 from openclaw.channels.telegram.incoming import GENERAL_TOPIC, OwnBot
 from openclaw.config.schema.channels import TelegramAccount
 from openclaw.inbound.message import Route
-from openclaw.outbound.rendering import Rendered, render, utf16_length
+from openclaw.outbound.channel_formats import Rendered, render, utf16_length
 from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed, SendReceipt
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ POLL_SLACK_S = 10.0
 UPDATE_KINDS = ("message", "edited_message", "callback_query", "message_reaction")
 
 FailureKind: TypeAlias = Literal[
-    "token", "conflict", "moved", "rate", "forbidden", "refused", "server", "unreachable", "unanswered"
+    "token", "conflict", "moved", "rate", "forbidden", "refused", "server", "unclear", "unreachable", "unanswered"
 ]
 REFUSED_TOKEN = "Telegram does not accept the bot token: take the present one from @BotFather"
 MAX_TEXT = 4096
@@ -398,8 +398,9 @@ def _album_entry(kind: str, file: File, words: dict[str, Any]) -> Any:
 class BotApiFailed(SendFailed):
     """A call did not succeed. The message never holds the token.
 
-    ``server`` means that the API says it could not do it now. ``unreachable`` means that nothing was sent.
-    ``unanswered`` means that nobody knows whether it was done.
+    ``server`` means that the API answered with an error of its own, ``unclear`` that something else answered, such as a
+    proxy, and ``unanswered`` that nobody did: in all three cases it may have been done. ``unreachable`` means that
+    nothing was sent.
     """
 
     def __init__(
@@ -408,8 +409,8 @@ class BotApiFailed(SendFailed):
         super().__init__(
             message,
             permanent=kind in ("refused", "forbidden"),
-            reached=kind not in ("unreachable", "token"),
-            maybe_sent=kind == "unanswered",
+            reached=kind not in ("unreachable", "unanswered", "token"),
+            maybe_sent=kind in ("server", "unclear", "unanswered"),
             retry_after_s=retry_after_s,
         )
         self.kind: FailureKind = kind
@@ -515,8 +516,7 @@ class BotApi:
             case NetworkError() if cause is None:
                 return BotApiFailed("server", said)
             case TelegramError() if isinstance(cause, ValueError | TelegramError):
-                # Something between us and the API answered, such as a proxy.
-                return BotApiFailed("unanswered", f"Telegram {method}: the answer is not one of the Bot API")
+                return BotApiFailed("unclear", f"Telegram {method}: the answer is not one of the Bot API")
             case _:
                 return BotApiFailed("unanswered", said)
 

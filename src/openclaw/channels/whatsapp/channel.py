@@ -5,8 +5,6 @@ A received message goes ``_answer`` → ``_take`` → ``_hear``; the platform is
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,27 +23,28 @@ from openclaw.channels.base import (
     secret_of,
 )
 from openclaw.channels.bookmark import Remembered
-from openclaw.channels.hand_in import (
+from openclaw.channels.http import call, download, is_on, mapping, new_session, retry_after_s
+from openclaw.channels.media import NotFetched, check_size, files_to_send, kept_file, safe_file_name
+from openclaw.channels.submit import (
     MAX_TEXT,
     ChannelEvent,
     ConversationOrder,
     Posted,
     Reacted,
     ReadReceipts,
-    answered,
-    is_same,
+    body_signature,
+    confirm_webhook,
     reaction_text,
-    take_in,
+    secrets_equal,
+    submit_event,
 )
-from openclaw.channels.http import call, download, is_on, mapping, new_session
-from openclaw.channels.media import NotFetched, check_size, files_to_send, kept_file, safe_file_name
 from openclaw.channels.whatsapp import recipient
 from openclaw.clock import Backoff
 from openclaw.config.schema.channels import WhatsAppAccount
-from openclaw.foreign_text import disarmed_name
 from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Route, Sender
-from openclaw.outbound.rendering import render
+from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, SendReceipt
+from openclaw.untrusted_text import disarmed_name, short_name
 
 MAX_MESSAGES = 1000
 """Of one request. The platform sends far fewer."""
@@ -127,16 +126,17 @@ class WhatsAppChannel:
     async def _answer(self, request: WebhookRequest) -> WebhookAnswer:
         if request.method == "GET":
             asked = request.query
-            if asked.get("hub.mode") == "subscribe" and is_same(asked.get("hub.verify_token", ""), self._verify_token):
+            if asked.get("hub.mode") == "subscribe" and secrets_equal(
+                asked.get("hub.verify_token", ""), self._verify_token
+            ):
                 return WebhookAnswer(text=asked.get("hub.challenge", "")[:200])
             return WebhookAnswer(status=403, text="the verify token is wrong")
         if request.method != "POST":
             return WebhookAnswer(status=405)
-        signature = hmac.new(self._app_secret.encode(), request.body, hashlib.sha256).hexdigest()
-        if not is_same(request.headers.get("x-hub-signature-256", ""), f"sha256={signature}"):
-            self._context.log.warning("a request without the signature of appSecret was refused")
-            return WebhookAnswer(status=401, text="the signature is wrong")
-        return await answered(self._take(request.body), self._context.log)
+        signature = await body_signature(self._app_secret, request.body)
+        if not secrets_equal(request.headers.get("x-hub-signature-256", ""), f"sha256={signature}"):
+            return WebhookAnswer(status=401, text="the signature is not that of appSecret")
+        return await confirm_webhook(self._take(request.body), self._context.log)
 
     async def _take(self, body: bytes) -> None:
         for value in values_of(body, self._not_understood):
@@ -163,13 +163,13 @@ class WhatsAppChannel:
             case FailedDelivery():
                 await self._tell_failure(event)
             case _:
-                await take_in(self._context, event)
+                await submit_event(self._context, event)
 
     async def _hear_post(self, post: Posted) -> None:
         inbound = post.inbound
         if self._taken.get(inbound.message_id):
             return
-        taken = await take_in(self._context, post, self._fetch)
+        taken = await submit_event(self._context, post, self._fetch)
         self._taken[inbound.message_id] = True
         if taken:
             self._last[inbound.to] = inbound.message_id
@@ -283,10 +283,13 @@ class WhatsAppChannel:
         return SendReceipt(message_id=_message_id(answer) or message.target_id)
 
     async def typing(self, route: Route, on: bool) -> None:
-        """The sign belongs to the person's last message, and ends by itself after 25 seconds or with the answer."""
-        last = self._last.get(route.to or "")
-        if on and last is not None:
-            await self._mark_read(last, typing=True)
+        """Shows the sign, which belongs to a message of the person. It ends by itself after 25 s or with the answer.
+
+        A run begins before ``submit_event`` returns, so the route names its message first.
+        """
+        message_id = route.reply_to_id or self._last.get(route.to or "")
+        if on and message_id:
+            await self._mark_read(message_id, typing=True)
 
     async def probe(self) -> dict[str, Any]:
         query = {"fields": "display_phone_number,verified_name,quality_rating"}
@@ -321,7 +324,7 @@ class WhatsAppChannel:
             timeout_s=timeout_s,
         )
         if not 200 <= answer.status < 300 or "error" in given:
-            raise failure_of(answer.status, given, answer.headers.get("Retry-After", ""))
+            raise failure_of(answer.status, given, retry_after_s(answer.headers))
         return given
 
 
@@ -332,7 +335,7 @@ class GraphRefused(SendFailed):
     status: int = 0
 
 
-def failure_of(status: int, answer: dict[str, Any], retry_after: str = "") -> GraphRefused:
+def failure_of(status: int, answer: dict[str, Any], asked_s: float | None = None) -> GraphRefused:
     """What an error of the Cloud API means for the message."""
     told = mapping(answer.get("error"))
     code = told["code"] if isinstance(told.get("code"), int) else NO_CODE
@@ -346,7 +349,7 @@ def failure_of(status: int, answer: dict[str, Any], retry_after: str = "") -> Gr
         # With a refused token nothing arrives until somebody puts in a new one. The message waits for that.
         reached=not refused,
         maybe_sent=status >= 500 and not limited,
-        retry_after_s=float(retry_after) if retry_after.isdigit() else _LIMITED.get(code, 30.0) if limited else None,
+        retry_after_s=asked_s if asked_s is not None else _LIMITED.get(code, 30.0) if limited else None,
     )
     failure.code, failure.status = code, status
     return failure
@@ -627,8 +630,8 @@ def _contact(contact: Any) -> str:
         case {"name": {"formatted_name": str(name)}, **rest}:
             phones: Any = rest.get("phones")
             listed: list[Any] = phones if isinstance(phones, list) else []
-            numbers = [str(one.get("phone") or "") for one in listed if isinstance(one, dict)]
-            return f"Contact: {name} {' '.join(numbers[:5])}".strip()
+            numbers = [short_name(str(one.get("phone") or "")) for one in listed[:5] if isinstance(one, dict)]
+            return f"Contact: {short_name(name)} {' '.join(numbers)}".strip()
         case _:
             return "Contact"
 

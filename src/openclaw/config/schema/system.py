@@ -25,7 +25,8 @@ class Logging(Record):
 
 class StorageConfig(Record):
     url: Sensitive | None = None
-    """PostgreSQL database that holds the sessions, as postgresql://user:password@host/database; unset means files."""
+    """PostgreSQL database that holds the sessions, as postgresql://user:password@host/database; unset means files.
+    Several hosts (host1,host2) name a server and its standbys."""
     schema: Name = "openclaw"
     """Schema of the database. Gateways with the same one are nodes of one cluster."""
     pool_size: Positive = 8

@@ -251,8 +251,9 @@ GENTLE_PAUSE_S = 1.0
 class FailedAuthLimiter:
     """Slows wrong secrets down, for each caller (see ``caller_key``). The number of remembered callers is bounded.
 
-    No secret of the Gateway is compared but through ``guard``. A caller that has to wait learns nothing about the
-    secret it sent, so that guessing is slow even if one of the guesses is right.
+    A right secret always passes, however many wrong ones came from the same address: behind a tunnel everybody has the
+    same address, and a stranger must not keep out those who hold the secret. So a short secret is guarded by its
+    length alone; ``start_problem`` and the audit ask for a long one.
     """
 
     def __init__(self, clock: Clock, limits: Callable[[], RateLimit]) -> None:
@@ -262,13 +263,15 @@ class FailedAuthLimiter:
         self._failures: dict[str, deque[float]] = {}
 
     def guard(self, caller: str, check: Callable[[], SecretCheck], *, gently: bool = False) -> SecretCheck:
-        """Returns what ``check`` says, and counts a wrong secret; ``limited`` without asking while the caller waits.
+        """Return the result of ``check``, or ``limited`` for a wrong secret of a caller that has to wait.
 
-        A caller that is treated gently is never locked out: after too many wrong secrets one a second is looked at.
+        Wrong secrets are counted, except while the caller waits. A caller that is treated gently waits a second.
         """
+        verdict = check()
+        if verdict.ok:
+            return verdict
         if wait_ms := self.wait_ms(caller, gently=gently):
             return SecretCheck(False, "limited", wait_ms)
-        verdict = check()
         if verdict.reason == "mismatch":
             self.count(caller)
         return verdict

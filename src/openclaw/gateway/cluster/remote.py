@@ -41,9 +41,9 @@ from openclaw.inbound.incoming import Handled, Incoming, SessionGone
 from openclaw.inbound.pipeline import Accepted, Blocked, HandedOn, Result, TakenElsewhere
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.paths import normalize_agent_id
-from openclaw.runs.why_text import reason_text
-from openclaw.sessions.keys import SessionRef, agent_of, shown_key
-from openclaw.storage.base import AbortReason, LedgerRow
+from openclaw.runs.why import reason_text
+from openclaw.sessions.keys import SessionRef, agent_of, is_session_id, shown_key
+from openclaw.storage.message_ledger import AbortReason, LedgerRow
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -265,16 +265,24 @@ async def session_of(call: MethodCall) -> SessionRef | None:
         key = getattr(params, "session_key", None) or getattr(params, "key", None)
         if call.method == "system-event" and key is None:
             key = gateway.main_session_key()
+        if call.method == "chat.send" and key:
+            return await _session_named(gateway, key, getattr(params, "agent_id", None))
         return target_of(gateway, key) if key else None
     except MethodError:
         return None  # The method says what is wrong.
+
+
+async def _session_named(gateway: Gateway, name: str, agent_id: str | None) -> SessionRef:
+    """Looks up ids only, because messages overtake one that is looked up. The pipeline forwards those to a label."""
+    row = await gateway.runtime.sessions.find_session_id(name.lower()) if is_session_id(name) else None
+    return target_of(gateway, name, agent_id) if row is None else SessionRef(row.agent_id, row.key)
 
 
 async def _session_of_agent(gateway: Gateway, params: object) -> SessionRef | None:
     agent_id = getattr(params, "agent_id", None)
     agent_id = normalize_agent_id(agent_id) if agent_id else None
     if key := getattr(params, "session_key", None):
-        return target_of(gateway, key, agent_id)
+        return await _session_named(gateway, key, agent_id)
     if session_id := getattr(params, "session_id", None):
         found = await gateway.runtime.sessions.find_session_id(session_id)
         return None if found is None else SessionRef(found.agent_id, found.key)

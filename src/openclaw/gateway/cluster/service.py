@@ -36,8 +36,9 @@ from openclaw.gateway.server.frames import decode_any, encode, encode_response
 from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
 from openclaw.scheduler import heartbeat, hooks
 from openclaw.sessions import system_events
-from openclaw.storage.base import END_STATES, Fenced
 from openclaw.storage.disk_errors import until_written
+from openclaw.storage.errors import Fenced
+from openclaw.storage.message_ledger import END_STATES
 from openclaw.tools.exec.approvals import JOURNAL_FILE, JOURNALS, LostApproval, UnknownApproval
 from openclaw.tools.nodes import UnknownNode
 
@@ -97,12 +98,13 @@ class ClusterService:
         self.membership.hearers += [
             self.links.follow,
             claims.try_wanted,
+            claims.regain,
             self.take_unowned,
             self.release_idle,
             self._settle_lost,
             self._resume_jobs,
         ]
-        self._resumed_at, self._resumed_with = 0.0, set[str]()
+        self._resumed_at, self._resumed_with = -JOBS_S, set[str]()
         self._released_at = 0.0
         claims.on_gained(SESSION, self._gained)
         claims.on_gained(CHANNEL, self._gained_account)
@@ -372,10 +374,12 @@ class ClusterService:
     async def _resume_jobs(self) -> None:
         """Carries on the jobs of nodes that are gone."""
         peers, now = set(self.membership.peers), time.monotonic()
-        if self._gateway.ready and (self._resumed_with - peers or now - self._resumed_at > JOBS_S):
-            self._resumed_at = now
+        if not self._gateway.ready:
+            return  # A node that goes meanwhile is noticed later.
+        if self._resumed_with - peers or now - self._resumed_at > JOBS_S:
             await self._sessions.load_agents()
             await self._gateway.team.jobs.resume()
+            self._resumed_at = now
         self._resumed_with = peers
 
     async def _settle_lost(self) -> None:

@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import re
 import uuid
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -25,12 +25,18 @@ from openclaw.agent.loop import replies
 from openclaw.agent.run import entry_id
 from openclaw.config.agents import default_agent_id
 from openclaw.config.schema.gateway import ChatCompletionsEndpoint, ResponseFiles, ResponseImages, ResponsesEndpoint
-from openclaw.events import AssistantEnded, AssistantStarted, Event, ModelSwitched, Spoken, TextDelta
-from openclaw.foreign_text import disarmed, disarmed_name
+from openclaw.events import AssistantEnded, AssistantStarted, ModelSwitched, Spoken, TextDelta
 from openclaw.gateway.http.common import RequestRefused, json_response, read_json
 from openclaw.gateway.server import frames
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
-from openclaw.gateway.server.registry import MethodError, entry_of, require_agent, target_of
+from openclaw.gateway.server.registry import (
+    MethodError,
+    entry_of,
+    refuse_reserved,
+    refuse_subagent,
+    require_agent,
+    target_of,
+)
 from openclaw.inbound.attachments import Image
 from openclaw.inbound.incoming import Facts, Incoming, current_session
 from openclaw.inbound.pipeline import Accepted
@@ -48,17 +54,22 @@ from openclaw.messages import (
 from openclaw.models.base import added
 from openclaw.models.errors import switch_text
 from openclaw.models.thinking import parse_level
+from openclaw.outbound.answer_filter import speech_of
 from openclaw.outbound.reply_files import file_lines
-from openclaw.outbound.visible import message_of, speech_of
+from openclaw.outbound.session_preview import message_of
 from openclaw.paths import normalize_agent_id
 from openclaw.pictures import ImageProblem, fit_image, off_loop, sniff_image
 from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
-from openclaw.runs.dispatcher import Submission
-from openclaw.runs.queue import QueueWish, RunRecord
-from openclaw.runs.why_text import reason_text
+from openclaw.runs.accept import Submission
+from openclaw.runs.queue_settings import QueueOverrides
+from openclaw.runs.run import Run, RunEvent
+from openclaw.runs.why import reason_text
+from openclaw.sessions.entry import BLOCKED
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.base import LedgerRow, MessageBody, ReasonCode, TranscriptRef
+from openclaw.storage.message_ledger import LedgerRow, MessageBody, ReasonCode
+from openclaw.storage.transcripts import TranscriptRef
+from openclaw.untrusted_text import disarmed, disarmed_name
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -220,6 +231,8 @@ def named_session(gateway: Gateway, request: web.BaseRequest, ask: Ask, agent_id
             return None
         try:
             target = target_of(gateway, key, agent_id)
+            refuse_reserved(gateway, target, key)
+            refuse_subagent(target, key)
         except MethodError as error:
             raise RequestRefused(str(error)) from None
         require_agent(gateway, target.agent_id)
@@ -262,7 +275,7 @@ async def start(
         ),
         images=images,
         # The request gets a run of its own in every queue mode, because the caller waits for this very answer.
-        queue=QueueWish(mode="followup", debounce_ms=0, cap=MAX_WAITING, drop="new"),
+        queue=QueueOverrides(mode="followup", debounce_ms=0, cap=MAX_WAITING, drop="new"),
         entry_fields={"chatType": "direct", "origin": origin} if entry is None else {},
     )
     following = Following(gateway, run_id, {tool.name for tool in tools})
@@ -270,7 +283,7 @@ async def start(
     async def begin() -> None:
         result = await gateway.pipeline.process(message)
         if not isinstance(result, Accepted):
-            raise RequestRefused("send blocked by session policy", status=403, kind="forbidden")
+            raise RequestRefused(BLOCKED, status=403, kind="forbidden")
         following.begin(result.submission)
 
     try:
@@ -366,7 +379,8 @@ class Following:
         self._gateway = gateway
         self._tools = tools
         self._row: LedgerRow | None = None
-        self._record: RunRecord | None = None
+        self._record: Run | None = None
+        self._unfollow: Callable[[], None] = lambda: None
         self._unread: list[str] = []
         self._size = 0
         self._spoke = False
@@ -382,13 +396,13 @@ class Following:
 
     def begin(self, submission: Submission) -> None:
         """Attaches to the run. It is called before a new run can say anything. An earlier run is only waited for."""
-        self._row, self._record = submission.row, submission.record
+        self._row, self._record = submission.row, submission.run
         if not submission.new:
             # Of a run on another node the rest of a message may have been heard meanwhile. The end has the whole.
             self.leave()
             self._unread, self._size, self._spoke = [], 0, False
         elif self._record is not None:
-            self._record.listeners.append(self._event)
+            self._unfollow = self._record.follow(self._event)
 
     def _heard_elsewhere(self, delta: str, begins: bool) -> None:
         if self._record is None:
@@ -399,10 +413,9 @@ class Following:
     def leave(self) -> None:
         if self._gateway.cluster is not None:
             self._gateway.cluster.relay.unfollow(self.run_id, self._heard_elsewhere)
-        if self._record is not None and self._event in self._record.listeners:
-            self._record.listeners.remove(self._event)
+        self._unfollow()
 
-    def _event(self, event: Event) -> None:
+    def _event(self, event: RunEvent) -> None:
         match event:
             case TextDelta("", _, _):
                 pass

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
+from openclaw.agent.caller import caller_of
+from openclaw.agent.owner_files import owner_files
 from openclaw.agent.prepare import choose_model, exec_overrides
-from openclaw.agent.tool_set import is_owners_session, sandbox_of, tools_for
+from openclaw.agent.tool_set import sandbox_of, tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import RequestRefused, json_response, read_json, refusal_response
@@ -24,7 +26,7 @@ from openclaw.paths import make_private_dir
 from openclaw.rights import OWNER
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
-from openclaw.storage.base import MessageBody
+from openclaw.storage.message_ledger import MessageBody
 from openclaw.tools.base import InvalidArguments, Tool, ToolContext, ToolError, validate_arguments
 from openclaw.tools.exec.settings import ExecOverrides
 from openclaw.tools.policy import ToolFilter, allowed_tools, normalize_tool_name
@@ -91,7 +93,8 @@ async def _tool(gateway: Gateway, target: SessionRef, name: str, sandbox: Bounda
     model = msgspec.structs.replace(model, tools=True)
     workspace = workspace_dir(config, gateway.runtime.state_dir, target.agent_id)
     await asyncio.to_thread(make_private_dir, str(workspace))
-    tools = await tools_for(gateway.runtime, target, model, entry=entry, sandbox=sandbox)
+    caller = await caller_of(gateway.runtime, target, entry)
+    tools = await tools_for(gateway.runtime, target, model, caller=caller, sandbox=sandbox)
     offered = allowed_tools([tool.spec.name for tool in tools], [ToolFilter(deny=tuple(config.gateway.tools.deny))])
     found = {tool.spec.name: tool for tool in tools if tool.spec.name in offered}
     return gateway.runtime.extensions.watched(found).get(name)
@@ -108,13 +111,15 @@ async def _run(
         default = gateway.runtime.config.current.agents.defaults.elevated_default
         return exec_overrides(body, await entry_of(gateway, target), default)
 
+    caller = await caller_of(gateway.runtime, target, await entry_of(gateway, target))
     context = ToolContext(
         agent_id=target.agent_id,
         session_key=target.key,
         workspace=workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, target.agent_id),
         run_id=run_id,
         call_id=run_id,
-        private=is_owners_session(gateway.runtime.config.current, target.key, await entry_of(gateway, target)),
+        caller=caller,
+        owner_files=owner_files(gateway.runtime, target.agent_id, caller),
         notify=lambda text: gateway.runtime.notes.add(target.key, text),
         exec_overrides=wish,
         sandbox=sandbox,

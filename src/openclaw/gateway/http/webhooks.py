@@ -6,6 +6,7 @@ Hooks have a token of their own. A channel has a path if its platform calls the 
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +24,8 @@ from openclaw.scheduler.hooks import Call, HookRefused, NoSuchHook, TooManyRuns,
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
     from openclaw.gateway.server.server import Route
+
+log = logging.getLogger("openclaw.webhooks")
 
 QUERY_TOKEN = "Hook token must be provided via Authorization: Bearer <token> or X-OpenClaw-Token header"
 BODY_LIMIT = 4 * 1024 * 1024
@@ -73,7 +76,7 @@ async def _act(gateway: Gateway, call: Call) -> web.Response:
     runtime = gateway.runtime
     config_dir, now = Path(runtime.config.path).parent, runtime.clock.now_ms()
     action = await asyncio.to_thread(action_of, call, runtime.config.current.hooks, config_dir, now)
-    ids = run_ids(call, now)
+    ids = await asyncio.to_thread(run_ids, call, now)
     if action is None:
         return web.Response(status=204)
     if isinstance(action, Wake):
@@ -125,29 +128,27 @@ ROUTES: list[Route] = [("*", base_path, call_hook, "own")]
 async def serve_webhook(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
     """Hands the request to the channel that serves its path.
 
-    The channel asks for the platform's signature or secret before it looks at anything else. Wrong ones are slowed down
-    like wrong secrets of the Gateway.
+    The channel verifies the platform's signature or secret before it inspects anything else. Only wrong ones are slowed
+    down, like wrong secrets of the Gateway: a request with a right one always passes.
     """
     found = gateway.channel_services.channels.webhook(request.path)
     if found is None:
         return web.Response(status=404, text="Not Found")
     webhook, below = found
-    guesses = WrongSecrets(request, gateway.auth_limiter, peer)
-    if wait_ms := guesses.wait_ms():
-        return _too_many(wait_ms, "secrets")
     with gateway.sockets.bodies.room() as take:
         try:
             body = await read_body(request, BODY_LIMIT, take)
         except BodyRefused as refused:
             return web.Response(status=refused.status, text=str(refused), headers={"Connection": "close"})
-        # Asked again, because many may have sent their body at the same time.
-        if wait_ms := guesses.wait_ms():
-            return _too_many(wait_ms, "secrets")
         headers = {name.lower(): value for name, value in request.headers.items()}
         asked = WebhookRequest(method=request.method, path=below, query=dict(request.query), headers=headers, body=body)
         answer = await webhook(asked)
     if answer.status in (401, 403):
+        guesses = WrongSecrets(request, gateway.auth_limiter, peer)
+        if wait_ms := guesses.wait_ms():
+            return _too_many(wait_ms, "secrets")
         guesses.count()
+        log.warning("a request to %s from %s was rejected: %s", request.path[:200], peer.ip, answer.text)
     return web.Response(status=answer.status, text=answer.text, content_type=answer.content_type)
 
 
@@ -156,7 +157,7 @@ class WrongSecrets:
 
     What a proxy on this machine passes on, a tunnel for example, is counted under the address that the proxy reports.
     Anybody on this machine can claim one, so all of it is also counted together, and then slowed down and not locked
-    out: a stranger must not keep the platform out.
+    out.
     """
 
     def __init__(self, request: web.BaseRequest, limiter: FailedAuthLimiter, peer: PeerAddress) -> None:

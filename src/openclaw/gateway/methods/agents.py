@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from openclaw.agent.prompt.workspace_files import BOOTSTRAP_FILES
 from openclaw.clock import iso_utc
 from openclaw.config.agents import agent_config, agent_ids, default_agent_id, main_key, workspace_dir
 from openclaw.config.schema.agents import BindingMatch
@@ -18,12 +19,11 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.config import patch_config
 from openclaw.gateway.server.frames import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.views import model_defaults
+from openclaw.gateway.session_views import model_defaults
 from openclaw.path_opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import agent_dir, make_private_dir, normalize_agent_id
 from openclaw.runs.session_change import delete_session
 from openclaw.sessions.keys import SessionRef, agent_of
-from openclaw.storage.files.workspace import BOOTSTRAP_FILES
 from openclaw.storage.session_query import SessionQuery, in_pages
 
 methods = MethodTable()

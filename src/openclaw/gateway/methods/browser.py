@@ -10,12 +10,13 @@ import base64
 from typing import Any, Literal
 
 from openclaw.config.agents import default_agent_id, workspace_dir
-from openclaw.foreign_text import disarmed
 from openclaw.gateway.server.frames import NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.path_opener import PathRefused
+from openclaw.rights import OWNER_CALLER
 from openclaw.tools.base import InvalidArguments, ToolContext, ToolError, validate_arguments
 from openclaw.tools.browser.tool import BrowserTool
+from openclaw.untrusted_text import disarmed
 
 methods = MethodTable()
 
@@ -79,6 +80,7 @@ async def request(call: MethodCall, params: BrowserRequest) -> Any:
         agent_id=agent_id,
         session_key=gateway.main_session_key(),
         workspace=workspace_dir(config, gateway.runtime.state_dir, agent_id),
+        caller=OWNER_CALLER,
     )
     try:
         arguments = validate_arguments(BrowserTool.spec, arguments_of(params))

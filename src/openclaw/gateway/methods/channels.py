@@ -35,6 +35,10 @@ async def channels_status(call: MethodCall, params: ChannelsStatus) -> Any:
     longest_s = max(1.0, params.timeout_ms / 1000)
 
     async def account_view(one: RunningAccount) -> dict[str, Any]:
+        names = await gateway.names.of(one.kind.id, one.account.id)
+        return {**await connection_view(one), **({"resolvedNames": names} if names else {})}
+
+    async def connection_view(one: RunningAccount) -> dict[str, Any]:
         view, probe_s = one.status.view(), longest_s if params.probe else 0.0
         if (holder := await channels.holder(one)) is not None:
             view["node"] = holder

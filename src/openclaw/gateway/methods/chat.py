@@ -15,40 +15,40 @@ import msgspec
 from openclaw.agent.recorder import entry_id
 from openclaw.agent.tool_set import opener_of
 from openclaw.config.agents import main_session_key
-from openclaw.foreign_text import disarmed
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.sessions import session_model
-from openclaw.gateway.server.events import RunStream
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import (
     MethodCall,
     MethodError,
     MethodTable,
     entry_of,
+    no_session,
+    refuse_subagent,
     require_agent,
-    require_configured,
+    session_to_write,
     target_of,
 )
-from openclaw.gateway.views import named_files, page_of_history, read_history
+from openclaw.gateway.session_views import named_files, page_of_history, read_history
 from openclaw.inbound.attachments import BadAttachment, Image, InboundFile, read_images
 from openclaw.inbound.commands.registry import COMMANDS
-from openclaw.inbound.directives import may_be_command
 from openclaw.inbound.incoming import Handled, Incoming, client_facts
 from openclaw.inbound.notices import injected_message
 from openclaw.inbound.pipeline import Accepted, Blocked, Empty, TakenElsewhere
 from openclaw.messages import Usage
 from openclaw.models.thinking import level_unless_set, parse_level
+from openclaw.outbound.answer_filter import is_web, reasoning_message
 from openclaw.outbound.reply_files import Unsendable, workspace_file
-from openclaw.outbound.visible import is_web, reasoning_message
 from openclaw.paths import normalize_agent_id
-from openclaw.runs.dispatcher import Submission
-from openclaw.runs.queue import RunRecord
-from openclaw.runs.why_text import reason_text
-from openclaw.sessions.entry import SessionEntry
+from openclaw.runs.accept import Submission
+from openclaw.runs.run import Run, RunWatched
+from openclaw.runs.why import reason_text
+from openclaw.sessions.entry import BLOCKED, SessionEntry
 from openclaw.sessions.keys import SessionRef, group_of, is_subagent, shown_key
-from openclaw.sessions.prompt_prefix import typed_words, without_wrappers
+from openclaw.sessions.prompt_prefix import typed_text, without_wrappers
 from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.base import END_STATES, AbortReason, LedgerRow, MessageBody
+from openclaw.storage.message_ledger import END_STATES, AbortReason, LedgerRow, MessageBody
+from openclaw.untrusted_text import disarmed
 
 methods = MethodTable()
 MOST_MEDIA_BYTES = 4 * 1024 * 1024
@@ -64,8 +64,11 @@ WEBCHAT_FIELDS: dict[str, Any] = {
 
 class ChatSend(Params):
     session_key: NonEmpty
+    """The session's key, id or label. A new name begins a session."""
     message: str
     idempotency_key: NonEmpty
+    agent_id: NonEmpty | None = None
+    """The agent of a session that is not named by its full key."""
     thinking: str | None = None
     deliver: bool | None = None
     attachments: list[InboundFile] | None = None
@@ -76,12 +79,11 @@ class ChatSend(Params):
 async def send(call: MethodCall, params: ChatSend) -> Any:
     """Accepts a message for a session; the reply follows as events."""
     gateway, client, run_id = call.gateway, call.client, params.idempotency_key
-    session = target_of(gateway, params.session_key)
-    require_configured(gateway, session)
+    named = await session_to_write(gateway, params.session_key, params.agent_id)
+    session, entry = named.ref, named.entry
     if not params.message.strip() and not params.attachments:
         raise MethodError("message or attachment required")
     images, warnings = _images(params.attachments)
-    entry = await entry_of(gateway, session)
     message = Incoming(
         facts=client_facts(
             session,
@@ -130,7 +132,7 @@ async def _say_after_acknowledgement(call: MethodCall, message: Incoming, result
 
 
 def _acknowledgement(submission: Submission) -> dict[str, Any]:
-    record, row = submission.record, submission.row
+    record, row = submission.run, submission.row
     if submission.new:
         return {"runId": row.run_id, "status": "started", **({"queued": True} if submission.queued else {})}
     if not _has_ended(record, row):
@@ -139,11 +141,11 @@ def _acknowledgement(submission: Submission) -> dict[str, Any]:
     return {"runId": row.run_id, "status": "ok"}
 
 
-def _has_ended(record: RunRecord | None, row: LedgerRow) -> bool:
+def _has_ended(record: Run | None, row: LedgerRow) -> bool:
     return record.ended if record else row.state in END_STATES
 
 
-def _check_not_failed(record: RunRecord | None, row: LedgerRow) -> None:
+def _check_not_failed(record: Run | None, row: LedgerRow) -> None:
     """Raises the error answer of a run that failed. ``record`` is None for a run that ended long ago."""
     failed = record.state == "error" if record else row.state in ("failed", "expired")
     if failed:
@@ -179,7 +181,7 @@ async def _hand_in(call: MethodCall, message: Incoming) -> Accepted | Handled | 
     call.client.follow_run(message.run_id)
     result = await call.gateway.pipeline.process(message)
     if isinstance(result, Blocked | Empty):
-        raise MethodError("send blocked by session policy")
+        raise MethodError(BLOCKED)
     return result
 
 
@@ -267,7 +269,7 @@ async def agent(call: MethodCall, params: AgentParams) -> Any:
     result = await _hand_in(call, message)
     if isinstance(result, Handled | TakenElsewhere):
         return await _command_result(call, message, result)
-    record, row = result.submission.record, result.submission.row
+    record, row = result.submission.run, result.submission.row
     if result.submission.new or not _has_ended(record, row):
         call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": row.accepted_at})
     await gateway.dispatcher.index.wait(row.run_id, None)
@@ -281,26 +283,26 @@ async def agent(call: MethodCall, params: AgentParams) -> Any:
 
 
 def _written_by_hand(params: AgentParams) -> bool:
-    """Whether commands and settings in the text count. They do not count in the text of a program or a file."""
-    made = params.lane or params.extra_system_prompt or params.spawned_by
-    return not made and may_be_command(params.message) and "\n```" not in params.message
+    """Whether a person wrote the text. Commands and settings in the text of a program do not count."""
+    return not (params.lane or params.extra_system_prompt or params.spawned_by)
 
 
 async def _session(call: MethodCall, params: AgentParams) -> SessionRef:
     gateway = call.gateway
     agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
+    spawned = bool(params.spawned_by or params.lane)
+    if params.session_key:
+        return (await session_to_write(gateway, params.session_key, agent_id, spawned=spawned)).ref
     if agent_id is not None:
         require_agent(gateway, agent_id)
-    if params.session_key:
-        target = target_of(gateway, params.session_key, agent_id)
-        if agent_id is not None and target.agent_id != agent_id:
-            raise MethodError(f'agent "{agent_id}" does not match session key agent "{target.agent_id}"')
-        return target
     if params.session_id:
         found = await gateway.runtime.sessions.find_session_id(params.session_id)
         if found is None:
-            raise MethodError(f"No session found: {params.session_id}")
-        return SessionRef(found.agent_id, found.key)
+            raise no_session(params.session_id)
+        target = SessionRef(found.agent_id, found.key)
+        if not spawned:
+            refuse_subagent(target, params.session_id)
+        return target
     if agent_id is not None:
         return target_of(gateway, main_session_key(gateway.runtime.config.current, agent_id), agent_id)
     return target_of(gateway, "main")
@@ -333,7 +335,7 @@ def _agent_fields(params: AgentParams, target: SessionRef) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def _run_result(record: RunRecord) -> dict[str, Any]:
+def _run_result(record: Run) -> dict[str, Any]:
     _check_not_failed(record, record.row)
     result = record.result
     assert result is not None
@@ -437,6 +439,8 @@ class ChatAbort(Params):
 async def abort(call: MethodCall, params: ChatAbort) -> Any:
     """Stops the run of a session, or one run, and what waits with it."""
     target, dispatcher = target_of(call.gateway, params.session_key), call.gateway.dispatcher
+    async with call.gateway.name_order.of(target.key):
+        pass  # A message that was sent before is on its way to be admitted now.
     await dispatcher.admission.wait_for_earlier(target.key)
     named = dispatcher.index.get(params.run_id) if params.run_id is not None else None
     if named is not None and named.session_key != target.key:
@@ -456,7 +460,7 @@ async def abort(call: MethodCall, params: ChatAbort) -> Any:
     return {"ok": True, "aborted": bool(stopped), "runIds": stopped}
 
 
-def _meant_runs(call: MethodCall, session_key: str, named: RunRecord) -> list[str]:
+def _meant_runs(call: MethodCall, session_key: str, named: Run) -> list[str]:
     """Returns the runs that a client wants to stop when it names one of its messages.
 
     Most clients name the message that they sent last. If that message waits, the person sees another run at work and
@@ -510,10 +514,10 @@ async def reword(call: MethodCall, params: ChatReword) -> Any:
         if (body.exec or body.elevated or body.elevated_allowed) and "admin" not in call.client.rights:
             # The rules that the owner loosened for a message hold for the owner's words and no others.
             raise MethodError("missing scope: operator.admin (the message has its own rules for commands)")
-        text, before = disarmed(params.message, of_owner=True), without_wrappers(body.prompt)
+        before = body.written or without_wrappers(body.prompt)
         head, _, tail = body.prompt.rpartition(before)
-        written = params.message if text != params.message else ""
-        return msgspec.structs.replace(body, prompt=f"{head}{text}{tail}", written=written)
+        written = params.message if disarmed(params.message, of_owner=True) != params.message else ""
+        return msgspec.structs.replace(body, prompt=f"{head}{params.message}{tail}", written=written)
 
     return {"ok": True, "reworded": await call.gateway.dispatcher.reword(target.key, params.run_id, changed)}
 
@@ -599,12 +603,11 @@ def _under_way(call: MethodCall, session_key: str) -> dict[str, Any]:
     run: dict[str, Any] | None = None
     waiting: list[dict[str, Any]] = []
     for record in gateway.dispatcher.active(session_key):
-        record.watchers.add(call.client.conn_id)
+        record.emit(RunWatched(call.client.conn_id))
         body = record.row.body
         if record.state == "running":
-            streams = (one for one in gateway.dispatcher.observers(record.run_id) if isinstance(one, RunStream))
-            so_far = next(streams, None)
-            run = {"runId": record.run_id, "startedAt": record.started_at, **(so_far.so_far() if so_far else {})}
+            stream = broadcaster.run_streams.get(record.run_id)
+            run = {"runId": record.run_id, "startedAt": record.started_at, **(stream.so_far() if stream else {})}
             if not body.internal:
                 run["said"] = {"id": entry_id(record.run_id, 0), **_said(body)}
         elif not body.internal and not record.ended:
@@ -613,7 +616,7 @@ def _under_way(call: MethodCall, session_key: str) -> dict[str, Any]:
 
 
 def _said(body: MessageBody) -> dict[str, Any]:
-    return {"text": body.written or typed_words(body.prompt or ""), "images": len(body.images)}
+    return {"text": body.written or typed_text(body.prompt or ""), "images": len(body.images)}
 
 
 class ChatMedia(Params):

@@ -16,7 +16,8 @@ from openclaw.config.load import Json5Error, Snapshot, parse_source
 from openclaw.config.secrets import redact_raw, redacted
 from openclaw.config.store import changed_paths, reload_action
 from openclaw.config.validate import ConfigError, ConfigInvalid
-from openclaw.gateway.gateway import DEFAULT_DELAY_MS, Gateway, Restart
+from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.restart import DEFAULT_DELAY_MS, Restart
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 
@@ -94,14 +95,14 @@ async def set_config(call: MethodCall, params: ConfigSet) -> Any:
     store = call.gateway.runtime.config
     written = await _write(lambda: store.write_raw(params.raw, params.base_hash))
     await store.reload()
-    return {"ok": True, "path": written.path, "config": shown_values(written)}
+    return {"ok": True, "path": written.path, "config": await asyncio.to_thread(shown_values, written)}
 
 
 @methods.add("config.patch", ConfigChange)
 async def patch(call: MethodCall, params: ConfigChange) -> Any:
     """Merges some values into the configuration."""
     try:
-        change, _ = parse_source(params.raw)
+        change, _ = await asyncio.to_thread(parse_source, params.raw)
     except Json5Error as error:
         issues = [{"path": "", "message": str(error)}]
         raise MethodError(f"invalid config: {error}", details={"issues": issues}) from None
@@ -121,9 +122,10 @@ async def _change(call: MethodCall, params: ConfigChange, write: Callable[[], Sn
     gateway = call.gateway
     before = gateway.runtime.config.snapshot
     written = await _write(write)
-    changed = changed_paths(before.resolved, written.resolved)
+    changed = await asyncio.to_thread(changed_paths, before.resolved, written.resolved)
     await gateway.runtime.config.reload()
-    answer: dict[str, Any] = {"ok": True, "path": written.path, "config": shown_values(written)}
+    shown = await asyncio.to_thread(shown_values, written)
+    answer: dict[str, Any] = {"ok": True, "path": written.path, "config": shown}
     if reload_action(changed) != "restart":
         return {**answer, "restart": Restart.report(call.method, 0, "hot"), "sentinel": None}
     note: dict[str, Any] = {"kind": call.method.replace(".", "-"), "status": "ok", "ts": gateway.runtime.clock.now_ms()}

@@ -26,7 +26,8 @@ from openclaw.gateway.server.frames import NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, find_row, target_of
 from openclaw.models.calls import wire_body
 from openclaw.sessions.keys import SessionRef
-from openclaw.storage.base import LedgerRow, Transcript, TranscriptRef
+from openclaw.storage.message_ledger import LedgerRow
+from openclaw.storage.transcripts import Transcript, TranscriptRef
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

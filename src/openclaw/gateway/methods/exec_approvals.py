@@ -45,6 +45,7 @@ class RequestParams(Params):
     resolved_path: str | None = None
     session_key: str | None = None
     env: dict[str, str] | None = None
+    once_only: str | None = None
     timeout_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 

@@ -85,7 +85,7 @@ async def index(call: MethodCall, params: MemoryIndexParams) -> Any:
     """Indexes the files of the memory anew."""
     notes = notes_of(call.gateway, params.agent_id)
     search = notes.search
-    counts, embedder, fallback, waiting = await search.refresh(anew=params.force, pay=notes.pay, most=params.most)
+    counts, embedder, fallback, waiting = await search.refresh(rebuild=params.force, pay=notes.pay, most=params.most)
     answer: dict[str, Any] = {"ok": True, "agentId": notes.agent_id, "files": counts.files, "chunks": counts.chunks}
     answer |= {"embedded": counts.vectors, "waiting": waiting, "provider": embedder.provider if embedder else "none"}
     return {**answer, "model": embedder.model if embedder else None, "fallback": msgspec.to_builtins(fallback)}

@@ -25,8 +25,8 @@ from openclaw.gateway.server.registry import (
 )
 from openclaw.inbound.held import Waiting
 from openclaw.inbound.message import Route
-from openclaw.runs.queue import LONGEST_CHAIN
-from openclaw.runs.why_text import (
+from openclaw.runs.run import LONGEST_CHAIN
+from openclaw.runs.why import (
     LONGEST_NUMBER,
     Life,
     answered_by,
@@ -39,10 +39,11 @@ from openclaw.runs.why_text import (
     tell_turned_away,
 )
 from openclaw.sessions.keys import key_problem, shown_key
-from openclaw.sessions.prompt_prefix import typed_words
+from openclaw.sessions.prompt_prefix import typed_text
 from openclaw.sessions.reset import previous_sessions
-from openclaw.storage.base import LedgerRow, MessageState, OutboxRow, PartState, Reason, TranscriptRef, TurnedAway
+from openclaw.storage.message_ledger import LedgerRow, MessageState, OutboxRow, PartState, Reason, RejectedMessage
 from openclaw.storage.session_query import SessionQuery
+from openclaw.storage.transcripts import TranscriptRef
 from openclaw.text import clipped
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ async def get(call: MethodCall, params: MessagesGet) -> Any:
 
 def text_of(row: LedgerRow) -> str:
     """The message as its sender wrote it."""
-    return clipped(row.body.written or typed_words(row.body.prompt or ""), LONGEST_TEXT)
+    return clipped(row.body.written or typed_text(row.body.prompt or ""), LONGEST_TEXT)
 
 
 def row_facts(row: LedgerRow) -> dict[str, Any]:
@@ -212,7 +213,7 @@ async def why(call: MethodCall, params: MessagesWhy) -> Any:
 
 
 async def _explain(gateway: Gateway, ref: str) -> dict[str, Any]:
-    """Returns the facts and the ``story`` of a message or a session.
+    """Returns the facts and the ``history`` of a message or a session.
 
     A message goes by its ledger id, its run id, the beginning of its run id or its channel's id, also if it was turned
     away. A session goes by its key, id or label. Raises ``MethodError`` when the name fits nothing, or more than one
@@ -226,7 +227,7 @@ async def _explain(gateway: Gateway, ref: str) -> dict[str, Any]:
             return found
         if (held := await _held(gateway, name)) is not None:
             return held
-        if notes := await gateway.runtime.ledger.turned_away([name]):
+        if notes := await gateway.runtime.ledger.rejected([name]):
             return _turned_away(gateway, notes)
         row = await _by_prefix(gateway, name)
     return await _why_message(gateway, row)
@@ -259,7 +260,7 @@ async def _answering(gateway: Gateway, row: LedgerRow) -> LedgerRow | None:
     return found
 
 
-def _turned_away(gateway: Gateway, notes: list[TurnedAway]) -> dict[str, Any]:
+def _turned_away(gateway: Gateway, notes: list[RejectedMessage]) -> dict[str, Any]:
     """The answer about a message that was not taken in. Its words are not known."""
     views = [
         {

@@ -44,7 +44,7 @@ class UsedKey(msgspec.Struct, frozen=True):
 
     def view(self, gateway: Gateway) -> dict[str, Any]:
         """What clients see of it. The key itself is never shown."""
-        rests = gateway.runtime.model_calls.keys.rests_until(self.key, self.model)
+        rests = gateway.runtime.model_calls.keys.cooldown_end(self.key, self.model)
         source = self.key.source
         return {
             "id": self.key.credential.id,

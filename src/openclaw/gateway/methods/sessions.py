@@ -13,14 +13,24 @@ import msgspec
 
 from openclaw.agent.prepare import current_model
 from openclaw.clock import iso_utc
-from openclaw.gateway import views
+from openclaw.gateway import session_views
 from openclaw.gateway.server.frames import MAX_NUMBER, NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, require_agent, target_of
-from openclaw.gateway.views import as_people_see_it, entry_view, joined_parts, model_defaults
+from openclaw.gateway.server.registry import (
+    MethodCall,
+    MethodError,
+    MethodTable,
+    entry_of,
+    no_session,
+    require_agent,
+    session_to_change,
+    session_to_write,
+    target_of,
+)
+from openclaw.gateway.session_views import as_people_see_it, entry_view, joined_parts, model_defaults
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.thinking import level_unless_set, parse_level, supported_levels
-from openclaw.outbound.visible import (
+from openclaw.outbound.session_preview import (
     derived_title,
     first_messages,
     last_messages,
@@ -50,10 +60,12 @@ from openclaw.sessions.tree import (
     is_transcript,
     public_page,
 )
-from openclaw.storage.base import SessionRow, Transcript, TranscriptRef
 from openclaw.storage.files.import_sessions import ImportedSession, import_sessions
 from openclaw.storage.files.newer_state import Unreadable
 from openclaw.storage.session_query import SessionQuery
+from openclaw.storage.sessions import SessionRow
+from openclaw.storage.transcripts import Transcript, TranscriptRef
+from openclaw.worker_thread import with_many
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -69,7 +81,6 @@ IMPORT_NEWS_S = 1.0
 """How long a client waits for news of an import."""
 IMPORT_PAGE = 500
 """The most sessions that one answer tells about."""
-_NOT_FOUND = {"code": "SESSION_NOT_FOUND"}
 
 
 class SessionKey(Params):
@@ -105,8 +116,8 @@ async def list_sessions(call: MethodCall, params: SessionsList) -> Any:
         end, total = params.offset + (params.limit or PAGE), found.total or 0
         page = {"totalCount": total, "limitApplied": params.limit or PAGE, "offset": params.offset}
         page |= {"hasMore": end < total, "nextOffset": end if end < total else None}
-    defaults = views.model_defaults(gateway)
-    shown = [views.row_view(row, defaults) for row in rows]
+    defaults = session_views.model_defaults(gateway)
+    shown = [session_views.row_view(row, defaults) for row in rows]
     if params.include_derived_titles or params.include_last_message:
         for row, view in zip(rows, shown, strict=True):
             await _look_inside(call, params, row, view)
@@ -132,7 +143,7 @@ def _query(call: MethodCall, params: SessionsList, agent: str | None) -> Session
         spawned_by=params.spawned_by,
         updated_since=now - params.active_minutes * 60_000 if params.active_minutes else None,
         text=(params.search or "").strip().lower(),
-        hidden_keys=views.hidden_keys(
+        hidden_keys=session_views.hidden_keys(
             include_global=bool(params.include_global) or call.gateway.runtime.config.current.session.scope == "global",
             include_unknown=bool(params.include_unknown),
         ),
@@ -188,6 +199,8 @@ class SessionsResolve(Params):
     key: str | None = None
     session_id: str | None = None
     label: str | None = None
+    name: str | None = None
+    """Any of the three, as a message to a session gives it. ``new`` says that the message would begin the session."""
     agent_id: str | None = None
     spawned_by: str | None = None
     include_global: bool | None = None
@@ -197,12 +210,16 @@ class SessionsResolve(Params):
 @methods.add("sessions.resolve", SessionsResolve)
 async def resolve(call: MethodCall, params: SessionsResolve) -> Any:
     """The session that goes by a key, an id or a label."""
-    given = [value.strip() for value in (params.key, params.session_id, params.label) if value and value.strip()]
+    names = (params.key, params.session_id, params.label, params.name)
+    given = [value.strip() for value in names if value and value.strip()]
     if not given:
         raise MethodError("Either key, sessionId, or label is required")
     if len(given) > 1:
         raise MethodError("Provide either key, sessionId, or label (not multiple)")
     name = given[0]
+    if params.name:
+        named = await session_to_write(call.gateway, name, params.agent_id)
+        return {"ok": True, "key": shown_key(named.ref.key), "new": named.entry is None}
     if params.key:
         target = target_of(call.gateway, name, params.agent_id)
         found = [target.key] if await entry_of(call.gateway, target) is not None else []
@@ -216,7 +233,7 @@ async def resolve(call: MethodCall, params: SessionsResolve) -> Any:
         found = [row.key for row in (await call.gateway.runtime.sessions.select(wanted)).rows]
     by_label = " with label" if params.label else ""
     if not found:
-        raise MethodError(f"No session found{by_label}: {name}", details=_NOT_FOUND)
+        raise no_session(name, by_label)
     if len(found) > 1 and by_label:
         keys = ", ".join(map(shown_key, found))
         raise MethodError(f"Multiple sessions found with label: {name} ({keys})")
@@ -323,7 +340,7 @@ _OFF_IS_ABSENT = frozenset({"reasoningLevel", "responseUsage"})
 async def patch(call: MethodCall, params: SessionsPatch) -> Any:
     """Changes the settings of a session: model, levels, label, queue."""
     gateway = call.gateway
-    target = target_of(gateway, params.key)
+    target = session_to_change(gateway, params.key)
     if label := (params.label or "").strip():
         labelled = await gateway.runtime.sessions.select(SessionQuery(agent_id=target.agent_id, label=label))
         if any(row.key != target.key for row in labelled.rows):
@@ -463,7 +480,7 @@ def _set_model(entry: dict[str, Any], value: str | None, target: SessionRef, gat
 async def reset(call: MethodCall, params: SessionKey) -> Any:
     """Gives the key a new session id. Running work is stopped first; the old transcript stays."""
     gateway = call.gateway
-    target = target_of(gateway, params.key)
+    target = session_to_change(gateway, params.key)
     rotation = await start_over(gateway.runtime, gateway.dispatcher, target)
     gateway.notices.announce(target, rotation)
     old: dict[str, Any] = dict(rotation.old or {})
@@ -616,15 +633,19 @@ async def tree(call: MethodCall, params: SessionKey) -> Any:
     target = target_of(call.gateway, params.key)
     transcript = await _transcript(call, target)
     labels = transcript.labels()
-    entries = [
-        {"id": id, "parentId": parent, "type": kind, **({"label": labels[id]} if id in labels else {})}
-        for id, parent, kind in transcript.tree()
-    ]
+
+    def encoded() -> msgspec.Raw:
+        entries = [
+            {"id": id, "parentId": parent, "type": kind, **({"label": labels[id]} if id in labels else {})}
+            for id, parent, kind in transcript.tree()
+        ]
+        return msgspec.Raw(msgspec.json.encode(entries))
+
     return {
         "key": shown_key(target.key),
         "sessionId": transcript.session_id,
         "leafId": transcript.leaf_id,
-        "entries": entries,
+        "entries": await with_many(len(transcript), encoded),
     }
 
 
@@ -733,9 +754,13 @@ async def export(call: MethodCall, params: SessionsExport) -> Any:
     else:
         transcript = await gateway.runtime.transcripts.open(ref, create=False)
         entries = await transcript.path_entries() if transcript is not None else []
-        said = [entry for entry in entries if entry.type == "message"]
         shown = partial(as_people_see_it, with_reasoning=False)
-        items, following = await asyncio.to_thread(lambda: public_page(joined_parts(said), params.cursor, shown))
+
+        def page() -> tuple[list[Any], int | None]:
+            said = [entry for entry in entries if entry.type == "message"]
+            return public_page(joined_parts(said), params.cursor, shown)
+
+        items, following = await asyncio.to_thread(page)
     answer: dict[str, Any] = {"key": shown_key(target.key), "sessionId": ref.session_id, "format": params.format}
     return {**answer, "items": items, "next": following}
 

@@ -12,14 +12,14 @@ import msgspec
 from openclaw import __version__
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.channels import summary_lines
-from openclaw.gateway.http.monitoring import heartbeat_summary
+from openclaw.gateway.health import heartbeat_summary
 from openclaw.gateway.logs import DAILY_NAME, log_path
 from openclaw.gateway.server.events import LET_GO, Resumption, catch_up, resume
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.views import list_kind, model_defaults, most_recent, row_view
+from openclaw.gateway.session_views import list_kind, model_defaults, most_recent, row_view
 from openclaw.sessions.keys import shown_key
-from openclaw.storage.base import SessionRow
+from openclaw.storage.sessions import SessionRow
 
 methods = MethodTable()
 

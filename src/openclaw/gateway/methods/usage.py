@@ -28,14 +28,14 @@ from openclaw.agent.spend.spend import (
 )
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params, Positive
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, find_row
-from openclaw.gateway.views import model_defaults, row_view
+from openclaw.gateway.session_views import model_defaults, row_view
 from openclaw.messages import AssistantMessage
 from openclaw.models.base import cost_of
-from openclaw.outbound.visible import message_of, preview_role, preview_text, shortened
+from openclaw.outbound.session_preview import message_of, preview_role, preview_text, shortened
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.base import SessionRow
 from openclaw.storage.session_query import SessionQuery
+from openclaw.storage.sessions import SessionRow
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

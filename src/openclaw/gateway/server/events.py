@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Literal, Protocol, TypeAlias
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -24,7 +25,6 @@ from openclaw.events import (
     CompactionEnded,
     CompactionStarted,
     DemoModelAnswers,
-    Event,
     MessageWaits,
     ModelSwitched,
     RetryScheduled,
@@ -42,9 +42,9 @@ from openclaw.messages import ImageBlock, UserBlock
 from openclaw.models.errors import demo_text, switch_text
 from openclaw.outbound.reply import with_footer
 from openclaw.rights import rights_of_client
-from openclaw.runs.queue import RunRecord
+from openclaw.runs.run import Run, RunAbsorbed, RunBegan, RunEvent, RunFinished, RunStopping, RunWatched
 from openclaw.sessions.keys import shown_key
-from openclaw.storage.base import AbortReason
+from openclaw.storage.message_ledger import AbortReason
 from openclaw.text import clipped
 
 log = logging.getLogger("openclaw.gateway.ws")
@@ -103,6 +103,8 @@ class Broadcaster:
         self.backlog = Backlog()
         self.remote: dict[str, Client] = {}
         """Clients of other nodes that were answered here, the newest last."""
+        self.run_streams: WeakValueDictionary[str, RunStream] = WeakValueDictionary()
+        """The streams of the runs that have not ended, by run id. A run keeps its stream until its end."""
         self.relay: EventRelay | None = None
         """Tells the other nodes of a cluster. None with files."""
 
@@ -483,13 +485,16 @@ class RunStream:
 
     def __init__(
         self,
-        record: RunRecord,
+        record: Run,
         broadcaster: Broadcaster,
         clock: Clock,
         verbose: Callable[[], str],
         notice: Callable[[str, str], None] = lambda entry_id, text: None,
     ) -> None:
         self._record = record
+        self._watchers: set[str] = set()
+        """The connections that asked for this run. They may see its tool events."""
+        broadcaster.run_streams[record.run_id] = self
         self._key = shown_key(record.session_key)
         self._broadcaster = broadcaster
         self._clock = clock
@@ -520,10 +525,7 @@ class RunStream:
         )
         return {"text": text, "thinking": thinking, "tools": [_under_way(event) for event in self._tools.values()]}
 
-    def started(self) -> None:
-        self._agent("lifecycle", {"phase": "start", "startedAt": self._record.started_at})
-
-    def event(self, event: Event) -> None:
+    def event(self, event: RunEvent) -> None:
         match event:
             case TextDelta(delta, _, media):
                 self._text.add(delta)
@@ -565,6 +567,18 @@ class RunStream:
                 }
                 self._tools.pop(message.tool_call_id, None)
                 self._tool(data, ("result", lambda: result_view(message.content, message.details)))
+            case RunBegan():
+                self._agent("lifecycle", {"phase": "start", "startedAt": self._record.started_at})
+            case RunWatched(connection):
+                self._watchers.add(connection)
+            case RunStopping(reason):
+                self._stopping(reason)
+            case RunAbsorbed(by):
+                for connection in self._watchers:
+                    by.emit(RunWatched(connection))
+                self._absorbed(by.run_id)
+            case RunFinished():
+                self._finished()
             case MessageWaits(reworded):
                 self._agent("queue", {"phase": "reworded" if reworded else "waiting"})
             case RetryScheduled(attempt, delay_ms, error):
@@ -592,20 +606,20 @@ class RunStream:
             case _:
                 pass
 
-    def aborted(self, reason: AbortReason) -> None:
+    def _stopping(self, reason: AbortReason) -> None:
         self._flush()
         if not self._chat_closed:
             self._seq += 1
             self._chat("aborted", stopReason=_stop_reason(reason))
             self._chat_closed = True
 
-    def absorbed(self, by: str) -> None:
+    def _absorbed(self, by: str) -> None:
         """Ends a run whose message another run answers. Older clients read ``queued`` as the sign of that."""
         self._seq += 1
         self._chat("final", queued=True, answeredBy=by)
         self._chat_closed = True
 
-    def finished(self) -> None:
+    def _finished(self) -> None:
         self._flush()
         record = self._record
         if record.state == "error":
@@ -734,12 +748,12 @@ class RunStream:
         Our own clients (``delta-events``) show tool calls as progress lines at every verbosity, and why one failed.
         """
         self._seq += 1
-        if not self._record.watchers:
+        if not self._watchers:
             return
         level = self._verbose()
         brief: list[str] = []
         whole: list[str] = []
-        for client in map(self._broadcaster.find, self._record.watchers):
+        for client in map(self._broadcaster.find, self._watchers):
             if client is None or TOOL_EVENTS not in client.caps:
                 continue
             failed = bool(data.get("isError")) and DELTA_EVENTS in client.caps

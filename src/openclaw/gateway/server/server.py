@@ -32,7 +32,7 @@ from openclaw.gateway.http.control_ui import page_names
 from openclaw.gateway.http.webhooks import serve_webhook
 from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
 from openclaw.net import is_loopback, plain_ip
-from openclaw.storage.disk_errors import in_words, is_disk_trouble, kind_of
+from openclaw.storage.disk_errors import kind_of, refusal_text
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
@@ -253,10 +253,10 @@ def taken_names(gateway: Gateway) -> set[str]:
 def failure_response(path: str, error: Exception) -> web.Response:
     """The answer to a request whose handler failed: 507 or 503 when the disk refuses writes, 500 otherwise."""
     status, message, code = 500, "internal error (see logs)", "internal_error"
-    if isinstance(error, OSError) and is_disk_trouble(error):
+    if isinstance(error, OSError) and (refusal := refusal_text(error)) is not None:
         code = f"disk_{kind_of(error)}"
         status = 507 if code == "disk_full" else 503
-        message = f"not done: {in_words(error)}, then try again"
+        message = refusal
     if path.startswith(_JSON_PATHS):
         return web.json_response({"error": {"message": message, "type": "api_error", "code": code}}, status=status)
     return web.Response(status=status, text="Internal Server Error" if status == 500 else message)

@@ -13,16 +13,16 @@ from openclaw.inbound.commands import session, settings, status
 from openclaw.inbound.commands.context import compact, context_sizes, pin, pins, unpin
 from openclaw.inbound.commands.registry import near_miss, settings_rights, usable_aliases
 from openclaw.inbound.commands.session import begin_session, find_reset
-from openclaw.inbound.commands.settings import edits_queue, honoured, settings_for_run, store_directives
+from openclaw.inbound.commands.settings import honoured, settings_for_run, store_directives
 from openclaw.inbound.directives import (
     KINDS,
     Directives,
     command_body,
+    edits_queue,
     is_abort,
     parse_directives,
     stand_alone,
     strip_mentions,
-    structural_strip,
     understands_text,
 )
 from openclaw.inbound.incoming import CommandContext, Continue, Facts, Handled, Handler, Outcome
@@ -128,7 +128,7 @@ def _words(directives: Directives, facts: Facts) -> str:
     rest = directives.rest
     if facts.group:
         rest = strip_mentions(rest, facts.listening.mentions, facts.listening.channel)
-    return structural_strip(rest)
+    return rest.strip()
 
 
 async def _start_over(trigger: str, rest: str, facts: Facts, context: CommandContext) -> Outcome:

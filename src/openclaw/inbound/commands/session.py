@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,9 +24,9 @@ from openclaw.inbound.directives import Listening, command_body, read_send_polic
 from openclaw.inbound.incoming import CommandContext, Facts, Handled
 from openclaw.models.catalogue import UnknownModel
 from openclaw.runs.session_change import NotResumable, earlier_sessions, set_entry_fields, start_over, take_up
-from openclaw.runs.why_text import life_of, named_message, story_of, tell_turned_away
+from openclaw.runs.why import life_of, named_message, story_of, tell_turned_away
 from openclaw.sessions.prompt_prefix import GREETING_MARK
-from openclaw.storage.base import AbortReason
+from openclaw.storage.message_ledger import AbortReason
 from openclaw.text import age, counted, shortened
 from openclaw.tools.exec.approvals import Decision, UnknownApproval
 from openclaw.tools.exec.binding import fenced
@@ -118,7 +117,7 @@ async def why(context: CommandContext, facts: Facts, args: str) -> str:
     elif row := await named_message(runtime.ledger, ref, key):
         found = [row]
     else:
-        notes = await runtime.ledger.turned_away([ref])
+        notes = await runtime.ledger.rejected([ref])
         if here := [note for note in notes if (note.channel, note.chat) == (facts.channel, facts.chat)]:
             return "\n".join(tell_turned_away(here, user_zone(context.config)))
         found = [row for row in await runtime.ledger.runs_beginning(ref, 6) if row.session_key == key]
@@ -130,7 +129,6 @@ async def why(context: CommandContext, facts: Facts, args: str) -> str:
 
 
 DEFAULT_TRIGGERS = ("/new", "/reset")
-_PREFIX = re.compile(r"^[A-Za-z0-9+()\-_. ]+:[ \t]*")
 GREETING = (
     f"{GREETING_MARK}. Greet the person in your own voice, in one to three sentences, "
     "and ask what they would like to do. {model}Say nothing about files, tools or other workings."
@@ -143,12 +141,9 @@ def find_reset(text: str, triggers: Iterable[str], listening: Listening) -> tupl
     if "/" not in text and all(trigger.startswith("/") for trigger in wanted if trigger):
         return None
     body = command_body(text, listening)
-    # A channel that wraps the text may put the sender's name in front of it.
-    candidates = (body, command_body(_PREFIX.sub("", body, count=1), listening))
     for trigger in wanted:
-        for candidate in candidates:
-            if trigger and _begins(candidate, trigger):
-                return trigger, candidate[len(trigger) :].strip().removeprefix(":").strip()
+        if trigger and _begins(body, trigger):
+            return trigger, body[len(trigger) :].strip().removeprefix(":").strip()
     return None
 
 

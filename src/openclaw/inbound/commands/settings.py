@@ -20,7 +20,6 @@ from openclaw.inbound.access import normal_id
 from openclaw.inbound.directives import (
     ENTRY_FIELD,
     EXEC_VALUES,
-    Called,
     Directives,
     ExecDirective,
     ExecField,
@@ -28,7 +27,6 @@ from openclaw.inbound.directives import (
     LevelKind,
     QueueDirective,
     level_values,
-    parse_directives,
     stored,
 )
 from openclaw.inbound.incoming import CommandContext, Facts, current_session
@@ -36,11 +34,12 @@ from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.keys import canonical_provider, find_source, provider_config
 from openclaw.models.thinking import level_unless_set, supported_levels
-from openclaw.runs.queue import RunRecord, queue_settings
+from openclaw.runs.queue_settings import queue_settings
+from openclaw.runs.run import Run
 from openclaw.runs.session_change import set_entry_fields
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.prompt_prefix import typed_words
-from openclaw.storage.base import AbortReason, MessageBody
+from openclaw.sessions.prompt_prefix import typed_text
+from openclaw.storage.message_ledger import AbortReason, MessageBody
 from openclaw.text import redact_urls, shortened
 
 PAGE = 20
@@ -181,14 +180,12 @@ class _Changes:
         return model
 
     def _level(self, kind: LevelKind, level: Level, model: Model) -> None:
-        options, name = level_values(kind), "thinking" if kind == "think" else kind
-        if kind == "think" and "xhigh" not in supported_levels(model):
-            options = options[:-1]
         if level.value is None and level.word:
-            raise DirectiveAnswer(f'Unrecognized {name} level "{level.word}". Valid levels: {", ".join(options)}.')
+            raise DirectiveAnswer(invalid_level(kind, level, model))
         if level.value is None:
+            name, options = "thinking" if kind == "think" else kind, ", ".join(_offered_levels(kind, model))
             current = effective_levels(self.config, self.facts, self.entry, model)[kind]
-            raise DirectiveAnswer(f"Current {name} level: {current}.\nOptions: {', '.join(options)}.")
+            raise DirectiveAnswer(f"Current {name} level: {current}.\nOptions: {options}.")
         if kind == "elevated" and level.value != "off" and (forbidding := forbids_elevated(self.config, self.facts)):
             raise DirectiveAnswer(elevated_refusal(forbidding, self.config, self.facts))
         field = ENTRY_FIELD[kind]
@@ -196,7 +193,7 @@ class _Changes:
         self.fields[field] = stored(field, level.value, unset)
 
     def _exec(self, exec: ExecDirective) -> None:
-        if exec.invalid:
+        if exec.invalid or exec.unknown:
             raise DirectiveAnswer(invalid_exec(exec))
         if not exec.options:
             defaults, entry = self.config.tools.exec, self.entry or {}
@@ -263,12 +260,18 @@ async def settings_for_run(
     if profile and model and profile not in (known := await known_profiles(directives, facts, context)):
         complaints.append(f"{unknown_profile(profile, model, known)} The usual one is used.")
         profile = None
+    if unknown := [named for named in directives.levels if named[1].word and named[1].value is None]:
+        entry, agent_id = await context.entry(facts.session), facts.session.agent_id
+        answering = model or current_model(entry, context.config, context.catalogue, agent_id)
+        complaints += [invalid_level(*named, answering) for named in unknown]
     level = directives.elevated.value if directives.elevated else None
     if level not in (None, "off") and (forbidding := forbids_elevated(context.config, facts)):
         complaints.append(elevated_refusal(forbidding, context.config, facts))
         level = None
-    if directives.exec is not None and directives.exec.invalid:
+    if directives.exec is not None and (directives.exec.invalid or directives.exec.unknown):
         complaints.append(invalid_exec(directives.exec))
+    if directives.queue is not None and directives.queue.invalid:
+        complaints.append(invalid_options(directives.queue))
     settings = MessageBody(
         thinking=directives.think.value if directives.think else None,
         verbose=directives.verbose.value if directives.verbose else None,
@@ -308,10 +311,22 @@ def effective_levels(config: Config, facts: Facts, entry: SessionEntry | None, m
 
 
 def invalid_exec(exec: ExecDirective) -> str:
+    if exec.unknown:
+        return f'Unrecognized exec option "{exec.unknown}". Valid: {", ".join(f"{name}=…" for name in EXEC_VALUES)}.'
     return " ".join(
         f'Unrecognized exec {name} "{value}". Valid: {", ".join(EXEC_VALUES[name])}.'
         for name, value in exec.invalid.items()
     )
+
+
+def invalid_level(kind: LevelKind, level: Level, model: Model) -> str:
+    name = "thinking" if kind == "think" else kind
+    return f'Unrecognized {name} level "{level.word}". Valid levels: {", ".join(_offered_levels(kind, model))}.'
+
+
+def _offered_levels(kind: LevelKind, model: Model) -> tuple[str, ...]:
+    values = level_values(kind)
+    return values[:-1] if kind == "think" and "xhigh" not in supported_levels(model) else values
 
 
 # Commands outside the sandbox
@@ -383,34 +398,26 @@ async def queue(context: CommandContext, facts: Facts, args: str) -> str | None:
             if not done:
                 return f"“{_typed(record)}” is no longer waiting."
             return f"⚙️ “{_typed(record)}” runs next." if verb == "now" else f"⚙️ Dropped “{_typed(record)}”."
-        case [word] if parse_directives(f"/queue {word}").rest:
-            return f'Unrecognized queue option "{args}".\n{OPTIONS}\nAlso: /queue list, drop N, now N.'
         case _:
             return None
 
 
-def edits_queue(called: Called) -> bool:
-    """Whether the words ask for the list or a change to it, and not for a setting."""
-    words = called.args.lower().split()
-    return called.command.name == "queue" and len(words) in (1, 2) and words[0] in ("list", "drop", "now")
-
-
-def running_and_waiting(context: CommandContext, facts: Facts) -> tuple[RunRecord | None, list[RunRecord]]:
+def running_and_waiting(context: CommandContext, facts: Facts) -> tuple[Run | None, list[Run]]:
     records = context.dispatcher.active(facts.session.key)
     running = next((record for record in records if record.state == "running"), None)
     return running, [record for record in records if record is not running]
 
 
-def _typed(record: RunRecord) -> str:
+def _typed(record: Run) -> str:
     """The beginning of what the person wrote."""
-    return shortened(record.row.body.written or typed_words(record.row.body.prompt or ""))
+    return shortened(record.row.body.written or typed_text(record.row.body.prompt or ""))
 
 
 def _listing(context: CommandContext, facts: Facts) -> str:
     running, waiting = running_and_waiting(context, facts)
     now = context.runtime.clock.now_ms()
 
-    def line(record: RunRecord) -> str:
+    def line(record: Run) -> str:
         seconds = max(0, now - record.row.accepted_at) // 1000
         minutes = f"{seconds // 60} min" if seconds < 3600 else f"{seconds // 3600} h"
         return f"{_typed(record)} ({minutes if seconds >= 60 else f'{seconds} s'})"
@@ -435,6 +442,8 @@ def queue_overview(facts: Facts, context: CommandContext, entry: SessionEntry | 
 
 
 def invalid_options(queue: QueueDirective) -> str:
+    if word := queue.invalid.get("mode"):
+        return f'Unrecognized queue option "{word}".\n{OPTIONS}\nAlso: /queue list, drop N, now N.'
     advice = {
         "debounce": "Write a time such as 1500ms, 2s or 1m.",
         "cap": "Write a whole number of at least 1.",

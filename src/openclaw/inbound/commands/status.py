@@ -12,9 +12,9 @@ from openclaw.inbound.directives import LevelKind
 from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.models.base import Model, has_price
 from openclaw.models.catalogue import UnknownModel
-from openclaw.models.errors import failure_words
+from openclaw.models.errors import failure_text
 from openclaw.outbound.reply import cache_share, percent, token_count
-from openclaw.runs.queue import queue_settings
+from openclaw.runs.queue_settings import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
 from openclaw.text import age, duration
@@ -57,13 +57,13 @@ async def status(context: CommandContext, facts: Facts, _: str) -> str:
 
 async def _fallback_lines(context: CommandContext, agent_id: str, entry: SessionEntry, model: Model) -> list[str]:
     """Says that the session's model rests after a failure, how long, and who answered in its place."""
-    resting = await context.runtime.failover.rest_of(model, agent_id)
+    resting = await context.runtime.failover.cooldown_of(model, agent_id)
     if resting is None:
         return []
-    left = duration(resting.rests_until - context.runtime.clock.now_ms())
+    left = duration(resting.cooldown_until - context.runtime.clock.now_ms())
     active = entry.get("fallbackNoticeActiveModel") if entry.get("fallbackNoticeSelectedModel") == model.ref else None
     answers = f"{active} answers; " if active else ""
-    return [f"↪️ {model.ref}: {failure_words(resting.kind)} · {answers}asked again in {left}"]
+    return [f"↪️ {model.ref}: {failure_text(resting.kind)} · {answers}asked again in {left}"]
 
 
 async def _token_lines(context: CommandContext, facts: Facts, entry: SessionEntry, *, paid: bool) -> list[str]:

@@ -36,7 +36,7 @@ from openclaw.models.base import Model, Price
 from openclaw.models.catalogue_data import LOCAL_PROVIDER
 from openclaw.net import is_loopback
 from openclaw.paths import make_private_dir
-from openclaw.python_packages import NoInstaller, has_pip, install_command
+from openclaw.python_packages import NoInstaller, has_pip, install_command, locked_arguments
 
 # The library and the embedded model
 
@@ -107,7 +107,7 @@ def ensure_runtime(tell: Progress) -> None:
     label = "Installing the library that runs the model"
     tell(label, None, None)
     try:
-        command = install_command(["--no-deps", "--only-binary", ":all:", RUNTIME_REQUIREMENT])
+        command = install_command(locked_arguments("local"))
     except NoInstaller as problem:
         raise InstallError(f"{problem} It is to install {RUNTIME_REQUIREMENT}.") from None
     _run(command, lambda: tell(label, None, None))
@@ -575,7 +575,7 @@ def context_length(path: str) -> int | None:
     return _fact(path, b".context_length") or None
 
 
-def says_pooling(path: str) -> bool:
+def has_pooling(path: str) -> bool:
     """Whether the file names a pooling type. Embedding models do."""
     return (_fact(path, b".pooling_type") or 0) > 0
 

@@ -32,7 +32,7 @@ class RequestQueue:
         self.requests: queue.Queue[dict[str, Any]] = queue.Queue()
         self.cancelled: set[int] = set()
 
-    def read_for_ever(self) -> None:
+    def read_forever(self) -> None:
         for line in sys.stdin.buffer:
             message = json.loads(line)
             if "cancel" in message:
@@ -178,7 +178,7 @@ def serve_embeddings(server: Any, inbox: RequestQueue, out: LineOutput) -> None:
 def main(weights: str, context: int, purpose: str = "") -> int:
     out = LineOutput()
     inbox = RequestQueue()
-    threading.Thread(target=inbox.read_for_ever, daemon=True).start()
+    threading.Thread(target=inbox.read_forever, daemon=True).start()
     try:
         server = load(weights, context, purpose)
     except ImportError as error:

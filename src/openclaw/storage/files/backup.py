@@ -1,49 +1,53 @@
 """Backups of the state folder: a folder of pieces named by their content, and one list of files per backup.
 
 A piece that an earlier backup has is not stored again, so that a backup of a long transcript costs only what was added.
-Everything here blocks; commands call it from their own process, also while a Gateway runs.
+Everything here blocks; commands call it from their own process, also while a Gateway runs. ``state_files.py`` says what
+is copied and in which order, and ``restore.py`` puts a backup in place.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import hmac
 import os
 import re
 import secrets
-import shutil
 import sqlite3
-import stat
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import UTC, datetime
-from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 import msgspec
 import zstandard
 
-from openclaw.clock import SystemClock
-from openclaw.storage.base import Reason, ReasonCode
+from openclaw.storage import faults
 from openclaw.storage.files.disk import atomic_replace, sync_dir
-from openclaw.storage.files.ledger import FileLedger
-from openclaw.storage.files.transcript_index import unpacked
+from openclaw.storage.files.state_files import (
+    COPY_PREFIX,
+    Kind,
+    StoredSession,
+    list_files,
+    open_files,
+    sessions_of,
+    store_files_among,
+)
+from openclaw.storage.files.transcript_index import SUFFIX, decompress
 
 PIECE = 4 * 1024 * 1024
 FORMAT = 1
-DATABASES = (".db", ".sqlite")
-STORE = "sessions.json"
-STORE_TRIES, STORE_PAUSE_S = 100, 0.02
-LEFT_OUT = frozenset({"logs", "sandboxes", "search.db", "gateway.lock", "browser", "models", "memory", "tmp"})
-"""Names at the top of the state folder that can be made again or mean nothing elsewhere."""
+MOST_PASSES = 100
+"""How often a kind of files is listed at most, in case new ones come all the time."""
+MOST_ROUNDS, ROUND_PAUSE_S = 5, 0.2
+"""How often the session stores are copied at most while sessions have no transcript, and the pause in between."""
 _PIECE_NAME = re.compile("[0-9a-f]{64}")
-_SIDE_FILES = ("-wal", "-shm", "-journal", ".tmp", ".db.bak")
+_BACKUP_ID = re.compile(r"\d{8}T\d{6}\.\d{6}Z")
 
 Progress: TypeAlias = Callable[[int, int, str], None]
-"""Told after each file: how many are done, how many there are, and the path."""
+"""Called after each file with the number of files done, the number there are, and the path."""
 
 
 class BackupError(Exception):
@@ -57,6 +61,10 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     pieces: list[str]
 
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
     """One backup: every file with its pieces."""
@@ -66,7 +74,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     files: list[StoredFile]
     skipped: list[str] = []
-    """Files that could not be read."""
+    """What could not be stored: files that cannot be read, and sessions without a transcript."""
 
     @property
     def size(self) -> int:
@@ -108,6 +116,7 @@ class BackupFolder:
             salt = secrets.token_hex(16)
             header = _Header(salt=salt, check=_check_of(_key_of(passphrase, salt)))
         atomic_replace(self.folder / "backup.json", msgspec.json.encode(header))
+        sync_dir(self.folder.parent)
 
     def _unlock(self, header: _Header, passphrase: str) -> bytes:
         if not header.salt:
@@ -132,49 +141,39 @@ class BackupFolder:
     # Making
 
     def create(self, state: Path, version: str, progress: Progress = lambda *_: None) -> tuple[Backup, int]:
-        """Stores the state folder as it is now. Returns the backup and how many bytes its new pieces take."""
-        skipped: list[str] = []
-        paths = list(_paths(state, skipped))
-        files: list[StoredFile] = []
-        added = 0
-        for number, place in enumerate(paths, start=1):
-            name = str(place.relative_to(state))
-            try:
-                for path, mode, content in self._read(place):
-                    with content as file:
-                        stored, new = self._cut(path.relative_to(state), file, mode)
-                    files.append(stored)
-                    added += new
-            except FileNotFoundError:
-                pass  # It went while the Gateway worked.
-            except (OSError, sqlite3.Error) as error:
-                skipped.append(f"{name}: {error}")
-            progress(number, len(paths), name)
+        """Store the state folder as it is now. Return the backup and how many bytes its new pieces take."""
+        with self._swept():
+            return self._create(state, version, progress)
+
+    def _create(self, state: Path, version: str, progress: Progress) -> tuple[Backup, int]:
+        copy = _Copy(self, state, progress)
+        copy.run()
         now = datetime.now(UTC)
         backup = Backup(
             id=f"{now:%Y%m%dT%H%M%S.%fZ}",
             created_at=now.isoformat(timespec="seconds"),
             version=version,
-            files=files,
-            skipped=skipped,
+            files=copy.files(),
+            skipped=copy.problems(),
         )
         sync_dir(self.folder / "pieces")
         atomic_replace(self.folder / "backups" / backup.id, self._seal(msgspec.json.encode(backup)))
-        return backup, added
+        faults.point("backup.stored")
+        return backup, copy.added
 
-    def _read(self, path: Path) -> Iterator[tuple[Path, int, BinaryIO]]:
-        """Opens a file, or all files of a session store as they are at one moment."""
-        if _is_store(path):
-            yield from _read_store(path)
-        elif path.suffix in DATABASES:
-            with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-                copy = Path(scratch) / "copy"
-                _copy_database(path, copy)
-                yield path, _mode(path), copy.open("rb")
-        else:
-            yield path, _mode(path), path.open("rb")
+    @contextlib.contextmanager
+    def _swept(self) -> Generator[None]:
+        """Remove what a killed backup left, unless another one is being made, whose files they may be."""
+        with (self.folder / "backup.json").open("rb") as header:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(header, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for left in (*self.folder.glob(f"{COPY_PREFIX}*"), *self.folder.glob("*/*.tmp")):
+                    left.unlink(missing_ok=True)
+            fcntl.flock(header, fcntl.LOCK_SH)
+            yield
 
-    def _cut(self, path: Path, file: BinaryIO, mode: int) -> tuple[StoredFile, int]:
+    def store(self, path: Path, file: BinaryIO, mode: int) -> tuple[StoredFile, int]:
+        """Store a file in pieces. Return it and how many bytes its new pieces take."""
         whole, size, added = hashlib.sha256(), 0, 0
         pieces: list[str] = []
         while block := file.read(PIECE):
@@ -199,8 +198,9 @@ class BackupFolder:
 
     def list(self) -> list[Backup]:
         """Every backup, oldest first."""
-        names = sorted(path.name for path in (self.folder / "backups").iterdir())
-        return [self.read(name) for name in names]
+        names = [path.name for path in (self.folder / "backups").iterdir()]
+        # A backup that was killed leaves a part of its list under another name.
+        return [self.read(name) for name in sorted(filter(_BACKUP_ID.fullmatch, names))]
 
     def read(self, backup_id: str) -> Backup:
         try:
@@ -213,45 +213,41 @@ class BackupFolder:
             raise BackupError(f"The list of backup {backup_id} is damaged: {error}") from None
 
     def verify(self, backup: Backup, progress: Progress = lambda *_: None) -> list[str]:
-        """Reads every piece and compares every file with what was stored. Returns what is wrong."""
-        problems: list[str] = []
+        """Read every piece, compare every file with what was stored, and look for sessions without a transcript.
+
+        Return what is wrong.
+        """
+        problems = [f"{line} (when the backup was made)" for line in backup.skipped]
+        store_of = store_files_among(file.path for file in backup.files)
+        stores: dict[str, dict[str, bytes]] = {}
         for number, file in enumerate(backup.files, start=1):
-            whole = hashlib.sha256()
+            whole, content = hashlib.sha256(), bytearray()
+            store = store_of.get(file.path)
             try:
                 for block in self._blocks(file):
                     whole.update(block)
+                    if store is not None:
+                        content += block
                 if whole.hexdigest() != file.sha256:
                     problems.append(f"{file.path}: its content is not what was stored")
+                elif store is not None:
+                    stores.setdefault(store, {})[file.name] = bytes(content)
             except (OSError, _Damaged) as error:
                 problems.append(f"{file.path}: {error}")
             progress(number, len(backup.files), file.path)
+        for path, files in stores.items():
+            lost = without_transcript(sessions_of(path, files), backup.files)
+            problems += [line for line in map(_lost_line, lost) if line not in backup.skipped]
         return problems
 
-    def restore(self, backup: Backup, state: Path, progress: Progress = lambda *_: None) -> Path | None:
-        """Makes ``state`` what it was. An older folder of that name is moved aside; its new path is returned.
-
-        Nothing of ``state`` is touched before everything has been written and compared beside it.
-        """
-        state.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{state.name}-restore-", dir=state.parent))
-        try:
-            for number, file in enumerate(backup.files, start=1):
-                self._write(file, fresh)
-                progress(number, len(backup.files), file.path)
-        except BaseException:
-            shutil.rmtree(fresh, ignore_errors=True)  # It may hold keys.
-            raise
-        for folder, _, _ in os.walk(fresh):
-            Path(folder).chmod(0o700)
-        aside: Path | None = None
-        if state.exists() and any(state.iterdir()):
-            aside = state.with_name(f"{state.name}.before-restore-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
-            state.rename(aside)
-        elif state.exists():
-            state.rmdir()
-        fresh.rename(state)
-        sync_dir(state.parent)
-        return aside
+    def extract(self, backup: Backup, folder: Path, progress: Progress = lambda *_: None) -> None:
+        """Write all files of a backup below an empty folder, compare them, and make them durable."""
+        for number, file in enumerate(backup.files, start=1):
+            self._write(file, folder)
+            progress(number, len(backup.files), file.path)
+        for path, _, _ in os.walk(folder):
+            Path(path).chmod(0o700)
+            sync_dir(Path(path))
 
     def _write(self, file: StoredFile, folder: Path) -> None:
         """Writes one file of a backup below the folder. Whoever made the backup decides nothing but its content."""
@@ -294,13 +290,13 @@ class BackupFolder:
         return hashlib.sha256(block).hexdigest()
 
     def _seal(self, block: bytes) -> bytes:
-        packed = zstandard.ZstdCompressor(level=6, write_checksum=True).compress(block)
+        compressed = zstandard.ZstdCompressor(level=6, write_checksum=True).compress(block)
         if not self._key:
-            return packed
+            return compressed
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         nonce = secrets.token_bytes(12)
-        return nonce + AESGCM(self._key).encrypt(nonce, packed, None)
+        return nonce + AESGCM(self._key).encrypt(nonce, compressed, None)
 
     def _open(self, data: bytes) -> bytes:
         if self._key:
@@ -312,7 +308,7 @@ class BackupFolder:
             except (InvalidTag, ValueError):
                 raise _Damaged("it cannot be decrypted") from None
         try:
-            return unpacked(data, PIECE * 64)
+            return decompress(data, PIECE * 64)
         except zstandard.ZstdError as error:
             raise _Damaged(str(error)) from None
 
@@ -321,80 +317,158 @@ class _Damaged(Exception):
     """A piece cannot be read."""
 
 
-def _paths(state: Path, closed: list[str]) -> Iterator[Path]:
-    """The files of the state folder. One path stands for all files of a session store. Links are left out.
+class _Copied(NamedTuple):
+    """What was stored for a path: the file itself, or all files of a session store."""
 
-    ``closed`` gets the folders that cannot be read.
+    files: list[StoredFile]
+    kind: Kind
+    identity: tuple[int, int, int, int]
+
+
+class _Copy:
+    """The files of a backup while it is made.
+
+    Conversations are renamed at any time: compressed, resumed, archived. So each kind of files is listed again until a
+    pass finds nothing new, and a session of the store whose transcript is not there makes the store be copied again.
     """
 
-    def note(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
-            closed.append(f"{os.path.relpath(error.filename, state)}: {error.strerror}")
+    def __init__(self, folder: BackupFolder, state: Path, progress: Progress) -> None:
+        self._folder = folder
+        self._state = state
+        self._progress = progress
+        self._copied: dict[str, _Copied] = {}
+        self._refused: dict[str, str] = {}
+        self._closed: dict[str, str] = {}
+        self._listed: dict[str, Kind] = {}
+        """The files of the last listing."""
+        self._sessions: dict[str, list[StoredSession]] = {}
+        """The sessions of each store."""
+        self._lost: list[StoredSession] = []
+        self.added = 0
 
-    for folder, names, files in os.walk(state, onerror=note):
-        here = Path(folder)
-        if here == state:
-            names[:] = [name for name in names if name not in LEFT_OUT]
-            files = [name for name in files if name not in LEFT_OUT]
-        names[:] = [name for name in names if name != "__pycache__" and not (here / name).is_symlink()]
-        plain = [here / name for name in sorted(files) if not (here / name).is_symlink()]
-        kept = [path for path in plain if path.is_file() and not _is_side_file(path)]
-        if any(_is_store(path) for path in kept):
-            # The files of the store are looked for when it is read, because they come and go together.
-            yield here / STORE
-        yield from (path for path in kept if not _is_store(path))
+    def run(self) -> None:
+        self._copy(Kind.DOCUMENT)
+        self._copy(Kind.DATABASE)
+        for number in range(MOST_ROUNDS):
+            if number:
+                # Sessions were deleted after the store was copied, or are being deleted: files first, then the entry.
+                time.sleep(ROUND_PAUSE_S)
+                self._forget_changed()
+            self._copy(Kind.STORE)
+            self._copy(Kind.TRANSCRIPT, Kind.OTHER)
+            self._lost = self._without_transcript()
+            if not self._lost:
+                break
+        self._drop_older_spellings()
 
+    def files(self) -> list[StoredFile]:
+        return [file for copied in self._copied.values() for file in copied.files]
 
-def _is_side_file(path: Path) -> bool:
-    """Logs and second names of databases, whose content is in the copy of the database."""
-    return path.name.endswith(_SIDE_FILES)
+    def problems(self) -> list[str]:
+        refused = {**self._closed, **self._refused}
+        return [*(f"{path}: {problem}" for path, problem in refused.items()), *map(_lost_line, self._lost)]
 
+    def _copy(self, *kinds: Kind) -> None:
+        """Copy all files of these kinds. What came later than the copies of another kind is not looked for."""
+        for _ in range(MOST_PASSES):
+            self._listed = list_files(self._state, self._closed)
+            faults.point("backup.listed")
+            new = [path for path, kind in self._listed.items() if kind in kinds and self._is_new(path)]
+            for path in sorted(new, key=lambda path: (self._listed[path], path)):
+                self._copy_one(path, self._listed[path])
+            if not new:
+                return
 
-def _is_store(path: Path) -> bool:
-    """Whether this is a session store or one of its journals."""
-    return path.parent.name == "sessions" and path.name.startswith("sessions.")
+    def _is_new(self, path: str) -> bool:
+        return path not in self._copied and path not in self._refused and not self._is_renamed(path)
 
-
-def _read_store(path: Path) -> list[tuple[Path, int, BinaryIO]]:
-    """Reads a session store and its journals, of which some may not be there.
-
-    The store takes the journal in and begins a new one. A copy of one from before that and of the other from after it
-    would lose or undo what lies between. So all are read again until none has been replaced meanwhile.
-    """
-    for _ in range(STORE_TRIES):
-        before = _store_files(path.parent)
+    def _copy_one(self, path: str, kind: Kind) -> None:
+        place = self._state / path
         try:
-            found = [(one, _mode(one), one.read_bytes()) for one in before]
+            identity = _identity(place) if kind is not Kind.STORE else (0, 0, 0, 0)
+            files: list[StoredFile] = []
+            contents: dict[str, bytes] = {}
+            for opened in open_files(place, kind, self._folder.folder):
+                with opened.content as content:
+                    if kind is Kind.STORE:
+                        contents[opened.path.name] = content.read()
+                        content.seek(0)
+                    stored, added = self._folder.store(opened.path.relative_to(self._state), content, opened.mode)
+                files.append(stored)
+                self.added += added
         except FileNotFoundError:
-            continue
-        if _store_files(path.parent) == before:
-            return [(one, mode, BytesIO(data)) for one, mode, data in found]
-        time.sleep(STORE_PAUSE_S)
-    raise OSError("it changes all the time; try again in a quiet moment")
+            return  # It was renamed or deleted. The next listing has its new name.
+        except (OSError, sqlite3.Error) as error:
+            self._refused[path] = str(error)
+            return
+        if kind is Kind.STORE:
+            self._sessions[path] = sessions_of(path, contents)
+        self._copied[path] = _Copied(files, kind, identity)
+        self._progress(len(self._copied), max(len(self._listed), len(self._copied)), path)
+        faults.point("backup.copied")
+
+    def _is_renamed(self, path: str) -> bool:
+        """Whether this is a transcript that was archived after it had been copied under its own name."""
+        plain, mark, rest = path.partition(".jsonl.")
+        if not mark or rest == SUFFIX[1:]:
+            return False
+        original = f"{plain}.jsonl{SUFFIX if rest.endswith(SUFFIX) else ''}"
+        copied = self._copied.get(original)
+        if copied is None or original in self._listed:
+            return False
+        try:
+            return _identity(self._state / path)[:2] == copied.identity[:2]
+        except FileNotFoundError:
+            return False
+
+    def _without_transcript(self) -> list[StoredSession]:
+        sessions = [session for sessions in self._sessions.values() for session in sessions]
+        return without_transcript(sessions, self.files())
+
+    def _forget_changed(self) -> None:
+        """Forget the stores, and the transcripts that are older than the next copy of a store."""
+        for path, copied in list(self._copied.items()):
+            if copied.kind is Kind.STORE:
+                del self._copied[path]
+            elif copied.kind is Kind.TRANSCRIPT and path in self._listed:
+                try:
+                    changed = _identity(self._state / path) != copied.identity
+                except FileNotFoundError:
+                    continue
+                if changed:
+                    del self._copied[path]
+
+    def _drop_older_spellings(self) -> None:
+        """Drop the copy of a transcript that was compressed or decompressed later and copied again."""
+        order = list(self._copied)
+        for path in order:
+            plain, compressed = path.removesuffix(SUFFIX), f"{path.removesuffix(SUFFIX)}{SUFFIX}"
+            if path != compressed or self._copied[path].kind is not Kind.TRANSCRIPT or plain not in self._copied:
+                continue
+            gone = [spelling for spelling in (plain, compressed) if spelling not in self._listed]
+            if gone:
+                del self._copied[min(gone, key=order.index)]
 
 
-def _store_files(folder: Path) -> dict[Path, tuple[int, int]]:
-    """The files of a session store, and which file each of them is. Journals only grow, the others are replaced."""
-    files: dict[Path, tuple[int, int]] = {}
-    for path in sorted(folder.glob("sessions.*")):
-        with contextlib.suppress(FileNotFoundError):
-            found = path.lstat()
-            if stat.S_ISREG(found.st_mode) and not _is_side_file(path):
-                files[path] = (found.st_ino, found.st_mtime_ns if path.name == STORE else 0)
-    return files
+def _identity(path: Path) -> tuple[int, int, int, int]:
+    status = path.lstat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
+def without_transcript(sessions: Sequence[StoredSession], files: Sequence[StoredFile]) -> list[StoredSession]:
+    """Return the sessions whose transcript is not among the files although there must be one."""
+    names = {file.name for file in files}
+    archived = {name.partition(".jsonl.")[0] for name in names if ".jsonl." in name}
+    return [
+        session
+        for session in sessions
+        if not session.has_transcript(names)
+        and (session.used or any(name.removesuffix(".jsonl") in archived for name in session.names))
+    ]
 
 
-def _copy_database(path: Path, copy: Path) -> None:
-    """Copies a database at one moment, with what is still in its log. A Gateway may write to it meanwhile."""
-    with (
-        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
-        contextlib.closing(sqlite3.connect(copy)) as target,
-    ):
-        source.backup(target)
+def _lost_line(session: StoredSession) -> str:
+    return f"session {session.key}: its transcript {session.names[0]} is missing"
 
 
 def _key_of(passphrase: str, salt: str) -> bytes:
@@ -403,21 +477,3 @@ def _key_of(passphrase: str, salt: str) -> bytes:
 
 def _check_of(key: bytes) -> str:
     return hmac.new(key, b"openclaw backup", hashlib.sha256).hexdigest()
-
-
-async def settle_restored(state: str) -> tuple[int, int]:
-    """Ends the messages and replies that were under way when the backup was made. Returns how many there were.
-
-    The Gateway that went on since may have answered and delivered them. ``openclaw outbox retry`` sends a reply anew.
-    """
-    ledger = await FileLedger.open(state, clock=SystemClock())
-    try:
-        rows = await ledger.unfinished()
-        for row in rows:
-            await ledger.finish(row.id, "expired", reason=Reason(ReasonCode.RESTORED))
-        parts = await ledger.outbox_parts(("pending", "sending"), limit=1_000_000)
-        for part in parts:
-            await ledger.outbox_mark(part.id, "dead", error="it was not sent when the backup was made", doubts=1)
-        return len(rows), len(parts)
-    finally:
-        await ledger.close()

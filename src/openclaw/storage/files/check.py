@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,8 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.storage.disk_errors import Repairs
+from openclaw.storage.documents import is_blank
+from openclaw.storage.files.disk import atomic_replace
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.ledger_db import second_name
 from openclaw.storage.files.session_store import FileSessionStore
@@ -41,6 +44,8 @@ def find_damage(state: Path, config: Path) -> Iterator[Damage]:
     for path, copy in _copies(state, config):
         if copy.exists() and not path.exists():
             yield Damage(f"{path} is gone; {copy.name} is there", _BY_REPAIR)
+    for path, copy in _blank_files(state, config):
+        yield Damage(f"{path} is empty or full of zeros; {copy.name} is there", _BY_REPAIR)
     yield from _ledger(state / "ledger.db")
     for store in sorted(state.glob("agents/*/sessions/sessions.json")):
         if parse_store(store.read_bytes()) is None:
@@ -61,8 +66,17 @@ def _copies(state: Path, config: Path) -> Iterator[tuple[Path, Path]]:
         store = folder / "sessions.json"
         backup = folder / "sessions.json.bak"
         yield store, backup if backup.exists() else folder / "sessions.journal.prev"
-    for copy in sorted(state.glob("channels/*/*/last-event.bak")):
+    for copy in sorted(state.glob("channels/*/*/*.bak")):
         yield copy.with_suffix(""), copy
+
+
+def _blank_files(state: Path, config: Path) -> Iterator[tuple[Path, Path]]:
+    """Yields documents and bookmarks that a power cut has emptied, each with its copy."""
+    for pattern in ("*.json.bak", "*/*.json.bak", "channels/*/*/*.bak"):
+        for copy in sorted(state.glob(pattern)):
+            path = copy.with_suffix("")
+            if path != config and path.is_file() and is_blank(path.read_bytes()) and not is_blank(copy.read_bytes()):
+                yield path, copy
 
 
 def _ledger(path: Path) -> Iterator[Damage]:
@@ -93,7 +107,9 @@ def _transcripts(state: Path) -> Iterator[Damage]:
         yield Damage(f"{damaged - MOST_NAMED} more transcripts are damaged in places", "", lost=False)
 
 
-async def repair(state: Path, clock: Clock, *, store_template: str | None, agent_ids: Sequence[str]) -> list[str]:
+async def repair(
+    state: Path, config: Path, clock: Clock, *, store_template: str | None, agent_ids: Sequence[str]
+) -> list[str]:
     """Mends what a start of the Gateway would mend, and says what it did. No Gateway may run meanwhile."""
     repairs = Repairs()
     ledger = await FileLedger.open(str(state), clock=clock, repairs=repairs)
@@ -104,11 +120,14 @@ async def repair(state: Path, clock: Clock, *, store_template: str | None, agent
     await sessions.flush()
     await sessions.close()
     done = repairs.take()
-    for copy in state.glob("channels/*/*/last-event.bak"):
+    for copy in state.glob("channels/*/*/*.bak"):
         bookmark = copy.with_suffix("")
         if not bookmark.exists():
-            bookmark.hardlink_to(copy)
+            shutil.copy2(copy, bookmark)
             done.append(f"{bookmark} was gone. It was restored from {copy.name}.")
+    for path, copy in list(_blank_files(state, config)):
+        atomic_replace(path, copy.read_bytes())
+        done.append(f"{path} was empty or full of zeros. It was restored from {copy.name}.")
     return done
 
 

@@ -23,11 +23,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Lock
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from openclaw.config.store import exclusive
 from openclaw.paths import make_private_dir
 from openclaw.storage import faults
+from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.documents import DocumentChanged, StoredDocument, Version
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,14 @@ def settle(*outcomes: Outcome) -> None:
         outcomes[0][0].get_loop().call_soon_threadsafe(tell)
 
 
+class _Appended(NamedTuple):
+    """An append that no sync has confirmed yet."""
+
+    number: int
+    offset: int
+    data: bytes
+
+
 class AppendFile:
     """A file that only grows. The first append opens it. After a torn last line, an append begins a new line.
 
@@ -140,6 +149,12 @@ class AppendFile:
         self._named_on_disk = False
         self._syncing = 0
         self._guard = threading.Lock()
+        self._identity: tuple[int, int] | None = None
+        """Which file the name stood for when it was opened."""
+        self._part_left: _Tail | None = None
+        self._unsynced: deque[_Appended] = deque()
+        self.sync_failed = False
+        """Whether the last sync failed. The next one writes the data again first."""
 
     def __del__(self) -> None:
         self.close()
@@ -149,10 +164,17 @@ class AppendFile:
         return self._syncing > 0
 
     def look(self) -> int:
-        """Returns the size of the file. Opens it if it is not open, and creates it if it is missing."""
+        """Returns the size of the file. Opens it if it is not open, and creates it if it is missing.
+
+        What a failed append left is removed first. Raises ``OSError`` if that fails again.
+        """
         status = os.fstat(self._fd) if self._fd >= 0 else None
         if status is None or status.st_nlink == 0:
             status = self._open()
+        if self._part_left is not None:
+            self._part_left.cut_off(self._fd)
+            self._part_left = None
+            status = os.fstat(self._fd)
         size = status.st_size
         if size != self._size:
             self._size = size
@@ -163,12 +185,12 @@ class AppendFile:
         """Writes the file again, byte for byte, if somebody removed it while it was open. Returns whether it did."""
         if self._fd < 0 or os.fstat(self._fd).st_nlink > 0 or self.path.exists():
             return False
-        put_in_place(write_beside(self.path, _blocks_of(self._fd)), self.path)
+        put_in_place(write_temporary(self.path, _blocks_of(self._fd)), self.path)
         self._open()
         return True
 
     def append(self, data: bytes, *, looked: bool = False) -> int:
-        """Writes ``data`` at the end and returns its offset.
+        """Writes ``data`` at the end and returns its offset. An error leaves the file as it was.
 
         ``looked`` says that the caller has called ``look`` in this step of the event loop.
         """
@@ -178,14 +200,16 @@ class AppendFile:
         torn = self._torn
         if torn:
             data = b"\n" + data
-        written = os.write(self._fd, data)
-        while written < len(data):
-            # A short write is continued, or the error that caused it is raised. Then the next append sees a torn line.
-            written += os.write(self._fd, memoryview(data)[written:])
+        try:
+            self._size = append_whole(self._fd, data)
+        except _PartLeft as error:
+            self._part_left = error.tail
+            raise
         self._torn = not data.endswith(b"\n")
-        self._size = os.lseek(self._fd, 0, os.SEEK_CUR)  # Another program may have written just before.
+        offset = self._size - len(data)
+        self._unsynced.append(_Appended(self._written + 1, offset, data))
         self._written += 1
-        return self._size - len(data) + torn
+        return offset + torn
 
     @property
     def is_durable(self) -> bool:
@@ -217,20 +241,60 @@ class AppendFile:
                 written = self._written
                 if self._synced >= (written if wanted is None else wanted):
                     return None
-                faults.sync(self.path)
-                if self._fd >= 0:
-                    _sync_data(self._fd)
-                else:
-                    # The file was closed meanwhile. Any descriptor of it flushes all its data.
-                    with self.path.open("rb") as file:
-                        os.fsync(file.fileno())
-                if not self._named_on_disk:
-                    sync_dir(self.path.parent)
-                    self._named_on_disk = True
+                self._make_durable()
                 self._synced = max(self._synced, written)
+                while self._unsynced and self._unsynced[0].number <= written:
+                    self._unsynced.popleft()
         except OSError as error:
             return error
         return None
+
+    def _make_durable(self) -> None:
+        try:
+            if self.sync_failed:
+                self._write_again()
+            faults.sync(self.path)
+            if self._fd >= 0:
+                _sync_data(self._fd)
+            else:
+                # The file was closed meanwhile. Any descriptor of it flushes all its data.
+                with self.path.open("rb") as file:
+                    os.fsync(file.fileno())
+        except OSError:
+            self.sync_failed = True
+            raise
+        self.sync_failed = False
+        if not self._named_on_disk:
+            sync_dir(self.path.parent)
+            self._named_on_disk = True
+
+    def _write_again(self) -> None:
+        """Write again, at its offset, everything that no sync has confirmed.
+
+        After a failed sync the kernel counts the pages as clean and may have dropped them. A second sync alone would
+        succeed without them.
+        """
+        descriptor = self._open_for_rewrite()
+        try:
+            for append in list(self._unsynced):
+                written = 0
+                while written < len(append.data):
+                    written += os.pwrite(descriptor, memoryview(append.data)[written:], append.offset + written)
+        finally:
+            os.close(descriptor)
+
+    def _open_for_rewrite(self) -> int:
+        """Open the same file without ``O_APPEND``, because with it Linux writes at the end whatever the offset is."""
+        # The name may be that of a newer file by now: a journal is renamed while its last sync is under way.
+        by_descriptor = [f"/proc/self/fd/{self._fd}"] if self._fd >= 0 else []
+        for name in (*by_descriptor, str(self.path)):
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(name, os.O_WRONLY | os.O_CLOEXEC)
+                status = os.fstat(descriptor)
+                if (status.st_dev, status.st_ino) == self._identity:
+                    return descriptor
+                os.close(descriptor)
+        raise OSError(errno.EIO, "its last sync failed, and another file has its name now", str(self.path))
 
     def close(self) -> None:
         with self._guard:
@@ -251,7 +315,7 @@ class AppendFile:
             return None  # The first append meets the same error and raises it.
         with self._guard:
             if self._fd < 0:
-                self._fd = fd
+                self._use(fd)
                 return lambda: self._note_named(fd)
         os.close(fd)
         return None
@@ -263,13 +327,62 @@ class AppendFile:
     def _open(self) -> os.stat_result:
         fd = _open_or_make(self.path)
         with self._guard:
-            before, self._fd = self._fd, fd
+            before = self._fd
+            status = self._use(fd)
         if before >= 0:
             os.close(before)
         self._size = -1
-        status = os.fstat(self._fd)
         self._named_on_disk = self._named_on_disk and status.st_size > 0
         return status
+
+    def _use(self, fd: int) -> os.stat_result:
+        self._fd, status = fd, os.fstat(fd)
+        identity = status.st_dev, status.st_ino
+        if identity != self._identity:  # What was written to another file belongs to that one.
+            self._identity, self._part_left = identity, None
+            self._unsynced.clear()
+        return status
+
+
+class _Tail(NamedTuple):
+    """The bytes that the last append left at the end of a file."""
+
+    start: int
+    end: int
+
+    def cut_off(self, fd: int) -> None:
+        if os.fstat(fd).st_size == self.end:  # Otherwise somebody else has written after it.
+            os.ftruncate(fd, self.start)
+
+
+class _PartLeft(OSError):
+    """The disk took a part of an append, and that part could not be removed either."""
+
+    def __init__(self, error: OSError, tail: _Tail) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.tail = tail
+
+
+def append_whole(fd: int, data: bytes) -> int:
+    """Write all of ``data`` at the end of a file opened with ``O_APPEND``, and return the offset after it.
+
+    If the disk takes only a part, that part is removed before the error is raised: the caller repeats the whole append,
+    and the complete lines of the part would be there twice.
+    """
+    written = 0
+    try:
+        while written < len(data):
+            written += os.write(fd, memoryview(data)[written:] if written else data)
+    except OSError as error:
+        if written:
+            end = os.lseek(fd, 0, os.SEEK_CUR)
+            tail = _Tail(end - written, end)
+            try:
+                tail.cut_off(fd)
+            except OSError:
+                raise _PartLeft(error, tail) from error
+        raise
+    return os.lseek(fd, 0, os.SEEK_CUR)  # Another program may have written just before.
 
 
 def _blocks_of(fd: int) -> Iterator[bytes]:
@@ -290,7 +403,7 @@ def _open_or_make(path: Path) -> int:
 
 def atomic_replace(path: Path, data: bytes) -> None:
     """Replaces a file. Readers see the old one or the new one, never a part. It is on disk when this returns."""
-    prepared = write_beside(path, [data])
+    prepared = write_temporary(path, [data])
     try:
         put_in_place(prepared, path)
     except OSError:
@@ -298,7 +411,7 @@ def atomic_replace(path: Path, data: bytes) -> None:
         raise
 
 
-def write_beside(path: Path, blocks: Iterable[bytes]) -> Path:
+def write_temporary(path: Path, blocks: Iterable[bytes]) -> Path:
     """Writes a new private file next to ``path`` and makes it durable. An error leaves nothing behind."""
     faults.write(path)
     make_private_dir(str(path.parent))
@@ -402,10 +515,10 @@ class RebuildableDatabase:
         self._version = version
         self._guard = threading.Lock()
 
-    def use(self, work: Callable[[sqlite3.Connection], T], *, anew: bool = False) -> T:
+    def use(self, work: Callable[[sqlite3.Connection], T], *, rebuild: bool = False) -> T:
         """Does the work. If the file is damaged or of another version, it does the work again on an empty file."""
         with self._guard:
-            if anew:
+            if rebuild:
                 self._throw_away()
             try:
                 with contextlib.closing(self._open()) as db:
@@ -441,12 +554,16 @@ class RebuildableDatabase:
 
 
 class FileDocuments:
-    """The documents below one folder. Every write is atomic and private, and on disk when it returns."""
+    """The documents below one folder. Every write is atomic and private, and on disk when it returns.
+
+    After each write a copy of the document is kept as ``<name>.bak``.
+    """
 
     shared = False
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, repairs: Repairs | None = None) -> None:
         self._folder = Path(folder)
+        self.repairs = repairs or Repairs()
         self._changing = Lock()
         """Held while a file is compared and replaced. The lock of the folder keeps other processes out, not threads."""
 
@@ -457,14 +574,21 @@ class FileDocuments:
         # It takes microseconds, and a thread would take longer.
         return _version(self._folder / name)
 
-    async def put(self, name: str, data: bytes, version: Version | None, *, backup: bool = False) -> Version:
-        return await asyncio.to_thread(self._put, self._folder / name, data, version, backup)
+    async def put(self, name: str, data: bytes, version: Version | None) -> Version:
+        return await asyncio.to_thread(self._put, self._folder / name, data, version)
+
+    async def backup(self, name: str) -> bytes | None:
+        return await asyncio.to_thread(self._backup, self._folder / name)
+
+    async def put_back(self, name: str, data: bytes) -> tuple[Version | None, str]:
+        aside = await self.set_aside(name)
+        return await self.put(name, data, None), aside
 
     async def append(self, name: str, line: bytes, *, most_bytes: int, most_lines: int) -> None:
         await asyncio.to_thread(self._append, self._folder / name, line + b"\n", most_bytes, most_lines)
 
     async def remove(self, name: str) -> None:
-        await asyncio.to_thread((self._folder / name).unlink, missing_ok=True)
+        await asyncio.to_thread(self._remove, self._folder / name)
 
     async def set_aside(self, name: str) -> str:
         path = self._folder / name
@@ -499,37 +623,61 @@ class FileDocuments:
         except FileNotFoundError:
             return None
 
-    def _put(self, path: Path, data: bytes, version: Version | None, backup: bool) -> Version:
+    def _put(self, path: Path, data: bytes, version: Version | None) -> Version:
         # A link stays a link, and the file it points to is replaced: dotfiles may be kept elsewhere.
         path = path.resolve() if path.is_symlink() else path
         with self._changing, exclusive(str(path)):
             if _version(path) != version:
                 raise DocumentChanged(str(path))
-            if backup:
-                _keep_backup(path)
             atomic_replace(path, data)
+            _keep_backup(path, data)
             return _version(path) or ()
+
+    def _backup(self, path: Path) -> bytes | None:
+        try:
+            return _backup_of(path.resolve() if path.is_symlink() else path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _remove(self, path: Path) -> None:
+        _backup_of(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
     def _append(self, path: Path, line: bytes, most_bytes: int, most_lines: int) -> None:
         make_private_dir(str(path.parent))
         with self._changing:
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "r+b", buffering=0) as file:
-                size = file.seek(0, os.SEEK_END)
-                if size:
-                    file.seek(size - 1)
-                    if file.read(1) != b"\n":  # A crash cut the last line.
-                        line = b"\n" + line
-                file.write(line)
-                os.fsync(file.fileno())
-            if size + len(line) > most_bytes:
+            size = append_line(path, line)
+            if size > most_bytes:
                 atomic_replace(path, last_lines(path.read_bytes(), most_lines))
 
     def _list(self, prefix: str) -> list[str]:
         folder = self._folder / prefix.rpartition("/")[0]
         found = (path for path in folder.rglob("*") if path.is_file())
         names = (path.relative_to(self._folder).as_posix() for path in found)
-        return sorted(name for name in names if name.startswith(prefix))
+        return sorted(name for name in names if name.startswith(prefix) and not name.endswith(".bak"))
+
+
+def append_line(path: Path, line: bytes) -> int:
+    """Append a line, make it durable and return the size of the file. An error leaves the file as it was. Blocking.
+
+    For files with few appends; ``AppendFile`` is for those with many.
+    """
+    faults.write(path)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # A crash cut the last line.
+            line = b"\n" + line
+        end = append_whole(descriptor, line)
+        try:
+            os.fsync(descriptor)
+        except OSError:
+            # A second sync would succeed without the line. The caller writes it again.
+            _Tail(end - len(line), end).cut_off(descriptor)
+            raise
+        return end
+    finally:
+        os.close(descriptor)
 
 
 def last_lines(data: bytes, most: int) -> bytes:
@@ -544,13 +692,15 @@ def _version(path: Path) -> Version | None:
     return facts.st_mtime_ns, facts.st_size, facts.st_ino
 
 
-def _keep_backup(path: Path) -> None:
-    """Gives the present file a second name, ``.bak``, under which it stays when it is replaced."""
-    backup = path.with_name(f"{path.name}.bak")
-    temporary = backup.with_name(f".{backup.name}.tmp")
-    try:
-        temporary.unlink(missing_ok=True)
-        os.link(path, temporary)
-        temporary.replace(backup)
-    except OSError:
-        pass  # There is no file yet, or the file system has no hard links. The new file is what counts.
+def _backup_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.bak")
+
+
+def _keep_backup(path: Path, data: bytes) -> None:
+    """Write a copy of a document that is on disk already. The copy needs no sync: it counts if the first is damaged."""
+    backup = _backup_of(path)
+    prepared = backup.with_name(f".{backup.name}.tmp")
+    with contextlib.suppress(OSError):  # The document itself is what counts.
+        with os.fdopen(os.open(prepared, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(data)
+        prepared.replace(backup)

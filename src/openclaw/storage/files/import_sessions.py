@@ -1,6 +1,7 @@
 """Brings sessions in that this version did not write: those of another state folder, and those of older layouts.
 
-``import_sessions`` only reads the other folder. Every line of a transcript is written as it was found. One line of ours
+``import_sessions`` only reads the other folder, and follows no link out of it. Of an entry it takes over what gives no
+rights. Every line of a transcript is written as it was found. One line of ours
 follows them: it says where they come from, and continues the branch that was active there.
 
 ``migrate_sessions`` takes over ``<state>/sessions/`` and ``<state>/sessions/<agent>/``, the older layouts. Files are
@@ -15,6 +16,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
@@ -29,17 +31,42 @@ from openclaw.sessions.entry import SessionEntry, normalize_entry
 from openclaw.sessions.keys import RESERVED_KEYS, canonicalize_main_alias, kind_of, main_session_key, safe_file_name
 from openclaw.sessions.reset import PreviousSession, previous_sessions
 from openclaw.sessions.tree import fields_of
-from openclaw.storage.base import SessionStore
-from openclaw.storage.files.disk import atomic_replace, put_in_place, sync_dir, write_beside
-from openclaw.storage.files.newer_state import FoundSession, Unreadable, file_sessions, open_databases
+from openclaw.storage.files.disk import atomic_replace, put_in_place, sync_dir, write_temporary
+from openclaw.storage.files.newer_state import (
+    LEADS_OUT,
+    FoundSession,
+    Unreadable,
+    database_files,
+    file_sessions,
+    is_inside,
+    open_databases,
+    outward_links,
+)
 from openclaw.storage.files.session_store import updated_at
 from openclaw.storage.files.store_file import parse_store
 from openclaw.storage.files.transcript_index import SUFFIX, plain_blocks
+from openclaw.storage.sessions import SessionStore
 
 Outcome: TypeAlias = Literal["imported", "present", "conflict", "failed"]
 MARK = "openclaw.import"
-_KEPT = SessionEntry.__annotations__.keys() - {"sessionId", "sessionFile", "previousSessions", "systemPromptReport"}
-"""The fields of an entry that are taken over."""
+_TAKEN = frozenset(
+    {
+        *("label", "displayName", "subject", "groupId", "groupChannel", "room", "space"),
+        *("thinkingLevel", "verboseLevel", "reasoningLevel", "responseUsage", "providerOverride", "modelOverride"),
+        *("queueMode", "queueDebounceMs", "queueCap", "queueDrop", "systemSent", "abortedLastRun"),
+        *("inputTokens", "outputTokens", "totalTokens", "cacheRead", "cacheWrite", "contextTokens", "modelProvider"),
+        *("model", "compactionCount", "memoryFlushAt", "memoryFlushCompactionCount"),
+    }
+)
+"""The fields of an entry that are taken over: names, preferences and counters.
+
+Fields that decide who may do what are not: the folder may be somebody else's. Routes are among them, because reminders
+and jobs are sent there; the next message of a chat sets its route again.
+"""
+_STRICTER = {"sendPolicy": {"deny"}, "groupActivation": {"mention"}, "chatType": {"group", "channel", "room"}}
+"""Fields that are taken over with values that only take rights away."""
+_REPORTED = re.compile(r"exec[A-Z]|elevated|sendPolicy|groupActivation|authProfile|budgetOverride")
+"""The fields that a person may have set on purpose, and is to be told about."""
 _RESET_SUMMARY = (
     "The conversation began anew here. What was said before is kept in the transcript and is no part of it."
 )
@@ -72,8 +99,12 @@ async def import_sessions(
         )
     if not (source / "agents").is_dir():
         raise Unreadable(f"{folder} is no state folder of OpenClaw: it has no folder `agents`")
+    if not is_inside(source, source / "agents"):
+        raise Unreadable(f"{source / 'agents'} {LEADS_OUT}")
     with contextlib.ExitStack() as stack:
-        databases = await asyncio.to_thread(stack.enter_context, open_databases(source))
+        for path in await asyncio.to_thread(list, outward_links(source)):
+            yield _refused_link(source, path)
+        databases = await asyncio.to_thread(stack.enter_context, open_databases(source, database_files(source)))
         found = await asyncio.to_thread(lambda: [session for base in databases for session in base.sessions()])
         known = {(session.agent_id, session.session_id) for session in found}
         files = await asyncio.to_thread(list, file_sessions(source))
@@ -83,6 +114,14 @@ async def import_sessions(
         for (agent, key), group in groupby(found, key=_conversation):
             async for session in _import_conversation(agent, key, list(group), sessions, version, dry_run):
                 yield session
+
+
+def _refused_link(source: Path, path: Path) -> ImportedSession:
+    """The report on an agent's folder, store or database that is not read."""
+    place = path.relative_to(source)
+    agent = normalize_agent_id(place.parts[1])
+    detail = f"{place} {LEADS_OUT}"
+    return ImportedSession(agent_id=agent, key="-", session_id="", place=str(place), outcome="failed", detail=detail)
 
 
 def _order(found: FoundSession) -> tuple[str, str, bool, int, str]:
@@ -110,6 +149,8 @@ async def _import_conversation(
         if report.outcome in ("imported", "present"):
             brought.append(one)
             report.outcome = "present" if one.session_id in listed else "imported"
+            if ours is None and one is found[0] and (left_out := _left_out(one.entry)):
+                report.detail = f"these settings are not taken over: {', '.join(left_out)}"
             if one.current and ours is not None and ours["sessionId"] != one.session_id:
                 report.outcome = "present" if one.session_id in listed else "conflict"
                 report.detail = (
@@ -126,7 +167,7 @@ def _with_imported(entry: SessionEntry | None, found: list[FoundSession]) -> Ses
     fields: dict[str, Any] = dict(entry or {})
     if entry is None:
         first = found[0]
-        taken = {name: value for name, value in first.entry.items() if name in _KEPT}
+        taken = {name: value for name, value in first.entry.items() if _is_taken(name, value)}
         fields = normalize_entry({**taken, "sessionId": first.session_id, "updatedAt": first.updated_at})
     earlier = previous_sessions(fields)
     known = {fields["sessionId"], *(previous.session_id for previous in earlier)}
@@ -139,6 +180,14 @@ def _with_imported(entry: SessionEntry | None, found: list[FoundSession]) -> Ses
         newest_first = sorted([*earlier, *added], key=lambda one: -one.ended_at)
         fields["previousSessions"] = msgspec.to_builtins(newest_first)
     return cast("SessionEntry", fields)
+
+
+def _left_out(entry: Mapping[str, Any]) -> list[str]:
+    return sorted(name for name, value in entry.items() if _REPORTED.match(name) and not _is_taken(name, value))
+
+
+def _is_taken(name: str, value: Any) -> bool:
+    return name in _TAKEN or (isinstance(value, str) and value in _STRICTER.get(name, ()))
 
 
 def _bring_transcript(found: FoundSession, key: str, folder: Path, version: str, dry_run: bool) -> ImportedSession:
@@ -183,7 +232,7 @@ def _beginning(path: Path, size: int) -> bytes | None:
 
 def _write(path: Path, lines: Iterator[bytes], wanted: bytes, updated_at: int) -> None:
     make_private_dir(str(path.parent))
-    prepared = write_beside(path, lines)
+    prepared = write_temporary(path, lines)
     try:
         with prepared.open("rb") as file:
             if hashlib.file_digest(file, hashlib.sha256).digest() != wanted:
@@ -386,7 +435,7 @@ def _copy_verified(source: Path, target: Path, report: MigrationReport) -> bool:
         report.problems.append(f"{source}: {target} exists and holds something else")
         return False
     make_private_dir(str(target.parent))
-    prepared = write_beside(target, [data])
+    prepared = write_temporary(target, [data])
     try:
         if hashlib.sha256(prepared.read_bytes()).digest() != digest:
             report.problems.append(f"{source}: the copy differs from the original")

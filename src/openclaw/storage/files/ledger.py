@@ -10,14 +10,27 @@ import contextlib
 import queue
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from openclaw.clock import Clock
 from openclaw.json_text import encode
 from openclaw.storage import faults
-from openclaw.storage.base import (
+from openclaw.storage.disk_errors import Repairs, reads_wait, until_written
+from openclaw.storage.errors import MessageEnded, UnknownMessage
+from openclaw.storage.files.disk import AppendFile, Batch, Outcome, settle
+from openclaw.storage.files.ledger_db import (
+    BUSY_TIMEOUT_MS,
+    LedgerError,
+    is_damage,
+    is_locked,
+    ledger_error,
+    open_ledger,
+    reopen_rescued,
+)
+from openclaw.storage.files.transcript import FileTranscript
+from openclaw.storage.message_ledger import (
     END_STATES,
     NO_REASON,
     Accept,
@@ -27,26 +40,23 @@ from openclaw.storage.base import (
     MessageState,
     OutboxPart,
     Reason,
-    Transcript,
-    TurnedAway,
-    Writing,
+    RejectedMessage,
 )
-from openclaw.storage.disk_errors import Repairs
-from openclaw.storage.files.disk import AppendFile, Batch, Outcome, settle
-from openclaw.storage.files.ledger_db import LedgerError, is_damage, ledger_error, open_ledger, reopen_rescued
-from openclaw.storage.files.transcript import FileTranscript
+from openclaw.storage.sessions import Writing
 from openclaw.storage.sql_ledger import (
     ACCEPT_COLUMNS,
-    MOST_TURNED_AWAY,
+    MOST_REJECTED,
     SELECT_MESSAGES,
     SqlLedger,
     absorbed_result,
     accept_values,
     accepted_row,
+    add_pending,
     check_end,
     is_time_to_prune,
     message_of,
 )
+from openclaw.storage.transcripts import Transcript
 
 Result = TypeVar("Result")
 Operation: TypeAlias = Callable[[sqlite3.Connection], Any]
@@ -106,7 +116,7 @@ class FileLedger(SqlLedger):
 
         def advance(db: sqlite3.Connection) -> None:
             if ended := _end_of(db, ledger_id):
-                raise ValueError(f"message {ledger_id} has ended ({ended}) and cannot become '{state}'")
+                raise MessageEnded(f"message {ledger_id} has ended ({ended}) and cannot become '{state}'")
             db.execute(
                 "UPDATE messages SET state = ?, code = ?, detail = ?, attempts = attempts + ?,"
                 " session_id = coalesce(?, session_id),"
@@ -170,7 +180,7 @@ class FileLedger(SqlLedger):
 
         def absorb(db: sqlite3.Connection) -> None:
             if ended := _end_of(db, into):
-                raise ValueError(f"message {into} has ended ({ended}) and can take no other in")
+                raise MessageEnded(f"message {into} has ended ({ended}) and can take no other in")
             (run_id,) = db.execute("SELECT run_id FROM messages WHERE id = ?", (into,)).fetchone()
             db.execute("UPDATE messages SET body = ? WHERE id = ?", (encode(body), into))
             for other, reason in others.items():
@@ -200,10 +210,10 @@ class FileLedger(SqlLedger):
 
         return await self._thread.run(look)
 
-    async def turn_away(self, note: TurnedAway) -> None:
+    async def note_rejected(self, note: RejectedMessage) -> None:
         now, known = self._clock.now_ms(), (note.message_id, note.channel, note.chat, note.code)
 
-        def turn_away(db: sqlite3.Connection) -> None:
+        def note_rejected(db: sqlite3.Connection) -> None:
             where = "WHERE message_id = ? AND channel = ? AND chat = ? AND code = ?"
             again = f"UPDATE turned_away SET count = count + 1, last_at = ? {where}"
             if db.execute(again, (now, *known)).rowcount:
@@ -214,9 +224,18 @@ class FileLedger(SqlLedger):
                 (*known, note.sender, note.detail, now, now),
             )
             newest_to_go = "SELECT step FROM turned_away ORDER BY step DESC LIMIT 1 OFFSET ?"
-            db.execute(f"DELETE FROM turned_away WHERE step <= ({newest_to_go})", (MOST_TURNED_AWAY,))
+            db.execute(f"DELETE FROM turned_away WHERE step <= ({newest_to_go})", (MOST_REJECTED,))
 
-        await self._thread.run(turn_away)
+        await self._thread.run(note_rejected)
+
+    async def add_pending(self, place: str, message_id: str, message: bytes, *, keep: int) -> None:
+        statements = add_pending(place, message_id, message, keep)
+
+        def add(db: sqlite3.Connection) -> None:
+            for statement, values in statements:
+                db.execute(statement, values)
+
+        await self._thread.run(add)
 
     async def tool_started(
         self, ledger_id: int, call_id: str, name: str, arguments: str, *, written: Transcript | None = None
@@ -232,7 +251,7 @@ class FileLedger(SqlLedger):
         statement = "UPDATE tool_calls SET finished_at = ?, ok = ? WHERE ledger_id = ? AND call_id = ?"
         await self._write(statement, self._clock.now_ms(), ok, ledger_id, call_id)
 
-    async def outbox_take_back(self, channel: str, mine: Callable[[dict[str, Any]], bool]) -> None:
+    async def outbox_reclaim(self, channel: str, mine: Callable[[dict[str, Any]], bool]) -> None:
         pass  # There is no other node, and ``open`` took back what this one was sending.
 
     async def prune(self, before_ms: int, *, most: int = 200) -> int:
@@ -253,7 +272,10 @@ class FileLedger(SqlLedger):
         await self._thread.close()
 
     async def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        return await self._thread.run(lambda db: db.execute(statement, values).fetchall())
+        def read() -> Awaitable[list[tuple[Any, ...]]]:
+            return self._thread.run(lambda db: db.execute(statement, values).fetchall())
+
+        return await (until_written(read, self._clock.sleep) if reads_wait.get() else read())
 
     async def _write(self, statement: str, *values: Any) -> int:
         return await self._thread.run(lambda db: db.execute(statement, values).rowcount)
@@ -284,7 +306,9 @@ def _accept(
         _remember_seen(db, message.dedupe_keys, now)
         db.executemany("DELETE FROM held WHERE key = ?", [(key,) for key in message.dedupe_keys])
     if inserted.rowcount:
-        return accepted_row(message, inserted.lastrowid or 0, now), True
+        ledger_id = inserted.lastrowid or 0
+        db.executemany("DELETE FROM held WHERE step = ?", [(number,) for number in message.pending])
+        return accepted_row(message, ledger_id, now), True
     # The index covers only keys that are not empty. The condition says so, and SQLite can use the index.
     by_key = f"{SELECT_MESSAGES} WHERE dedupe_key = ? AND dedupe_key <> ''"
     known = db.execute(f"{SELECT_MESSAGES} WHERE run_id = ?", (message.run_id,)).fetchone()
@@ -321,7 +345,7 @@ def _finish(
 def _end_of(db: sqlite3.Connection, ledger_id: int) -> str | None:
     row = db.execute("SELECT state, ended_at FROM messages WHERE id = ?", (ledger_id,)).fetchone()
     if row is None:
-        raise KeyError(f"the ledger has no message {ledger_id}")
+        raise UnknownMessage(f"the ledger has no message {ledger_id}")
     return row[0] if row[1] is not None else None
 
 
@@ -351,6 +375,16 @@ class MaybeSeen:
 
     def rules_out(self, key: str) -> bool:
         return self._complete and key not in self._keys
+
+
+@contextlib.contextmanager
+def _without_waiting(connection: sqlite3.Connection) -> Generator[None]:
+    """Fails at once at a lock that the connection has just waited for, so that callers do not wait once for each."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        yield
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
 
 
 class LedgerThread:
@@ -457,11 +491,14 @@ class LedgerThread:
             if len(jobs) == 1:
                 explained = ledger_error(f"the ledger {self._path} could not be written or read", error)
                 return [(jobs[0][1], None, explained)]
+            waited = is_locked(error)
         except Exception as error:
             # The caller gets the error. The thread goes on.
             if len(jobs) == 1:
                 return [(jobs[0][1], None, error)]
-        return [outcome for job in jobs for outcome in self._commit_together(connection, [job])]
+            waited = False
+        with _without_waiting(connection) if waited else contextlib.nullcontext():
+            return [outcome for job in jobs for outcome in self._commit_together(connection, [job])]
 
     def _transact(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[Outcome]:
         changes = connection.total_changes

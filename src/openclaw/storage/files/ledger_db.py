@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 
 from openclaw.paths import make_private_dir
-from openclaw.storage.base import DeliveryCode, Reason, ReasonCode
+from openclaw.storage.disk_errors import StorageError
+from openclaw.storage.message_ledger import DeliveryCode, Reason, ReasonCode
 from openclaw.storage.sql_ledger import SEND_AGAIN
 
 log = logging.getLogger(__name__)
@@ -168,8 +169,22 @@ CREATE INDEX IF NOT EXISTS jobs_run ON jobs (run_id);
 CREATE INDEX IF NOT EXISTS jobs_trace ON jobs (trace);
 CREATE INDEX IF NOT EXISTS jobs_open ON jobs (created_at) WHERE ended_at IS NULL;
 """
+_DESTINATION = """channel || CASE WHEN json_valid(CAST(route AS TEXT)) THEN
+  char(10) || coalesce(json_extract(CAST(route AS TEXT), '$.accountId'), '') ||
+  char(10) || coalesce(json_extract(CAST(route AS TEXT), '$.to'), '') ||
+  char(10) || coalesce(json_extract(CAST(route AS TEXT), '$.threadId'), '') ELSE '' END"""
+"""The conversation of a part, as ``destination_key`` in ``outbound/deliver.py`` names it."""
+_DESTINATIONS = f"""
+ALTER TABLE outbox ADD COLUMN answered_errors INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE outbox ADD COLUMN destination TEXT NOT NULL DEFAULT '';
+UPDATE outbox SET destination = {_DESTINATION};
+DROP INDEX outbox_pending;
+CREATE INDEX outbox_pending ON outbox (destination, id) WHERE state = 'pending';
+"""
+"""A generated column would be shorter here, but the tables must fit on the first page: see ``_with_first_page``."""
 _STEPS = (
     *(_SCHEMA, _SEEN_SCHEMA, _MESSAGE_ID, _HELD_SCHEMA, _CODES, _HELD_ATTEMPTS, _TURNED_AWAY_SCHEMA, _JOBS_SCHEMA),
+    _DESTINATIONS,
 )
 """What each version adds to the one before."""
 SCHEMA_VERSION = len(_STEPS)
@@ -187,6 +202,11 @@ WHEN OLD.ended_at IS NULL AND NEW.ended_at IS NOT NULL BEGIN
 END;
 """
 """Triggers that write the first and the last lines of a story. Separate statements would cost time."""
+_ADDRESS_PARTS = f"""
+CREATE TEMP TRIGGER addressed AFTER INSERT ON main.outbox BEGIN
+  UPDATE outbox SET destination = {_DESTINATION} WHERE id = NEW.id;
+END;
+"""
 _REASON_SENTENCES: dict[str, ReasonCode] = {
     r"another message of this session is running": ReasonCode.SESSION_BUSY,
     r"another message of this session is running; what comes meanwhile is collected": ReasonCode.COLLECTING,
@@ -207,15 +227,24 @@ _REASON_SENTENCES: dict[str, ReasonCode] = {
 _DOUBT = re.compile(r"interrupted(?: (\d+) times)?(?:: |$)")
 _GIVEN_UP = re.compile(r"in doubt (\d+) times, so not sent again: (?:the Gateway stopped while sending it$)?")
 _REPEATED = "possibly delivered twice: it was in doubt whether the first try arrived"
+_LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT})
 _ERRNO = {
+    **dict.fromkeys(_LOCKED, errno.EBUSY),
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_IOERR: errno.EIO,
     sqlite3.SQLITE_READONLY: errno.EROFS,
     sqlite3.SQLITE_CANTOPEN: errno.EIO,
+    sqlite3.SQLITE_NOMEM: errno.ENOMEM,
+    sqlite3.SQLITE_PERM: errno.EACCES,
+    sqlite3.SQLITE_AUTH: errno.EACCES,
+    sqlite3.SQLITE_NOLFS: errno.EFBIG,
 }
+"""The passing problems. Nothing was written, and the same operation may succeed later."""
+BUSY_TIMEOUT_MS = 5_000
+"""How long an operation waits for a lock that another program holds on the file."""
 
 
-class LedgerError(OSError):
+class LedgerError(StorageError):
     """The ledger could not be opened, read or written. The message names the file and the problem."""
 
 
@@ -226,7 +255,7 @@ class FoundDamaged(sqlite3.DatabaseError):
 def ledger_error(what: str, error: Exception, path: Path | None = None) -> LedgerError:
     """Makes the error that callers see. With its number they recognise a full disk."""
     explained = LedgerError(f"{what}: {error}")
-    explained.errno = getattr(error, "errno", None) or _ERRNO.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    explained.errno = getattr(error, "errno", None) or _ERRNO.get(_code_of(error))
     if explained.errno == errno.EIO and path is not None and not shutil.disk_usage(path.parent).free:
         explained.errno = errno.ENOSPC  # SQLite says so only for some of its files.
     return explained
@@ -234,7 +263,17 @@ def ledger_error(what: str, error: Exception, path: Path | None = None) -> Ledge
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Tells whether the error says that the file itself is damaged."""
-    return type(error) is FoundDamaged or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+    return type(error) is FoundDamaged or _code_of(error) in _DAMAGE
+
+
+def is_locked(error: Exception) -> bool:
+    """Tells whether another program holds a lock on the file."""
+    return _code_of(error) in _LOCKED
+
+
+def _code_of(error: Exception) -> int:
+    """Returns SQLite's primary result code. The higher bits only refine it."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def open_ledger(path: Path, now_ms: int, note: Callable[[str], None] = log.error) -> sqlite3.Connection:
@@ -267,7 +306,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     # A flipped bit in one row must not make every query that meets it fail.
     connection.text_factory = lambda raw: raw.decode(errors="replace")
     try:
-        connection.execute("PRAGMA busy_timeout = 5000")
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         if path.stat().st_size <= _CHECKED_UP_TO:
@@ -277,7 +316,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         _migrate(connection, path)
         # Parts that an earlier process was sending may have arrived. They are marked so and sent again.
         connection.execute(SEND_AGAIN)
-        connection.executescript(_TELL_STORY)
+        connection.executescript(_TELL_STORY + _ADDRESS_PARTS)
         _lengthen_log(path)
     except BaseException:
         connection.close()

@@ -20,7 +20,7 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -32,14 +32,14 @@ import zstandard
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.keys import DEFAULT_AGENT
 from openclaw.storage.files.store_file import parse_store
-from openclaw.storage.files.transcript_index import SUFFIX, plain_blocks, unpacked
+from openclaw.storage.files.transcript_index import SUFFIX, decompress, plain_blocks
 
 DATABASES = "agent/openclaw-agent*.sqlite"
 ARCHIVE = "session-sqlite-import-archive"
 FIRST_WITH_SESSIONS = 4
 """Databases before this schema hold no sessions."""
 LARGEST_EVENT = 64 << 20
-"""The most bytes that one compressed line may unpack to."""
+"""The most bytes that one compressed line may decompress to."""
 _COPY_ATTEMPTS = 3
 _ARCHIVED = re.compile(r"(?:.*\.)?([^.]+)\.jsonl(?:\.[^.]+)*\.imported-\d+(?:\.\d+)?")
 
@@ -85,6 +85,7 @@ class Database:
 
     def __init__(self, state: Path, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
+        self._state = state
         self.place = str(path.relative_to(state))
         self.agent_id = normalize_agent_id(path.parent.parent.name)
         self._connection = connection
@@ -196,7 +197,7 @@ class Database:
             "WHERE session_id = ? AND reason = 'reset' ORDER BY created_at DESC LIMIT 1"
         )
         ((encoding, blob, digest),) = self._raw_rows(query, session_id)
-        for line in _lines_of(_checked_blocks(blob, digest, session_id, packed=encoding == b"zstd")):
+        for line in _lines_of(_checked_blocks(blob, digest, session_id, compressed=encoding == b"zstd")):
             yield _one_line(line, f"{self.place}: a line of {session_id}")
 
     def _cold(self) -> set[str]:
@@ -206,12 +207,12 @@ class Database:
         if cold:
             yield from self._cold_lines(session_id)
             return
-        packed = "event_zstd" if tables.compressed else "NULL"
-        query = f"SELECT seq, event_json, {packed} FROM transcript_events WHERE session_id = ? ORDER BY seq"
+        compressed = "event_zstd" if tables.compressed else "NULL"
+        query = f"SELECT seq, event_json, {compressed} FROM transcript_events WHERE session_id = ? ORDER BY seq"
         for seq, text, blob in self._raw_rows(query, session_id):
             if text is None and blob is None:
                 raise Unreadable(f"{self.place}: event {seq} of session {session_id} is stored in an unknown way")
-            yield _one_line(_unpacked(blob) if text is None else text, f"{self.place}: event {seq} of {session_id}")
+            yield _one_line(_decompress(blob) if text is None else text, f"{self.place}: event {seq} of {session_id}")
 
     def _cold_lines(self, session_id: str) -> Iterator[bytes]:
         query = (
@@ -221,13 +222,15 @@ class Database:
         ((name, digest, storage, blob),) = self._raw_rows(query, session_id)
         if storage != b"sqlite":
             file = self.path.parent.parent / "sessions" / "cold" / Path(name.decode()).name
+            if not is_inside(self._state, file):
+                raise Unreadable(f"{file} {LEADS_OUT}")
             try:
                 blob = file.read_bytes()
             except OSError as error:
                 raise Unreadable(
                     f"the transcript of session {session_id} is missing: {file}: {error.strerror}"
                 ) from None
-        for line in _lines_of(_checked_blocks(blob, digest, session_id, packed=True)):
+        for line in _lines_of(_checked_blocks(blob, digest, session_id, compressed=True)):
             record = _object(line) or {}
             if record.get("kind") == "event":
                 text = str((record.get("row") or {}).get("event_json"))
@@ -255,20 +258,32 @@ class Database:
             raise Unreadable(f"{self.path} cannot be read: {error}") from None
 
 
+def database_files(state: Path) -> list[Path]:
+    """Return the databases of all agents. Those that links lead to outside the folder are left out."""
+    return [path for path in _databases(state) if is_inside(state, path, *_logs(path))]
+
+
+def _databases(state: Path) -> list[Path]:
+    return sorted((state / "agents").glob(f"*/{DATABASES}"))
+
+
+def _logs(database: Path) -> list[Path]:
+    """Return the unfinished logs of a database."""
+    logs = (Path(f"{database}{end}") for end in ("-wal", "-journal"))
+    return [log for log in logs if log.is_file() and log.stat().st_size]
+
+
 @contextlib.contextmanager
-def open_databases(state: Path) -> Generator[list[Database]]:
-    """Opens the databases of all agents, without writing to the folder. Raises ``Unreadable``."""
+def open_databases(state: Path, files: Iterable[Path]) -> Generator[list[Database]]:
+    """Open databases of a folder, without writing to it. Raises ``Unreadable``."""
     with contextlib.ExitStack() as stack:
-        yield [
-            Database(state, path, stack.enter_context(_opened(path)))
-            for path in sorted((state / "agents").glob(f"*/{DATABASES}"))
-        ]
+        yield [Database(state, path, stack.enter_context(_opened(path))) for path in files]
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Generator[sqlite3.Connection]:
     """Opens a database without any change to its folder. One with an unfinished log is copied, and the copy opened."""
-    logs = [log for end in ("-wal", "-journal") if (log := Path(f"{path}{end}")).is_file() and log.stat().st_size]
+    logs = _logs(path)
     with contextlib.ExitStack() as stack:
         uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         if logs:
@@ -300,14 +315,42 @@ def _copy_at_rest(files: list[Path], folder: Path) -> None:
 # Files: those of our own generation, and the ones that the newer generation has moved away
 
 
+LEADS_OUT = "is a link that leads out of the folder and is not followed; put a copy in its place"
+
+
+def is_inside(folder: Path, *paths: Path) -> bool:
+    """Whether the paths are below the folder after all links are resolved."""
+    root = folder.resolve()
+    return all(path.resolve().is_relative_to(root) for path in paths)
+
+
+def outward_links(state: Path) -> Iterator[Path]:
+    """The folders, stores and databases of agents that cannot be read because a link leads out of the state folder."""
+    for home in sorted((state / "agents").glob("*")):
+        if is_inside(state, home):
+            folders = [folder for name in ("agent", "sessions", ARCHIVE) if (folder := home / name).is_dir()]
+            outside = [folder for folder in folders if not is_inside(state, folder)]
+            yield from outside
+            files = [*_stores(home), *home.glob(DATABASES)]
+            parts = [(file, [file, *_logs(file)]) for file in files if file.parent not in outside and file.is_file()]
+            yield from (file for file, linked in parts if not is_inside(state, *linked))
+        elif home.is_dir():
+            yield home
+
+
+def _stores(home: Path) -> list[Path]:
+    return [home / "sessions" / "sessions.json", *sorted((home / ARCHIVE).glob("*sessions.json*"))]
+
+
 def file_sessions(state: Path) -> Iterator[FoundSession]:
     """The sessions of ``sessions.json`` files, and archived transcripts that belong to none."""
     for home in sorted((state / "agents").glob("*")):
+        if not is_inside(state, home, home / "sessions", home / ARCHIVE):
+            continue
         agent = normalize_agent_id(home.name)
         archived = archived_transcripts(home)
-        stores = [home / "sessions" / "sessions.json", *sorted((home / ARCHIVE).glob("*sessions.json*"))]
         listed: set[str] = set()
-        for key, entry in _entries(stores).items():
+        for key, entry in _entries([store for store in _stores(home) if is_inside(state, store)]).items():
             session_id = str(entry["sessionId"])
             listed.add(session_id)
             file = _transcript_file(home, session_id, entry) or archived.get(session_id)
@@ -357,22 +400,24 @@ def _file_session(
         updated_at=int(updated) if isinstance(updated, int | float) else file.stat().st_mtime_ns // 1_000_000,
         entry=entry,
         place=str(file.relative_to(state)),
-        lines=partial(_file_lines, file),
+        lines=partial(_file_lines, state, file),
     )
 
 
-def _file_lines(file: Path) -> Iterator[bytes]:
+def _file_lines(state: Path, file: Path) -> Iterator[bytes]:
+    if not is_inside(state, file):
+        raise Unreadable(f"{file} {LEADS_OUT}")
     try:
         yield from _lines_of(plain_blocks(file))
     except OSError as error:
         raise Unreadable(f"{file} cannot be read: {error.strerror}") from None
 
 
-def _checked_blocks(blob: bytes, digest: bytes, session_id: str, *, packed: bool) -> Iterator[bytes]:
+def _checked_blocks(blob: bytes, digest: bytes, session_id: str, *, compressed: bool) -> Iterator[bytes]:
     """The content of an archived transcript, after its hash was compared."""
     if hashlib.sha256(blob).hexdigest().encode() != digest:
         raise Unreadable(f"the archived transcript of session {session_id} is damaged (its hash differs)")
-    if not packed:
+    if not compressed:
         yield blob
         return
     try:
@@ -406,9 +451,9 @@ def _object(raw: bytes | str | None) -> dict[str, Any] | None:
     return decoded if isinstance(decoded, dict) else None
 
 
-def _unpacked(blob: bytes) -> bytes:
+def _decompress(blob: bytes) -> bytes:
     try:
-        return unpacked(blob, LARGEST_EVENT)
+        return decompress(blob, LARGEST_EVENT)
     except zstandard.ZstdError as error:
         raise Unreadable(f"a compressed event is damaged: {error}") from None
 
@@ -432,7 +477,7 @@ def check_generation(state: Path, folder_of: FolderOf) -> None:
 def hidden_sessions(state: Path, folder_of: FolderOf) -> Iterator[str]:
     """Sentences about sessions of the folder that this version does not show. Raises ``Unreadable``."""
     stored: set[tuple[str, str]] = set()
-    with open_databases(state) as databases:
+    with open_databases(state, _databases(state)) as databases:
         for database in databases:
             counts = database.event_counts()
             stored |= {(database.agent_id, session_id) for session_id in counts}

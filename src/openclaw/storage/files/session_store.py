@@ -16,11 +16,11 @@ from openclaw.clock import Clock
 from openclaw.paths import normalize_agent_id, sessions_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import DEFAULT_AGENT, agent_of, is_cron_run_alias
-from openclaw.storage.base import Change, SessionRow
 from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.files.disk import AppendFile, Disk
 from openclaw.storage.files.store_file import StoreFile, private_copy
 from openclaw.storage.session_query import SessionPage, SessionQuery, select_rows, updated_at
+from openclaw.storage.sessions import Change, SessionRow
 
 log = logging.getLogger(__name__)
 Name: TypeAlias = tuple[str, str]
@@ -103,7 +103,8 @@ class FileSessionStore:
 
     async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
         entry, written = await self.write(agent_id, key, change, at_once=durable)
-        if durable:
+        if durable or written.sync_failed:
+            # Whoever waited for the failed sync was refused and may have come back with this change.
             await written.sync()
         return entry
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,10 +19,10 @@ import msgspec
 
 from openclaw import json_text
 from openclaw.clock import Clock
-from openclaw.sessions.entry import is_plain, normalize_entry
+from openclaw.sessions.entry import damaged_fields, is_plain, normalize_entry, repair_entry
 from openclaw.sessions.keys import session_file_name
 from openclaw.storage.disk_errors import Repairs
-from openclaw.storage.files.disk import AppendFile, Batch, Disk, put_in_place, write_beside
+from openclaw.storage.files.disk import AppendFile, Batch, Disk, put_in_place, write_temporary
 
 log = logging.getLogger(__name__)
 FOLD_RECORDS = 500
@@ -32,6 +32,8 @@ _PATIENCE_S = 1.5
 Signature: TypeAlias = tuple[int, int, int] | None
 Observer: TypeAlias = Callable[[str, Any], None]
 """Called with the key and the new value (None: removed) for every change."""
+_Record: TypeAlias = tuple[int, str | None, Any]
+"""A line of the journal: the number of the change, the key, and the entry. A line without a key is a mark."""
 _decode_line = msgspec.json.Decoder(tuple[int, str | None, Any]).decode
 
 
@@ -151,8 +153,15 @@ class StoreFile:
             if not change.written.done():
                 change.written.set_result(file)
 
-    def _normalized(self, key: str, value: Any) -> Any:
-        return self._with_topic_file(key, normalize_entry(value)) if isinstance(value, dict) else value
+    def _normalized(self, key: str, value: Any, known: Any = None) -> Any:
+        """Returns an entry that somebody wrote, repaired. ``known`` is the entry that it was before."""
+        if not isinstance(value, dict):
+            return value
+        if damaged := damaged_fields(value):
+            log.warning("session %s in %s: repaired %s", key, self.path, ", ".join(damaged))
+            known = known if isinstance(known, dict) else None
+            value = repair_entry(key, value, now_ms=self._clock.now_ms(), known=known)
+        return self._with_topic_file(key, normalize_entry(value))
 
     def _with_topic_file(self, key: str, entry: dict[str, Any]) -> dict[str, Any]:
         """Sets ``sessionFile`` for a forum topic, whose transcript has the topic's number in its name."""
@@ -228,7 +237,7 @@ class StoreFile:
 
     def _prepare(self, values: dict[str, Any]) -> Path:
         began = time.thread_time()
-        prepared = write_beside(self.path, [self._encode(values)])
+        prepared = write_temporary(self.path, [self._encode(values)])
         self.fold_seconds = time.thread_time() - began
         return prepared
 
@@ -295,7 +304,7 @@ class StoreFile:
             log.info("session %s was removed from %s by hand", key, self.path)
             self._set(key, None)
         for key, value in theirs.items():
-            normal = self._normalized(key, value)
+            normal = self._normalized(key, value, self.values.get(key))
             if key in self._changed:
                 self._merge_fields(key, normal)
             elif normal != self.values.get(key):
@@ -423,26 +432,13 @@ class Journal:
             records, folded_to = [*older, *records], -1
             values, instead = self._read_backup()
             damaged = f"{damaged}; {instead}"
-        changed: dict[str, int] = {}
-        for seq, key, entry in records:
-            if key is None or seq <= folded_to:
-                continue
-            changed[key] = seq
-            if entry is None:
-                values.pop(key, None)
-            else:
-                values[key] = entry
+        changed = _replay(values, records, folded_to)
         last = max((record[0] for record in records), default=0)
         return Recovered(values, changed, last, damaged, warnings)
 
-    def _settle_folds(self, records: list[tuple[int, str | None, Any]]) -> int:
+    def _settle_folds(self, records: list[_Record]) -> int:
         """Returns the sequence number up to which the snapshot holds the journal. Undoes an interrupted fold."""
-        folds: dict[str, int] = {}
-        for seq, key, mark in records:
-            if key is None and isinstance(mark, dict) and "fold" in mark:
-                folds[str(mark["fold"])] = seq
-            elif key is None and isinstance(mark, dict):
-                folds.pop(str(mark.get("unfold")), None)
+        folds = _folds_in(records)
         for name in [name for name in folds if self._snapshot.with_name(name).exists()]:
             del folds[name]
             self._file.append(journal_line(0, None, {"unfold": name}))
@@ -476,6 +472,50 @@ class Journal:
         return values, f"sessions were rebuilt from {self._backup.name} and the journal"
 
 
+def _folds_in(records: Sequence[_Record]) -> dict[str, int]:
+    """Returns the folds that were noted and not taken back: the name of the prepared file, and up to where it goes."""
+    folds: dict[str, int] = {}
+    for seq, key, mark in records:
+        if key is None and isinstance(mark, dict) and "fold" in mark:
+            folds[str(mark["fold"])] = seq
+        elif key is None and isinstance(mark, dict):
+            folds.pop(str(mark.get("unfold")), None)
+    return folds
+
+
+def _replay(values: dict[str, Any], records: Sequence[_Record], folded_to: int) -> dict[str, int]:
+    """Makes the changes that the snapshot does not hold. Returns the changed keys, each with its last number."""
+    changed: dict[str, int] = {}
+    for seq, key, entry in records:
+        if key is None or seq <= folded_to:
+            continue
+        changed[key] = seq
+        if entry is None:
+            values.pop(key, None)
+        else:
+            values[key] = entry
+    return changed
+
+
+def entries_in(files: Mapping[str, bytes], snapshot: str = "sessions.json") -> dict[str, Any]:
+    """Read a store from copies of its files, by their names, as ``Journal.recover`` reads it from the disk."""
+    journal = f"{snapshot.removesuffix('.json')}.journal"
+    warnings: list[str] = []
+
+    def records_in(name: str) -> list[_Record]:
+        return list(_lines(name, files.get(name, b""), warnings))
+
+    records = [*records_in(f"{journal}.folding"), *records_in(journal)]
+    folds = {name: seq for name, seq in _folds_in(records).items() if name not in files}
+    values, folded_to = parse_store(files.get(snapshot, b"")), max(folds.values(), default=-1)
+    if values is None:
+        older = [record for record in records_in(f"{journal}.prev") if record[1] is not None]
+        values, folded_to = parse_store(files.get(f"{snapshot}.bak", b"")) or {}, -1
+        records = [*older, *records]
+    _replay(values, records, folded_to)
+    return values
+
+
 def journal_line(seq: int, key: str | None, entry: Any) -> bytes:
     return json_text.encode((seq, key, entry)) + b"\n"
 
@@ -496,16 +536,20 @@ def set_aside(path: Path, clock: Clock) -> Path:
     return path.rename(aside)
 
 
-def _read(path: Path, warnings: list[str]) -> Iterator[tuple[int, str | None, Any]]:
+def _read(path: Path, warnings: list[str]) -> Iterator[_Record]:
     """Yields the readable lines of a journal. Damaged lines are skipped and stay in the file."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
         return
+    yield from _lines(path.name, raw, warnings)
+
+
+def _lines(name: str, raw: bytes, warnings: list[str]) -> Iterator[_Record]:
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if not (stripped := line.strip(b"\0\r ")):
             continue
         try:
             yield _decode_line(stripped)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            warnings.append(f"{path.name}: line {number} is damaged and was passed over")
+            warnings.append(f"{name}: line {number} is damaged and was passed over")

@@ -20,23 +20,22 @@ from openclaw.clock import Clock
 from openclaw.paths import normalize_agent_id, sessions_dir
 from openclaw.sessions.keys import session_file_name
 from openclaw.sessions.tree import BranchContext, fields_of
-from openclaw.storage.base import Compressed, Context, Entry, Shortened, Transcript, TranscriptRef
 from openclaw.storage.files.disk import AppendFile, Disk, atomic_replace, sync_dir
 from openclaw.storage.files.transcript_index import (
     SUFFIX,
     ChangedMeanwhile,
     TranscriptIndex,
+    compress_file,
+    decompress_file,
+    decompressed_size,
     old_files,
-    pack,
     plain_name,
+    read_compressed_tail,
     read_head,
-    read_packed_tail,
     read_page,
     read_spans,
     read_tail,
     scan,
-    unpack,
-    unpacked_size,
 )
 from openclaw.storage.indexed_transcript import (
     LONGEST_TAIL,
@@ -47,6 +46,8 @@ from openclaw.storage.indexed_transcript import (
     shortened_lines,
     with_own_id,
 )
+from openclaw.storage.transcripts import Compressed, Context, Entry, Shortened, Transcript, TranscriptRef
+from openclaw.worker_thread import finish_in_thread
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -145,10 +146,10 @@ class FileTranscriptStore:
             whole = await self.open(ref, create=False)
             return await whole.shown_entries(limit, before) if whole is not None else []
         path = next(self._locations.plain(ref), None)
-        if path is None and (packed := next(self._locations.packed(ref), None)) is not None:
-            size = await asyncio.to_thread(unpacked_size, packed)
+        if path is None and (compressed := next(self._locations.compressed(ref), None)) is not None:
+            size = await asyncio.to_thread(decompressed_size, compressed)
             if size is not None and size <= LARGEST_IN_MEMORY:
-                found = await asyncio.to_thread(read_packed_tail, packed, limit)
+                found = await asyncio.to_thread(read_compressed_tail, compressed, limit)
                 if found is not None:
                     return found
             path = await self._plain(ref)
@@ -168,8 +169,8 @@ class FileTranscriptStore:
         return await live.shown_entries(limit) if live is not None else []
 
     async def locate(self, ref: TranscriptRef) -> str | None:
-        plain, packed = self._locations.find_either(ref)
-        path = plain or packed
+        plain, compressed = self._locations.find_either(ref)
+        path = plain or compressed
         return str(path) if path is not None else None
 
     def default_path(self, ref: TranscriptRef) -> str:
@@ -180,8 +181,8 @@ class FileTranscriptStore:
         return await asyncio.to_thread(read_head, path) if path is not None else []
 
     async def page(self, ref: TranscriptRef, cursor: int, most_bytes: int) -> tuple[list[bytes], int | None]:
-        plain, packed = self._locations.find_either(ref)
-        path = plain or packed
+        plain, compressed = self._locations.find_either(ref)
+        path = plain or compressed
         return ([], None) if path is None else await asyncio.to_thread(read_page, path, cursor, most_bytes)
 
     async def create(self, ref: TranscriptRef, data: bytes) -> None:
@@ -198,8 +199,8 @@ class FileTranscriptStore:
             if live is not None:
                 live.moved_to(target)
             archived.append(str(target))
-        for packed in _distinct(self._locations.packed(ref)):
-            archived.append(str(await asyncio.to_thread(_rename_free, packed, stamp)))
+        for compressed in _distinct(self._locations.compressed(ref)):
+            archived.append(str(await asyncio.to_thread(_rename_free, compressed, stamp)))
         return archived
 
     async def shorten(self, ref: TranscriptRef, max_lines: int) -> Shortened:
@@ -223,7 +224,7 @@ class FileTranscriptStore:
         for folder in [folder for agent_id in agent_ids for folder in self._locations.folders(agent_id)]:
             for path in await asyncio.to_thread(old_files, folder, before_ms):
                 if done.files < most:
-                    await self._pack(path, done)
+                    await self._compress_file(path, done)
                 else:
                     done.left += 1
         if done.files:
@@ -232,12 +233,12 @@ class FileTranscriptStore:
             log.warning("an old transcript was left as it is: %s", problem)
         return done
 
-    async def _pack(self, path: Path, done: Compressed) -> None:
+    async def _compress_file(self, path: Path, done: Compressed) -> None:
         place = os.path.realpath(path)
         if place in self._opening or place in self._changing or not self._let_go(place):
             return
         try:
-            before, after = await self._change(place, partial(pack, path))
+            before, after = await self._change(place, partial(compress_file, path))
         except (ChangedMeanwhile, FileNotFoundError):
             return
         except OSError as error:
@@ -265,16 +266,16 @@ class FileTranscriptStore:
     async def _plain(self, ref: TranscriptRef) -> Path | None:
         """Returns the plain file, which it decompresses if necessary. Nothing changes the file when this returns."""
         while True:
-            path, packed = self._locations.find_either(ref)
-            target = path or (plain_name(packed) if packed is not None else None)
+            path, compressed = self._locations.find_either(ref)
+            target = path or (plain_name(compressed) if compressed is not None else None)
             if target is None:
                 return None
             if (busy := self._changing.get(os.path.realpath(target))) is not None:
                 await asyncio.wait([busy])
-            elif packed is None:
+            elif compressed is None:
                 return target
             else:
-                await self._change(os.path.realpath(target), partial(unpack, packed))
+                await self._change(os.path.realpath(target), partial(decompress_file, compressed))
 
     async def _change(self, place: str, work: Callable[[], T]) -> T:
         """Compresses or decompresses a file. The work goes on to its end even if the caller is cancelled."""
@@ -388,7 +389,7 @@ class FileTranscript(IndexedTranscript):
 
     async def append(self, fields: dict[str, Any], *, entry_id: str | None = None, durable: bool = False) -> str:
         own = entry_id or self._new_id()
-        self._add({own: fields})
+        await self._add({own: fields})
         if durable:
             await self._file.sync()
         return own
@@ -398,7 +399,7 @@ class FileTranscript(IndexedTranscript):
 
         The lines are safe from a power cut after ``sync`` (``AppendFile`` in ``disk.py``).
         """
-        self._add(entries)
+        await self._add(entries)
 
     async def sync(self) -> None:
         await self._file.sync()
@@ -410,10 +411,25 @@ class FileTranscript(IndexedTranscript):
     async def branch(self, entry_id: str | None) -> None:
         leaf = -1 if entry_id is None else self._index.by_id[entry_id]
         if leaf != self._leaf:
-            self._leaf = leaf
-            self._branch = None
+            self._leaf, self._branch = leaf, None
+            await self._make_branch()
 
-    def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
+    async def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        """Appends the entries and makes the context of the branch if a compaction has changed it."""
+        self._append_lines(entries)
+        if self._before is not None:
+            await self._make_branch()
+
+    async def _make_branch(self) -> None:
+        """Makes the context at the leaf in a thread, again if the leaf moves meanwhile."""
+        while self._branch is None:
+            leaf = self._leaf
+            made = await finish_in_thread(self._rebuild)
+            if self._branch is None and self._leaf == leaf:
+                self._branch = made
+        self._before = None
+
+    def _append_lines(self, entries: Mapping[str, dict[str, Any]]) -> None:
         """Appends the entries whose ids are new, each as the child of the one before, in one write.
 
         Then the index and the branch in memory have them too (``_note_written``).
@@ -452,15 +468,13 @@ class FileTranscript(IndexedTranscript):
     # Reading
 
     def context(self) -> Context:
-        if self._branch is None:
+        if self._branch is None:  # Somebody else is making it in a thread, and this caller cannot wait for it.
             self._branch = self._rebuild()
         return self._branch.context()
 
-    def _compacted(self, before: BranchContext) -> None:
-        self._branch = self._rebuild(before)
-
-    def _rebuild(self, before: BranchContext | None = None) -> BranchContext:
-        rebuilding = self._rebuilding(before)
+    def _rebuild(self) -> BranchContext:
+        """Blocking."""
+        rebuilding = self._rebuilding(self._before)
         try:
             wanted = next(rebuilding)
             while True:
@@ -470,7 +484,8 @@ class FileTranscript(IndexedTranscript):
 
     async def _read(self, places: Sequence[int]) -> list[bytes]:
         self.put_back()
-        return await asyncio.to_thread(list, read_spans(self._file.path, self._index.spans(places)))
+        path, index = self._file.path, self._index
+        return await asyncio.to_thread(lambda: list(read_spans(path, index.spans(places))))
 
     # Life
 
@@ -523,11 +538,11 @@ class Locations:
     def find_either(self, ref: TranscriptRef) -> tuple[Path | None, Path | None]:
         """Returns the plain file, or else the compressed one."""
         plain = next(self.plain(ref), None)
-        packed = next(self.packed(ref), None) if plain is None else None
-        if plain is None and packed is None:
+        compressed = next(self.compressed(ref), None) if plain is None else None
+        if plain is None and compressed is None:
             # The file may have been decompressed between the two searches.
             plain = next(self.plain(ref), None)
-        return plain, packed
+        return plain, compressed
 
     def home(self, agent_id: str) -> str:
         """Returns the folder beside the agent's session store."""
@@ -542,12 +557,12 @@ class Locations:
         """Yields the plain files that may hold the transcript, the right one first."""
         return (Path(path) for path in self._candidates(ref) if os.path.isfile(path) and self._is_inside(path, ref))
 
-    def packed(self, ref: TranscriptRef) -> Iterator[Path]:
+    def compressed(self, ref: TranscriptRef) -> Iterator[Path]:
         """Yields the compressed files that may hold the transcript, the right one first."""
         for path in self._candidates(ref):
-            packed = path + SUFFIX
-            if os.path.isfile(packed) and not os.path.islink(packed) and self._is_inside(path, ref):
-                yield Path(packed)
+            compressed = path + SUFFIX
+            if os.path.isfile(compressed) and not os.path.islink(compressed) and self._is_inside(path, ref):
+                yield Path(compressed)
 
     def _candidates(self, ref: TranscriptRef) -> list[str]:
         names = [session_file_name(ref.session_id, ref.thread_id)]

@@ -22,8 +22,8 @@ import zstandard
 
 from openclaw import json_text
 from openclaw.sessions.tree import fields_of, is_displayed
-from openclaw.storage.base import Entry
-from openclaw.storage.files.disk import put_in_place, sync_dir, write_beside
+from openclaw.storage.files.disk import put_in_place, sync_dir, write_temporary
+from openclaw.storage.transcripts import Entry
 
 SUFFIX = ".zst"
 LEVEL = 10
@@ -329,9 +329,9 @@ def read_tail(path: Path, limit: int) -> list[Entry] | None:
     return tail_of(_lines_backwards(path), limit)
 
 
-def read_packed_tail(packed: Path, limit: int) -> list[Entry] | None:
+def read_compressed_tail(compressed: Path, limit: int) -> list[Entry] | None:
     """Does the same for a compressed file, which has to be read from its beginning."""
-    return tail_of(reversed(b"".join(unpacked_blocks(packed)).split(b"\n")), limit)
+    return tail_of(reversed(b"".join(decompressed_blocks(compressed)).split(b"\n")), limit)
 
 
 def tail_of(lines: Iterator[bytes], limit: int) -> list[Entry] | None:
@@ -432,7 +432,7 @@ def plain_blocks(file: Path, start: int = 0) -> Iterator[bytes]:
                 yield block
         return
     passed = 0
-    for block in unpacked_blocks(file):
+    for block in decompressed_blocks(file):
         if passed + len(block) > start:
             yield block[max(0, start - passed) :]
         passed += len(block)
@@ -445,23 +445,23 @@ class ChangedMeanwhile(Exception):
     """The file was written to during its compression, so it stays as it is."""
 
 
-def packed_name(path: Path) -> Path:
+def compressed_name(path: Path) -> Path:
     return path.with_name(path.name + SUFFIX)
 
 
-def plain_name(packed: Path) -> Path:
-    return packed.with_name(packed.name.removesuffix(SUFFIX))
+def plain_name(compressed: Path) -> Path:
+    return compressed.with_name(compressed.name.removesuffix(SUFFIX))
 
 
-def pack(path: Path) -> tuple[int, int]:
+def compress_file(path: Path) -> tuple[int, int]:
     """Compresses a file and returns its sizes before and after. The original goes when the copy is proven equal."""
     before = path.stat()
     compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
     with path.open("rb") as source:
-        prepared = write_beside(path, compressor.read_to_iter(source, size=before.st_size))
+        prepared = write_temporary(path, compressor.read_to_iter(source, size=before.st_size))
     try:
         copied = hashlib.blake2b()
-        for block in unpacked_blocks(prepared):
+        for block in decompressed_blocks(prepared):
             copied.update(block)
         with path.open("rb") as source:
             same = hashlib.file_digest(source, hashlib.blake2b).digest() == copied.digest()
@@ -470,7 +470,7 @@ def pack(path: Path) -> tuple[int, int]:
             raise ChangedMeanwhile(str(path))
         os.utime(prepared, ns=(before.st_atime_ns, before.st_mtime_ns))
         after = prepared.stat().st_size
-        put_in_place(prepared, packed_name(path))
+        put_in_place(prepared, compressed_name(path))
     finally:
         prepared.unlink(missing_ok=True)
     path.unlink()
@@ -478,35 +478,35 @@ def pack(path: Path) -> tuple[int, int]:
     return before.st_size, after
 
 
-def unpack(packed: Path) -> Path:
+def decompress_file(compressed: Path) -> Path:
     """Restores the plain file with its modification time. A damaged file raises ``OSError`` and stays."""
-    path = plain_name(packed)
-    before = packed.stat()
-    prepared = write_beside(path, unpacked_blocks(packed))
+    path = plain_name(compressed)
+    before = compressed.stat()
+    prepared = write_temporary(path, decompressed_blocks(compressed))
     try:
         os.utime(prepared, ns=(before.st_atime_ns, before.st_mtime_ns))
         put_in_place(prepared, path)
     finally:
         prepared.unlink(missing_ok=True)
-    packed.unlink(missing_ok=True)
+    compressed.unlink(missing_ok=True)
     sync_dir(path.parent)
     return path
 
 
-def unpacked_blocks(packed: Path) -> Iterator[bytes]:
-    size, wanted = 0, unpacked_size(packed)
+def decompressed_blocks(compressed: Path) -> Iterator[bytes]:
+    size, wanted = 0, decompressed_size(compressed)
     try:
-        with packed.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
+        with compressed.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
             while block := reader.read(_BLOCK):
                 size += len(block)
                 yield block
     except zstandard.ZstdError as error:
-        raise OSError(f"{packed} is damaged and cannot be decompressed: {error}") from None
+        raise OSError(f"{compressed} is damaged and cannot be decompressed: {error}") from None
     if size != wanted:  # The library reports no error for a file that was cut short.
-        raise OSError(f"{packed} is damaged: {size} bytes of {wanted} could be decompressed")
+        raise OSError(f"{compressed} is damaged: {size} bytes of {wanted} could be decompressed")
 
 
-def unpacked(data: bytes, most: int) -> bytes:
+def decompress(data: bytes, most: int) -> bytes:
     """What was compressed, up to ``most`` bytes. Raises ``zstandard.ZstdError``, also for more than that.
 
     The library's own limit does not hold for data whose header gives a size.
@@ -521,9 +521,9 @@ def unpacked(data: bytes, most: int) -> bytes:
     return plain
 
 
-def unpacked_size(packed: Path) -> int | None:
+def decompressed_size(compressed: Path) -> int | None:
     """Returns the size that the header gives. None when it gives none."""
-    with packed.open("rb") as file:
+    with compressed.open("rb") as file:
         head = file.read(18)
     try:
         size = zstandard.frame_content_size(head)

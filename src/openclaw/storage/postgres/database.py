@@ -12,13 +12,13 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
 from openclaw.storage import faults
-from openclaw.storage.base import Fenced, StorageRefused
-from openclaw.storage.disk_errors import reads_wait, until_written
+from openclaw.storage.disk_errors import StorageError, is_storage_failure, reads_wait, until_written
+from openclaw.storage.errors import Fenced, StorageRefused
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -41,28 +41,36 @@ HELD = (
     " FOR KEY SHARE"
 )
 """Finds the claim if it still holds. Whoever lets it go deletes its row, and waits for those who have found it."""
-_UNREACHABLE = (
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.IdleInTransactionSessionTimeoutError,
-    asyncpg.InternalClientError,
-)
+_UNREACHABLE = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What the client raises when it has no server. Errors of the server itself are told apart by ``storage_error``."""
 _BROKEN = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """After these a connection may be in the middle of something, and is not used again."""
-_FULL = (asyncpg.DiskFullError,)
+_PASSING = {
+    "53100": errno.ENOSPC,
+    "53200": errno.ENOMEM,
+    "55P03": errno.EBUSY,
+    "40": errno.EBUSY,
+    "40003": errno.ENOTCONN,
+    "08": errno.ENOTCONN,
+    "25006": errno.ENOTCONN,
+    "25P03": errno.ENOTCONN,
+    "25P04": errno.ENOTCONN,
+    "53": errno.ENOTCONN,
+    "57": errno.ENOTCONN,
+    "58": errno.EIO,
+}
+"""The SQLSTATEs, and classes of them, after which the same statement may succeed later.
+
+That is: no space, no memory, a lock that was not free in time, a transaction that lost against another one, a lost
+connection, a standby, a transaction that took too long, too many connections, an intervention, and a failing disk.
+"""
 
 
-class StorageUnreachable(OSError):
+class StorageUnreachable(StorageError):
     """The database cannot be reached for now. The same call may succeed later."""
 
     def __init__(self, problem: BaseException) -> None:
-        super().__init__(errno.ENOTCONN, str(problem) or type(problem).__name__)
+        super().__init__(str(problem) or type(problem).__name__, errno.ENOTCONN)
 
 
 class StaleWriter(Exception):
@@ -96,14 +104,14 @@ class PostgresDatabase:
     and ``on_fenced`` is called. Tools that are no node have an empty one, and are not fenced.
     """
 
-    def __init__(self, pool: asyncpg.Pool, url: str, schema: str, node: str = "") -> None:
+    def __init__(self, pool: asyncpg.Pool, hosts: Hosts, schema: str, node: str = "") -> None:
         self._pool = pool
-        self.url = url
+        self._hosts = hosts
         self._alone: asyncpg.Connection | None = None
         """The connection that keeps Gateways away."""
         self.schema = schema
         self.node = node
-        self.shown = shown_url(url, schema)
+        self.shown = shown_url(hosts.url, schema)
         self.on_fenced: Callable[[], None] = lambda: None
         self.on_claim_lost: Callable[[str], None] = lambda _: None
         """Is told the name of a claim that a write found to be lost."""
@@ -122,8 +130,9 @@ class PostgresDatabase:
         settings = connection_settings(schema, node)
         if only_reads:
             settings["default_transaction_read_only"] = "on"
+        hosts = Hosts(url, writable=not only_reads)
         try:
-            first = await asyncpg.connect(url, timeout=CONNECT_S)
+            first = await hosts.connect()
             try:
                 if first.get_server_version().major < OLDEST_SERVER:
                     found = first.get_server_version()
@@ -132,10 +141,9 @@ class PostgresDatabase:
             finally:
                 await first.close()
             pool = await asyncpg.create_pool(
-                url,
+                connect=hosts.connect,
                 min_size=1,
                 max_size=max(2, pool_size),
-                timeout=CONNECT_S,
                 command_timeout=STATEMENT_S,
                 server_settings=settings,
                 reset=_no_reset,
@@ -143,24 +151,20 @@ class PostgresDatabase:
         except _UNREACHABLE as error:
             raise StorageUnreachable(error) from error
         except asyncpg.PostgresError as error:
+            if is_storage_failure(explained := storage_error(error)):
+                raise explained from error
             raise StorageRefused(f"{shown_url(url, schema)}: {error}") from error
         if ran:
             log.info("%s: %d migrations ran", shown_url(url, schema), ran)
-        return cls(pool, url, schema, node)
+        return cls(pool, hosts, schema, node)
 
     async def connect(self) -> asyncpg.Connection:
         """Opens a connection beside the pool. Whoever asks for it closes it."""
-        try:
-            return await asyncpg.connect(
-                self.url,
-                timeout=CONNECT_S,
-                command_timeout=CONNECT_S,
-                server_settings=connection_settings(self.schema, self.node),
-            )
-        except _UNREACHABLE as error:
-            raise StorageUnreachable(error) from error
+        settings = connection_settings(self.schema, self.node)
+        with storage_errors():
+            return await self._hosts.connect(command_timeout=CONNECT_S, server_settings=settings)
 
-    async def keep_gateways_away(self) -> None:
+    async def lock_out_gateways(self) -> None:
         """Makes this process, which is no Gateway, the only user of the schema until it closes the database.
 
         Raises ``StorageRefused`` when a Gateway uses it.
@@ -260,6 +264,11 @@ class PostgresDatabase:
                         with suppress(asyncpg.InterfaceError):  # The pool may have let it go already.
                             connection.terminate()
                         raise
+                    except asyncpg.ReadOnlySQLTransactionError:
+                        # The server has become a standby. No connection to it is used again, and the next ones are
+                        # opened to the server that takes writes.
+                        await self._pool.expire_connections()
+                        raise
         except ClaimLost as lost:
             self.on_claim_lost(lost.name)
             raise
@@ -274,19 +283,73 @@ def storage_errors() -> Generator[None]:
     try:
         yield
     except asyncpg.PostgresError as error:
-        if getattr(error, "sqlstate", "") == FENCED:
-            raise Fenced(str(error)) from error
-        if getattr(error, "sqlstate", "") == LOST_CLAIM:
-            raise ClaimLost(str(error)) from error
-        if isinstance(error, _FULL):
-            raise OSError(errno.ENOSPC, f"the database has no space left: {error}") from error
-        if isinstance(error, _UNREACHABLE):
-            raise StorageUnreachable(error) from error
-        raise
+        raise storage_error(error) from error
     except _UNREACHABLE as error:
-        if isinstance(error, StorageUnreachable | ValueError):
+        if isinstance(error, StorageError | ValueError):
             raise  # asyncpg counts wrong values among the errors of its interface.
         raise StorageUnreachable(error) from error
+
+
+def storage_error(error: asyncpg.PostgresError) -> Exception:
+    """Returns what an error of the server means, by its SQLSTATE."""
+    state: str = getattr(error, "sqlstate", None) or ""
+    if state == FENCED:
+        return Fenced(str(error))
+    if state == LOST_CLAIM:
+        return ClaimLost(str(error))
+    number = _PASSING.get(state) or _PASSING.get(state[:2])
+    if number == errno.ENOTCONN:
+        return StorageUnreachable(error)
+    return StorageError(f"{error} (SQLSTATE {state})", number)
+
+
+class Hosts:
+    """Opens connections to the servers that ``storage.url`` names, of which one takes writes at a time."""
+
+    def __init__(self, url: str, *, writable: bool = True) -> None:
+        self.url = url
+        self._urls = host_urls(url)
+        """Where the search begins: the server that was found last is the first."""
+        self._only = "read-write" if writable else "any"
+
+    async def connect(self, *_: Any, **options: Any) -> asyncpg.Connection:
+        """Connects to the first server that answers in time and takes writes. ``options`` are those of asyncpg.
+
+        Each server gets its share of the time, so that one that is silent does not hide the others.
+        """
+        share_s, problems = max(1, CONNECT_S // len(self._urls)), list[Exception]()
+        for url in list(self._urls):
+            try:
+                found = await asyncpg.connect(url, timeout=share_s, target_session_attrs=self._only, **options)
+            except asyncpg.TargetServerAttributeNotMatched:
+                problems.append(ConnectionError("the server is read-only, as a standby is"))
+            except (*_UNREACHABLE, asyncpg.PostgresError) as problem:
+                problems.append(problem)
+            else:
+                self._urls.remove(url)
+                self._urls.insert(0, url)
+                return found
+        # A server that answers knows better what is wrong than one that does not.
+        raise next((one for one in problems if isinstance(one, asyncpg.PostgresError)), problems[-1])
+
+
+def host_urls(url: str) -> list[str]:
+    """Returns the address of each server of an address with several: ``host1:5432,host2:5432``, or ``?host=a,b``."""
+    parts = urlsplit(url)
+    user, at, places = parts.netloc.rpartition("@")
+    if "," in places:
+        return [urlunsplit(parts._replace(netloc=f"{user}{at}{place}")) for place in places.split(",")]
+    options = dict(parse_qsl(parts.query))
+    names, ports = options.get("host", "").split(","), options.get("port", "").split(",")
+    if len(names) == 1:
+        return [url]
+    found: list[str] = []
+    for number, name in enumerate(names):
+        # One port stands for all, as in libpq.
+        port = ports[number] if len(ports) == len(names) else ports[0]
+        own = {**options, "host": name, **({"port": port} if port else {})}
+        found.append(f"{url.partition('?')[0]}?{urlencode(own, safe='/')}")
+    return found
 
 
 async def use_schema(connection: asyncpg.Connection, schema: str, *, alone: bool = False) -> bool:
@@ -422,8 +485,8 @@ def without_nul(text: str) -> str:
 def shown_url(url: str, schema: str) -> str:
     """The address for people, without the user's name and password."""
     parts = urlsplit(url)
-    place = f"{parts.hostname or 'localhost'}{f':{parts.port}' if parts.port else ''}"
-    return f"postgresql://{place}{parts.path}#{schema}"
+    # The port of an address with several hosts cannot be asked for.
+    return f"postgresql://{parts.netloc.rpartition('@')[2] or 'localhost'}{parts.path}#{schema}"
 
 
 def connection_settings(schema: str, node: str) -> dict[str, str]:
@@ -702,6 +765,23 @@ BEGIN
   RETURN must_hold(wanted, wanted IS NULL OR FOUND);
 END $$;
 """,
+    """
+CREATE FUNCTION destination_of(channel text, route bytea) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  fields json;
+BEGIN
+  fields := convert_from(route, 'UTF8')::json;
+  RETURN channel || E'\\n' || coalesce(fields ->> 'accountId', '') || E'\\n' || coalesce(fields ->> 'to', '')
+    || E'\\n' || coalesce(fields ->> 'threadId', '');
+EXCEPTION WHEN OTHERS THEN
+  -- The route is damaged. Its part cannot be sent, but it must not make the end of a message fail.
+  RETURN channel;
+END $$;
+ALTER TABLE outbox ADD COLUMN answered_errors integer NOT NULL DEFAULT 0,
+  ADD COLUMN destination text COLLATE "C" GENERATED ALWAYS AS (destination_of(channel, route)) STORED;
+DROP INDEX outbox_pending;
+CREATE INDEX outbox_pending ON outbox (destination, id) WHERE state = 'pending';
+""",
 )
 """A step is never changed once it was released. ``schema_version`` holds how many have run."""
 
@@ -710,6 +790,8 @@ async def migrate(connection: Connection, schema: str) -> int:
     """Makes the schema and runs the steps that are missing. Returns how many ran."""
     # The names of the steps below are looked up in the schema, so it is the only one on the path.
     async with connection.transaction():
+        # A Gateway that migrates may take longer than a lock_timeout of the server lets the others wait.
+        await connection.execute("SET LOCAL lock_timeout = 0")
         await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('openclaw-migrate/' || $1, 0))", schema)
         quoted = '"' + schema.replace('"', '""') + '"'
         await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
+from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.documents import DocumentChanged, StoredDocument, Version
 from openclaw.storage.files.disk import FileBlobStore, last_lines
 from openclaw.storage.postgres.database import CONNECT_S, PostgresDatabase
@@ -53,6 +54,7 @@ class PostgresDocuments:
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
+        self.repairs = Repairs()
         self._self = secrets.token_hex(8)
         """Marks our own notifications."""
         digest = hashlib.sha256(database.schema.encode()).hexdigest()[:16]
@@ -71,7 +73,14 @@ class PostgresDocuments:
         found = await self._database.value("SELECT version FROM documents WHERE name = $1", name)
         return (found,) if found is not None else None
 
-    async def put(self, name: str, data: bytes, version: Version | None, *, backup: bool = False) -> Version:
+    async def backup(self, name: str) -> bytes | None:
+        return None  # The database has its own protection against damage.
+
+    async def put_back(self, name: str, data: bytes) -> tuple[Version | None, str]:
+        aside = await self.set_aside(name)
+        return await self.put(name, data, None), aside
+
+    async def put(self, name: str, data: bytes, version: Version | None) -> Version:
         told = f"{self._self} {name}"
         if version is None:
             made = await self._database.value(_INSERT, name, data, self._channel, told)

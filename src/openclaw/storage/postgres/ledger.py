@@ -10,7 +10,9 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.json_text import encode
-from openclaw.storage.base import (
+from openclaw.storage.disk_errors import StorageError
+from openclaw.storage.errors import MessageEnded, UnknownMessage
+from openclaw.storage.message_ledger import (
     END_STATES,
     NO_REASON,
     Accept,
@@ -20,35 +22,35 @@ from openclaw.storage.base import (
     MessageState,
     OutboxPart,
     Reason,
+    RejectedMessage,
     SessionName,
-    Transcript,
-    TurnedAway,
-    Writing,
 )
 from openclaw.storage.postgres.database import (
     ClaimEpoch,
     PostgresDatabase,
     Statement,
-    StorageUnreachable,
     changed,
     numbered,
     without_nul,
 )
 from openclaw.storage.postgres.session_store import PendingWrite
 from openclaw.storage.postgres.transcript import PostgresTranscript
+from openclaw.storage.sessions import Writing
 from openclaw.storage.sql_ledger import (
     ACCEPT_COLUMNS,
-    MOST_TURNED_AWAY,
+    MOST_REJECTED,
     SELECT_MESSAGES,
     SEND_AGAIN,
     SqlLedger,
     absorbed_result,
     accept_values,
     accepted_row,
+    add_pending,
     check_end,
     is_time_to_prune,
     message_of,
 )
+from openclaw.storage.transcripts import Transcript
 
 if TYPE_CHECKING:
     from openclaw.storage.postgres.database import Connection
@@ -127,7 +129,7 @@ class PostgresLedger(SqlLedger):
 
         try:
             row, new = await self._together(work, after)
-        except StorageUnreachable:
+        except StorageError:
             self._doubtful[message.run_id, now] = None
             for oldest in list(self._doubtful)[: len(self._doubtful) - MOST_DOUBTFUL]:
                 del self._doubtful[oldest]
@@ -147,7 +149,7 @@ class PostgresLedger(SqlLedger):
 
         async def work(connection: Connection) -> None:
             if ended := await _end_of(connection, self._owned(ledger_id), ledger_id):
-                raise ValueError(f"message {ledger_id} has ended ({ended}) and cannot become '{state}'")
+                raise MessageEnded(f"message {ledger_id} has ended ({ended}) and cannot become '{state}'")
             await connection.execute(
                 "UPDATE messages SET state = $2, code = $3, detail = $4, attempts = attempts + $5,"
                 " session_id = coalesce($6, session_id),"
@@ -209,7 +211,7 @@ class PostgresLedger(SqlLedger):
 
         async def work(connection: Connection) -> None:
             if ended := await _end_of(connection, self._owned(into), into):
-                raise ValueError(f"message {into} has ended ({ended}) and can take no other in")
+                raise MessageEnded(f"message {into} has ended ({ended}) and can take no other in")
             changing = "UPDATE messages SET body = $2 WHERE id = $1 RETURNING run_id"
             run_id = str(await connection.fetchval(changing, into, encode(body)))
             for other, reason in others.items():
@@ -281,7 +283,7 @@ class PostgresLedger(SqlLedger):
         )
         return [(agent, key) for agent, key in rows]
 
-    async def turn_away(self, note: TurnedAway) -> None:
+    async def note_rejected(self, note: RejectedMessage) -> None:
         names = [without_nul(name) for name in (note.message_id, note.channel, note.chat)]
         now = self._clock.now_ms()
 
@@ -294,11 +296,20 @@ class PostgresLedger(SqlLedger):
             )
             if again == 1:
                 newest_to_go = "SELECT step FROM turned_away ORDER BY step DESC LIMIT 1 OFFSET $1"
-                await connection.execute(f"DELETE FROM turned_away WHERE step <= ({newest_to_go})", MOST_TURNED_AWAY)
+                await connection.execute(f"DELETE FROM turned_away WHERE step <= ({newest_to_go})", MOST_REJECTED)
 
         await self._database.transact(work)
 
-    async def outbox_take_back(self, channel: str, mine: Callable[[dict[str, Any]], bool]) -> None:
+    async def add_pending(self, place: str, message_id: str, message: bytes, *, keep: int) -> None:
+        statements = add_pending(place, message_id, message, keep)
+
+        async def work(connection: Connection) -> None:
+            for statement, values in statements:
+                await connection.execute(numbered(statement), *map(_column, values))
+
+        await self._database.transact(work)
+
+    async def outbox_reclaim(self, channel: str, mine: Callable[[dict[str, Any]], bool]) -> None:
         select = "SELECT id, route FROM outbox WHERE state = 'sending' AND channel = $1"
         rows = await self._database.rows(select, channel)
         found = [row["id"] for row in rows if mine(msgspec.json.decode(row["route"]))]
@@ -372,7 +383,10 @@ async def _accept(
     if keys := list(dict.fromkeys(without_nul(key) for key in message.dedupe_keys if key)):
         remember = f"INSERT INTO seen (key, at) SELECT key, ? FROM unnest(?::text[]) AS key{statement.where} {_SEEN}"
         statement.add("remembered", remember, now, keys)
-        statement.add("let_go", f"DELETE FROM held WHERE key = ANY(?::text[]){statement.also}", keys)
+        statement.add("release_held", f"DELETE FROM held WHERE key = ANY(?::text[]){statement.also}", keys)
+    if message.pending:
+        told = f"DELETE FROM held WHERE step = ANY(?::bigint[]) AND EXISTS (SELECT FROM accepted){statement.also}"
+        statement.add("told", told, list(message.pending))
     ledger_id = (await statement.run(connection, "(SELECT id FROM accepted)"))[0]
     if ledger_id is not None:
         return accepted_row(message, ledger_id, now), True
@@ -410,7 +424,7 @@ async def _end_of(connection: Connection, statement: Statement, ledger_id: int) 
     statement.add("found", "SELECT state, ended_at FROM messages WHERE id = ? FOR UPDATE", ledger_id)
     state, ended_at = (await statement.run(connection, "(SELECT state FROM found), (SELECT ended_at FROM found)"))[:2]
     if state is None:
-        raise KeyError(f"the ledger has no message {ledger_id}")
+        raise UnknownMessage(f"the ledger has no message {ledger_id}")
     return state if ended_at is not None else None
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.paths import make_private_dir, normalize_agent_id
-from openclaw.storage.files.disk import FileBlobStore, FileDocuments, put_in_place, write_beside
+from openclaw.storage.files.disk import FileBlobStore, FileDocuments, put_in_place, write_temporary
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.ledger_db import KEYS
 from openclaw.storage.files.session_store import FileSessionStore, sessions_folders
@@ -31,9 +31,9 @@ from openclaw.storage.session_query import SessionQuery, in_pages
 
 if TYPE_CHECKING:
     from openclaw.sessions.entry import SessionEntry
-    from openclaw.storage.base import SessionStore
     from openclaw.storage.documents import DocumentStore
     from openclaw.storage.postgres.database import Connection
+    from openclaw.storage.sessions import SessionStore
 
 Tell: TypeAlias = Callable[[str, int], None]
 """Is told what is being copied and how many were done."""
@@ -42,11 +42,13 @@ _NUMBERED = {table: key for table, key in KEYS.items() if key in ("id", "step")}
 _BYTES = frozenset({"route", "body", "result", "payload", "message"})
 _ROWS_AT_ONCE = 500
 DOCUMENTS = (
-    *("credentials/*-pairing.json", "credentials/*-allowFrom.json", "devices/paired.json", "devices/pending.json"),
-    *("nodes/paired.json", "nodes/pending.json", "nodes/names.json", "nodes/runs.json", "exec-approvals.json"),
-    *("exec-pending.json", "cron/jobs.json", "cron/runs/*.jsonl", "system-events.json", "heartbeat.json"),
-    *("hook-runs.json", "channels/*/*/last-event", "channels/*/*/last-update", "channels/*/*/last-message"),
-    *("channels/*/*/session", "channels/*/*/sync-token", "channels/*/*/drafts", "channels/*/*/login.json"),
+    *("credentials/*-pairing.json", "credentials/*-allowFrom.json", "credentials/*-names.json"),
+    *("devices/paired.json", "devices/pending.json", "exec-approvals.json", "exec-pending.json"),
+    *("nodes/paired.json", "nodes/pending.json", "nodes/names.json", "nodes/runs.json"),
+    *("cron/jobs.json", "cron/jobs.json.journal", "cron/runs/*.jsonl", "system-events.json"),
+    *("heartbeat.json", "first-sessions.json", "hook-runs.json"),
+    *("channels/*/*/last-event", "channels/*/*/last-update", "channels/*/*/last-message", "channels/*/*/session"),
+    *("channels/*/*/sync-token", "channels/*/*/drafts", "channels/*/*/login.json"),
 )
 """The files of a state folder that are documents. ``storage/documents.py`` says what that is."""
 
@@ -159,7 +161,8 @@ def folder_documents(state: Path, cron_store: str | None) -> dict[str, PlacedDoc
     names = {path.relative_to(state).as_posix() for pattern in DOCUMENTS for path in state.glob(pattern)}
     if cron_store:
         path = Path(cron_store).expanduser()
-        names = {name for name in names if not name.startswith("cron/")} | {"cron/jobs.json"}
+        names = {name for name in names if not name.startswith("cron/")}
+        names |= {"cron/jobs.json", "cron/jobs.json.journal"}
         names |= {f"cron/runs/{found.name}" for found in path.parent.glob("runs/*.jsonl")}
     return {name: _place_of(state, name, cron_store) for name in sorted(names)}
 
@@ -167,7 +170,9 @@ def folder_documents(state: Path, cron_store: str | None) -> dict[str, PlacedDoc
 def _place_of(state: Path, name: str, cron_store: str | None) -> PlacedDocument:
     if cron_store and name.startswith("cron/"):
         path = Path(cron_store).expanduser()
-        own = path.name if name == "cron/jobs.json" else name.removeprefix("cron/")
+        own = name.removeprefix("cron/")
+        if own.startswith("jobs.json"):
+            own = path.name + own.removeprefix("jobs.json")
         return PlacedDocument(FileDocuments(path.parent), own)
     return PlacedDocument(FileDocuments(state), name)
 
@@ -274,7 +279,7 @@ async def _transcript_to_file(database: PostgresDatabase, transcript_id: int, pa
     else:
         # The lines of one transcript fit into memory, because an open one has most of them there.
         lines = [body + b"\n" async for body in _bodies(database, transcript_id)]
-        await asyncio.to_thread(lambda: put_in_place(write_beside(path, lines), path))
+        await asyncio.to_thread(lambda: put_in_place(write_temporary(path, lines), path))
         done.transcripts += 1
         done.lines += len(lines)
     if (await asyncio.to_thread(_hash_file, path))[0] != wanted:
@@ -310,8 +315,11 @@ def _blob_names(state: Path) -> list[str]:
 
 
 def _columns(ledger: sqlite3.Connection, table: str) -> list[str]:
-    """The columns of a table of the ledger, which have the same names in SQLite and in PostgreSQL."""
-    return [row[1] for row in ledger.execute(f"PRAGMA table_info({table})")]
+    """The columns of a table of the ledger, which have the same names in SQLite and in PostgreSQL.
+
+    The destination of a part is left out, because both databases derive it from the route.
+    """
+    return [row[1] for row in ledger.execute(f"PRAGMA table_info({table})") if row[1] != "destination"]
 
 
 def _row(table: str, names: Sequence[str], row: Sequence[Any]) -> list[Any]:

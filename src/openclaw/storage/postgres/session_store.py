@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from openclaw.json_text import encode
+from openclaw import json_text
 from openclaw.paths import normalize_agent_id
-from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.entry import SessionEntry, damaged_fields, repair_entry
 from openclaw.sessions.keys import is_cron_run_alias
-from openclaw.storage.base import Change, Fenced, SessionRow
+from openclaw.storage.errors import Fenced
 from openclaw.storage.postgres.database import (
     ClaimEpoch,
     ClaimLost,
@@ -26,6 +26,7 @@ from openclaw.storage.postgres.database import (
     without_nul,
 )
 from openclaw.storage.session_query import SessionPage, SessionQuery, search_text, session_ids, updated_at
+from openclaw.storage.sessions import Change, SessionRow
 
 Name: TypeAlias = tuple[str, str]
 """The agent and the session key."""
@@ -46,7 +47,6 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1 AS id""
 _DELETE = "DELETE FROM sessions WHERE agent_id = ? AND key = ? AND version = ? RETURNING 1 AS id"
 _SELECT = "SELECT agent_id, key, entry FROM sessions"
 _NEWEST_FIRST = " ORDER BY updated_at DESC, key, agent_id"
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class CachedRow(msgspec.Struct, frozen=True):
@@ -57,11 +57,21 @@ class CachedRow(msgspec.Struct, frozen=True):
     """The epoch of the session's owner when it was read. It counts no longer when that has changed."""
 
 
-class _SessionId(msgspec.Struct):
-    session_id: str | None = msgspec.field(default=None, name="sessionId")
+def _decode(key: str, raw: bytes) -> SessionEntry | None:
+    """Return the entry of a row, repaired. None when the row does not hold an object."""
+    try:
+        value = json_text.decode_loosely(raw)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        log.warning("the row of session %s does not hold a JSON object and is passed over", key)
+        return None
+    return cast("SessionEntry", repair_entry(key, value) if damaged_fields(value) else value)
 
 
-_session_id = msgspec.json.Decoder(_SessionId).decode
+def _rows(found: Iterable[Any]) -> list[SessionRow]:
+    rows = ((agent, key, _decode(key, raw)) for agent, key, raw in found)
+    return [SessionRow(agent, key, entry) for agent, key, entry in rows if entry is not None]
 
 
 class PendingWrite:
@@ -82,7 +92,7 @@ class PendingWrite:
 
     def take_in(self, change: Change) -> None:
         """Makes a change of the row, after those before it."""
-        raw = _changed(change, self.raw)
+        raw = _changed(change, self.name[1], self.raw)
         if raw != self.raw:
             self.raw, self.is_written = raw, False
             self._changes.append(change)
@@ -125,7 +135,7 @@ class PendingWrite:
             self._before = await self._store.look_up_row(self.name)
             self.raw = self._before.raw
             for change in self._changes:
-                self.raw = _changed(change, self.raw)
+                self.raw = _changed(change, self.name[1], self.raw)
             if await self._store.write_row(self.name, self._before, self.raw):
                 return
         raise StaleWriter(f"the session {self.name[1]} changes too often to be written")
@@ -135,9 +145,9 @@ class PendingWrite:
         self._store.note_written(self)
 
 
-def _changed(change: Change, raw: bytes | None) -> bytes | None:
-    wanted = change(None if raw is None else cast("SessionEntry", _decode(raw)))
-    return None if wanted is None else encode(wanted)
+def _changed(change: Change, key: str, raw: bytes | None) -> bytes | None:
+    wanted = change(None if raw is None else _decode(key, raw))
+    return None if wanted is None else json_text.encode(wanted)
 
 
 def _add_write(statement: Statement, name: Name, version: int, raw: bytes | None) -> None:
@@ -146,7 +156,7 @@ def _add_write(statement: Statement, name: Name, version: int, raw: bytes | None
     if raw is None:
         statement.add("written", _DELETE, *row, version)
         return
-    entry = _decode(raw)
+    entry: dict[str, Any] = msgspec.json.decode(raw)
     values: list[Any] = [raw, updated_at(entry)]
     for field in ("sessionId", "label", "spawnedBy"):
         values.append(without_nul(value) if isinstance(value := entry.get(field), str) else None)
@@ -198,7 +208,7 @@ class PostgresSessionStore:
 
     async def get(self, agent_id: str, key: str) -> SessionEntry | None:
         row = await self._row((normalize_agent_id(agent_id), key))
-        return None if row.raw is None else cast("SessionEntry", _decode(row.raw))
+        return None if row.raw is None else _decode(key, row.raw)
 
     async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
         entry, pending = await self.write(agent_id, key, change)
@@ -234,7 +244,7 @@ class PostgresSessionStore:
                 self._pending[name] = waiting
             if raw is not None:
                 self._agents[name[0]] = None
-        return None if raw is None else cast("SessionEntry", _decode(raw)), waiting
+        return None if raw is None else _decode(key, raw), waiting
 
     def _write_soon(self, pending: PendingWrite) -> None:
         task = asyncio.create_task(self._write_later(pending), name=f"write {pending.name[1]}")
@@ -317,7 +327,7 @@ class PostgresSessionStore:
             return
         self._cache[name] = CachedRow(row.raw, row.version, epoch)
         self._cache.move_to_end(name)
-        if row.raw is not None and (session_id := _session_id(row.raw).session_id):
+        if row.raw is not None and (session_id := (_decode(name[1], row.raw) or {}).get("sessionId")):
             self._names[name[0], session_id] = name[1]
             self._names.move_to_end((name[0], session_id))
             while len(self._names) > MOST_CACHED:
@@ -344,7 +354,7 @@ class PostgresSessionStore:
         page = f" LIMIT {max(0, query.limit)}" if query.limit is not None else ""
         page += f" OFFSET {max(0, query.offset)}" if query.offset else ""
         found = await self.database.rows(f"{_SELECT}{where}{order}{page}", *values)
-        rows = [SessionRow(agent, key, cast("SessionEntry", _decode(raw))) for agent, key, raw in found]
+        rows = _rows(found)
         total = await self.database.value(f"SELECT count(*) FROM sessions{where}", *values) if query.count else None
         return SessionPage(rows, total)
 
@@ -355,7 +365,7 @@ class PostgresSessionStore:
             " ORDER BY is_alias, updated_at DESC, key LIMIT 1",
             without_nul(session_id),
         )
-        return None if found is None else SessionRow(found[0], found[1], cast("SessionEntry", _decode(found[2])))
+        return next(iter(_rows([] if found is None else [found])), None)
 
     async def count(self, agent_id: str) -> int:
         await self._write_all_pending()

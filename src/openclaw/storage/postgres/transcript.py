@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -18,15 +19,7 @@ from openclaw.paths import normalize_agent_id, sessions_dir
 from openclaw.sessions.keys import session_file_name
 from openclaw.sessions.tree import BranchContext, fields_of
 from openclaw.storage import faults
-from openclaw.storage.base import (
-    Compressed,
-    Context,
-    Entry,
-    Fenced,
-    Shortened,
-    Transcript,
-    TranscriptRef,
-)
+from openclaw.storage.errors import Fenced
 from openclaw.storage.files.transcript_index import (
     HEAD_BYTES,
     HEAD_LINES,
@@ -38,6 +31,7 @@ from openclaw.storage.files.transcript_index import (
 from openclaw.storage.indexed_transcript import (
     LONGEST_TAIL,
     IndexedTranscript,
+    Rebuilding,
     StoredTranscript,
     archive_stamp,
     check_types,
@@ -46,6 +40,8 @@ from openclaw.storage.indexed_transcript import (
     with_own_id,
 )
 from openclaw.storage.postgres.database import ClaimEpoch, PostgresDatabase, StaleWriter, Statement, without_nul
+from openclaw.storage.transcripts import Compressed, Context, Entry, Shortened, Transcript, TranscriptRef
+from openclaw.worker_thread import with_many
 
 if TYPE_CHECKING:
     from openclaw.storage.postgres.database import Connection
@@ -100,8 +96,6 @@ class PostgresTranscript(IndexedTranscript):
         self._next_seq = row.last_seq + 1
         self._loaded: dict[int, bytes] = {}
         """Lines that were read with the index. They are kept until the branch is made of them."""
-        self._before: BranchContext | None = None
-        """The branch before the compaction that was just added."""
         self._writing: asyncio.Task[None] | None = None
         self.claim: ClaimEpoch | None = None
         """The claim of this node on the session when this was last known to be all there is."""
@@ -139,6 +133,11 @@ class PostgresTranscript(IndexedTranscript):
             " WHERE transcript_id = $1 ORDER BY seq",
             *(self._row.id, self._row.last_seq <= SHORT),
         )
+        await with_many(len(rows), lambda: self._index_rows(rows))
+        if rows:
+            self._next_seq = rows[-1][0] + 1
+
+    def _index_rows(self, rows: Sequence[Any]) -> None:
         self._loaded = {row[0]: row[5] for row in rows if row[5] is not None}
         index = self._index
         for seq, own, parent, kind, length, body in rows:
@@ -154,8 +153,6 @@ class PostgresTranscript(IndexedTranscript):
                 index.put(own, kind, place, seq, length)
                 if kind == "label":
                     index.note_label(fields_of(body))
-        if rows:
-            self._next_seq = rows[-1][0] + 1
 
     # Writing
 
@@ -186,9 +183,6 @@ class PostgresTranscript(IndexedTranscript):
             self._branch = await self._rebuild(self._before)
         self._before = None
         self._write_soon()
-
-    def _compacted(self, before: BranchContext) -> None:
-        self._before, self._branch = before, None
 
     def _add_header(self) -> None:
         if self._index.header is None and not len(self._index):
@@ -289,16 +283,16 @@ class PostgresTranscript(IndexedTranscript):
 
     async def _rebuild(self, before: BranchContext | None = None) -> BranchContext:
         rebuilding = self._rebuilding(before)
-        try:
-            wanted = next(rebuilding)
-            while True:
-                wanted = rebuilding.send(await self._read(wanted))
-        except StopIteration as built:
-            return built.value
+        step = await with_many(len(self._index), lambda: _advance(rebuilding, None))
+        while not isinstance(step, BranchContext):
+            lines = await self._read(step)
+            step = await with_many(len(self._index), partial(_advance, rebuilding, lines))
+        return step
 
     async def _read(self, places: Sequence[int]) -> list[bytes]:
         here = self._loaded | {line.seq: line.body for line in self._waiting}
-        numbers = [self._index.offsets[place] for place in places]
+        index = self._index
+        numbers = await with_many(len(places), lambda: [index.offsets[place] for place in places])
         missing = [seq for seq in numbers if seq not in here]
         if missing:
             select = "SELECT seq, body FROM entries WHERE transcript_id = $1 AND seq = ANY ($2)"
@@ -307,6 +301,14 @@ class PostgresTranscript(IndexedTranscript):
 
     def renamed(self, name: str) -> None:
         self._row.name = name
+
+
+def _advance(rebuilding: Rebuilding, lines: list[bytes] | None) -> list[int] | BranchContext:
+    """Makes the next step. Returns the places of the lines that are needed next, or the finished context."""
+    try:
+        return next(rebuilding) if lines is None else rebuilding.send(lines)
+    except StopIteration as built:
+        return built.value
 
 
 class PostgresTranscriptStore:
@@ -462,8 +464,8 @@ class PostgresTranscriptStore:
 
         async def work(connection: Connection) -> str:
             name = await _rename(connection, row, stamp)
-            anew = TranscriptRow(row.agent_id, row.name, row.session_id)
-            made = await make_row(connection, anew, kept[-1].seq, self.clock.now_ms())
+            replacement = TranscriptRow(row.agent_id, row.name, row.session_id)
+            made = await make_row(connection, replacement, kept[-1].seq, self.clock.now_ms())
             assert made is not None
             await insert_lines(connection, made, kept)
             return name

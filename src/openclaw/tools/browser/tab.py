@@ -447,16 +447,18 @@ class Tab:
         except CdpTimeout:
             raise ToolError(f"{url} did not answer within {timeout:g} s") from None
         if problem := answer.get("errorText"):
-            raise ToolError(f"{url} was not opened: {self._why_failed(str(problem), before)}")
+            raise ToolError(f"{url} was not opened: {self._why_failed(url, str(problem), before)}")
         loader = answer.get("loaderId")
         if not loader:
             return True  # Only the part behind # has changed.
         return await self._until(lambda: loader in self._loaded, timeout)
 
-    def _why_failed(self, problem: str, before: int) -> str:
+    def _why_failed(self, url: str, problem: str, before: int) -> str:
         refused = self._proxy.refused_since(before) if self._proxy else []
         if refused and problem.startswith(("net::ERR_SOCKS", "net::ERR_PROXY", "net::ERR_TUNNEL")):
-            return refused[-1].why
+            # The browser also connects on its own account, e.g. to its vendor. A redirect leads to another host.
+            host = urlsplit(url).hostname
+            return next((refusal for refusal in reversed(refused) if refusal.host == host), refused[-1]).why
         return _FAILED.get(problem, problem)
 
     def _why_lost(self, url: str) -> str:

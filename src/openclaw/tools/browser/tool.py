@@ -10,14 +10,12 @@ import contextlib
 import io
 import secrets
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from openclaw.clock import Clock
-from openclaw.foreign_text import disarmed, disarmed_name
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
 from openclaw.path_opener import PathRefused
 from openclaw.paths import make_private_dir
@@ -35,7 +33,8 @@ from openclaw.tools.browser.snapshot import (
     SnapshotOptions,
 )
 from openclaw.tools.browser.tab import CdpRefused, DialogAnswer, Tab
-from openclaw.tools.web import wrapped_as_foreign
+from openclaw.tools.web import wrap_untrusted
+from openclaw.untrusted_text import disarmed, disarmed_name
 
 ACTION_S = 120.0
 """No action takes longer, whatever the page does."""
@@ -147,10 +146,8 @@ class BrowserTool:
         },
     )
 
-    def __init__(self, browsers: Browsers, of_group: Callable[[ToolContext], Awaitable[bool]], clock: Clock) -> None:
-        """``of_group`` says whether a call works for a group chat."""
+    def __init__(self, browsers: Browsers, clock: Clock) -> None:
         self._browsers = browsers
-        self._of_group = of_group
         self._clock = clock
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -165,7 +162,7 @@ class BrowserTool:
             text = f"{text}\n{done.details['snapshot']}"
         if done.foreign:
             speaks = any(name in done.details for name in ("snapshot", "nodes", "result", "messages"))
-            text = wrapped_as_foreign(text, "Browser", notice=speaks)
+            text = wrap_untrusted(text, "Browser", notice=speaks)
         if done.image is None:
             return text_result(text, done.details)
         content: list[UserBlock] = [TextBlock(text=text)]
@@ -189,8 +186,11 @@ class BrowserTool:
             raise ToolError(f"unknown action {action[:40]!r}; known: {', '.join(ACTIONS)}")
         if (target := arguments.get("target")) not in (None, "", "host"):
             raise ToolError(f"target {target}: only the browser of the host can be used")
-        if not self._browsers.config.allow_in_groups and await self._of_group(context):
-            raise ToolError("the browser is not for group chats; the owner can allow it with browser.allowInGroups")
+        if not self._browsers.config.allow_in_groups and not context.caller.may("devices"):
+            raise ToolError(
+                f"the browser is not for group chats and other people, and this is {context.caller.described}; "
+                "the owner can allow it with browser.allowInGroups"
+            )
         profile = str(arguments.get("profile") or "")
         if action in ("open", "navigate"):
             arguments = {**arguments, "targetUrl": self._checked(arguments)}

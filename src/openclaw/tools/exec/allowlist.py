@@ -5,7 +5,9 @@ pipes, redirections, expansions and comments are always put before a person.
 
 What ``allow-always`` may store is decided here too (``rule_for``). A program is stored with all its arguments free only
 if no arguments make it read files or run anything. Everything else is stored as this one command in this folder. Both
-hold as long as the files have the same content. Programs that run what their arguments name are not stored at all.
+hold as long as the program, and every file that the arguments name, have the same content. Nothing is stored for
+programs that run what their arguments name, for scripts, and for programs and files in folders that the agent can write
+to, because what they load in turn cannot be bound.
 """
 
 from __future__ import annotations
@@ -22,8 +24,12 @@ from openclaw.tools.exec.binding import (
     Binding,
     BoundFile,
     Program,
+    agent_can_write,
     bind,
+    is_native,
     is_visible,
+    named_paths,
+    named_programs,
     names,
     resolve_program,
     runs_arguments,
@@ -98,35 +104,40 @@ def evaluate(
 ) -> AllowedCommand | RefusedCommand:
     """Checks a command. ``safe_bins`` are names from ``SAFE_USES``. Blocking.
 
-    The agent can rewrite what is in the ``workspace``, so only a rule that knows the content covers it.
+    The agent can rewrite what is in the ``workspace``, so no rule covers a program there.
     """
     argv = parse(command)
     if isinstance(argv, RefusedCommand):
         return argv
     if (safe := _safe_filter(argv, safe_bins)) is not None:
-        bound = bind([safe.run, *argv[1:]], "", cwd)
+        bound = bind([safe.run, *argv[1:]], "", cwd, inputs=False)
         if bound is not None:
             return AllowedCommand(bound, is_filter=True)
     program = resolve_program(argv[0], search_path, cwd)
     if program is None:
         return RefusedCommand(f"{argv[0]} is not a program on the search path")
     # A glob covers programs that nobody thought of, so none of them may be a wrapper around another one.
-    wraps = any(resolve_program(word, search_path, cwd) for word in argv[1:])
+    wraps = any(named_programs(word, search_path, cwd) for word in argv[1:])
     own = workspace is not None and Path(program.real).is_relative_to(workspace.resolve())
     covering = [
-        rule
-        for rule in rules
-        if _covers(rule, program, argv, cwd) and not (wraps and _is_glob(rule)) and (rule.files or not own)
+        rule for rule in rules if _covers(rule, program, argv, cwd) and not (wraps and _is_glob(rule)) and not own
     ]
     if not covering:
         why = " and runs whatever its arguments name" if runs_arguments(program) else ""
-        why = " with its content, and the agent can rewrite it" if own else why
+        why = ", and the agent can rewrite it" if own else why
         return RefusedCommand(f"{program.real} is not on the allowlist{why}")
-    bound = bind(argv, search_path, cwd)
+    exact = [rule for rule in covering if _is_exact(rule)]
+    bound = bind(argv, search_path, cwd, inputs=bool(exact))
     if bound is None:
         return RefusedCommand(f"{argv[0]} cannot be run")
-    if not any(_same_content(rule, bound) for rule in covering):
-        return RefusedCommand(f"{program.real}, or a script it runs, has changed since it was allowed")
+    if any(_same_content(rule, bound) for rule in covering if rule not in exact):
+        return AllowedCommand(bound)
+    # A rule of an older version, or one that a person wrote, covers no more than what would be stored today.
+    standing = _standing_rule(argv, program, bound, search_path, cwd, workspace)
+    if isinstance(standing, str):
+        return RefusedCommand(standing)
+    if not any(_same_content(rule, bound) for rule in exact):
+        return RefusedCommand(f"{program.real}, or a file it is given, has changed since it was allowed")
     return AllowedCommand(bound)
 
 
@@ -152,23 +163,35 @@ def parse(command: str) -> list[str] | RefusedCommand:
     return RefusedCommand(f"{argv[0]} sets a variable") if "=" in argv[0] else argv
 
 
-def rule_for(command: str, search_path: str, cwd: str) -> AllowRule | str:
-    """What ``allow-always`` stores for the command, or why it stores nothing. Blocking."""
+def rule_for(command: str, search_path: str, cwd: str, workspace: Path | None = None) -> AllowRule | str:
+    """Return what ``allow-always`` stores for the command, or why it stores nothing. Raises ``ToolError``. Blocking."""
     argv = parse(command)
     if isinstance(argv, RefusedCommand):
         return f"only a single program with plain arguments can be allowed for good ({argv.reason})"
     program = resolve_program(argv[0], search_path, cwd)
     bound = bind(argv, search_path, cwd)
-    if program is None or bound is None or bound.program is None:
+    if program is None or bound is None:
         return f"{argv[0]} is not a program on the search path"
-    if runs_others(program):
+    return _standing_rule(argv, program, bound, search_path, cwd, workspace)
+
+
+def _standing_rule(
+    argv: Sequence[str], program: Program, bound: Binding, search_path: str, cwd: str, workspace: Path | None
+) -> AllowRule | str:
+    if bound.program is None or runs_others(program):
         return f"{argv[0]} can run other programs, so each of its commands is asked about"
-    files = (bound.program, *bound.files)
+    if not is_native(program.real):
+        return f"{argv[0]} is a script; what it loads could be changed without a question"
+    if agent_can_write(program.run, workspace):
+        return f"{argv[0]} is in a folder that the agent can write to, so it could be changed without a question"
     if set(program.names) <= FREE_ARGUMENTS and Path(program.run).parent in map(Path, SYSTEM_FOLDERS):
         return AllowRule(pattern=program.real, files=(bound.program,))
-    if named := next((word for word in argv[1:] if resolve_program(word, search_path, cwd)), None):
-        return f"{argv[0]} may run {named}, which its arguments name"
-    return AllowRule(pattern=_exact(program, argv), cwd=cwd, files=files)
+    for path in (path for word in argv[1:] for path in named_paths(word, cwd)):
+        if agent_can_write(path, workspace):
+            return f"{path} can be written by the agent, so it could be changed without a question"
+    for named in (named for word in argv[1:] for named in named_programs(word, search_path, cwd)):
+        return f"{argv[0]} may run {named.run}, which its arguments name"
+    return AllowRule(pattern=_exact(program, argv), cwd=cwd, files=(bound.program, *bound.files))
 
 
 def matches(program: Program, pattern: str) -> bool:
@@ -186,13 +209,17 @@ def matches(program: Program, pattern: str) -> bool:
 
 
 def _covers(rule: AllowRule, program: Program, argv: Sequence[str], cwd: str) -> bool:
-    if rule.pattern.startswith(_EXACT):
+    if _is_exact(rule):
         return bool(rule.files) and rule.pattern == _exact(program, argv) and rule.cwd == cwd
     return matches(program, rule.pattern)
 
 
+def _is_exact(rule: AllowRule) -> bool:
+    return rule.pattern.startswith(_EXACT)
+
+
 def _is_glob(rule: AllowRule) -> bool:
-    return not rule.pattern.startswith(_EXACT) and _GLOB.search(rule.pattern) is not None
+    return not _is_exact(rule) and _GLOB.search(rule.pattern) is not None
 
 
 def _exact(program: Program, argv: Sequence[str]) -> str:
@@ -203,7 +230,7 @@ def _same_content(rule: AllowRule, bound: Binding) -> bool:
     if not rule.files:
         return True
     known = {bound.program, *bound.files}
-    return known == set(rule.files) if rule.pattern.startswith(_EXACT) else rule.files[0] in known
+    return known == set(rule.files) if _is_exact(rule) else rule.files[0] in known
 
 
 def _literal(text: str, position: int) -> tuple[str, int] | None:

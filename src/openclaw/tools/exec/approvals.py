@@ -266,10 +266,12 @@ async def ask_person(
 
 def pending_result(approval: Approval, warning: str = "") -> ToolResult:
     """What the model reads while a person is asked."""
+    once_only = approval.request.once_only
     text = (
         f"{warning}Approval required (id {approval.slug}). Approve to run; the outcome follows in this session "
         "when the command has ended. Do not run it again meanwhile. The person can answer with "
         f"/approve {approval.slug} {approval.choices}."
+        + (f" It cannot be allowed for good: {once_only}." if once_only else "")
     )
     details = {
         "status": "approval-pending",

@@ -1,11 +1,13 @@
 """Ties a command to the files it was allowed with, so that what runs is what a person read and approved.
 
-``bind`` notes which files a command runs, by path and content. ``held`` looks at them again when the command starts and
-keeps them from changing until it has: the program is run from the descriptor that was looked at, a script from a copy
-of what was looked at. Where the system or the interpreter does not allow that, the file is checked just before.
+``bind`` records the program, the script and every existing file that the arguments name, by path and content. ``held``
+checks them again when the command starts and keeps them from changing until it has: the program is run from the
+descriptor that was checked, a script from a copy. Where the system or the interpreter does not allow that, the file is
+checked just before.
 
-``Program`` says which file a name stands for, and whether it runs whatever its arguments name. ``shown_command`` and
-its neighbours make the text of the question: the whole command, with nothing in it invisible.
+``Program`` says which file a name stands for, and whether it runs whatever its arguments name. ``agent_can_write`` says
+which files could be changed without a question. ``shown_command`` and its neighbours make the text of the question: the
+whole command, with nothing in it invisible.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import sys
 import unicodedata
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -85,12 +88,13 @@ def resolve_program(name: str, search_path: str, cwd: str) -> Program | None:
     found = str(Path(cwd, name)) if "/" in name else shutil.which(name, path=search_path)
     if not found or not found.startswith("/") or not os.path.isfile(found) or not os.access(found, os.X_OK):  # noqa: PTH113
         return None
-    return Program(os.path.realpath(found), found, tuple(_link_names(Path(found))))
+    return Program(os.path.realpath(found), found, tuple(link.name.lower() for link in _links(Path(found))))
 
 
-def _link_names(path: Path) -> Iterator[str]:
+def _links(path: Path) -> Iterator[Path]:
+    """Yield the path and what every link on the way names."""
     for _ in range(MAX_LINKS):
-        yield path.name.lower()
+        yield path
         if not path.is_symlink():
             return
         path = path.parent / path.readlink()
@@ -119,12 +123,52 @@ def _without_endings(name: str) -> str:
     return name
 
 
+# What the agent can change
+
+_SYSTEM_TREES = names("""
+    /usr /bin /sbin /lib /lib32 /lib64 /opt /etc /nix/store /gnu/store /run/current-system /snap /System /Library
+""")
+"""Folders that belong to the administrator. For a Gateway that runs as root only these count as out of reach."""
+_DEVICES = names("/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty")
+_NATIVE = (b"\x7fELF", b"\xfe\xed\xfa", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+
+
+def is_native(path: str) -> bool:
+    """Whether the system loads the file itself. An interpreter would run anything else, and load more files."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(4).startswith(_NATIVE)
+    except OSError:
+        return False
+
+
+def agent_can_write(path: str, workspace: Path | None) -> bool:
+    """Whether the agent's own tools can change the file, a link on the way to it, or a folder above it."""
+    if path in _DEVICES:
+        return False
+    hops = [*map(Path, _links(Path(os.path.abspath(path)))), Path(os.path.realpath(path))]  # noqa: PTH100 - a link stays
+    if workspace is not None and any(
+        hop.is_relative_to(root) for hop in hops for root in (workspace, workspace.resolve())
+    ):
+        return True
+    if os.geteuid() == 0:
+        return not all(any(hop.is_relative_to(tree) for tree in _SYSTEM_TREES) for hop in hops)
+    if any(hop.is_relative_to(place) for hop in hops for place in ("/proc", "/dev")):
+        return True  # Other names of any file, for example of one in the workspace.
+    return any(os.access(place, os.W_OK) for hop in hops for place in (hop, *hop.parents))
+
+
 # Binding
 
-MAX_FILES = 64
-MAX_SCRIPT_BYTES = 16 << 20
+MAX_FILES = 256
+MAX_HASHED_BYTES = 256 << 20
+"""A larger file is bound by its inode and times, because it takes too long to read."""
 _CHUNK = 1 << 20
-_WORD = re.compile(r"[^\s;&|<>()`$\"'{}=,]+")
+_WORD = re.compile(r"[^\s;&|<>()`$\"'{}]+")
+_JOINT = re.compile(r"[^\w./~+-]")
+_MAX_OPTION, _MAX_JOINTS = 128, 16
+_UNREADABLE = "unreadable"
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _F_SETSIG, _F_SETLEASE = 10, 1024
 _RUN_PYTHON = (
     "import os,sys;sys.argv.pop(0);fd=int(sys.argv.pop(0));__file__=os.path.abspath(sys.argv[0]);"
@@ -147,7 +191,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     script: int = 0
     """The place of the script in ``argv``. 0: the program runs none."""
     files: tuple[BoundFile, ...] = ()
-    """Everything else that the command names and that can be run, and the script."""
+    """The script and every file that the command names."""
     folder: tuple[int, int] = (0, 0)
     """The device and inode of the working folder."""
 
@@ -169,8 +213,11 @@ class Changed(ToolError):
         super().__init__(f"{path} is not what it was when the command was allowed; have the command asked for again")
 
 
-def bind(argv: Sequence[str], search_path: str, cwd: str) -> Binding | None:
-    """Binds a plain command. None if its program does not exist. Blocking."""
+def bind(argv: Sequence[str], search_path: str, cwd: str, *, inputs: bool = True) -> Binding | None:
+    """Binds a plain command. Returns None if its program does not exist. Raises ``ToolError``. Blocking.
+
+    Without ``inputs`` the arguments are free, and only the program and its script are bound.
+    """
     program = resolve_program(argv[0], search_path, cwd)
     if program is None:
         return None
@@ -184,30 +231,63 @@ def bind(argv: Sequence[str], search_path: str, cwd: str) -> Binding | None:
     elif runs_code:
         script = _script_operand(words, program, cwd)
     executed = [str(Path(cwd, words[script]))] if script else []
-    named = [str(Path(cwd, word)) for word in words[1:] if _can_be_run(Path(cwd, word), any_file=runs_code)]
-    if runs_code:  # The arguments may be a command or a program themselves.
-        named += _runnable_names(" ".join(argv[1:]), search_path, cwd)
-    files = [_bound(path) for path in dict.fromkeys([*executed, *named][:MAX_FILES])]
-    return Binding(
-        argv=tuple(words), program=_bound(program.real), script=script, files=tuple(files), folder=_identity(cwd)
-    )
+    named = [path for word in words[1:] for path in named_paths(word, cwd)] if inputs else []
+    if runs_code and inputs:  # The arguments may be a command or a program themselves.
+        named += _named_in_text(" ".join(argv[1:]), search_path, cwd)
+    files = _bound_files([*executed, *named])
+    return Binding(argv=tuple(words), program=_bound(program.real), script=script, files=files, folder=_identity(cwd))
 
 
 def bind_text(text: str, search_path: str, cwd: str) -> Binding:
     """Binds the programs and files that a command names which only a shell understands. Blocking."""
-    files = dict.fromkeys(_runnable_names(text, search_path, cwd)[:MAX_FILES])
-    return Binding(files=tuple(map(_bound, files)), folder=_identity(cwd))
+    return Binding(files=_bound_files(_named_in_text(text, search_path, cwd)), folder=_identity(cwd))
 
 
-def _runnable_names(text: str, search_path: str, cwd: str) -> list[str]:
-    """The paths of everything that the text names and that can be run, also in folders that it names."""
-    words = list(dict.fromkeys(_WORD.findall(text)))[: MAX_FILES * 4]
-    folders = [cwd, *(str(Path(cwd, word)) for word in words if os.path.isdir(Path(cwd, word)))][:8]  # noqa: PTH112
-    programs = [found for word in words if (found := resolve_program(word, search_path, cwd))]
-    runs_code = any(map(runs_arguments, programs))
-    places = [Path(folder, word) for word in words for folder in folders]
-    files = [program.real for program in programs]
-    return files + [str(place) for place in places if _can_be_run(place, any_file=runs_code)]
+def named_paths(word: str, cwd: str) -> list[str]:
+    """Return every existing file or folder that an argument may name, also in an option: ``--opt=FILE``, ``-DFILE``."""
+    return [path for part in _parts(word) if os.path.lexists(path := _located(part, cwd))]
+
+
+def named_programs(word: str, search_path: str, cwd: str) -> list[Program]:
+    """Return every program that an argument may name, also as the value of an option."""
+    parts = (*_between_joints(word), *([word[2:]] if word.startswith("-") else []))
+    return [program for part in parts if part and (program := resolve_program(part, search_path, cwd))]
+
+
+def _located(part: str, cwd: str) -> str:
+    return str(Path(cwd, os.path.expanduser(part) if part.startswith("~") else part))  # noqa: PTH111 - never raises
+
+
+def _parts(word: str) -> dict[str, None]:
+    """The word and everything in it that a program could take for the name of a file."""
+    # The letters of short options can be joined, so that their value may begin anywhere.
+    values = (word[at:] for at in range(1, min(len(word), _MAX_OPTION))) if word.startswith(("-", "+")) else ()
+    return dict.fromkeys(part for part in (*_between_joints(word), *values) if part and (part != "/" or word == "/"))
+
+
+def _between_joints(word: str) -> Iterator[str]:
+    """Yield the word and every part of it that begins and ends at a mark such as ``=``, ``,``, ``:`` or ``@``."""
+    joints = [joint.start() for joint in _JOINT.finditer(word)]
+    joints = joints[:_MAX_JOINTS] + joints[-1:] if len(joints) > _MAX_JOINTS else joints
+    starts, ends = [0, *(at + 1 for at in joints)], [*joints, len(word)]
+    yield from (word[start:end] for start in starts for end in ends if start < end)
+
+
+def _named_in_text(text: str, search_path: str, cwd: str) -> list[str]:
+    """The programs and files that the text names, also in folders that it names."""
+    words = dict.fromkeys(_WORD.findall(text))
+    parts = dict.fromkeys(part for word in words for part in _parts(word))
+    folders = [cwd, *(path for part in parts if os.path.isdir(path := _located(part, cwd)))][:8]  # noqa: PTH112
+    programs = [program.real for part in parts if (program := resolve_program(part, search_path, cwd))]
+    return programs + [path for part in parts for folder in folders if os.path.lexists(path := _located(part, folder))]
+
+
+def _bound_files(paths: Sequence[str]) -> tuple[BoundFile, ...]:
+    """Binds the regular files among the paths. Raises ``ToolError`` if there are too many."""
+    files = [path for path in dict.fromkeys(paths) if _is_file(Path(path))]
+    if len(files) > MAX_FILES:
+        raise ToolError(f"the command names {len(files)} files, and at most {MAX_FILES} can be checked; name fewer")
+    return tuple(map(_bound, files))
 
 
 @contextlib.contextmanager
@@ -220,13 +300,20 @@ def held(binding: Binding, cwd: str, *, terminal: bool = False) -> Generator[Lau
 
         def opened(path: str) -> int:
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                fd = os.open(path, _OPEN)
             except OSError:
                 raise Changed(path) from None
             stack.callback(os.close, fd)
             return fd
 
         def checked(file: BoundFile, *, copied: bool = False) -> int:
+            if (
+                file.sha256 == _UNREADABLE
+                and not copied
+                and not os.access(file.path, os.R_OK)
+                and _is_file(Path(file.path))
+            ):
+                return -1
             fd = opened(file.path)
             _lease(fd, stack)
             fd = _sealed_copy(fd, stack) if copied else fd
@@ -314,26 +401,15 @@ def _script_operand(words: list[str], program: Program, cwd: str) -> int:
     return 0
 
 
-def _can_be_run(path: Path, *, any_file: bool) -> bool:
-    if not _is_file(path):
-        return False
-    try:
-        with path.open("rb") as file:
-            return os.access(path, os.X_OK) or file.read(2) == b"#!" or (any_file and _size(path) <= MAX_SCRIPT_BYTES)
-    except OSError:
-        return False
-
-
 def _is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 - a word that is too long for a name is no error here
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size
-
-
 def _bound(path: str) -> BoundFile:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fd = os.open(path, _OPEN)
+    except PermissionError:
+        return BoundFile(path, _UNREADABLE)
     try:
         return BoundFile(path, _digest(fd))
     finally:
@@ -341,7 +417,10 @@ def _bound(path: str) -> BoundFile:
 
 
 def _digest(fd: int) -> str:
-    digest, place = hashlib.sha256(), 0
+    digest, place, status = hashlib.sha256(), 0, os.fstat(fd)
+    if status.st_size > MAX_HASHED_BYTES or not stat.S_ISREG(status.st_mode):
+        facts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
     while chunk := os.pread(fd, _CHUNK, place):
         digest.update(chunk)
         place += len(chunk)

@@ -351,20 +351,23 @@ async def check_command(
     """Returns the command to run, perhaps without a shell. Raises ``ToolError`` when it may not run here."""
     if policy.security == "full" and policy.ask != "always":
         return command
-    verdict = await asyncio.to_thread(
-        evaluate,
-        command.text,
-        rules=[*(AllowRule(pattern=pattern) for pattern in settings.allowlist), *rules.allowlist],
-        safe_bins=settings.safe_bins,
-        search_path=command.env["PATH"],
-        cwd=command.cwd,
-        workspace=workspace,
-    )
+    try:
+        verdict = await asyncio.to_thread(
+            evaluate,
+            command.text,
+            rules=[*(AllowRule(pattern=pattern) for pattern in settings.allowlist), *rules.allowlist],
+            safe_bins=settings.safe_bins,
+            search_path=command.env["PATH"],
+            cwd=command.cwd,
+            workspace=workspace,
+        )
+    except OSError as error:
+        raise ToolError(f"The files of the command cannot be read: {error}") from None
     if sets:
         verdict = RefusedCommand(f"it sets {', '.join(sets)}")
     refused = verdict.reason if isinstance(verdict, RefusedCommand) else None
     if policy.asks_first(listed=refused is None):
-        return await asyncio.to_thread(_question, command, sets, policy, refused, rules.ask_fallback)
+        return await asyncio.to_thread(_question, command, sets, policy, refused, rules.ask_fallback, workspace)
     if isinstance(verdict, RefusedCommand):
         raise ToolError(f"exec is denied (security=allowlist): {verdict.reason}")
     env = {} if verdict.is_filter else command.env
@@ -372,7 +375,12 @@ async def check_command(
 
 
 def _question(
-    command: ShellCommand, sets: Mapping[str, str], policy: CommandPolicy, refused: str | None, fallback: Fallback
+    command: ShellCommand,
+    sets: Mapping[str, str],
+    policy: CommandPolicy,
+    refused: str | None,
+    fallback: Fallback,
+    workspace: Path,
 ) -> NeedsApproval:
     """The command, tied to the files that it runs now. Blocking."""
     path, argv = command.env["PATH"], parse(command.text)
@@ -381,7 +389,7 @@ def _question(
         if not isinstance(argv, RefusedCommand):
             binding = bind(argv, path, command.cwd)
         bound = msgspec.structs.replace(command, binding=binding or bind_text(command.text, path, command.cwd))
-        rule = rule_for(command.text, path, command.cwd) if not sets else "it sets variables"
+        rule = rule_for(command.text, path, command.cwd, workspace) if not sets else "it sets variables"
     except OSError as error:
         raise ToolError(f"The files of the command cannot be read: {error}") from None
     return NeedsApproval(command=bound, sets=sets, policy=policy, rule=rule, refused=refused, fallback=fallback)
@@ -533,7 +541,7 @@ class NodeExec:
             return _result(task.result(), command)
         except NodeFailed as failed:
             if failed.wants_approval:
-                return await self._ask(command, context)
+                return await self._ask(command, context, failed.once_only)
             raise ToolError(failure_text(failed, command)) from None
 
     async def _carry_out(self, command: NodeCommand, context: ToolContext, decision: Decision | None) -> NodeOutcome:
@@ -599,7 +607,7 @@ class NodeExec:
         )
         return text_result(text, {"status": "running", **_facts(command)})
 
-    async def _ask(self, command: NodeCommand, context: ToolContext) -> ToolResult:
+    async def _ask(self, command: NodeCommand, context: ToolContext, once_only: str | None = None) -> ToolResult:
         approvals = self._approvals
         if approvals is None:
             raise ToolError("exec needs an approval, but nobody can be asked here")
@@ -613,6 +621,7 @@ class NodeExec:
             agent_id=command.agent_id,
             session_key=command.session_key,
             env=dict(command.sets) or None,
+            once_only=once_only,
         )
 
         async def act(approval: Approval, decision: Decision | None) -> None:

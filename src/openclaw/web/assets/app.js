@@ -99,7 +99,7 @@ var he,Rr,qa,An,za,Oo,Pr,Mo,Ur,Fa,Ka,gd,so=Symbol.for("pv"),Ro={},Po=[],_d=/^m(i
       <span class="hidden">${u("Session")}: </span><span class="name">${e}</span><${dt} name="down" />
     </button>
     ${s&&m`<${rf} value=${e} create=${n} onClose=${()=>o(!1)}
-      onChange=${a=>(o(!1),t(a))} />`}`}function rf({value:e,onChange:t,onClose:n,create:s}){let[o,a]=L(""),[i,r]=L(""),c=$e(null);Q(()=>{let v=setTimeout(()=>r(o.trim()),150);return()=>clearTimeout(v)},[o]),Q(()=>c.current.focus(),[]);let{data:f}=ae("sessions.list",{limit:af,offset:0,...i?{search:i}:{}}),p=f?.sessions||[],$=v=>{v.preventDefault(),p.length&&i&&t(p[0].key)},_=s&&i&&/^[\w.:-]+$/.test(i)&&!p.some(v=>v.key.endsWith(`:${i}`));return m`<${un} title=${u("Sessions")} onClose=${n}>
+      onChange=${a=>(o(!1),t(a))} />`}`}function rf({value:e,onChange:t,onClose:n,create:s}){let[o,a]=L(""),[i,r]=L(""),c=$e(null);Q(()=>{let v=setTimeout(()=>r(o.trim()),150);return()=>clearTimeout(v)},[o]),Q(()=>c.current.focus(),[]);let{data:f}=ae("sessions.list",{limit:af,offset:0,...i?{search:i}:{}}),p=f?.sessions||[],$=v=>{v.preventDefault(),p.length&&i&&t(p[0].key)},_=s&&i&&/^(?!agent:|subagent:)[\w.:-]+$/i.test(i)&&!p.some(v=>v.key.endsWith(`:${i}`));return m`<${un} title=${u("Sessions")} onClose=${n}>
     <form onSubmit=${$}><input ref=${c} type="search" aria-label=${u("Search")} placeholder=${u("Search")} value=${o} onInput=${v=>a(v.target.value)} /></form>
     <ul class="choices">
       ${p.map(v=>m`<li key=${v.key}><button aria-current=${v.key===e?"true":void 0} onClick=${()=>t(v.key)}>

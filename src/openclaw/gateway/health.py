@@ -1,0 +1,136 @@
+"""The health of the Gateway. It is computed regularly, cached, and published to all clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from openclaw.clock import Clock
+from openclaw.config.agents import agent_config, default_agent_id, heartbeat_config, heartbeat_ms
+from openclaw.gateway.channels import by_channel, summary_of
+from openclaw.gateway.session_views import most_recent
+from openclaw.scheduler.heartbeat import PROMPT
+from openclaw.sessions.keys import shown_key
+
+if TYPE_CHECKING:
+    from openclaw.gateway.disk_check import DiskCheck
+    from openclaw.gateway.gateway import Gateway
+
+log = logging.getLogger("openclaw.gateway.health")
+
+MAX_AGE_MS = 60_000
+RECENT_SESSIONS = 5
+
+
+class Health:
+    """The last health object, its version, and the one refresh that may be under way."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        disk: DiskCheck,
+        build: Callable[[], Awaitable[dict[str, Any]]],
+        publish: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._clock = clock
+        self._disk = disk
+        self._build = build
+        self._publish = publish
+        self.cached: dict[str, Any] | None = None
+        self.version = 1
+        self._refreshing: asyncio.Task[dict[str, Any]] | None = None
+
+    async def current(self, *, probe: bool = False) -> dict[str, Any]:
+        """The health computed now. It is also published when the last publication is a minute old."""
+        if probe:
+            problem = await self._disk.problem()
+            return {**await self.refresh(), **({"ok": False, "problem": problem} if problem else {})}
+        cached = self.cached
+        if cached is None or self._clock.now_ms() - cached["ts"] >= MAX_AGE_MS:
+            return await self.refresh()
+        return await self._build()
+
+    async def refresh(self) -> dict[str, Any]:
+        return await asyncio.shield(self.refresh_soon())
+
+    def refresh_soon(self) -> asyncio.Task[dict[str, Any]]:
+        """Starts a refresh unless one runs, so that many clients that connect together cause one."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing.add_done_callback(_log_failure)
+        return self._refreshing
+
+    async def _refresh(self) -> dict[str, Any]:
+        self.cached = await self._build()
+        self.version += 1
+        self._publish(self.cached)
+        return self.cached
+
+    def stop(self) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+
+
+def _log_failure(task: asyncio.Task[dict[str, Any]]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        log.error("health could not be computed: %s", error, exc_info=error)
+
+
+async def build_health(gateway: Gateway) -> dict[str, Any]:
+    config = gateway.runtime.config.current
+    began, now = gateway.runtime.clock.monotonic(), gateway.runtime.clock.now_ms()
+    default = default_agent_id(config)
+    channels = by_channel(gateway.channel_services.channels)
+    agents: list[dict[str, Any]] = []
+    for agent_id in gateway.agent_ids():
+        listed = agent_config(config, agent_id)
+        agent: dict[str, Any] = {"agentId": agent_id}
+        if listed is not None and listed.name:
+            agent["name"] = listed.name
+        agent["isDefault"] = agent_id == default
+        agent["heartbeat"] = heartbeat_summary(gateway, agent_id)
+        agent["sessions"] = await session_summary(gateway, agent_id, now)
+        agents.append(agent)
+    sessions = next(agent["sessions"] for agent in agents if agent["isDefault"])
+    problems, waits = gateway.state_watch.problems, gateway.dispatcher.storage_problems()
+    return {
+        "ok": not problems,
+        **({"problem": "; ".join(problems)} if problems else {}),
+        **({"waitsForStorage": waits} if waits else {}),
+        "ts": now,
+        "durationMs": int((gateway.runtime.clock.monotonic() - began) * 1000),
+        "channels": {name: summary_of([one.status.view() for one in accounts]) for name, accounts in channels.items()},
+        "channelOrder": list(channels),
+        "channelLabels": {name: accounts[0].kind.label for name, accounts in channels.items()},
+        "heartbeatSeconds": heartbeat_ms(config, default) // 1000,
+        "defaultAgentId": default,
+        "agents": agents,
+        "sessions": sessions,
+    }
+
+
+def heartbeat_summary(gateway: Gateway, agent_id: str) -> dict[str, Any]:
+    """The agent's heartbeat, and whether there is one."""
+    config = gateway.runtime.config.current
+    beat, every = heartbeat_config(config, agent_id), heartbeat_ms(config, agent_id)
+    enabled = bool(every) and gateway.heartbeats.enabled
+    summary: dict[str, Any] = {"enabled": enabled, "every": str(beat.every) if every else "disabled"}
+    summary |= {"everyMs": every or None, "prompt": beat.prompt or PROMPT, "target": beat.target}
+    if beat.model:
+        summary["model"] = beat.model
+    return {**summary, "ackMaxChars": beat.ack_max_chars}
+
+
+async def session_summary(gateway: Gateway, agent_id: str, now: int) -> dict[str, Any]:
+    listed = await most_recent(gateway, agent_id, RECENT_SESSIONS)
+    recent = [
+        {
+            "key": shown_key(row.key),
+            "updatedAt": row.entry.get("updatedAt"),
+            "age": now - (row.entry.get("updatedAt") or now),
+        }
+        for row in listed.rows
+    ]
+    return {"path": gateway.runtime.sessions.path(agent_id), "count": listed.total, "recent": recent}
