@@ -86,7 +86,7 @@ async def test_a_run_under_way_is_not_cut_short_by_a_jump(
     gateway: Gateway, clock: JumpingClock, models: ModelServer
 ) -> None:
     submitted = await say(gateway, "a")
-    assert submitted.record is not None
+    assert submitted.run is not None
     await models.wait_for_requests(1)
     clock.offset_ms = DAY_MS
     assert (await gateway.dispatcher.index.wait("a", 15)).status == "ok"

@@ -289,7 +289,7 @@ OWN_FILES = {
     "gateway/http/rpc.py": "an answer made in the same process",
     "gateway/main.py": "the lock",
     "channels/manager.py": "its own document",
-    "gateway/gateway.py": "its own file",
+    "gateway/restart.py": "its own file",
     "gateway/session_views.py": "transcripts, bounded when they were written",
     "inbound/commands/session.py": "pyjson5 counts the depth itself",
     "inbound/pairing.py": "its own file",

@@ -508,7 +508,7 @@ PROMPT_MAKERS = {
     "UserMessage": {
         "agent/compaction/memory_flush.py", "agent/window/window.py", "agent/compaction/summary.py",
         "agent/loop.py", "agent/recorder.py", "agent/window/history_cleaner.py", "messages.py",
-        "models/calls.py", "runs/endings.py", "sessions/tree.py",
+        "models/calls.py", "runs/accept.py", "sessions/tree.py",
     },
     "Incoming": {
         "gateway/http/openai_run.py", "gateway/methods/chat.py", "gateway/nodes.py",

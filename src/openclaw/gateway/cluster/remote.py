@@ -409,8 +409,8 @@ def _handed(result: Result) -> HandedOn:
     """The result for another node. What a command answered, its session's owner has said."""
     match result:
         case Accepted(submission):
-            # The record lives here, where the run is.
-            return msgspec.structs.replace(result, submission=msgspec.structs.replace(submission, record=None))
+            # The run lives on this node.
+            return msgspec.structs.replace(result, submission=msgspec.structs.replace(submission, run=None))
         case Blocked():
             return result
         case Handled(stopped=stopped):
