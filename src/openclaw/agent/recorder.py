@@ -131,7 +131,7 @@ class Recorder:
         self._messaged: list[str] = []
         """What the agent wrote to this conversation with the message tool."""
         self._disarmed: list[TextChange] = []
-        """What was changed in the results of tools before the model read them."""
+        """The changes made to tool results before the model read them."""
         self._said_before: list[Spoken] = []
         """The answers of the run that were complete when a restart interrupted it."""
         self._background: set[asyncio.Future[None]] = set()
@@ -488,7 +488,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     messaged: list[str] = []
     """What the agent wrote to this conversation with the message tool, in place of an answer or before it."""
     disarmed: list[TextChange] = []
-    """What was changed in the results of its tools before the model read them."""
+    """The changes made to the results of the run's tools before the model read them."""
     reply_to: str = ""
     """The message that the answer quotes, if the model named one: ``current`` or an id."""
     reasoning: str = ""

@@ -1,6 +1,7 @@
-"""Acceptance: a message is committed to the ledger, and then it is decided once where it goes.
+"""Commit a message to the ledger, then decide once where it goes.
 
-It starts a run, waits in its lane, is steered into the active run, is collected with others, interrupts, or is refused.
+The message starts a run, waits in its lane, is steered into the active run, is collected with others, interrupts, or is
+refused.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = logging.getLogger("openclaw.runs")
 
 
 class Submission(msgspec.Struct, frozen=True):
-    """The fate of a submitted message."""
+    """The result of submitting a message."""
 
     row: LedgerRow
     new: bool
@@ -237,12 +238,12 @@ class Acceptance:
             lane.withdraw(oldest)
             if settings.drop == "summarize" and (waiting := lane.waiting):
                 body = waiting[0].row.body = with_dropped(waiting[0].row.body, oldest.row.body, settings.cap)
-                self._books.in_background(self._hand_over(oldest, waiting[0], body, str(settings.cap)))
+                self._books.in_background(self._absorb_into_next(oldest, waiting[0], body, str(settings.cap)))
             else:
                 ending = Ending("superseded", Reason(ReasonCode.QUEUE_OVERFLOW, str(settings.cap)))
                 self._books.in_background(self._endings.end(oldest, RunResult(outcome="aborted"), ending=ending))
 
-    async def _hand_over(self, dropped: Run, heir: Run, body: MessageBody, cap: str) -> None:
+    async def _absorb_into_next(self, dropped: Run, heir: Run, body: MessageBody, cap: str) -> None:
         """End a dropped message. In the same write, the next message gets its beginning, in ``body``."""
         ledger, reason = self._runtime.ledger, Reason(ReasonCode.QUEUE_OVERFLOW_SUMMARIZED, cap)
         try:

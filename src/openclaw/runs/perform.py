@@ -1,4 +1,4 @@
-"""The performance of a run: what was dropped and collected, its attempt, its end.
+"""Perform a run: announce dropped messages, collect the batch, attempt the run, end it.
 
 The lane of the session calls ``Performer.perform``, one batch of messages at a time.
 """
