@@ -10,7 +10,7 @@ import pytest
 
 from openclaw.channels.base import is_number
 from openclaw.channels.bookmark import COPY_EVERY_S, Bookmark, BookmarkFile
-from openclaw.channels.discord.channel import _is_kept_state
+from openclaw.channels.discord.channel import is_saved_state
 from openclaw.clock import SystemClock
 from openclaw.storage.disk_errors import Repairs
 
@@ -79,7 +79,7 @@ async def test_a_damaged_bookmark_without_a_copy_begins_anew(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("is_id", "right", "wrong"), [(is_number, "17", "17x"), (_is_kept_state, '{"channels":{"1":"2"}}', '{"channels"')]
+    ("is_id", "right", "wrong"), [(is_number, "17", "17x"), (is_saved_state, '{"channels":{"1":"2"}}', '{"channels"')]
 )
 async def test_a_bookmark_that_is_none_of_its_platform_gives_way_to_the_copy(
     tmp_path: Path, is_id: Callable[[str], bool], right: str, wrong: str

@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
-from openclaw.channels.bluebubbles.channel import failure_of
+from openclaw.channels.bluebubbles.channel import BbResponse, failure_of
 from openclaw.channels.http import retry_after_s
 from openclaw.channels.matrix.client import MatrixClient, MatrixFailed
 from openclaw.outbound.reply import SendFailed
@@ -52,5 +52,5 @@ async def test_matrix_answers_an_error_with_a_pause(tmp_path: Path) -> None:
 
 
 def test_bluebubbles_answers_an_error_with_a_pause() -> None:
-    failure: SendFailed = failure_of(503, {}, 9)
+    failure: SendFailed = failure_of(503, BbResponse(), 9)
     assert (failure.reached, failure.maybe_sent, failure.retry_after_s) == (True, True, 9)

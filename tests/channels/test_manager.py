@@ -177,7 +177,7 @@ async def test_a_send_that_cannot_be_made_says_so(stage: Stage) -> None:
     route = {"channel": "loopback", "to": "ann"}
     with pytest.raises(SendFailed, match=r"channels\.irc"):
         await stage.channels.send("irc", route, OutgoingMessage(text="x"), "k")
-    with pytest.raises(SendFailed, match="cannot be read") as unreadable:
+    with pytest.raises(SendFailed, match="is invalid") as unreadable:
         await stage.channels.send("loopback", {**route, "to": 7}, OutgoingMessage(text="x"), "k")
     assert unreadable.value.permanent
     stage.world.failures = [RuntimeError("a bug")]

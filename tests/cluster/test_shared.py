@@ -182,7 +182,7 @@ async def test_an_account_moves_when_its_node_leaves_and_is_given_back_to_nobody
     await second.phone.until(lambda: second.has_account)
     assert not first.has_account
     (account,) = first.gateway.channel_services.channels.accounts()
-    assert await first.gateway.channel_services.channels.holder(account) == second.gateway.runtime.claims.node
+    assert await first.gateway.channel_services.channels.owner(account) == second.gateway.runtime.claims.node
 
 
 async def test_a_part_that_one_node_stored_is_sent_once_by_the_node_with_the_account(cluster: Cluster) -> None:

@@ -153,7 +153,7 @@ def test_what_a_platform_gives_out_has_its_shape_and_other_things_do_not(channel
         text = json.dumps({"channels": {channel: {**section, **changed}}})
         (account,) = kind.accounts(parse_config("openclaw.json", text, {}).config)
         assert account.problem == ""
-        return kind.odd_credentials(account)
+        return kind.malformed_credentials(account)
 
     assert odd() == []
     for one in kind.credentials:

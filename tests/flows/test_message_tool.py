@@ -125,7 +125,7 @@ async def test_react_edit_and_delete(gateway: InProcessGateway, signal: SignalDa
     deleted = await invoke(gateway, "message", {"action": "delete", "to": BOB, "messageId": stamp})
     assert deleted["delivered"] and signal.of("remoteDelete")[0]["targetTimestamp"] == int(stamp)
     react = {"action": "react", "to": f"group:{GROUP}", "messageId": "77", "emoji": "👍"}
-    assert "author of the message must be named" in (await invoke(gateway, "message", react))["error"]
+    assert "must name the author of the message" in (await invoke(gateway, "message", react))["error"]
     for remove in (False, True):
         more = {"targetAuthor": ANN, "remove": remove}
         assert (await invoke(gateway, "message", {**react, **more}))["status"] == "ok"
@@ -184,14 +184,14 @@ async def test_files_of_the_workspace_go_along_and_others_do_not(
         ({"action": "send", "message": "x"}, "target required: this run belongs to no conversation on a channel"),
         ({"action": "send", "to": BOB}, "message or media required"),
         ({"action": "send", "to": BOB, "message": "NO_REPLY"}, "message or media required"),
-        ({"action": "send", "to": "nobody", "message": "x"}, "'nobody' is no Signal recipient"),
+        ({"action": "send", "to": "nobody", "message": "x"}, "'nobody' is not a Signal recipient"),
         ({"action": "send", "to": BOB, "message": "x", "channel": "telegram"}, "unsupported channel: telegram"),
         ({"action": "send", "to": BOB, "message": "x", "accountId": "b"}, 'unknown account "b"'),
         ({"action": "reply", "to": BOB, "message": "x"}, "messageId required"),
         ({"action": "edit", "to": BOB, "message": "x"}, "messageId required"),
         ({"action": "delete", "to": BOB}, "messageId required"),
         ({"action": "react", "to": BOB, "messageId": "5"}, "emoji required"),
-        ({"action": "delete", "to": BOB, "messageId": "abc"}, "is no id of a Signal message"),
+        ({"action": "delete", "to": BOB, "messageId": "abc"}, "is not a Signal message id"),
         ({"action": "send", "targets": [ANN, BOB], "message": "x"}, "one call writes to one target"),
     ],
 )

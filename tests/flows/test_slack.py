@@ -287,7 +287,7 @@ async def test_files_are_fetched_with_the_token_from_slack_only(
     prompt = prompts(models)
     assert "report.txt" in prompt
     assert "huge.bin was not fetched: it is larger than 20 MB" in prompt
-    assert "stolen.txt was not fetched: its address is not one of Slack's" in prompt
+    assert "stolen.txt was not fetched: its URL is not on a Slack server" in prompt
     assert "gone.txt was not fetched" in prompt
 
 
@@ -413,7 +413,7 @@ async def test_a_refused_token_is_one_clear_line_and_no_secret(
                     break
                 await asyncio.sleep(0.02)
         shown = json.dumps([status, await client.call("config.get", {}), gateway.errors_path.read_text()])
-    assert account["lastError"] == f"channels.slack.{named}: Slack refused it: invalid_auth"
+    assert account["lastError"] == f"channels.slack.{named}: Slack rejected it: invalid_auth"
     for secret in (wrong, BOT_TOKEN, APP_TOKEN, "canary-ticket"):
         assert secret not in shown
 

@@ -216,7 +216,7 @@ def read_whatsapp(_: str, event: Any) -> Any:
     def problem(what: str, error: Exception) -> None:
         raise error
 
-    (value,) = whatsapp.values_of(body, problem)
+    (value,) = whatsapp.decode_changes(body, problem)
     return whatsapp.interpret(value, "default", lambda _: False, problem)
 
 
@@ -226,7 +226,7 @@ def read_bluebubbles(_: str, event: Any) -> Any:
 
 
 def read_matrix(_: str, event: Any) -> Any:
-    read = matrix.read_event(event["event"])
+    read = matrix.parse_event(event["event"])
     room = msgspec.convert(event["room"], matrix.RoomFacts)
     return matrix.interpret(read, room, matrix.OwnAccount("@claw:test", "Claw"), "default") if read else None
 
@@ -412,10 +412,12 @@ def test_a_line_cannot_begin_like_another_person_of_the_group(sender: Sender) ->
 
 
 def test_no_channel_fetches_files_before_it_asks_who_sent_them() -> None:
-    """Strangers would fill the disk. Every channel hands its ``_fetch`` to ``submit_event``, which asks first."""
-    for path in sorted(SOURCE.glob("channels/*/channel.py")):
+    """Strangers would fill the disk. Every ``_fetch`` goes through ``submit_event``, which checks access first."""
+    submitters = {"submit_event", "PostSubmitter"}
+    for path in (SOURCE / "channels/submit.py", *sorted(SOURCE.glob("channels/*/channel.py"))):
         tree = ast.parse(path.read_text())
-        handed = {id(node) for call in ast.walk(tree) if is_call(call, {"submit_event"}) for node in ast.walk(call)}
+        handed = {id(node) for call in ast.walk(tree) if is_call(call, submitters) for node in ast.walk(call)}
+        handed |= {id(node.targets[0]) for node in ast.walk(tree) if isinstance(node, ast.Assign)}
         uses = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "_fetch"]
         assert not [node.lineno for node in uses if id(node) not in handed], path
         assert uses or "_fetch" not in path.read_text(), path

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import contextlib
 
-from openclaw.channels.irc.connection import LONGEST_LINE, Line, parse_line
+from openclaw.channels.irc.connection import MAX_LINE, Line, parse_line
 
 PATIENCE_S = 60
 OFFERED = "message-tags server-time account-tag echo-message batch labeled-response sasl=PLAIN,EXTERNAL"
@@ -78,7 +78,7 @@ class Ircv3Server:
         with contextlib.suppress(OSError):
             while data := await reader.readline():
                 _, _, rest = data.partition(b" ") if data.startswith(b"@") else (b"", b"", data)
-                if len(rest) > LONGEST_LINE:
+                if len(rest) > MAX_LINE:
                     self.problems.append(f"a line of {len(rest)} bytes")
                     self.tell("ERROR :Request too long")
                     break

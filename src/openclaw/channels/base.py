@@ -1,7 +1,7 @@
-"""What a channel is: the protocols ``Channel`` and ``ChannelKind``, what the Gateway gives a channel, and our kinds.
+"""The protocols ``Channel`` and ``ChannelKind``, the context of a running channel, and the built-in kinds.
 
 A channel is one account on one chat platform. It only translates and transports. Access, sessions, replies and retries
-are decided elsewhere, in the same way for all channels. How a message is handed in stands in ``channels/submit.py``.
+are decided elsewhere, in the same way for all channels. ``channels/submit.py`` submits the events of a platform.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from openclaw.storage.documents import DocumentStore
 
 Part = TypeVar("Part")
 Receive: TypeAlias = Callable[[Inbound], Awaitable[bool | None]]
-"""Takes in a message. It returns when the message is on disk, or False when it was refused. If it raises, try again."""
+"""Accepts a message. Returns once it is on disk, or False if it was rejected. Retry if it raises."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -46,51 +46,51 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reactions: bool = False
     typing: bool = False
     typing_outlasts_reply: bool = False
-    """A reply does not end the typing sign, so the Gateway ends it when the reply has been delivered."""
+    """The platform keeps the typing indicator after a reply, so the Gateway clears it after delivery."""
     threads: bool = False
     mentions: bool = False
-    """The platform says who is mentioned in a message."""
+    """The platform marks mentions in a message."""
     reply: bool = False
     """A message can quote an earlier one."""
     edit: bool = False
     unsend: bool = False
-    """A message that was sent can be deleted for everybody."""
+    """A sent message can be deleted for everyone."""
     pin: bool = False
     buttons: bool = False
-    """A message can have buttons; a press comes in as a message with the button's text."""
+    """A message can have buttons. A press arrives as a message with the button's text."""
     drafts: bool = False
-    """The reply can be shown while it is being written (``DraftChannel``)."""
+    """An unfinished reply can be shown (``DraftChannel``)."""
     native_commands: bool = False
-    """The platform has a menu of commands."""
+    """The platform has a command menu."""
     idempotent: bool = False
-    """The platform drops a second message with the same key."""
+    """The platform deduplicates messages by key."""
 
 
 class NotConfigured(Exception):
-    """The account cannot work as configured. The message says which key to set. It is not tried again before that."""
+    """The account cannot work as configured. The message names the key to set. Not retried until it changes."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """One account as the configuration describes it."""
+    """One configured account."""
 
     id: str
     settings: Any
-    """The record of the channel's settings. The account's keys override those that all accounts share."""
+    """The channel's settings record. The account's keys override the shared ones."""
     name: str | None = None
     enabled: bool = True
     problem: str = ""
-    """Why the account cannot be started, such as a missing key. Empty if it can."""
+    """Why the account cannot start, such as a missing key. Empty if it can."""
 
 
 class WebhookRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody sent to the path of a channel on the Gateway's port."""
+    """A request to a channel's path on the Gateway's port. Anyone can send one."""
 
     method: str
     path: str
-    """The part below the path of the channel, without a slash at its beginning."""
+    """The part below the channel's path, without a leading slash."""
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    """By lower-case name."""
+    """Keyed by lower-case name."""
     body: bytes
 
 
@@ -104,7 +104,7 @@ Webhook: TypeAlias = Callable[[WebhookRequest], Awaitable[WebhookAnswer]]
 
 
 class NativeCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command for the menu of a platform."""
+    """An entry of a platform's command menu."""
 
     name: str
     description: str
@@ -118,32 +118,31 @@ class ChannelContext(msgspec.Struct, frozen=True, kw_only=True):
     account: Account
     clock: Clock
     state_dir: Path
-    """A folder of this machine for this account alone. The channel makes it before use."""
+    """This account's folder on this machine. The channel creates it before use."""
     documents: DocumentStore
-    """What is small and must go along when another Gateway connects the account. See ``document``."""
+    """Small files that must follow the account to another Gateway. See ``document``."""
     blobs: BlobStore
     receive: Receive
-    """``Pipeline.receive`` in ``inbound/pipeline.py``. Returns when the message is on disk or refused."""
+    """``Pipeline.receive`` in ``inbound/pipeline.py``. Returns once the message is on disk or rejected."""
     admits: Receive
-    """Whether the sender of a message may write here. Files of others are not fetched: see ``add_files``."""
+    """Whether the sender may write here. Files of anyone else are not fetched (see ``add_files``)."""
     notice: Callable[[Inbound], Awaitable[None]]
-    """Reports an event that needs no answer, such as a reaction. Its ``text`` describes it."""
+    """Reports an event that needs no reply, such as a reaction. ``text`` describes it."""
     edited: Callable[[Inbound], Awaitable[None]]
-    """Reports that a person changed the text of an earlier message. ``text`` is the new one, ``message_id`` that of the
-    old, and ``revision`` tells this edit from others. Platforms also report changes that no person made, such as a
-    preview of a link; those are not reported here."""
+    """Reports that a person edited a message. ``text`` is the new text, ``message_id`` the id of the message, and
+    ``revision`` identifies the edit. Do not report changes that no person made, such as an added link preview."""
     deleted: Callable[[Inbound], Awaitable[None]]
-    """Reports that a person took a message back. Only its ids count."""
+    """Reports that a person deleted a message. Only its ids are used."""
     moved: Callable[[str, str], Awaitable[None]]
-    """Reports that a group has a new id: the one before and the one now. Its session and settings go along."""
+    """Reports the old and the new id of a group. Its session and settings move with it."""
     serve: Callable[[str, Webhook], Callable[[], None]]
     """Serves a path on the Gateway's port until the returned function is called.
 
-    Anyone may call the path: the handler checks a signature or secret before it looks at anything else. Raises
-    ``NotConfigured`` if the path is taken.
+    Anyone can call the path, so the handler must verify a signature or secret first. Raises ``NotConfigured`` if the
+    path is in use.
     """
     commands: Callable[[], list[NativeCommand]]
-    """The commands for the platform's menu. Empty if the configuration wants none."""
+    """The entries of the platform's command menu. Empty if the configuration disables it."""
     environ: Mapping[str, str]
     connected: Callable[[], None]
     disconnected: Callable[[str], None]
@@ -151,51 +150,51 @@ class ChannelContext(msgspec.Struct, frozen=True, kw_only=True):
     log: logging.Logger
 
     def key(self, name: str) -> str:
-        """The path of a key of this account in the configuration."""
+        """Return the configuration path of a key of this account."""
         account, channel = self.account.id, f"channels.{self.channel}"
         return f"{channel}.{name}" if account == DEFAULT_ACCOUNT else f"{channel}.accounts.{account}.{name}"
 
     @property
     def media_limit(self) -> int:
-        """How many bytes a file of this account may have."""
+        """The largest file of this account, in bytes."""
         return int(self.account.settings.media_max_mb * 1024 * 1024)
 
     def document(self, name: str) -> str:
-        """The name of a document of this account."""
+        """Return the name of a document of this account."""
         return f"channels/{self.channel}/{self.account.id}/{name}"
 
     def bookmark(
-        self, name: str, most: int = MAX_EVENT_ID, is_id: Callable[[str], bool] = lambda text: True
+        self, name: str, max_length: int = MAX_EVENT_ID, is_id: Callable[[str], bool] = lambda text: True
     ) -> Bookmark:
-        """How far this account has read. ``most`` is the length of an id at most, ``is_id`` recognises one."""
+        """Return this account's read position. ``is_id`` validates a stored id."""
         documents = self.documents
-        place = BookmarkDocument(documents, self.document(name)) if documents.shared else None
-        return Bookmark(place or BookmarkFile(self.state_dir / name, documents.repairs), self.clock, most, is_id)
+        store = BookmarkDocument(documents, self.document(name)) if documents.shared else None
+        return Bookmark(store or BookmarkFile(self.state_dir / name, documents.repairs), self.clock, max_length, is_id)
 
 
 class Channel(Protocol):
-    """A live account. ``run`` owns its connections. The other methods may be called while it runs."""
+    """A running account. ``run`` owns its connections; the other methods are called while it runs."""
 
     async def run(self) -> None:
-        """Connects and receives until cancelled. It reconnects by itself.
+        """Connect and receive until cancelled, reconnecting as needed.
 
-        It raises ``NotConfigured`` if trying again cannot help. Any other end is a crash, and the channel is restarted.
+        Raises ``NotConfigured`` if a retry cannot help. After any other exit the channel is restarted.
         """
         ...
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
-        """Sends one message, or does its ``act`` to an earlier one, where ``Capabilities`` say that the platform can.
+        """Send one message, or apply its ``act`` to an earlier one if ``Capabilities`` allow it.
 
         ``key`` is the same for every attempt. Raises ``SendFailed``.
         """
         ...
 
     async def typing(self, route: Route, on: bool) -> None:
-        """Shows or ends the typing sign. Raises ``SendFailed``."""
+        """Show or clear the typing indicator. Raises ``SendFailed``."""
         ...
 
-    async def probe(self) -> dict[str, Any]:
-        """Asks the platform whether the account works. Returns ``{ok, …}``. Raises ``SendFailed``."""
+    async def probe(self) -> Mapping[str, object]:
+        """Check the account with the platform. Returns ``{ok, …}`` for ``channels.status``. Raises ``SendFailed``."""
         ...
 
 
@@ -203,49 +202,49 @@ class DraftChannel(Channel, Protocol):
     """A channel whose ``Capabilities`` have ``drafts``."""
 
     async def draft(self, route: Route, draft_id: int, text: str) -> None:
-        """Shows the unfinished reply in place of what ``draft_id`` showed before. An empty text takes it away.
+        """Replace the text of the draft ``draft_id``. An empty text removes the draft.
 
-        The finished reply is sent by ``send``. Raises ``SendFailed``.
+        The finished reply goes through ``send``. Raises ``SendFailed``.
         """
         ...
 
 
 class ChannelKind(Protocol):
-    """A platform. ``BUILT_IN`` in ``channels/base.py`` names ours. It must be cheap to import."""
+    """A platform. Must be cheap to import. ``BUILT_IN`` lists the built-in ones."""
 
     id: str
     label: str
     capabilities: Capabilities
 
     def accounts(self, config: Config) -> list[Account]:
-        """Every configured account. Empty if the channel is not configured."""
+        """Return every configured account. Empty if the channel is not configured."""
         ...
 
     def default_account(self, config: Config) -> str: ...
 
     def peer(self, to: str) -> Peer:
-        """The conversation that an address names. Raises ``SendFailed`` if it is no address of this platform."""
+        """Return the conversation at an address. Raises ``SendFailed`` if the address is invalid."""
         ...
 
     def open(self, context: ChannelContext) -> Channel:
-        """Makes a channel, which does nothing until ``run``. SDKs are imported here, not with the module."""
+        """Return a channel that does nothing until ``run``. Import SDKs here, not with the module."""
         ...
 
 
-def default_account_id(config: Config, channel: str, ids: Iterable[str], wanted: str | None = None) -> str:
-    """The account for requests that name none: the configured one, or else the one bound to the default agent.
+def default_account_id(config: Config, channel: str, ids: Iterable[str], configured: str | None = None) -> str:
+    """Return the account for requests that name none.
 
-    Failing both, it is ``default``, or the first by name if there is no ``default``.
+    The configured default wins, then the account bound to the default agent, then ``default``, then the first by name.
     """
-    known = sorted(ids)
-    if wanted and normalize_account_id(wanted) in known:
-        return normalize_account_id(wanted)
+    account_ids = sorted(ids)
+    if configured and normalize_account_id(configured) in account_ids:
+        return normalize_account_id(configured)
     agent = default_agent_id(config)
     for binding in config.bindings:
         bound = normalize_account_id(binding.match.account_id) if binding.match.account_id else None
-        if binding.match.channel == channel and normalize_agent_id(binding.agent_id) == agent and bound in known:
+        if binding.match.channel == channel and normalize_agent_id(binding.agent_id) == agent and bound in account_ids:
             return bound
-    return known[0] if known and DEFAULT_ACCOUNT not in known else DEFAULT_ACCOUNT
+    return account_ids[0] if account_ids and DEFAULT_ACCOUNT not in account_ids else DEFAULT_ACCOUNT
 
 
 class Disconnect(msgspec.Struct, frozen=True):
@@ -254,7 +253,7 @@ class Disconnect(msgspec.Struct, frozen=True):
 
 
 class AccountStatus(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """The present state of an account, as clients see it."""
+    """The state of an account as shown to clients."""
 
     account_id: str
     name: str | None = None
@@ -275,21 +274,21 @@ class AccountStatus(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
     last_stop_at: int | None = None
 
     def view(self) -> dict[str, Any]:
-        """The status as a mapping. Flags are always there; events that never happened are left out."""
+        """Return the status for clients. Flags are always present; events that never happened are omitted."""
         flags = {name: getattr(self, name) for name in ("enabled", "configured", "running", "connected")}
         return {**msgspec.to_builtins(self), **flags}
 
 
-# What channels share
+# Shared by the adapters
 
 
 class Reconnect:
-    """The attempts of an account to connect: it reports how they end, and waits between them."""
+    """Reports an account's connection state and backs off between attempts."""
 
-    def __init__(self, context: ChannelContext, pauses: Backoff, stable_s: float = 0.0) -> None:
-        """After a connection of ``stable_s`` seconds, the next failure counts as the first one again."""
+    def __init__(self, context: ChannelContext, backoff: Backoff, stable_s: float = 0.0) -> None:
+        """A connection that lasts ``stable_s`` seconds resets the backoff."""
         self._context = context
-        self._pauses = pauses
+        self._backoff = backoff
         self._stable_s = stable_s
         self._attempt = 0
         self._connected_at: float | None = None
@@ -299,19 +298,19 @@ class Reconnect:
         self._context.connected()
 
     async def failed(self, reason: str, at_least_s: float = 0.0) -> None:
-        """Reports why there is no connection, and waits until the next attempt."""
+        """Report a lost or failed connection and sleep until the next attempt."""
         began, self._connected_at = self._connected_at, None
         stable = began is not None and self._context.clock.monotonic() - began >= self._stable_s
         self._attempt = 1 if stable else self._attempt + 1
-        delay_s = max(self._pauses.delay_s(self._attempt, random.random), at_least_s)
+        delay_s = max(self._backoff.delay_s(self._attempt, random.random), at_least_s)
         self._context.disconnected(reason)
-        self._context.log.warning("%s is not connected: %s; again in %.1f s", self._context.channel, reason, delay_s)
+        self._context.log.warning("%s is not connected: %s; retrying in %.1f s", self._context.channel, reason, delay_s)
         await self._context.clock.sleep(delay_s)
 
-    async def while_checked(self, check: Callable[[], Awaitable[None]], every_s: float) -> NoReturn:
-        """Asks the platform from time to time, and is connected while it answers. For those that call us by themselves.
+    async def poll(self, check: Callable[[], Awaitable[None]], interval_s: float) -> NoReturn:
+        """Report connected while ``check`` succeeds. For platforms that deliver through webhooks.
 
-        ``check`` raises ``SendFailed``, or ``NotConfigured`` if trying again cannot help.
+        ``check`` raises ``SendFailed``, or ``NotConfigured`` if a retry cannot help.
         """
         while True:
             try:
@@ -320,24 +319,24 @@ class Reconnect:
                 await self.failed(str(failure), failure.retry_after_s or 0.0)
                 continue
             self.connected()
-            await self._context.clock.sleep(every_s)
+            await self._context.clock.sleep(interval_s)
 
 
 async def secret_of(
     context: ChannelContext, secret: str | SecretRef | None, key: str, variable: str = "", *, needed: bool = True
 ) -> str:
-    """The secret under a key of the account. The redactor knows it from now on. Raises ``NotConfigured`` without it.
+    """Resolve a secret of the account and register it with the redactor.
 
-    ``variable`` is the environment variable that the default account falls back to. A secret that is not ``needed`` is
-    empty if nobody has set it.
+    ``variable`` is the environment variable that the default account falls back to. Raises ``NotConfigured`` if a
+    ``needed`` secret is missing; otherwise a missing secret is empty.
     """
     try:
-        found = await asyncio.to_thread(resolve_secret, secret, context.environ, context.key(key))
+        value = await asyncio.to_thread(resolve_secret, secret, context.environ, context.key(key))
     except SecretUnavailable as missing:
         raise NotConfigured(str(missing)) from None
-    if not found and context.account.id == DEFAULT_ACCOUNT:
-        found = context.environ.get(variable)
-    token = (found or "").strip()
+    if not value and context.account.id == DEFAULT_ACCOUNT:
+        value = context.environ.get(variable)
+    token = (value or "").strip()
     if token:
         know([token])
     elif needed:
@@ -345,21 +344,21 @@ async def secret_of(
     return token
 
 
-def running(part: Part | None, platform: str) -> Part:
-    """A part that a channel has only while it runs. Raises ``SendFailed`` otherwise."""
+def require_running(part: Part | None, platform: str) -> Part:
+    """Return a part that exists only while the channel runs. Raises ``SendFailed`` if it does not."""
     if part is None:
         raise SendFailed(f"{platform} is not running", reached=False)
     return part
 
 
-def need_action(context: ChannelContext, name: str, on: bool) -> None:
-    """Raises a permanent ``SendFailed`` if the configuration forbids an action."""
+def require_action(context: ChannelContext, name: str, on: bool) -> None:
+    """Raise a permanent ``SendFailed`` if the configuration disables an action."""
     if not on:
         raise SendFailed(f"{context.key(f'actions.{name}')} is off", permanent=True)
 
 
 def bare_address(to: str, *prefixes: str) -> str:
-    """An address without the prefixes, such as ``signal:``, which may stand before it in this order."""
+    """Strip optional prefixes such as ``signal:``, in this order, from an address."""
     text = to.strip()
     for prefix in prefixes:
         if text.lower().startswith(prefix):
@@ -368,7 +367,7 @@ def bare_address(to: str, *prefixes: str) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether the text is a number in plain digits, such as many platforms have as ids."""
+    """Return whether the text is ASCII digits only, as the ids of many platforms are."""
     return text.isascii() and text.isdigit()
 
 
@@ -385,46 +384,47 @@ BUILT_IN = {
     "slack": "openclaw.channels.slack:SlackKind",
     "whatsapp": "openclaw.channels.whatsapp:WhatsAppKind",
 }
-"""Channel → its kind. A kind is imported when the configuration first names its channel."""
+"""Channel → its kind, which is imported when the configuration first names the channel."""
 ENTRY_POINTS = "openclaw.channels"
-"""The group of entry points by which other packages bring channels: name of the section → class of the kind.
+"""The entry-point group for channels of other packages: section name → kind class.
 
-The class is made with the environment as its only argument.
+The class is called with the environment as its only argument.
 """
 
 
 class ChannelKinds:
-    """The kinds of channels, each made when the configuration first names it."""
+    """The channel kinds, each created when the configuration first names it."""
 
-    def __init__(self, environ: Mapping[str, str], made: Mapping[str, ChannelKind] | None = None) -> None:
-        """``made`` are kinds that exist already, by their ids."""
+    def __init__(self, environ: Mapping[str, str], kinds: Mapping[str, ChannelKind] | None = None) -> None:
+        """``kinds`` are already created kinds by id."""
         self._environ = environ
-        self._made = dict(made or {})
+        self._kinds = dict(kinds or {})
 
     def get(self, channel: str) -> ChannelKind | None:
-        """The kind of a channel that the configuration has named before."""
-        return self._made.get(channel)
+        """Return the kind of a channel that the configuration has named before."""
+        return self._kinds.get(channel)
 
     def knows(self, channel: str) -> bool:
-        """Whether there is such a channel: one of ours, or one of another package that is configured."""
-        return channel in BUILT_IN or channel in self._made
+        """Return whether the channel is built in or a configured one of another package."""
+        return channel in BUILT_IN or channel in self._kinds
 
     def add(self, kind: ChannelKind) -> None:
-        """Makes a channel of an extension known."""
-        self._made[kind.id] = kind
+        """Register a channel kind of an extension."""
+        self._kinds[kind.id] = kind
 
     def configured(self, config: Config) -> list[ChannelKind]:
-        """The kinds of all channels that the configuration has a section for."""
+        """Return the kinds of all configured channels."""
         built_in = [name for name in BUILT_IN if getattr(config.channels, name, None) is not None]
         others = [name for name, section in config.channels.others.items() if section.get("enabled") is not False]
         for name in (*built_in, *others):
-            if name not in self._made:
-                self._made[name] = self._make(name)
-        return list(self._made.values())
+            if name not in self._kinds:
+                self._kinds[name] = self._create(name)
+        return list(self._kinds.values())
 
-    def _make(self, name: str) -> ChannelKind:
+    def _create(self, name: str) -> ChannelKind:
         if name in BUILT_IN:
             return built_in_kind(name)(self._environ)
+        # Imported late: scanning the installed packages is slow and rarely needed.
         from importlib.metadata import entry_points
 
         for entry in entry_points(group=ENTRY_POINTS, name=name):
@@ -436,17 +436,17 @@ class ChannelKinds:
 
 
 def built_in_kind(channel: str) -> type[ConfiguredKind]:
-    return _imported(BUILT_IN[channel])
+    return _import_class(BUILT_IN[channel])
 
 
-def _imported(place: str) -> Any:
-    """The class that ``module:Name`` names."""
-    module, _, name = place.partition(":")
+def _import_class(path: str) -> Any:
+    """Import ``module:Name``."""
+    module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 
 
 class MissingKind:
-    """Stands for a channel that is configured and cannot be had."""
+    """Placeholder for a configured channel whose package is missing or broken."""
 
     capabilities = Capabilities()
 
@@ -455,8 +455,8 @@ class MissingKind:
         self._problem = problem
 
     def accounts(self, config: Config) -> list[Account]:
-        known = config.channels.others.get(self.id) is not None
-        return [Account(id=DEFAULT_ACCOUNT, settings=None, problem=self._problem)] if known else []
+        configured = config.channels.others.get(self.id) is not None
+        return [Account(id=DEFAULT_ACCOUNT, settings=None, problem=self._problem)] if configured else []
 
     def default_account(self, config: Config) -> str:
         return DEFAULT_ACCOUNT
@@ -469,24 +469,24 @@ class MissingKind:
 
 
 class AccountKey(NamedTuple):
-    """One key that an account needs to connect."""
+    """A configuration key that an account needs to connect."""
 
     key: str
-    question: str
-    """What a person is asked for."""
+    prompt: str
+    """The question of ``channels add``."""
     advice: str = ""
-    """Follows "set <key>" where the key is missing."""
+    """Follows "set <key>" in the error for a missing key."""
     secret: bool = False
-    """It is typed without being shown, and removed by ``channels logout``."""
+    """Typed without echo, and removed by ``channels logout``."""
     variable: str = ""
     """The environment variable that the default account falls back to."""
     optional: bool = False
-    asked: bool = True
-    """Whether ``channels add`` asks for it. Otherwise it is only another way to log in."""
-    instead: tuple[str, ...] = ()
-    """Other keys that make this one needless."""
+    prompted: bool = True
+    """Whether ``channels add`` asks for it. If not, it is only an alternative way to log in."""
+    alternatives: tuple[str, ...] = ()
+    """Keys that replace this one."""
     shape: str = ""
-    """A regular expression for values that the platform can have given out."""
+    """A regular expression that every value issued by the platform matches."""
 
     @property
     def field(self) -> str:
@@ -494,60 +494,62 @@ class AccountKey(NamedTuple):
 
 
 def _field_of(key: str) -> str:
-    """The name of a key in its record."""
+    """Convert a camelCase key to its attribute name."""
     return re.sub("([A-Z])", r"_\1", key).lower()
 
 
 class ConfiguredKind(abc.ABC):
-    """What the kinds of built-in channels have in common: a section with accounts, named credentials, a library."""
+    """Base of the built-in kinds: a config section with accounts, credentials and an optional library."""
 
     id: str
     label: str
     capabilities: Capabilities
     credentials: tuple[AccountKey, ...] = ()
     channel: str
-    """The class of its accounts. It is imported with the first one, because its library may take a while."""
+    """``module:Name`` of the channel class. Imported with the first account, since its library may load slowly."""
     hint: str = ""
-    """Where a person gets the credentials."""
+    """How to obtain the credentials."""
     library: str = ""
-    """The module that the channel cannot do without. The extra of the same name as the channel installs it."""
+    """The module that the channel requires. The extra named like the channel installs it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
 
     def problem(self, account_id: str, where: str, settings: Any) -> str:
-        """Why the account cannot be started, in words that name the key to set. Empty if it can.
+        """Return why the account cannot start, naming the key to set. Empty if it can.
 
-        ``where`` is the key path of the account. Environment variables count for the default account only.
+        ``where`` is the key path of the account. Environment variables apply to the default account only.
         """
-        for one in self.credentials:
-            others = (getattr(settings, _field_of(key)) for key in one.instead)
-            if not one.optional and not self.value(account_id, settings, one) and not any(others):
-                return f"set {where}.{one.key} {one.advice}".rstrip()
+        for credential in self.credentials:
+            alternatives = (getattr(settings, _field_of(key)) for key in credential.alternatives)
+            if not (credential.optional or self.value(account_id, settings, credential) or any(alternatives)):
+                return f"set {where}.{credential.key} {credential.advice}".rstrip()
         return self.other_problem(where, settings)
 
     def other_problem(self, where: str, settings: Any) -> str:
-        """What else is missing or wrong, when all credentials are given."""
+        """Return a problem other than a missing credential, or an empty string."""
         return ""
 
     def value(self, account_id: str, settings: Any, credential: AccountKey) -> str | SecretRef:
-        """A credential as it is configured, or else from the environment. A reference to a secret is not followed."""
-        given = getattr(settings, credential.field)
-        if isinstance(given, str):
-            given = given.strip()
-        if not given and account_id == DEFAULT_ACCOUNT and credential.variable:
-            given = self.environ.get(credential.variable, "").strip()
-        return given or ""
+        """Return a credential from the configuration, else the environment. Secret references stay unresolved."""
+        value = getattr(settings, credential.field)
+        if isinstance(value, str):
+            value = value.strip()
+        if not value and account_id == DEFAULT_ACCOUNT and credential.variable:
+            value = self.environ.get(credential.variable, "").strip()
+        return value or ""
 
-    def odd_credentials(self, account: Account) -> list[str]:
-        """The keys whose values the platform cannot have given out. What is stored elsewhere is not looked at."""
-        values = [(one, self.value(account.id, account.settings, one)) for one in self.credentials if one.shape]
-        return [
-            one.key for one, value in values if isinstance(value, str) and value and not re.fullmatch(one.shape, value)
-        ]
+    def malformed_credentials(self, account: Account) -> list[str]:
+        """Return the keys whose values the platform cannot have issued. Secret references are not resolved."""
+
+        def is_malformed(credential: AccountKey) -> bool:
+            value = self.value(account.id, account.settings, credential)
+            return isinstance(value, str) and bool(value) and not re.fullmatch(credential.shape, value)
+
+        return [credential.key for credential in self.credentials if credential.shape and is_malformed(credential)]
 
     def server(self, account: Account) -> tuple[str, int] | None:
-        """Host and port of the server that the account talks to. None: it is started by the Gateway itself."""
+        """Return host and port of the account's server, or None if the Gateway starts the server itself."""
         url = urlsplit(self.address(account.id, account.settings))
         try:
             port = url.port or (443 if url.scheme == "https" else 80)
@@ -556,11 +558,11 @@ class ConfiguredKind(abc.ABC):
         return (url.hostname, port) if url.hostname else None
 
     def address(self, account_id: str, settings: Any) -> str:
-        """The address of the platform's server."""
+        """Return the URL of the platform's server."""
         return settings.api_root
 
     def missing_library(self) -> str:
-        """What to do about a library that is not installed. Empty if nothing is missing."""
+        """Return how to install a missing library, or an empty string if none is missing."""
         if not self.library or find_spec(self.library) is not None:
             return ""
         return f"install the library of this channel: openclaw extras add {self.id}"
@@ -572,7 +574,7 @@ class ConfiguredKind(abc.ABC):
     def open(self, context: ChannelContext) -> Channel:
         if missing := self.missing_library():
             raise NotConfigured(missing)
-        return _imported(self.channel)(context)
+        return _import_class(self.channel)(context)
 
     def accounts(self, config: Config) -> list[Account]:
         section = self._section(config)
@@ -596,9 +598,9 @@ class ConfiguredKind(abc.ABC):
         return default_account_id(config, self.id, ids, section.default_account if section else None)
 
     def _section(self, config: Config) -> Any:
-        """The channel's section: an account of its own, or what its accounts share. None: it is not configured."""
+        """Return the channel's section: a single account, or the defaults of its accounts. None if missing."""
         channels = config.channels
-        # Written out, so that a check can see which keys of the configuration are read.
+        # Spelled out so that static checks see which configuration keys are read.
         return {
             "telegram": channels.telegram,
             "discord": channels.discord,

@@ -1,4 +1,4 @@
-"""How far a channel has got in the events of its platform, kept over restarts; and what it saw or did lately."""
+"""A channel's read position in its platform's events, persisted across restarts, and a bounded dictionary."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ log = logging.getLogger("openclaw.channels")
 MAX_EVENT_ID = 1000
 BOOKMARK_PAUSE_S = 0.2
 COPY_EVERY_S = 5.0
-"""How often the copy of a bookmark is replaced, which takes a sync."""
+"""How often the synced backup of a bookmark is replaced."""
 
 
 class Bookmark:
-    """The id of the last event that was handled, so that a new start asks for what came since.
+    """The id of the last handled event, from which a restart continues.
 
-    It is not synced to disk, and a burst of events is written once, a moment later. An old bookmark only makes the
-    platform repeat events, and dedupe drops them.
+    Written without a sync and at most once per ``BOOKMARK_PAUSE_S``: an old bookmark only makes the platform repeat
+    events, which deduplication drops.
     """
 
     def __init__(
         self,
-        place: BookmarkPlace,
+        store: BookmarkStore,
         clock: Clock,
-        most: int = MAX_EVENT_ID,
+        max_length: int = MAX_EVENT_ID,
         is_id: Callable[[str], bool] = lambda text: True,
     ) -> None:
-        """``most`` is the length of an id at most, and ``is_id`` recognises the ids of the platform."""
-        self._place = place
-        self._most = most
+        """``is_id`` validates an id of the platform."""
+        self._store = store
+        self._max_length = max_length
         self._is_id = is_id
         self._clock = clock
         self._writer: asyncio.Task[None] | None = None
@@ -50,63 +50,60 @@ class Bookmark:
         self._written = ""
         self.last_id = ""
         self.moved_at_ms: int | None = None
-        """When it was moved last, as it was loaded."""
+        """When the loaded bookmark was last moved."""
 
     async def load(self) -> None:
-        """Read the bookmark. One that is damaged counts as missing."""
-        data, self.moved_at_ms = await self._place.read(self._is_valid)
+        """Read the bookmark. A damaged one counts as missing."""
+        data, self.moved_at_ms = await self._store.read(self._is_valid)
         self.last_id = self._written = data.decode("ascii")
 
     def _is_valid(self, data: bytes) -> bool:
-        # Zeros of a power cut are in no id, and would be refused in the header of a request.
-        if not data or len(data) > self._most or not data.isascii():
+        # A power cut can leave zeros, which a request header would reject.
+        if not data or len(data) > self._max_length or not data.isascii():
             return False
         text = data.decode("ascii")
         return text.isprintable() and self._is_id(text)
 
     def move_to(self, event_id: str) -> None:
-        """Sets the bookmark. An id that could not be read again is ignored, as an empty one is."""
+        """Set the bookmark. Ignores an id that ``load`` would not accept."""
         if event_id != self.last_id and event_id.isascii() and self._is_valid(event_id.encode("ascii")):
             self.last_id = event_id
             if self._writer is None or self._writer.done():
-                self._writer = asyncio.create_task(self._keep_up())
+                self._writer = asyncio.create_task(self._write_behind())
 
     async def close(self) -> None:
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
-        if self._writing is not None:  # A thread goes on writing when its waiter is cancelled.
+        if self._writing is not None:  # Cancelling the waiter does not stop the writing thread.
             await asyncio.gather(self._writing, return_exceptions=True)
         if self.last_id != self._written:
             await self._put(self.last_id)
 
-    async def _keep_up(self) -> None:
+    async def _write_behind(self) -> None:
         while self.last_id != self._written:
-            event_id = self.last_id
-            await self._put(event_id)
+            await self._put(self.last_id)
             await self._clock.sleep(BOOKMARK_PAUSE_S)
 
     async def _put(self, event_id: str) -> None:
         self._written = event_id
         try:
-            self._writing = asyncio.ensure_future(self._place.write(event_id.encode("ascii")))
+            self._writing = asyncio.ensure_future(self._store.write(event_id.encode("ascii")))
             await asyncio.shield(self._writing)
         except OSError as error:
-            log.warning("%s stays where it was: %s", self._place, error)
+            log.warning("%s could not be written: %s", self._store, error)
 
 
-class BookmarkPlace(Protocol):
-    """Where a bookmark is kept."""
-
+class BookmarkStore(Protocol):
     async def read(self, valid: Callable[[bytes], bool]) -> tuple[bytes, int | None]:
-        """Return the newest bookmark that is valid and when it was written. Empty if there is none."""
+        """Return the newest valid bookmark and when it was written, or ``(b"", None)``."""
         ...
 
     async def write(self, event_id: bytes) -> None: ...
 
 
 class BookmarkFile:
-    """A bookmark in a file that is not synced, with a synced copy of an older one beside it."""
+    """A bookmark in an unsynced file, with a synced backup of an older one next to it."""
 
     def __init__(self, path: Path, repairs: Repairs) -> None:
         self._path = path
@@ -139,14 +136,16 @@ class BookmarkFile:
                 continue
             if path is self._copy:
                 self._repairs.note(f"{self._path} was {problem}. It was restored from {path.name}.")
-                self._put_back()
+                self._restore()
             return data, at_ms
         if problem == "damaged":
-            self._repairs.note(f"{self._path} was damaged, and there is no copy of it. What was missed may be missing.")
+            self._repairs.note(
+                f"{self._path} was damaged and has no backup. Messages from the downtime may be missing."
+            )
         return b"", None
 
-    def _put_back(self) -> None:
-        """Put the copy in place. It keeps its time, by which a channel sees whether it is too old."""
+    def _restore(self) -> None:
+        """Copy the backup with its modification time, by which a channel detects that it is too old."""
         with contextlib.suppress(OSError):
             prepared = self._path.with_name(f"{self._path.name}.new")
             prepared.unlink(missing_ok=True)
@@ -159,13 +158,13 @@ class BookmarkFile:
         prepared = self._path.with_name(f"{self._path.name}.new")
         prepared.unlink(missing_ok=True)
         _write_private(prepared, event_id)
-        self._keep_copy(prepared, event_id)
+        self._update_backup(prepared, event_id)
         prepared.replace(self._path)
 
-    def _keep_copy(self, prepared: Path, event_id: bytes) -> None:
-        """Replace the copy from time to time by the bookmark before this one, once that one is on disk.
+    def _update_backup(self, prepared: Path, event_id: bytes) -> None:
+        """Replace an old backup by the previous bookmark, synced.
 
-        A power cut may leave zeros in the bookmark, so the copy must be another file.
+        A power cut may leave zeros in the bookmark, so the backup must be another file.
         """
         fresh = self._path.with_name(f"{self._copy.name}.new")
         try:
@@ -180,8 +179,8 @@ class BookmarkFile:
             with fresh.open("rb") as file:
                 os.fsync(file.fileno())
             fresh.replace(self._copy)
-        except OSError as error:  # Some file systems have no second names for a file.
-            log.debug("%s stays as it is: %s", self._copy, error)
+        except OSError as error:  # Some file systems have no hard links.
+            log.debug("%s was not updated: %s", self._copy, error)
 
 
 def _write_private(path: Path, data: bytes) -> None:
@@ -190,7 +189,7 @@ def _write_private(path: Path, data: bytes) -> None:
 
 
 class BookmarkDocument:
-    """A bookmark that the Gateway finds which connects the account next, wherever it runs."""
+    """A bookmark in the shared store, for whichever Gateway connects the account next."""
 
     def __init__(self, documents: DocumentStore, name: str) -> None:
         self._documents = documents
@@ -201,21 +200,21 @@ class BookmarkDocument:
         return self._documents.place(self._name)
 
     async def read(self, valid: Callable[[bytes], bool]) -> tuple[bytes, int | None]:
-        found = await self._documents.get(self._name)
-        if found is None:
+        document = await self._documents.get(self._name)
+        if document is None:
             return b"", None
-        self._version = found.version
-        data = found.data.strip()
+        self._version = document.version
+        data = document.data.strip()
         if not valid(data):
             log.error("%s is damaged and is not used", self)
             return b"", None
-        return data, found.at_ms
+        return data, document.at_ms
 
     async def write(self, event_id: bytes) -> None:
         try:
             self._version = await self._documents.put(self._name, event_id, self._version)
         except DocumentChanged:
-            # Another Gateway had the account meanwhile. It is ours now, and so is the bookmark.
+            # Another Gateway owned the account in between. This one owns it now, so its bookmark wins.
             self._version = await self._documents.version(self._name)
             with contextlib.suppress(DocumentChanged):
                 self._version = await self._documents.put(self._name, event_id, self._version)
@@ -223,18 +222,18 @@ class BookmarkDocument:
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-MAX_KNOWN = 2000
+MAX_RECENT = 2000
 
 
-class Remembered(OrderedDict[Key, Value]):
-    """The values that were put in most recently. The oldest are forgotten."""
+class RecentDict(OrderedDict[Key, Value]):
+    """A dictionary of the most recently set items. The oldest are dropped."""
 
-    def __init__(self, most: int = MAX_KNOWN) -> None:
+    def __init__(self, max_items: int = MAX_RECENT) -> None:
         super().__init__()
-        self._most = most
+        self._max_items = max_items
 
     def __setitem__(self, key: Key, value: Value) -> None:
         super().__setitem__(key, value)
         self.move_to_end(key)
-        while len(self) > self._most:
+        while len(self) > self._max_items:
             self.popitem(last=False)

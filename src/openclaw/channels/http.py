@@ -1,4 +1,4 @@
-"""Requests to a platform over HTTP: calls with JSON answers, and downloads of files."""
+"""HTTP requests to a platform: calls with JSON responses, and file downloads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -18,8 +18,9 @@ from openclaw.channels.media import NotFetched, check_size
 from openclaw.net import read_bounded
 from openclaw.outbound.reply import SendFailed
 
-MAX_ANSWER = 16 * 1024 * 1024
+MAX_RESPONSE = 16 * 1024 * 1024
 FETCH_S = 60.0
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 def new_session() -> aiohttp.ClientSession:
@@ -27,15 +28,15 @@ def new_session() -> aiohttp.ClientSession:
 
 
 @asynccontextmanager
-async def reaching(platform: str, timeout_s: float) -> AsyncGenerator[None]:
-    """Turns what can go wrong on the way to a platform into ``SendFailed``. No error shows an address."""
+async def network_errors(platform: str, timeout_s: float) -> AsyncGenerator[None]:
+    """Translate network errors to ``SendFailed``. The messages hold no URL, because some contain a secret."""
     try:
         async with asyncio.timeout(timeout_s):
             yield
     except aiohttp.ConnectionTimeoutError:
-        raise SendFailed(f"{platform} takes no connection", reached=False) from None
+        raise SendFailed(f"{platform} does not accept connections", reached=False) from None
     except TimeoutError:
-        problem = f"{platform} gave no answer within {timeout_s:g} s"
+        problem = f"{platform} did not answer within {timeout_s:g} s"
         raise SendFailed(problem, reached=False, maybe_sent=True) from None
     except aiohttp.ClientConnectorError as error:
         raise SendFailed(f"{platform} cannot be reached: {error.os_error}", reached=False) from None
@@ -48,90 +49,97 @@ async def call(
     http: aiohttp.ClientSession,
     platform: str,
     method: str,
-    address: str,
+    url: str,
+    body_type: type[Body],
     *,
     json: Any = None,
     form: aiohttp.FormData | None = None,
     query: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
     timeout_s: float,
-    limit: int = MAX_ANSWER,
-) -> tuple[aiohttp.ClientResponse, dict[str, Any]]:
-    """The answer to a request, and the JSON object in it. Raises ``SendFailed`` if there is no answer.
+    limit: int = MAX_RESPONSE,
+) -> tuple[aiohttp.ClientResponse, Body]:
+    """Return the response and its JSON body. Raises ``SendFailed`` without a response.
 
-    Of an answer with more than ``limit`` bytes, or without an object, the object is empty.
+    All fields of ``body_type`` must have defaults: a body that does not match, or is larger than ``limit`` bytes,
+    yields those.
     """
-    data, sent = form, dict(headers or {})
+    data, all_headers = form, dict(headers or {})
     if json is not None:
-        data, sent["Content-Type"] = msgspec.json.encode(json), "application/json"
-    async with reaching(platform, timeout_s):
-        asking = http.request(method, address, params=query, data=data, headers=sent, allow_redirects=False)
-        async with asking as answer:
-            body = await read_bounded(answer, limit)
+        data, all_headers["Content-Type"] = msgspec.json.encode(json), "application/json"
+    async with network_errors(platform, timeout_s):
+        request = http.request(method, url, params=query, data=data, headers=all_headers, allow_redirects=False)
+        async with request as response:
+            body = await read_bounded(response, limit)
     try:
-        return answer, mapping(msgspec.json.decode(body))
-    except (msgspec.DecodeError, RecursionError):
-        return answer, {}
+        return response, msgspec.json.decode(body, type=body_type)
+    except (msgspec.MsgspecError, RecursionError):
+        return response, body_type()
+
+
+def converted(value: object, body_type: type[Body]) -> Body:
+    """Convert a decoded JSON value to a record. A value that does not match yields the record's defaults."""
+    try:
+        return msgspec.convert(value, body_type)
+    except msgspec.ValidationError:
+        return body_type()
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that an answer asks to wait before the next request, or None if it does not say.
+    """Return the delay of a ``Retry-After`` header, or None if it is missing or invalid.
 
-    ``Retry-After`` is a number of seconds or a date, which is read against the server's own clock.
+    A date is compared with the server's ``Date``, since our clock may differ.
     """
-    given = headers.get("Retry-After") or ""
+    value = headers.get("Retry-After") or ""
     try:
-        seconds = float(given)
+        seconds = float(value)
     except ValueError:
         try:
-            seconds = (parsedate_to_datetime(given) - parsedate_to_datetime(headers.get("Date") or "")).total_seconds()
+            seconds = (parsedate_to_datetime(value) - parsedate_to_datetime(headers.get("Date") or "")).total_seconds()
         except (ValueError, TypeError, OverflowError):
             return None
     return max(seconds, 0.0) if isfinite(seconds) else None
 
 
-def mapping(value: Any) -> dict[str, Any]:
-    """The value if it is an object of JSON, or else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
 async def download(
     context: ChannelContext,
     http: aiohttp.ClientSession,
-    address: str,
+    url: str,
     *,
     query: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The content of a file that a platform has. Raises ``NotFetched``."""
+    """Download a file from a platform. Raises ``NotFetched``."""
     try:
         async with asyncio.timeout(FETCH_S):
-            asking = http.get(address, params=query, headers=headers, allow_redirects=False)
-            async with asking as answer:
-                if answer.status != 200:
-                    raise NotFetched(f"the server answered {answer.status}")
-                return await read_file(context, answer)
+            async with http.get(url, params=query, headers=headers, allow_redirects=False) as response:
+                if response.status != 200:
+                    raise NotFetched(f"the server answered {response.status}")
+                return await read_file(context, response)
     except TimeoutError:
         raise NotFetched(f"it took longer than {FETCH_S:g} s") from None
     except (aiohttp.ClientError, OSError) as error:
         raise NotFetched(f"the connection broke ({type(error).__name__})") from None
 
 
-async def read_file(context: ChannelContext, answer: aiohttp.ClientResponse) -> bytes:
-    """The body of an answer. Raises ``NotFetched`` as soon as it is larger than ``mediaMaxMb`` of the account."""
-    check_size(context, answer.content_length or 0)
+async def read_file(context: ChannelContext, response: aiohttp.ClientResponse) -> bytes:
+    """Read a response body. Raises ``NotFetched`` as soon as it exceeds the account's ``mediaMaxMb``."""
+    check_size(context, response.content_length or 0)
     data = bytearray()
-    async for chunk in answer.content.iter_chunked(256 * 1024):
+    async for chunk in response.content.iter_chunked(256 * 1024):
         data += chunk
         check_size(context, len(data))
     return bytes(data)
 
 
-def is_on(address: str, root: str, hosts: tuple[str, ...]) -> bool:
-    """Whether an address is on the server of ``root``, or on one of the hosts, such as ``.example.com``, with TLS."""
+def is_trusted_url(url: str, root: str, hosts: tuple[str, ...]) -> bool:
+    """Return whether a URL is on the server of ``root``, or over TLS on a host such as ``.example.com``.
+
+    Messages name the URLs of their files, and a request to another server would leak the account's token.
+    """
     try:
-        url, own = urlsplit(address), urlsplit(root)
-        same_server = (url.scheme, url.hostname, url.port) == (own.scheme, own.hostname, own.port)
-        return same_server or (url.scheme == "https" and f".{url.hostname or ''}".endswith(hosts))
+        target, own = urlsplit(url), urlsplit(root)
+        same_server = (target.scheme, target.hostname, target.port) == (own.scheme, own.hostname, own.port)
+        return same_server or (target.scheme == "https" and f".{target.hostname or ''}".endswith(hosts))
     except ValueError:
         return False

@@ -1,6 +1,6 @@
 """Starts, restarts and stops the configured channel accounts, and sends through them.
 
-One crash does not affect others. Where several nodes have the same accounts, the node that owns one connects it.
+A crash of one account does not affect others. In a cluster, only the node that owns an account connects it.
 """
 
 from __future__ import annotations
@@ -44,21 +44,19 @@ from openclaw.storage.disk_errors import FOREVER, until_written
 from openclaw.storage.documents import DocumentStore, SharedDocument
 from openclaw.storage.errors import Fenced
 
-Report: TypeAlias = Callable[[Inbound], Awaitable[None]]
+OnInbound: TypeAlias = Callable[[Inbound], Awaitable[None]]
 RESTART = Backoff(initial_s=1.0, max_s=300.0)
 ANSWER_S = 10.0
-"""A platform that takes longer to answer a probe counts as silent."""
+"""The time limit of a probe."""
 ELSEWHERE = "another node has this account"
 STABLE_S = 60.0
-"""After an account has run this long, its next crash counts as the first one again."""
-
-
+"""An account that has run this long resets its restart backoff."""
 PATHS = "channels/webhooks.json"
-MOST_PATHS = 1000
+MAX_PATHS = 1000
 
 
-class OtherAccounts(Protocol):
-    """What a run of this node asks of the node that has its account. ``RemoteChannels`` in ``gateway`` asks it."""
+class RemoteAccounts(Protocol):
+    """Calls to the node that owns an account. Implemented by ``RemoteChannels`` in ``gateway/cluster``."""
 
     async def typing(self, running: RunningAccount, route: dict[str, Any], on: bool) -> None: ...
 
@@ -71,12 +69,12 @@ class OtherAccounts(Protocol):
         ...
 
     async def webhook(self, name: str, path: str, request: WebhookRequest) -> WebhookAnswer:
-        """Hands on what a platform sent to the path of an account, given by the name under which a node owns it."""
+        """Forward a platform's request to the owner of an account. ``name`` is the account's name in the claims."""
         ...
 
 
 class RunningAccount:
-    """One account: its channel, its status and the task that keeps it running."""
+    """One account: its channel, its status and its supervising task."""
 
     def __init__(self, kind: ChannelKind, account: Account) -> None:
         self.kind = kind
@@ -87,11 +85,11 @@ class RunningAccount:
         self.channel: Channel | None = None
         self.task: asyncio.Task[None] | None = None
         self.leaving = False
-        """Another node is about to get the account, so nothing more is sent here."""
+        """Another node is about to claim the account, so this node sends nothing more."""
 
     @property
     def name(self) -> str:
-        """The name under which a node owns the account."""
+        """The account's name in the claims."""
         return channel_name(self.kind.id, self.account.id)
 
 
@@ -107,17 +105,17 @@ class ChannelManager:
         documents: DocumentStore,
         receive: Receive,
         admits: Receive,
-        notice: Report | None = None,
-        edited: Report | None = None,
-        deleted: Report | None = None,
+        notice: OnInbound | None = None,
+        edited: OnInbound | None = None,
+        deleted: OnInbound | None = None,
         moved: Callable[[MovedChat], Awaitable[None]] | None = None,
         commands: Callable[[], list[NativeCommand]] = list,
         environ: Mapping[str, str] = MappingProxyType({}),
-        taken_names: Callable[[], set[str]] = set,
+        reserved_names: Callable[[], set[str]] = set,
         claims: Claims | None = None,
         chance: Chance = random.random,
     ) -> None:
-        """``taken_names`` are the first parts of paths that the Gateway serves itself."""
+        """``reserved_names`` are the first path segments that the Gateway serves itself."""
         self.kinds = kinds
         self._config = config
         self._clock = clock
@@ -133,13 +131,13 @@ class ChannelManager:
         self._webhooks: dict[str, Webhook] = {}
         self.on_connected: Callable[[], object] = lambda: None
         """Called whenever an account becomes able to send."""
-        self._taken_names = taken_names
+        self._reserved_names = reserved_names
         self._chance = chance
         self._claims = claims or SoleClaims()
-        self.took: Callable[[RunningAccount], Awaitable[None]] | None = None
-        """Called before an account is connected that another node may have had. Set where the Gateway is assembled."""
-        self.leave: Callable[[RunningAccount], Awaitable[None]] | None = None
-        """Called before an account is left to another node: what is being sent through it may finish."""
+        self.on_claimed: Callable[[RunningAccount], Awaitable[None]] | None = None
+        """Called before an account is connected that another node may have owned. Set during assembly."""
+        self.on_release: Callable[[RunningAccount], Awaitable[None]] | None = None
+        """Called before an account moves to another node, so that deliveries in progress can finish."""
         self._paths: SharedDocument[dict[str, str]] = SharedDocument(
             documents,
             PATHS,
@@ -148,10 +146,10 @@ class ChannelManager:
             msgspec.json.encode,
             damaged="drop",
         )
-        """The paths on which platforms call, and the accounts that they belong to, where there are several nodes."""
-        self._telling: set[asyncio.Task[None]] = set()
-        self.others: OtherAccounts | None = None
-        """The accounts that other nodes have. Set where the Gateway is assembled."""
+        """Webhook path → name of its account, shared by the nodes of a cluster."""
+        self._publishing: set[asyncio.Task[None]] = set()
+        self.others: RemoteAccounts | None = None
+        """The accounts of other nodes. Set during assembly."""
         if not self._claims.alone:
             self._claims.on_gained(CHANNEL, self._gained)
             self._claims.on_lost(CHANNEL, self._lost)
@@ -159,13 +157,13 @@ class ChannelManager:
         self._changing = asyncio.Lock()
 
     async def start(self) -> None:
-        """Starts the configured accounts. It does not wait for their connections."""
+        """Start the configured accounts without waiting for their connections."""
         with contextlib.suppress(OSError):
             await self.load_paths()
         await self.apply(self._config())
 
     def list_configured(self) -> None:
-        """Knows the configured accounts without connecting them, for one who only looks."""
+        """Register the configured accounts without connecting them, for a read-only Gateway."""
         if self._claims.alone:
             config = self._config()
             for kind in self.kinds.configured(config):
@@ -174,19 +172,21 @@ class ChannelManager:
                     running.status.last_error = account.problem or None
 
     async def apply(self, config: Config) -> None:
-        """Starts and stops accounts to match a configuration. Accounts that have not changed go on running."""
+        """Start and stop accounts to match a configuration. Unchanged accounts keep running."""
         async with self._changing:
-            wanted = {
+            configured = {
                 (kind.id, account.id): (kind, account)
                 for kind in self.kinds.configured(config)
                 for account in kind.accounts(config)
             }
             changed = [
-                key for key, running in self._accounts.items() if key not in wanted or wanted[key][1] != running.account
+                key
+                for key, running in self._accounts.items()
+                if key not in configured or configured[key][1] != running.account
             ]
             await asyncio.gather(*(self._stop(self._accounts.pop(key)) for key in changed))
-            await self._unwant([channel_name(*key) for key in changed if key not in wanted])
-            for key, (kind, account) in wanted.items():
+            await self._unwant([channel_name(*key) for key in changed if key not in configured])
+            for key, (kind, account) in configured.items():
                 if key not in self._accounts:
                     self._accounts[key] = RunningAccount(kind, account)
                     await self._begin(self._accounts[key])
@@ -201,7 +201,7 @@ class ChannelManager:
             await self._unwant([running.name for running in self._accounts.values()])
 
     async def _begin(self, running: RunningAccount) -> None:
-        """Connects an account that is ours, and otherwise as soon as it is."""
+        """Start an account that this node owns, or register a claim for it."""
         account, status = running.account, running.status
         if not account.enabled or account.problem:
             status.last_error = account.problem if account.enabled else "disabled in the configuration"
@@ -210,12 +210,12 @@ class ChannelManager:
             self._start(running)
         else:
             status.last_error = ELSEWHERE
-            with contextlib.suppress(OSError):  # It is wanted from now on, and tried for again and again.
+            with contextlib.suppress(OSError):  # The claims retry by themselves.
                 await self._claims.want(running.name)
 
     def _start(self, running: RunningAccount) -> None:
         name = f"channel {running.kind.id}/{running.account.id}"
-        running.task = asyncio.create_task(self._keep_running(running), name=name)
+        running.task = asyncio.create_task(self._supervise(running), name=name)
 
     async def _stop(self, running: RunningAccount) -> None:
         if running.task is not None:
@@ -223,7 +223,7 @@ class ChannelManager:
             await asyncio.gather(running.task, return_exceptions=True)
             running.task = None
 
-    # Which node has an account
+    # Ownership in a cluster
 
     async def _unwant(self, names: Sequence[str]) -> None:
         if not self._claims.alone:
@@ -241,8 +241,8 @@ class ChannelManager:
         running = self._named(name)
         if running is not None:
             running.leaving = True
-            if self.leave is not None:
-                await self.leave(running)
+            if self.on_release is not None:
+                await self.on_release(running)
             await self._stop(running)
             running.status.last_error = ELSEWHERE
 
@@ -250,7 +250,7 @@ class ChannelManager:
         return next((running for running in self._accounts.values() if running.name == name), None)
 
     def is_ours(self, channel: str, route: dict[str, Any]) -> bool:
-        """Whether this node sends what goes this way. What no account can send belongs to the node of the scheduler."""
+        """Return whether this node delivers on a route. The scheduler's node owns routes without a usable account."""
         if self._claims.alone:
             return True
         running = self.find(channel, route.get("accountId"))
@@ -258,20 +258,20 @@ class ChannelManager:
             return self._claims.owns(SCHEDULER)
         return self._claims.owns(running.name)
 
-    async def holder(self, running: RunningAccount) -> str | None:
-        """The node that has the account. None: nobody has it, or there is only one node."""
+    async def owner(self, running: RunningAccount) -> str | None:
+        """Return the node that owns the account, or None without an owner or a cluster."""
         return None if self._claims.alone else await self._claims.owner(running.name)
 
-    async def _keep_running(self, running: RunningAccount) -> None:
-        """Runs the channel until cancelled, or until it says that trying again cannot help."""
+    async def _supervise(self, running: RunningAccount) -> None:
+        """Run the channel, restarting it after a crash, until cancelled or ``NotConfigured``."""
         kind, status, attempt = running.kind, running.status, 0
         log = logging.getLogger(f"openclaw.channels.{kind.id}")
-        if (took := self.took) is not None:
-            await until_written(lambda: took(running), self._clock.sleep, unknown_tries=FOREVER)
+        if (on_claimed := self.on_claimed) is not None:
+            await until_written(lambda: on_claimed(running), self._clock.sleep, unknown_tries=FOREVER)
         while True:
             began = self._clock.monotonic()
             status.running, status.last_start_at = True, self._clock.now_ms()
-            error = "it ended by itself"
+            error = "it stopped unexpectedly"
             try:
                 running.channel = kind.open(self._context(running, log))
                 await running.channel.run()
@@ -339,15 +339,15 @@ class ChannelManager:
     # Webhooks
 
     def serve(self, path: str, webhook: Webhook, running: RunningAccount | None = None) -> Callable[[], None]:
-        """Lets a platform call under this path, for the given account, until the returned function is called."""
+        """Route requests below this path to ``webhook`` until the returned function is called."""
         key = f"/{path.strip('/')}"
-        if key.split("/")[1] in self._taken_names() or _below(key, self._webhooks) is not None:
-            raise NotConfigured(f"the path {key} is taken; set another webhookPath")
+        if key.split("/")[1] in self._reserved_names() or _below(key, self._webhooks) is not None:
+            raise NotConfigured(f"the path {key} is already in use; set another webhookPath")
         self._webhooks[key] = webhook
         if running is not None and not self._claims.alone and self._paths.value.get(key) != running.name:
-            task = asyncio.create_task(self._tell_path(key, running.name))
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
+            task = asyncio.create_task(self._publish_path(key, running.name))
+            self._publishing.add(task)
+            task.add_done_callback(self._publishing.discard)
 
         def end() -> None:
             if self._webhooks.get(key) is webhook:
@@ -356,7 +356,7 @@ class ChannelManager:
         return end
 
     def webhook(self, path: str) -> tuple[Webhook, str] | None:
-        """Who serves a path on the Gateway's port, and the rest of the path below it."""
+        """Return the handler of a path on the Gateway's port, and the remainder of the path."""
         if (base := _below(path, self._webhooks)) is not None:
             return self._webhooks[base], path[len(base) :].strip("/")
         others = self.others
@@ -365,20 +365,20 @@ class ChannelManager:
         return None
 
     def own_webhook(self, base: str) -> Webhook | None:
-        """Who serves exactly this path at this node."""
+        """Return this node's handler of exactly this path."""
         return self._webhooks.get(base)
 
     async def load_paths(self) -> None:
-        """Learns which paths the accounts of other nodes have."""
+        """Load the webhook paths of the other nodes' accounts."""
         if not self._claims.alone:
             await self._paths.latest()
 
-    async def _tell_path(self, path: str, name: str) -> None:
-        """Lets the other nodes know the path, because platforms may call any of them."""
+    async def _publish_path(self, path: str, name: str) -> None:
+        """Share a path with the other nodes, because a platform may call any of them."""
 
         def put(paths: dict[str, str]) -> None:
             paths.pop(path, None)
-            while len(paths) >= MOST_PATHS:
+            while len(paths) >= MAX_PATHS:
                 del paths[next(iter(paths))]
             paths[path] = name
 
@@ -388,7 +388,7 @@ class ChannelManager:
     # Sending
 
     def find(self, channel: str, account_id: str | None) -> RunningAccount | None:
-        """The named account of a channel, or its default account."""
+        """Return the named account of a channel, or its default account."""
         if account_id:
             return self._accounts.get((channel, normalize_account_id(account_id)))
         kind = self.kinds.get(channel)
@@ -408,8 +408,8 @@ class ChannelManager:
         running = self.find(channel, route.get("accountId"))
         return running is not None and bool((await self.probe(running, ANSWER_S)).get("ok"))
 
-    def _elsewhere(self, running: RunningAccount, here: bool) -> OtherAccounts | None:
-        """Who does it, if another node has the account. ``here``: nobody else is asked."""
+    def _elsewhere(self, running: RunningAccount, here: bool) -> RemoteAccounts | None:
+        """Return the other nodes' accounts if another node owns this one, unless ``here`` forces a local call."""
         return None if here or running.channel is not None or self._claims.owns(running.name) else self.others
 
     async def send(
@@ -425,25 +425,25 @@ class ChannelManager:
         if running.channel is None:
             raise SendFailed(f"{channel} is not running: {running.status.last_error or 'starting'}", reached=False)
         try:
-            where = msgspec.convert(route, Route)
+            target = msgspec.convert(route, Route)
         except msgspec.ValidationError as error:
-            raise SendFailed(f"the route cannot be read: {error}", permanent=True) from None
+            raise SendFailed(f"the route is invalid: {error}", permanent=True) from None
         if message.act == "send" and not message.text.strip() and not message.media:
-            raise SendFailed("there is nothing to send", permanent=True)
+            raise SendFailed("the message is empty", permanent=True)
         if message.possibly_duplicate and message.act == "send":
             message = msgspec.structs.replace(message, text=f"{REPEAT_MARK} {message.text}".strip())
         try:
-            sent = await running.channel.send(where, message, key)
+            receipt = await running.channel.send(target, message, key)
         except SendFailed:
             raise
         except Exception as error:
-            logging.getLogger(f"openclaw.channels.{channel}").exception("sending failed in an unforeseen way")
+            logging.getLogger(f"openclaw.channels.{channel}").exception("sending failed unexpectedly")
             raise SendFailed(f"{type(error).__name__}: {error}", maybe_sent=True) from error
         running.status.last_outbound_at = self._clock.now_ms()
-        return sent
+        return receipt
 
     async def typing(self, channel: str, route: dict[str, Any], on: bool, *, here: bool = False) -> None:
-        """Shows or ends the typing sign. A failure is only logged, since the sign does not matter much."""
+        """Show or clear the typing indicator. Failures are only logged."""
         running = self.find(channel, route.get("accountId"))
         if running is None or not running.kind.capabilities.typing:
             return
@@ -451,10 +451,10 @@ class ChannelManager:
             with contextlib.suppress(OSError, Fenced):
                 await others.typing(running, route, on)
         if (live := running.channel) is not None:
-            await self._tried(channel, "typing sign", lambda: live.typing(msgspec.convert(route, Route), on))
+            await self._best_effort(channel, "typing indicator", lambda: live.typing(msgspec.convert(route, Route), on))
 
     async def draft(self, channel: str, route: dict[str, Any], draft_id: int, text: str, *, here: bool = False) -> bool:
-        """Shows an unfinished reply. Returns False if the channel cannot, or not now."""
+        """Show an unfinished reply. Returns False if it was not shown."""
         running = self.find(channel, route.get("accountId"))
         if running is None or not running.kind.capabilities.drafts:
             return False
@@ -464,15 +464,15 @@ class ChannelManager:
         if running.channel is None:
             return False
         drafting = cast("DraftChannel", running.channel)
-        return await self._tried(
+        return await self._best_effort(
             channel, "draft", lambda: drafting.draft(msgspec.convert(route, Route), draft_id, text)
         )
 
-    async def _tried(self, channel: str, what: str, show: Callable[[], Awaitable[None]]) -> bool:
-        """Shows something that does not matter much: a failure is only logged. Returns whether it was shown."""
+    async def _best_effort(self, channel: str, what: str, action: Callable[[], Awaitable[None]]) -> bool:
+        """Run an action whose failure is only logged. Returns whether it succeeded."""
         log = logging.getLogger(f"openclaw.channels.{channel}")
         try:
-            await show()
+            await action()
         except SendFailed as failure:
             log.debug("%s: %s", what, failure)
             return False
@@ -486,7 +486,7 @@ class ChannelManager:
     def accounts(self, channel: str | None = None) -> list[RunningAccount]:
         return [running for (name, _), running in self._accounts.items() if channel in (None, name)]
 
-    async def probe(self, running: RunningAccount, timeout_s: float) -> dict[str, Any]:
+    async def probe(self, running: RunningAccount, timeout_s: float) -> Mapping[str, object]:
         if running.channel is None:
             return {"ok": False, "error": running.status.last_error or "not running"}
         try:
@@ -501,5 +501,5 @@ class ChannelManager:
 
 
 def _below(path: str, bases: Iterable[str]) -> str | None:
-    """The base that the path is at or below."""
+    """Return the base that equals or contains the path."""
     return next((base for base in bases if path == base or path.startswith(f"{base}/")), None)

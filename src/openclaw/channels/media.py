@@ -1,4 +1,4 @@
-"""Files that travel with messages: what is fetched from a platform, and what is sent to it."""
+"""Files of messages: fetched from a platform, or sent to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NotFetched(Exception):
 
 
 class RemoteFile(Protocol):
-    """A file of a message, as the platform describes it."""
+    """A platform's description of a file that is still on its server."""
 
     @property
     def name(self) -> str | None: ...
@@ -37,10 +37,10 @@ class RemoteFile(Protocol):
 async def add_files(
     context: ChannelContext, inbound: Inbound, files: Sequence[RemoteFile], fetch: Callable[[Any], Awaitable[Media]]
 ) -> None:
-    """Fetches the files of a message and puts them into it, with a line for the agent for each that was not fetched.
+    """Fetch the files of a message and attach them. Adds a line for the agent for each file that was not fetched.
 
-    Files of people who may not write are not fetched, so that strangers fill neither memory nor disk.
-    Raises ``OSError`` when the disk does not take a file. Then the message is as it was.
+    Files of senders who may not write are skipped, so that strangers cannot fill memory or disk. Raises ``OSError``
+    without changing the message if a file cannot be stored.
     """
     if not await context.admits(inbound):
         inbound.untrusted = (*inbound.untrusted, "Its attachments were not fetched")
@@ -52,37 +52,37 @@ async def add_files(
             check_size(context, file.size or 0)
             media.append(await fetch(file))
         except NotFetched as reason:
-            notes.append(f"Attachment {_shown(file)} was not fetched: {reason}")
+            notes.append(f"Attachment {_label(file)} was not fetched: {reason}")
         except OSError:
             raise
         except Exception:
-            # Otherwise one odd file would end the connection each time that its message is delivered.
+            # An unreadable file must not crash the channel each time its message is delivered again.
             context.log.exception("a file of message %s could not be fetched", inbound.message_id)
-            notes.append(f"Attachment {_shown(file)} was not fetched: something went wrong")
-    if (left := len(files) - MAX_FILES) > 0:
-        notes.append(f"{left} more attachments were not fetched: at most {MAX_FILES} are")
+            notes.append(f"Attachment {_label(file)} was not fetched: something went wrong")
+    if (excess := len(files) - MAX_FILES) > 0:
+        notes.append(f"{excess} more attachments were not fetched: at most {MAX_FILES} are")
     inbound.media, inbound.untrusted = tuple(media), (*inbound.untrusted, *notes)
 
 
-def _shown(file: RemoteFile) -> str:
+def _label(file: RemoteFile) -> str:
     return short_file_name(file.name or file.mime_type or "") or "a file"
 
 
 def check_size(context: ChannelContext, size: int) -> None:
-    """Raises ``NotFetched`` if a file is larger than ``mediaMaxMb`` of the account."""
+    """Raise ``NotFetched`` if a file is larger than the account's ``mediaMaxMb``."""
     if size > context.media_limit:
         limit_mb = context.account.settings.media_max_mb
         raise NotFetched(f"it is larger than {limit_mb:g} MB ({context.key('mediaMaxMb')})")
 
 
-async def kept_file(context: ChannelContext, data: bytes, file: RemoteFile) -> Media:
-    """A file that was fetched, stored. What it is, its content decides before what the platform claims."""
+async def store_file(context: ChannelContext, data: bytes, file: RemoteFile) -> Media:
+    """Store a fetched file. Its content determines its type before the platform's claim does."""
     mime_type = content_type(data, file.mime_type or "")
     return Media(mime_type=mime_type, file_name=file.name or None, blob=await context.blobs.put(data))
 
 
 async def files_to_send(context: ChannelContext, message: OutgoingMessage) -> list[tuple[MediaRef, bytes]]:
-    """The files of a message with their bytes. Raises a permanent ``SendFailed`` if one is gone or too large."""
+    """Load the files of a message. Raises a permanent ``SendFailed`` if one is gone or too large."""
     files: list[tuple[MediaRef, bytes]] = []
     for media in message.media:
         data = await context.blobs.get(media.blob)
@@ -96,7 +96,7 @@ async def files_to_send(context: ChannelContext, message: OutgoingMessage) -> li
 
 
 def opus_seconds(data: bytes) -> float | None:
-    """How long a recording in the Ogg Opus format is. None if it is something else."""
+    """Return the duration of an Ogg Opus recording, or None for another format."""
     head, last = data.find(b"OpusHead", 0, 200), data.rfind(b"OggS")
     if head < 0 or not data.startswith(b"OggS") or len(data) < max(last + 14, head + 12):
         return None
@@ -106,6 +106,6 @@ def opus_seconds(data: bytes) -> float | None:
 
 
 def safe_file_name(media: MediaRef) -> str:
-    """A name for the platform, without a path or signs that could mean something. Never empty."""
+    """Return a non-empty file name for the platform, without a path or special characters."""
     name = _UNSAFE.sub("_", (media.file_name or "").replace("\\", "/").rpartition("/")[2]).strip(" ._")[-120:]
     return name or f"file{mimetypes.guess_extension(media.mime_type) or '.bin'}"

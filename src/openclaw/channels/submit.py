@@ -12,13 +12,14 @@ import hashlib
 import hmac
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import msgspec
 
 from openclaw.channels.base import ChannelContext, WebhookAnswer
+from openclaw.channels.bookmark import RecentDict
 from openclaw.channels.media import RemoteFile, add_files
 from openclaw.clock import Backoff, Clock
 from openclaw.config.schema.channels import ChannelAccount
@@ -27,20 +28,20 @@ from openclaw.inbound.prompt_text import channel_name, display_name
 from openclaw.untrusted_text import reaction_sign, short_id
 
 MAX_TEXT = 256 * 1024
-MOST_EMOJI = 5
+MAX_EMOJI = 5
 RETRY_BACKOFF = Backoff(initial_s=0.5, max_s=8.0, jitter=0.0)
 MAX_ATTEMPTS = 5
 """A message that fails for a reason other than the disk is dropped after this many attempts."""
-QUICKLY_HASHED = 64 * 1024
+MAX_INLINE_HASH = 64 * 1024
 """A longer body is hashed in a thread."""
 MAX_RECEIPTS = 64
-MOMENT_S = 0.3
+RECEIPT_DELAY_S = 0.3
 ANSWER_S = 60.0
 """If a message is not on disk by then, the platform gets an error and delivers it again later."""
 
 
 class Posted(msgspec.Struct, frozen=True, kw_only=True):
-    """A message for the agent. The platform still has its files."""
+    """A message for the agent. Its files are still on the platform's server."""
 
     inbound: Inbound
     files: tuple[RemoteFile, ...] = ()
@@ -151,7 +152,7 @@ def reaction_text(
     who = display_name(inbound.sender.name) or display_name(inbound.sender.id)
     did = "took back the reaction" if removed else "reacted with"
     signs = dict.fromkeys(
-        reaction_sign(sign) for sign in ([emoji] if isinstance(emoji, str) else emoji)[:MOST_EMOJI] if sign
+        reaction_sign(sign) for sign in ([emoji] if isinstance(emoji, str) else emoji)[:MAX_EMOJI] if sign
     )
     suffix = f" (id {message_id})" if (message_id := short_id(target)) else ""
     return f"{channel_name(inbound.channel)}: {who} {' '.join([did, *signs])} to {whose}{suffix}"
@@ -184,10 +185,9 @@ class ConversationOrder:
 class ConversationTasks:
     """Background tasks: in order within a conversation, concurrent across conversations."""
 
-    def __init__(self, log: logging.Logger, most: int) -> None:
-        """Make ``room`` wait while ``most`` tasks are running."""
+    def __init__(self, log: logging.Logger, max_tasks: int) -> None:
         self._log = log
-        self._most = most
+        self._max_tasks = max_tasks
         self._turns = ConversationOrder()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -204,8 +204,8 @@ class ConversationTasks:
         task.add_done_callback(self._tasks.discard)
 
     async def room(self) -> None:
-        """Wait until fewer than ``most`` tasks are running."""
-        while len(self._tasks) >= self._most:
+        """Wait until fewer than ``max_tasks`` tasks are running."""
+        while len(self._tasks) >= self._max_tasks:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:
@@ -213,11 +213,35 @@ class ConversationTasks:
         await cancel_all(self._tasks)
 
 
-async def cancel_all(tasks: set[asyncio.Task[None]]) -> None:
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel the tasks and wait until they have ended."""
     for task in (pending := list(tasks)):
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
+
+
+class PostSubmitter:
+    """Submits posts in order within a conversation, and each message only once.
+
+    For webhooks: the platform delivers an event again until it is acknowledged.
+    """
+
+    def __init__(self, context: ChannelContext, fetch: Callable[[Any], Awaitable[Media]]) -> None:
+        self._context = context
+        self._fetch = fetch
+        self._order = ConversationOrder()
+        self.submitted: RecentDict[str, None] = RecentDict()
+        """The ids of messages that are on disk."""
+
+    async def submit(self, post: Posted) -> bool:
+        """Return whether the message was new and from an allowed sender."""
+        message_id = post.inbound.message_id
+        async with self._order.of(post.inbound.to):
+            if message_id in self.submitted:
+                return False
+            admitted = await submit_event(self._context, post, self._fetch)
+            self.submitted[message_id] = None
+            return admitted
 
 
 # Webhooks
@@ -239,7 +263,7 @@ async def body_signature(secret: str, *parts: bytes) -> str:
             mac.update(part)
         return mac.hexdigest()
 
-    return await asyncio.to_thread(digest) if sum(map(len, parts)) > QUICKLY_HASHED else digest()
+    return await asyncio.to_thread(digest) if sum(map(len, parts)) > MAX_INLINE_HASH else digest()
 
 
 async def confirm_webhook(work: Awaitable[None], log: logging.Logger) -> WebhookAnswer:
@@ -262,8 +286,8 @@ async def confirm_webhook(work: Awaitable[None], log: logging.Logger) -> Webhook
 class ReadReceipts:
     """Marks messages as read, in the background and with one call at a time for a conversation.
 
-    Marking a message also marks all earlier ones. So of the messages that arrive within a moment or during a call, only
-    the newest is marked. ``mark`` receives the conversation and the message, and must not raise.
+    Marking a message marks all earlier ones, so messages that arrive within ``RECEIPT_DELAY_S`` or during a call are
+    merged into one. ``mark`` receives the conversation and the message id, and must not raise.
     """
 
     def __init__(self, mark: Callable[[str, str], Awaitable[None]], clock: Clock) -> None:
@@ -276,7 +300,7 @@ class ReadReceipts:
     def add(self, conversation: str, message_id: str) -> None:
         is_running = conversation in self._newest
         if not is_running and len(self._newest) >= MAX_RECEIPTS:
-            return  # Nobody misses a receipt.
+            return  # A missing receipt is harmless.
         self._newest[conversation] = message_id
         if not is_running:
             task = asyncio.create_task(self._mark_all(conversation))
@@ -286,7 +310,7 @@ class ReadReceipts:
     async def _mark_all(self, conversation: str) -> None:
         try:
             while self._newest[conversation]:
-                await self._clock.sleep(MOMENT_S)
+                await self._clock.sleep(RECEIPT_DELAY_S)
                 message_id, self._newest[conversation] = self._newest[conversation], ""
                 await self._mark(conversation, message_id)
         finally:

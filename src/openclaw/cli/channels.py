@@ -116,7 +116,7 @@ def add(args: argparse.Namespace) -> int:
     kind = _kind(args.channel)
     _need_library(kind, install=args.install)
     given, where = _given(args), _where(kind.id, args.account)
-    fields = [field for field in kind.credentials if field.asked and not _needless(field, given)]
+    fields = [field for field in kind.credentials if field.prompted and not _needless(field, given)]
     if fields:
         note(kind.hint)
     for field in fields:
@@ -131,7 +131,7 @@ def login(args: argparse.Namespace) -> int:
     """Asks for the secrets of an account anew."""
     kind = _kind(args.channel)
     given, where = _given(args), _where(kind.id, args.account)
-    secrets = [field for field in kind.credentials if field.secret and field.asked and not _needless(field, given)]
+    secrets = [field for field in kind.credentials if field.secret and field.prompted and not _needless(field, given)]
     if not secrets and not given:
         raise UserError(f"{kind.label} needs no log-in here. {kind.hint}")
     given |= {field.key: _asked(field, where, args.account) for field in secrets}
@@ -183,7 +183,7 @@ def _where(channel: str, account: str | None) -> str:
 
 def _needless(field: AccountKey, given: dict[str, str]) -> bool:
     """Whether a credential is given already, or another one in its place."""
-    return any(key in given for key in (field.key, *field.instead))
+    return any(key in given for key in (field.key, *field.alternatives))
 
 
 def _given(args: argparse.Namespace) -> dict[str, str]:
@@ -200,15 +200,15 @@ def _given(args: argparse.Namespace) -> dict[str, str]:
 def _asked(field: AccountKey, where: str, account: str | None) -> str:
     """The value that a person enters. Empty: it is optional, or comes from the environment."""
     if field.variable and os.environ.get(field.variable) and account in (None, DEFAULT_ACCOUNT):
-        note(f"{field.question}: taken from {field.variable} whenever the Gateway has that variable.")
+        note(f"{field.prompt}: taken from {field.variable} whenever the Gateway has that variable.")
         return ""
     if not sys.stdin.isatty():
         if field.optional:
             return ""
         raise UserError(f"{where}.{field.key} is missing: add --set {field.key}=… or run this in a terminal.")
-    value = secret(field.question) if field.secret else entered(f"{field.question}:")
+    value = secret(field.prompt) if field.secret else entered(f"{field.prompt}:")
     if not value and not field.optional:
-        raise UserError(f"{field.question}: nothing was entered, so nothing was changed.")
+        raise UserError(f"{field.prompt}: nothing was entered, so nothing was changed.")
     return value
 
 

@@ -411,7 +411,7 @@ def _account_state(kind: ChannelKind, account: Account) -> tuple[Level, str, str
     if isinstance(kind, ConfiguredKind):
         if missing := kind.missing_library():
             return "error", "cannot start: its library is not installed", missing
-        if odd := kind.odd_credentials(account):
+        if odd := kind.malformed_credentials(account):
             return "warning", f"has a {' and a '.join(odd)} that does not look like one of {kind.label}", kind.hint
     return "ok", "", ""
 

@@ -421,7 +421,7 @@ def build_gateway(
         moved=moved,
         commands=lambda: native_commands(runtime.config.current),
         environ=environ,
-        taken_names=lambda: taken_names(gateway),
+        reserved_names=lambda: taken_names(gateway),
     )
     gateway.channel_services = ChannelServices(runtime, channels)
     return gateway

@@ -72,7 +72,7 @@ class ChannelServices:
         )
         channels.on_connected = self.delivery.wake
         if not alone:
-            channels.took, channels.leave = self._took, self._leave
+            channels.on_claimed, channels.on_release = self._took, self._leave
         self._tasks: set[asyncio.Task[None]] = set()
         self._worker: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None

@@ -126,7 +126,7 @@ async def test_texts_replies_files_and_changes_go_out(tmp_path: Path) -> None:
         await setup.send(OutgoingMessage(act="react", target_id="GUID-9", emoji="👍", remove=True), TO)
         await setup.send(OutgoingMessage(act="edit", target_id=sent, text="better"), TO)
         await setup.send(OutgoingMessage(act="delete", target_id=sent), TO)
-        with pytest.raises(SendFailed, match="iMessage reacts with"):
+        with pytest.raises(SendFailed, match="iMessage only supports"):
             await setup.send(OutgoingMessage(act="react", target_id="GUID-9", emoji="🦞"), TO)
         route = {"channel": "bluebubbles", "to": TO}
         await setup.manager.typing("bluebubbles", route, True)
@@ -230,7 +230,7 @@ async def test_a_wrong_password_is_one_line_without_the_password(tmp_path: Path)
         section = {**server.settings, "password": "wrong-canary-password"}
         async with running_channel(tmp_path, "imessage", section) as setup:
             error = await setup.ended()
-    assert error.startswith("channels.imessage.password: the BlueBubbles server refused it")
+    assert error.startswith("channels.imessage.password: the BlueBubbles server rejected it")
     assert "canary" not in error
 
 

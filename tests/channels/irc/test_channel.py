@@ -116,7 +116,7 @@ async def test_a_reply_does_not_go_to_somebody_who_took_the_nickname(tmp_path: P
         await joined(irc)
         ann.say("claw", "my secret?")
         (message,) = await irc.receiver.got()
-        with pytest.raises(SendFailed, match="somebody else") as failed:
+        with pytest.raises(SendFailed, match="another person") as failed:
             await irc.send("the secret", message.to.replace("~ann@", "~somebody@"))
         assert failed.value.permanent
         await irc.send("end", "ann")

@@ -73,7 +73,7 @@ def test_the_sender_is_known_by_the_full_name_only() -> None:
 
 
 def test_a_bare_nickname_stands_for_its_user_only_when_told_so() -> None:
-    assert taken(":Ann!u@h PRIVMSG Claw :hi", nicks_count=True).sender.other_ids == ("ann",)
+    assert taken(":Ann!u@h PRIVMSG Claw :hi", match_nicks=True).sender.other_ids == ("ann",)
 
 
 def test_the_account_that_the_server_vouches_for_is_an_identity_too() -> None:

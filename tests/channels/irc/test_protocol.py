@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from openclaw.channels.irc import parse_address
 from openclaw.channels.irc.connection import (
-    LONGEST_LINE,
+    MAX_LINE,
     BadLine,
     Line,
     folded,
@@ -109,7 +109,7 @@ def test_what_is_open_at_a_cut_is_opened_again() -> None:
 
 def test_the_room_leaves_space_for_what_the_server_puts_before_the_line() -> None:
     text = "x" * text_room("claw", "~claw", "host.example", "#room")
-    assert len(f":claw!~claw@host.example PRIVMSG #room :{text}\r\n".encode()) == LONGEST_LINE
+    assert len(f":claw!~claw@host.example PRIVMSG #room :{text}\r\n".encode()) == MAX_LINE
     assert text_room("claw", "", "", "#room") < text_room("claw", "~claw", "host.example", "#room")
 
 

@@ -20,7 +20,7 @@ from openclaw.channels.matrix.incoming import (
     UnreadableEvent,
     interpret,
     is_direct,
-    read_event,
+    parse_event,
     without_quote,
 )
 from openclaw.channels.submit import Deleted, Edited
@@ -40,7 +40,7 @@ def text(body: str, **more: Any) -> dict[str, Any]:
 
 
 def meaning(source: Any, room: RoomFacts = ROOM, threads: ThreadReplies = "inbound") -> Any:
-    read = read_event(source)
+    read = parse_event(source)
     return interpret(read, room, ME, "default", threads) if read is not None else None
 
 

@@ -339,7 +339,7 @@ async def test_next_to_a_daemon_that_runs_elsewhere_no_own_one_is_started(
         while not account.status.restarts:
             await asyncio.sleep(0.01)
     await channels.stop()
-    assert account.status.last_error == "it ended by itself"
+    assert account.status.last_error == "it stopped unexpectedly"
 
 
 async def test_odd_events_are_passed_over(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ async def test_a_daemon_that_takes_no_connection_is_not_said_to_be_silent(monkey
     monkeypatch.setattr("openclaw.channels.signal.channel.CONNECT_S", 0.05)
     with taking_no_connections() as address:
         async with new_session() as http:
-            with pytest.raises(StreamLost, match="takes no connection"):
+            with pytest.raises(StreamLost, match="did not accept a connection"):
                 await anext(SignalClient(http, address).events(None, ""))
 
 
@@ -437,7 +437,7 @@ async def test_a_message_is_not_in_doubt_when_there_was_no_connection() -> None:
     quick = aiohttp.ClientTimeout(sock_connect=0.05)
     with taking_no_connections() as address:
         async with aiohttp.ClientSession(timeout=quick) as http:
-            with pytest.raises(SendFailed, match="takes no connection") as failed:
+            with pytest.raises(SendFailed, match="does not accept connections") as failed:
                 await SignalClient(http, address).call("send", {}, 60)
     assert not failed.value.maybe_sent and not failed.value.reached
 

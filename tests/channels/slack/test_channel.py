@@ -141,7 +141,7 @@ async def test_a_name_that_cannot_be_looked_up_is_left_out(tmp_path: Path) -> No
 async def test_socket_mode_that_is_switched_off_ends_the_account_with_a_clear_line(tmp_path: Path) -> None:
     async with running(tmp_path) as (slack, channel):
         await slack.refresh("link_disabled")
-        assert "Socket Mode is switched off" in await channel.ended()
+        assert "Socket Mode is disabled" in await channel.ended()
 
 
 async def test_the_typing_sign_is_a_status_of_the_thread(tmp_path: Path) -> None:

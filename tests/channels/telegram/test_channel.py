@@ -280,7 +280,7 @@ async def test_earlier_messages_are_changed_deleted_and_reacted_to(tmp_path: Pat
             [],
         ]
         odd = await refused(account, OutgoingMessage(act="react", target_id=sent, emoji="🦀"))
-        assert odd.permanent and "does not have 🦀" in str(odd)
+        assert odd.permanent and "does not support 🦀" in str(odd)
         await account.send(OutgoingMessage(act="pin", target_id=sent), TO_ANN)
         assert telegram.pinned == [(ANN, int(sent))] and telegram.of("pinChatMessage")[0]["disable_notification"]
         for _ in range(2):

@@ -100,7 +100,7 @@ async def test_messages_of_all_kinds_come_in(tmp_path: Path) -> None:
     assert heard[2].forwarded_from
     assert [media.mime_type for media in heard[3].media] == ["image/png"]
     assert server.media_tokens == [f"Bearer {TOKEN}"], "the token went nowhere else"
-    assert "not one of WhatsApp's" in heard[4].untrusted[0]
+    assert "not on a WhatsApp server" in heard[4].untrusted[0]
     assert "larger than 1 MB" in heard[5].untrusted[0]
     assert (heard[10].peer.kind, heard[10].to) == ("group", "group:group-0123456789")
 
@@ -236,7 +236,7 @@ async def test_a_refused_token_is_one_line_without_the_token(tmp_path: Path) -> 
         section = {**server.settings, "accessToken": "EAAwrong-canary"}
         async with running_channel(tmp_path, "whatsapp", section) as channel:
             error = await channel.ended()
-    assert error.startswith("channels.whatsapp.accessToken: WhatsApp refused it")
+    assert error.startswith("channels.whatsapp.accessToken: WhatsApp rejected it")
     assert "EAA" not in error
 
 

@@ -1,4 +1,4 @@
-"""The entries of BlueBubbles and iMessage in the list of channels. Both run the same code with their own section."""
+"""The BlueBubbles and iMessage channel kinds. Both run the same code, each with its own config section."""
 
 from __future__ import annotations
 
@@ -54,15 +54,16 @@ class IMessageKind(BlueBubblesKind):
 
 
 def normalize_handle(address: str) -> str:
-    """A number without blanks and signs, or a mail address in lower case."""
+    """Return a number without separators, or a mail address in lower case."""
     text = "".join(address.split())
     return text.lower() if "@" in text else _SIGNS.sub("", text)
 
 
 def chat_guid(to: str) -> str:
-    """The server's id of a chat, from ``chat_guid:…``, a bare id, a number or a mail address.
+    """Return the server's chat id for ``chat_guid:…``, a bare id, a number or a mail address.
 
-    ``imessage:`` or ``bluebubbles:`` may stand before it. Raises a permanent ``SendFailed`` if it is none of these.
+    The prefixes ``imessage:`` and ``bluebubbles:`` are optional. Raises a permanent ``SendFailed`` for any other
+    address.
     """
     text = bare_address(to, "bluebubbles:", "imessage:", "chat_guid:", "group:")
     if _GUID.fullmatch(text):
@@ -71,5 +72,5 @@ def chat_guid(to: str) -> str:
     if _NUMBER.fullmatch(handle) or _MAIL.fullmatch(handle):
         return f"iMessage;-;{handle}"
     raise SendFailed(
-        f"{to!r} is no iMessage recipient; use +<country><number>, a mail address or chat_guid:<id>", permanent=True
+        f"{to!r} is not an iMessage recipient; use +<country><number>, a mail address or chat_guid:<id>", permanent=True
     )

@@ -1,14 +1,13 @@
 """One BlueBubbles server: receives through its webhook and sends through its HTTP calls.
 
-The server posts an event once and never again. So what came since the last known message is also asked for, after every
-start and from time to time; dedupe drops what was heard already.
+The server posts each event only once. So the channel also queries the messages since its bookmark, at every start and
+then periodically; deduplication drops repeats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -21,20 +20,20 @@ from openclaw.channels.base import (
     WebhookAnswer,
     WebhookRequest,
     is_number,
-    running,
+    require_running,
     secret_of,
 )
 from openclaw.channels.bluebubbles import chat_guid, normalize_handle
-from openclaw.channels.bookmark import Remembered
-from openclaw.channels.http import call, download, mapping, new_session, retry_after_s
-from openclaw.channels.media import files_to_send, kept_file, safe_file_name
+from openclaw.channels.bookmark import RecentDict
+from openclaw.channels.http import call, converted, download, new_session, retry_after_s
+from openclaw.channels.media import files_to_send, safe_file_name, store_file
 from openclaw.channels.submit import (
     MAX_TEXT,
     ChannelEvent,
-    ConversationOrder,
     Deleted,
     Edited,
     Posted,
+    PostSubmitter,
     Reacted,
     ReadReceipts,
     confirm_webhook,
@@ -49,7 +48,7 @@ from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import REPEAT_MARK, MediaRef, OutgoingMessage, SendFailed, SendReceipt
 
 PLACEHOLDER = "\ufffc"
-"""Stands in the text for a file."""
+"""Marks the position of a file in the text."""
 TAPBACKS = {
     2000: "love",
     2001: "like",
@@ -64,14 +63,14 @@ RECONNECT = Backoff(initial_s=1.0, max_s=30.0)
 CHECK_S = 60.0
 TIMEOUT_S = 30.0
 SEND_TIMEOUT_S = 90.0
-"""The Mac answers when Messages has sent the text, which can take long."""
+"""The Mac answers only after Messages has sent the text, which can take long."""
 NOT_OFFERED = (404, 405, 501)
-"""The server does not know the call."""
+"""Statuses of a server that does not have an endpoint."""
 PAGE = 100
 MAX_PAGES = 50
 OVERLAP_MS = 60_000
-"""Messages may arrive in another order than that of their times. What was heard already starts nothing."""
-_TAPBACK_OF = {sign.rstrip("\ufe0f"): name for name, sign in EMOJI.items()}
+"""Messages may arrive out of order, so a query starts this long before the bookmark."""
+_TAPBACK_OF = {emoji.rstrip("\ufe0f"): name for name, emoji in EMOJI.items()}
 
 
 class BlueBubblesChannel:
@@ -85,18 +84,17 @@ class BlueBubblesChannel:
         self._http: aiohttp.ClientSession | None = None
         self._bookmark = context.bookmark("last-message", is_id=is_number)
         self._caught_up = False
-        """Whether what was missed is taken in. Until then the webhook leaves the bookmark alone."""
-        self._turns = ConversationOrder()
+        """Whether the missed messages are submitted. Until then the webhook does not move the bookmark."""
+        self._posts = PostSubmitter(context, self._fetch)
         self._receipts = ReadReceipts(self._mark_read, context.clock)
-        self._taken: Remembered[str, bool] = Remembered()
-        """Messages that are on disk."""
-        self._arrived: Remembered[str, str] = Remembered()
-        """Keys of our messages → their ids."""
-        self._ours: Remembered[str, bool] = Remembered()
-        self._tried_at: Remembered[str, int] = Remembered()
-        """Keys of our messages → when they were first sent."""
+        self._arrived: RecentDict[str, str] = RecentDict()
+        """Key of a sent message → its id."""
+        self._ours: RecentDict[str, None] = RecentDict()
+        """The ids of sent messages."""
+        self._tried_at: RecentDict[str, int] = RecentDict()
+        """Key of a sent message → time of its first attempt."""
         self._ahead_ms = 0
-        """How far the clock of the server is ahead of ours."""
+        """How far the server's clock is ahead of ours."""
 
     # Receiving
 
@@ -105,40 +103,40 @@ class BlueBubblesChannel:
         await self._bookmark.load()
         async with new_session() as http:
             self._http = http
-            end = self._context.serve(self._settings.webhook_path, self._answer)
+            stop_serving = self._context.serve(self._settings.webhook_path, self._on_webhook)
             try:
-                await Reconnect(self._context, RECONNECT).while_checked(self._check, CHECK_S)
+                await Reconnect(self._context, RECONNECT).poll(self._check, CHECK_S)
             finally:
-                end()
+                stop_serving()
                 await self._receipts.close()
                 self._http = None
                 await self._bookmark.close()
 
     async def _check(self) -> None:
-        """Asks whether the server is there, and for what its webhook did not bring."""
+        """Check the server, and query the messages that its webhook did not deliver."""
         try:
-            about = await self._about()
-            self._private_api = bool(about.get("private_api")) and about.get("helper_connected") is not False
+            info = await self._server_info()
+            self._private_api = info.private_api and info.helper_connected is not False
             await self._catch_up()
         except ServerRefused as refusal:
             if refusal.status in (401, 403):
                 raise NotConfigured(f"{self._context.key('password')}: {refusal}") from None
             raise
 
-    async def _about(self) -> dict[str, Any]:
-        """What the server says about itself. One that cannot say it is there if it answers a ping."""
+    async def _server_info(self) -> ServerInfo:
+        """Return the server's description of itself. An old server without one must at least answer a ping."""
         try:
-            return mapping((await self._call("GET", "server/info")).get("data"))
+            return converted((await self._call("GET", "server/info")).data, ServerInfo)
         except ServerRefused as refusal:
             if refusal.status not in NOT_OFFERED:
                 raise
             await self._call("GET", "ping")
-            return {}
+            return ServerInfo()
 
     async def _catch_up(self) -> None:
-        """Takes in what the webhook did not bring since the bookmark, if the server can be asked.
+        """Submit the messages since the bookmark that the webhook did not deliver, if the server supports queries.
 
-        At the very first start nothing is taken in: old messages stay unanswered.
+        The very first start submits nothing, so that old messages stay unanswered.
         """
         try:
             if not is_number(self._bookmark.last_id):
@@ -149,86 +147,78 @@ class BlueBubblesChannel:
             self._caught_up = False
             after = int(self._bookmark.last_id) - OVERLAP_MS
             for page in range(MAX_PAGES):
-                found = await self._query({"after": after, "sort": "ASC", "limit": PAGE, "offset": page * PAGE})
-                for message in found:
-                    if not self._taken.get(message.guid):
-                        await self._hear("new-message", message)
+                messages = await self._query({"after": after, "sort": "ASC", "limit": PAGE, "offset": page * PAGE})
+                for message in messages:
+                    if message.guid not in self._posts.submitted:
+                        await self._handle("new-message", message)
                     self._move_bookmark(message)
-                if len(found) < PAGE:
+                if len(messages) < PAGE:
                     self._caught_up = True
                     return
         except ServerRefused as refusal:
             if refusal.status not in NOT_OFFERED:
                 raise
-            self._context.log.info("what came while the Gateway was away cannot be asked for: %s", refusal)
+            self._context.log.info("messages sent while the Gateway was down cannot be queried: %s", refusal)
 
-    async def _query(self, wanted: dict[str, Any]) -> list[BbMessage]:
-        body = {"with": ["chat", "chats", "attachment", "handle"], **wanted}
-        answer = await self._call("POST", "message/query", json=body)
-        found: list[BbMessage] = []
-        for row in answer.get("data") or ():
+    async def _query(self, filters: Mapping[str, object]) -> list[BbMessage]:
+        body = {"with": ["chat", "chats", "attachment", "handle"], **filters}
+        rows = (await self._call("POST", "message/query", json=body)).data
+        messages: list[BbMessage] = []
+        for row in rows if isinstance(rows, list) else ():
             try:
-                found.append(msgspec.convert(row, BbMessage))
+                messages.append(msgspec.convert(row, BbMessage))
             except msgspec.ValidationError as error:
-                self._context.log.warning("a message of the server was not understood: %s", error)
-        return found
+                self._context.log.warning("skipped an invalid message from the server: %s", error)
+        return messages
 
-    async def _answer(self, request: WebhookRequest) -> WebhookAnswer:
-        if not self._knows_password(request):
+    async def _on_webhook(self, request: WebhookRequest) -> WebhookAnswer:
+        if not self._has_password(request):
             return WebhookAnswer(status=401, text="the password is wrong")
         if request.method != "POST":
             return WebhookAnswer(status=405)
-        return await confirm_webhook(self._take(request.body), self._context.log)
+        return await confirm_webhook(self._receive(request.body), self._context.log)
 
-    def _knows_password(self, request: WebhookRequest) -> bool:
-        """The address of the webhook names the password, as every address of the server's own API does."""
-        given = [request.query.get(name, "") for name in ("password", "guid", "token")]
-        given += [request.headers.get(name, "") for name in ("x-password", "x-guid", "x-bluebubbles-guid")]
-        given.append(request.headers.get("authorization", "").removeprefix("Bearer "))
-        return any(secrets_equal(one, self._password) for one in given if one)
+    def _has_password(self, request: WebhookRequest) -> bool:
+        """Return whether the request holds the password, which the server's API also expects in the URL."""
+        passwords = [request.query.get(name, "") for name in ("password", "guid", "token")]
+        passwords += [request.headers.get(name, "") for name in ("x-password", "x-guid", "x-bluebubbles-guid")]
+        passwords.append(request.headers.get("authorization", "").removeprefix("Bearer "))
+        return any(secrets_equal(password, self._password) for password in passwords if password)
 
-    async def _take(self, body: bytes) -> None:
+    async def _receive(self, body: bytes) -> None:
         try:
             event = decode_event(body)
             if event.type not in ("new-message", "updated-message"):
                 return
             message = decode_message(event.data)
         except (msgspec.MsgspecError, RecursionError) as error:
-            self._context.log.warning("an event of BlueBubbles was not understood and is passed over: %s", error)
+            self._context.log.warning("skipped an invalid event from BlueBubbles: %s", error)
             return
-        await self._hear(event.type, message)
+        await self._handle(event.type, message)
         if self._caught_up and event.type == "new-message":
             self._move_bookmark(message)
 
-    async def _hear(self, kind: str, message: BbMessage) -> None:
+    async def _handle(self, kind: str, message: BbMessage) -> None:
         if message.is_from_me:
-            self._ours[message.guid] = True
+            self._ours[message.guid] = None
             if message.temp_guid:
                 self._arrived[message.temp_guid] = message.guid
         event = interpret(kind, message, self._context.channel, self._context.account.id, self._is_ours)
         if isinstance(event, Posted):
-            async with self._turns.of(event.inbound.to):
-                await self._hear_post(event)
+            admitted = await self._posts.submit(event)
+            if admitted and self._settings.send_read_receipts and self._private_api:
+                self._receipts.add(event.inbound.to, event.inbound.message_id)
         elif event is not None:
             await submit_event(self._context, event)
         if kind == "new-message":
-            self._taken[message.guid] = True
+            self._posts.submitted[message.guid] = None
 
     def _move_bookmark(self, message: BbMessage) -> None:
         if (message.date_created or 0) > int(self._bookmark.last_id):
             self._bookmark.move_to(str(message.date_created))
 
     def _is_ours(self, message_id: str) -> bool:
-        return self._ours.get(message_id) is not None
-
-    async def _hear_post(self, post: Posted) -> None:
-        inbound = post.inbound
-        if self._taken.get(inbound.message_id):
-            return
-        taken = await submit_event(self._context, post, self._fetch)
-        self._taken[inbound.message_id] = True
-        if taken and self._settings.send_read_receipts and self._private_api:
-            self._receipts.add(inbound.to, inbound.message_id)
+        return message_id in self._ours
 
     async def _mark_read(self, chat: str, message_id: str) -> None:
         try:
@@ -237,10 +227,10 @@ class BlueBubblesChannel:
             self._context.log.info("message %s was not marked as read: %s", message_id, failure)
 
     async def _fetch(self, file: BbAttachment) -> Media:
-        address = f"{self._root}/api/v1/attachment/{quote(file.guid, safe='')}/download"
-        http = running(self._http, "BlueBubbles")
-        return await kept_file(
-            self._context, await download(self._context, http, address, query={"password": self._password}), file
+        url = f"{self._root}/api/v1/attachment/{quote(file.guid, safe='')}/download"
+        http = require_running(self._http, "BlueBubbles")
+        return await store_file(
+            self._context, await download(self._context, http, url, query={"password": self._password}), file
         )
 
     # Sending
@@ -270,7 +260,7 @@ class BlueBubblesChannel:
         return receipt
 
     async def _send_text(self, chat: str, message: OutgoingMessage, text: str, key: str) -> str:
-        body: dict[str, Any] = {"chatGuid": chat, "tempGuid": key, "message": text, "method": self._method()}
+        body: dict[str, object] = {"chatGuid": chat, "tempGuid": key, "message": text, "method": self._method()}
         if message.reply_to_id and self._private_api:
             body |= {"selectedMessageGuid": message.reply_to_id, "partIndex": 0}
         return self._sent(key, await self._call("POST", "message/text", json=body, timeout_s=SEND_TIMEOUT_S))
@@ -285,16 +275,16 @@ class BlueBubblesChannel:
         form.add_field("attachment", data, filename=name, content_type=media.mime_type)
         return self._sent(key, await self._call("POST", "message/attachment", form=form, timeout_s=SEND_TIMEOUT_S))
 
-    def _sent(self, key: str, answer: dict[str, Any]) -> str:
-        guid = str(mapping(answer.get("data")).get("guid") or "")
+    def _sent(self, key: str, response: BbResponse) -> str:
+        guid = converted(response.data, SentText).guid or ""
         self._arrived[key] = guid
-        self._ours[guid] = True
+        self._ours[guid] = None
         return guid
 
     async def _find(self, chat: str, key: str, text: str, first_try: int | None) -> str | None:
-        """The id of our text if an earlier try brought it there, ``""`` if none did, None if nobody knows.
+        """Return the id of the text if an earlier attempt delivered it, ``""`` if none did, or None if unknown.
 
-        The server drops a second text with the same key only while it sends the first.
+        The server deduplicates by key only while it is sending the first text.
         """
         if (arrived := self._arrived.get(key)) is not None:
             return arrived
@@ -302,31 +292,32 @@ class BlueBubblesChannel:
             return None
         try:
             after = first_try + self._ahead_ms - 5000
-            found = await self._query({"chatGuid": chat, "after": after, "sort": "ASC", "limit": PAGE})
+            messages = await self._query({"chatGuid": chat, "after": after, "sort": "ASC", "limit": PAGE})
         except SendFailed as failure:
-            self._context.log.info("whether a message has arrived cannot be looked up: %s", failure)
+            self._context.log.info("cannot check whether a message has arrived: %s", failure)
             return None
-        return next((one.guid for one in found if one.is_from_me and (one.text or "").strip() == text.strip()), "")
+        own = (message for message in messages if message.is_from_me)
+        return next((message.guid for message in own if (message.text or "").strip() == text.strip()), "")
 
     async def _change(self, chat: str, message: OutgoingMessage) -> SendReceipt:
-        """Edits or takes back a message of ours, or reacts to one of anybody. All of it needs the Private API."""
+        """Edit or unsend one of the agent's messages, or react to any message. Requires the Private API."""
         actions, target = self._settings.actions, quote(message.target_id, safe="")
         if not message.target_id:
-            raise SendFailed("the message must be named", permanent=True)
+            raise SendFailed("the id of the message is missing", permanent=True)
         if not self._private_api:
             raise SendFailed("this needs the Private API of the BlueBubbles server, which is off", permanent=True)
         match message.act:
             case "edit" if actions.edit:
                 text = render(message.text, "plain", tables=self._settings.markdown.tables).text
-                words = {"editedMessage": text, "backwardsCompatibilityMessage": f"Edited to: {text}", "partIndex": 0}
-                await self._call("POST", f"message/{target}/edit", json=words)
+                edit = {"editedMessage": text, "backwardsCompatibilityMessage": f"Edited to: {text}", "partIndex": 0}
+                await self._call("POST", f"message/{target}/edit", json=edit)
             case "delete" if actions.unsend:
                 await self._call("POST", f"message/{target}/unsend", json={"partIndex": 0})
             case "react" if actions.reactions:
                 name = _TAPBACK_OF.get(message.emoji.strip().rstrip("\ufe0f"), message.emoji.strip().lower())
                 if name not in EMOJI:
-                    signs = " ".join(EMOJI.values())
-                    raise SendFailed(f"iMessage reacts with {signs} only", permanent=True)
+                    emoji = " ".join(EMOJI.values())
+                    raise SendFailed(f"iMessage only supports the reactions {emoji}", permanent=True)
                 reaction = f"-{name}" if message.remove else name
                 body = {
                     "chatGuid": chat,
@@ -344,9 +335,9 @@ class BlueBubblesChannel:
             chat = quote(chat_guid(route.to or ""), safe="")
             await self._call("POST" if on else "DELETE", f"chat/{chat}/typing", timeout_s=5.0)
 
-    async def probe(self) -> dict[str, Any]:
-        about = await self._about()
-        return {"ok": True, "version": about.get("server_version"), "privateApi": bool(about.get("private_api"))}
+    async def probe(self) -> Mapping[str, object]:
+        info = await self._server_info()
+        return {"ok": True, "version": info.server_version, "privateApi": info.private_api}
 
     def _method(self) -> str:
         return "private-api" if self._private_api else "apple-script"
@@ -356,46 +347,68 @@ class BlueBubblesChannel:
         method: str,
         path: str,
         *,
-        json: dict[str, Any] | None = None,
+        json: Mapping[str, object] | None = None,
         form: aiohttp.FormData | None = None,
         timeout_s: float = TIMEOUT_S,
-    ) -> dict[str, Any]:
-        """Calls the server. Raises ``SendFailed``. The password is in the address, so no error shows the address."""
-        http, address = running(self._http, "BlueBubbles"), f"{self._root}/api/v1/{path}"
+    ) -> BbResponse:
+        """Call the server. Raises ``SendFailed``. The password is in the URL, so no error shows the URL."""
+        http, url = require_running(self._http, "BlueBubbles"), f"{self._root}/api/v1/{path}"
         query = {"password": self._password}
-        answer, given = await call(
-            http, "the server", method, address, json=json, form=form, query=query, timeout_s=timeout_s
+        response, body = await call(
+            http, "the server", method, url, BbResponse, json=json, form=form, query=query, timeout_s=timeout_s
         )
-        self._ahead_ms = _ahead_ms(answer.headers.get("Date", ""), self._context.clock.now_ms())
-        if not 200 <= answer.status < 300:
-            raise failure_of(answer.status, given, retry_after_s(answer.headers))
-        return given
+        self._ahead_ms = _ahead_ms(response.headers.get("Date", ""), self._context.clock.now_ms())
+        if not 200 <= response.status < 300:
+            raise failure_of(response.status, body, retry_after_s(response.headers))
+        return body
+
+
+class BbError(msgspec.Struct, frozen=True, kw_only=True):
+    message: str | None = None
+
+
+class BbResponse(msgspec.Struct, frozen=True, kw_only=True):
+    message: object = None
+    data: object = None
+    error: object = None
+    """A ``BbError``."""
+
+
+class SentText(msgspec.Struct, frozen=True, kw_only=True):
+    guid: str | None = None
+
+
+class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    server_version: str | None = None
+    private_api: bool = False
+    helper_connected: bool | None = None
+    """Whether the Private API's helper runs. Old servers do not report it."""
 
 
 class ServerRefused(SendFailed):
-    """The server answered with an error. ``status`` is its HTTP status."""
+    """The server returned an error. ``status`` is the HTTP status."""
 
     status: int = 0
 
 
-def failure_of(status: int, answer: dict[str, Any], asked_s: float | None = None) -> ServerRefused:
-    told = mapping(answer.get("error"))
-    words = str(told.get("message") or answer.get("message") or f"HTTP {status}")[:300]
-    queued = "already queued" in words.lower()
-    refused = status in (401, 403)
+def failure_of(status: int, body: BbResponse, wait_s: float | None = None) -> ServerRefused:
+    text = str(converted(body.error, BbError).message or body.message or f"HTTP {status}")[:300]
+    # The server is still sending an earlier attempt.
+    queued = "already queued" in text.lower()
+    unauthorized = status in (401, 403)
     failure = ServerRefused(
-        f"the BlueBubbles server refused it: {words} (HTTP {status})",
-        permanent=400 <= status < 500 and status not in (408, 429) and not queued and not refused,
-        reached=not refused,
+        f"the BlueBubbles server rejected it: {text} (HTTP {status})",
+        permanent=400 <= status < 500 and status not in (408, 429) and not queued and not unauthorized,
+        reached=not unauthorized,
         maybe_sent=status >= 500 or status == 408 or queued,
-        retry_after_s=asked_s,
+        retry_after_s=wait_s,
     )
     failure.status = status
     return failure
 
 
 def _ahead_ms(date: str, now_ms: int) -> int:
-    """How far the clock of the server is ahead of ours. Differences of a few seconds do not count."""
+    """Return how far the server's clock is ahead of ours, ignoring differences of a few seconds."""
     try:
         ahead = int(parsedate_to_datetime(date).timestamp() * 1000) - now_ms
     except ValueError:
@@ -403,7 +416,7 @@ def _ahead_ms(date: str, now_ms: int) -> int:
     return ahead if abs(ahead) > 5000 else 0
 
 
-# What an event means
+# Incoming events
 
 
 class BbHandle(msgspec.Struct, frozen=True, kw_only=True):
@@ -437,7 +450,7 @@ class BbMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     date_edited: int | None = None
     date_retracted: int | None = None
     item_type: int | None = None
-    """Other than 0: somebody joined, left, or named the group."""
+    """Not 0 for group changes: somebody joined, left, or named the group."""
     associated_message_guid: str | None = None
     associated_message_type: str | int | None = None
     associated_message_emoji: str | None = None
@@ -456,14 +469,14 @@ decode_message = msgspec.json.Decoder(BbMessage).decode
 def interpret(
     kind: str, message: BbMessage, channel: str, account_id: str, is_ours: Callable[[str], bool]
 ) -> ChannelEvent | None:
-    """What an event says. None for our own messages, receipts, and what happens to a group.
+    """Translate an event. Returns None for our own messages, receipts and group changes.
 
-    ``is_ours`` says whether a message id is one that we sent.
+    ``is_ours`` reports whether the agent sent a message id.
     """
     sender = normalize_handle(message.handle.address) if message.handle else ""
     if message.is_from_me or not message.guid or not sender or message.item_type:
         return None
-    # Not every server names the chat of a direct message.
+    # Some servers omit the chat of a direct message.
     chat = message.chats[0] if message.chats else BbChat(guid=message.chat_guid or f"iMessage;-;{sender}")
     if not chat.guid:
         return None
@@ -497,22 +510,22 @@ def interpret(
 
 def _tapback(inbound: Inbound, message: BbMessage, is_ours: Callable[[str], bool]) -> Reacted | None:
     name, removed = _tapback_name(message.associated_message_type)
-    sign = EMOJI.get(name) or (message.associated_message_emoji or "")[:16]
-    if not sign:
-        return None  # A sticker or a game that is put on a message.
+    emoji = EMOJI.get(name) or (message.associated_message_emoji or "")[:16]
+    if not emoji:
+        return None  # A sticker or a game on a message.
     # The id is "p:<part>/<guid>" or "bp:<guid>".
     target = (message.associated_message_guid or "").rpartition("/")[2].rpartition(":")[2]
-    # Ids of ours are known since the start. In a direct chat people react to us or to themselves.
+    # The ids of sent messages are lost at a restart. In a direct chat most reactions are to the agent's messages.
     to_us = is_ours(target) or inbound.peer.kind == "direct"
-    inbound.text = reaction_text(inbound, sign, "your message" if to_us else "a message", target, removed=removed)
+    inbound.text = reaction_text(inbound, emoji, "your message" if to_us else "a message", target, removed=removed)
     return Reacted(inbound=inbound, to_us=to_us)
 
 
-def _tapback_name(given: Any) -> tuple[str, bool]:
-    """The name of a tapback, and whether it was taken back. Older servers tell a number, newer ones a word."""
-    if isinstance(given, str) and given.lstrip("-").isdigit():
-        given = int(given)
-    if isinstance(given, int):
-        return TAPBACKS.get(given if given < 3000 else given - 1000, ""), given >= 3000
-    word = str(given or "")
-    return word.removeprefix("-"), word.startswith("-")
+def _tapback_name(kind: str | int | None) -> tuple[str, bool]:
+    """Return the name of a tapback and whether it was removed. Older servers send a number, newer ones a name."""
+    if isinstance(kind, str) and kind.lstrip("-").isdigit():
+        kind = int(kind)
+    if isinstance(kind, int):
+        return TAPBACKS.get(kind if kind < 3000 else kind - 1000, ""), kind >= 3000
+    name = kind or ""
+    return name.removeprefix("-"), name.startswith("-")

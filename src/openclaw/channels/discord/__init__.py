@@ -1,4 +1,4 @@
-"""Discord's entry in the list of channels: its configured accounts, and the form of its addresses."""
+"""The Discord channel kind: configured accounts and address format."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DiscordKind(ConfiguredKind):
             shape=r"(?:Bot )?[\w-]{10,100}\.[\w-]{4,20}\.[\w-]{10,120}",
         ),
     )
-    hint = "Make an application at discord.com/developers, add a bot, switch Message Content on, copy its token."
+    hint = "Create an application at discord.com/developers, add a bot, enable Message Content, copy its token."
     library = "discord"
 
     def peer(self, to: str) -> Peer:
@@ -49,11 +49,11 @@ class DiscordKind(ConfiguredKind):
 
 
 def parse_address(to: str) -> Peer:
-    """Reads ``user:1``, ``channel:1``, ``<@1>``, ``<#1>`` or ``1``, which is a channel, with or without ``discord:``.
+    """Parse ``user:1``, ``channel:1``, ``<@1>``, ``<#1>`` or ``1`` (a channel), with an optional ``discord:``.
 
-    Raises a permanent ``SendFailed`` if it is none of these.
+    Raises a permanent ``SendFailed`` for any other address.
     """
-    found = _ADDRESS.fullmatch(bare_address(to, "discord:"))
-    if found is None:
-        raise SendFailed(f"{to!r} is no address on Discord; use user:<id> or channel:<id>", permanent=True)
-    return Peer(kind="direct" if found[1].startswith(("user", "<@")) else "channel", id=found[2])
+    match = _ADDRESS.fullmatch(bare_address(to, "discord:"))
+    if match is None:
+        raise SendFailed(f"{to!r} is not a Discord address; use user:<id> or channel:<id>", permanent=True)
+    return Peer(kind="direct" if match[1].startswith(("user", "<@")) else "channel", id=match[2])

@@ -1,4 +1,4 @@
-"""What the events of Discord's gateway mean for the agent. It asks Discord nothing."""
+"""Translates the events of Discord's gateway. Makes no requests."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from openclaw.inbound.prompt_text import display_name
 DISCORD_EPOCH_MS = 1_420_070_400_000
 THREADS = frozenset({10, 11, 12})
 TEXT_ROOMS = frozenset({0, 5})
-"""Channels in which a thread can begin at a message: plain ones and those for announcements."""
+"""Channel types in which a message can start a thread: text and announcement channels."""
 _ORDINARY = frozenset({0, 19, 20, 21})
-"""Types of messages that people write: plain ones, replies, commands, the first message of a thread."""
+"""Message types that people write: plain, reply, slash command, and thread starter."""
 _USER = re.compile(r"<@!?(\d{1,20})>")
 _CHANNEL = re.compile(r"<#(\d{1,20})>")
 _EMOJI = re.compile(r"<a?:(\w{1,64}):\d{1,20}>")
@@ -126,7 +126,7 @@ class Interaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """A channel or thread, as the gateway describes it."""
+    """A channel or thread."""
 
     id: str
     type: int = 0
@@ -135,7 +135,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     topic: str | None = None
     guild_id: str | None = None
     owner_id: str | None = None
-    """Who began a thread."""
+    """The user who started a thread."""
 
 
 class Guild(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class Guild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rooms:
-    """The servers and channels that the gateway has told of."""
+    """The servers and channels known from gateway events."""
 
     def __init__(self) -> None:
         self.rooms: dict[str, Room] = {}
@@ -156,8 +156,8 @@ class Rooms:
         room = self.rooms.get(channel_id)
         return room.type if room else 0
 
-    def learn(self, event: str, data: Any) -> None:
-        """Takes in an event about servers or channels. Raises ``msgspec.ValidationError``."""
+    def update(self, event: str, data: Any) -> None:
+        """Apply an event about servers or channels. Raises ``msgspec.ValidationError``."""
         if event in ("GUILD_CREATE", "GUILD_UPDATE"):
             guild = msgspec.convert(data, Guild)
             self.guilds[guild.id] = guild.name
@@ -181,7 +181,7 @@ class OwnUser(msgspec.Struct, frozen=True):
 
 
 class CommandEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A slash command or the press of a button. It must be answered within three seconds."""
+    """A slash command or button press. Discord expects a response within three seconds."""
 
     inbound: Inbound
     id: str
@@ -196,9 +196,9 @@ DiscordEvent: TypeAlias = ChannelEvent | CommandEvent
 def interpret(
     event: str, data: Any, own: OwnUser, account_id: str, rooms: Rooms, *, bots: bool = False
 ) -> DiscordEvent | None:
-    """What an event of the gateway says. None for our own messages, other bots and what concerns nobody.
+    """Translate a gateway event. Returns None for our own messages, system messages and, without ``bots``, bots.
 
-    ``bots``: listen to other bots. Raises ``msgspec.ValidationError``.
+    Raises ``msgspec.ValidationError``.
     """
     match event:
         case "MESSAGE_CREATE" | "MESSAGE_UPDATE":
@@ -206,13 +206,13 @@ def interpret(
             author = message.author
             if author is None or author.id == own.id or (author.bot and not bots) or message.type not in _ORDINARY:
                 return None
-            inbound = _said(message, author, own, account_id, rooms)
+            inbound = _message_inbound(message, author, own, account_id, rooms)
             if event == "MESSAGE_UPDATE":
-                # The platform also changes messages by itself, when it adds the preview of a link.
+                # Discord also updates a message to add a link preview.
                 return Edited(inbound=inbound) if message.edited_timestamp and inbound.says_something else None
             files = (
                 *message.attachments,
-                *(file for one in message.message_snapshots for file in one.message.attachments),
+                *(file for snapshot in message.message_snapshots for file in snapshot.message.attachments),
             )
             return Posted(inbound=inbound, files=files) if inbound.says_something or files else None
         case "MESSAGE_REACTION_ADD" | "MESSAGE_REACTION_REMOVE":
@@ -223,36 +223,49 @@ def interpret(
             return None
 
 
-def _place(channel_id: str, guild_id: str | None, person: str, own: OwnUser, rooms: Rooms) -> dict[str, Any]:
-    """The fields of ``Inbound`` that say where something happened. A thread is a conversation of its own."""
+def _inbound(
+    message_id: str,
+    sender: Sender,
+    channel_id: str,
+    guild_id: str | None,
+    own: OwnUser,
+    account_id: str,
+    rooms: Rooms,
+) -> Inbound:
+    """Return an ``Inbound`` with its conversation filled in. A thread is a separate conversation."""
+    inbound = Inbound(
+        channel="discord",
+        account_id=account_id,
+        message_id=message_id,
+        sender=sender,
+        peer=Peer(kind="direct", id=sender.id),
+        to=f"user:{sender.id}",
+    )
     if guild_id is None:
-        return {"peer": Peer(kind="direct", id=person), "to": f"user:{person}"}
+        return inbound
     room = rooms.rooms.get(channel_id) or Room(id=channel_id)
     parent = rooms.rooms.get(room.parent_id or "") if room.type in THREADS else None
     named = parent or room
-    place: dict[str, Any] = {
-        "peer": Peer(kind="channel", id=channel_id),
-        "to": f"channel:{channel_id}",
-        "guild_id": guild_id,
-        "group_space": rooms.guilds.get(guild_id) or guild_id,
-        "group_channel": f"#{named.name}" if named.name else None,
-    }
+    inbound.peer, inbound.to = Peer(kind="channel", id=channel_id), f"channel:{channel_id}"
+    inbound.guild_id, inbound.group_space = guild_id, rooms.guilds.get(guild_id) or guild_id
+    inbound.group_channel = f"#{named.name}" if named.name else None
     if room.type in THREADS and room.parent_id:
-        place |= {"parent_peer": Peer(kind="channel", id=room.parent_id), "thread_label": room.name}
-        place |= {"thread_id": channel_id, "inherits_parent": True, "own_thread": room.owner_id == own.id}
-    place["names"] = tuple(_listed_as(guild_id, named, rooms))
+        inbound.parent_peer, inbound.inherits_parent = Peer(kind="channel", id=room.parent_id), True
+        inbound.thread_id, inbound.thread_label = channel_id, room.name
+        inbound.own_thread = room.owner_id == own.id
+    inbound.names = tuple(_claimed_names(guild_id, named, rooms))
     if named.topic:
-        place["untrusted"] = (f"Topic of the channel: {named.topic}",)
-    return place
+        inbound.untrusted = (f"Topic of the channel: {named.topic}",)
+    return inbound
 
 
-def _listed_as(guild_id: str, room: Room, rooms: Rooms) -> Iterator[ClaimedName]:
-    """The names under which lists may have the server and the channel, unless they could mean another one, too.
+def _claimed_names(guild_id: str, room: Room, rooms: Rooms) -> Iterator[ClaimedName]:
+    """Yield the unambiguous names of the server and the channel, which allowlists may use.
 
     Anyone can give a server the name of another, or the digits of its id.
     """
     server = slug(rooms.guilds.get(guild_id) or "")
-    if server and not is_number(server) and [slug(one or "") for one in rooms.guilds.values()].count(server) == 1:
+    if server and not is_number(server) and [slug(name or "") for name in rooms.guilds.values()].count(server) == 1:
         yield ClaimedName(kind="space", name=server, id=guild_id)
     name = room.name or ""
     alike = [other for other in rooms.rooms.values() if (other.guild_id, other.name) == (guild_id, name)]
@@ -266,23 +279,22 @@ def _sender(user: DiscordUser, member: GuildMember | None) -> Sender:
     return Sender(id=user.id, name=name or None, username=user.username or None, tag=user.tag or None)
 
 
-def _said(message: DiscordMessage, author: DiscordUser, own: OwnUser, account_id: str, rooms: Rooms) -> Inbound:
+def _message_inbound(
+    message: DiscordMessage, author: DiscordUser, own: OwnUser, account_id: str, rooms: Rooms
+) -> Inbound:
     names = _names(message)
     replied = message.referenced_message
     forwarded = message.message_snapshots[0].message if message.message_snapshots else None
     text = message.content or (forwarded.content if forwarded else "")
     if not text and message.sticker_items:
         text = f"(sticker {message.sticker_items[0].name})"
-    mentioned = own.id in names
-    return Inbound(
-        channel="discord",
-        account_id=account_id,
-        message_id=message.id,
+    sender = _sender(author, message.member)
+    return msgspec.structs.replace(
+        _inbound(message.id, sender, message.channel_id, message.guild_id, own, account_id, rooms),
         revision=message.edited_timestamp or "",
-        sender=_sender(author, message.member),
         text=readable_text(text[:MAX_TEXT], own, names, rooms),
         timestamp_ms=iso_ms(message.timestamp) or snowflake_ms(message.id),
-        mentioned=mentioned,
+        mentioned=own.id in names,
         mentions_others=any(user != own.id for user in names) or bool(message.mention_roles),
         can_detect_mention=True,
         quoted=_quoted(replied, own) if replied and message.type != 21 else None,
@@ -290,12 +302,11 @@ def _said(message: DiscordMessage, author: DiscordUser, own: OwnUser, account_id
         forwarded_at_ms=iso_ms(forwarded.timestamp) if forwarded else None,
         thread_starter=replied.content if replied and message.type == 21 else None,
         can_start_thread=message.guild_id is not None and rooms.type_of(message.channel_id) in TEXT_ROOMS,
-        **_place(message.channel_id, message.guild_id, author.id, own, rooms),
     )
 
 
-def said_in(data: Any, own: OwnUser, rooms: Rooms) -> str | None:
-    """The text of a message that was fetched. Raises ``msgspec.ValidationError``."""
+def message_text(data: Any, own: OwnUser, rooms: Rooms) -> str | None:
+    """Return the text of a fetched message. Raises ``msgspec.ValidationError``."""
     message = msgspec.convert(data, DiscordMessage)
     return readable_text(message.content[:MAX_TEXT], own, _names(message), rooms) or None
 
@@ -305,7 +316,7 @@ def _names(message: DiscordMessage) -> dict[str, str]:
 
 
 def readable_text(text: str, own: OwnUser, names: dict[str, str], rooms: Rooms) -> str:
-    """The text with names in place of ids. A mention of us at the beginning or the end is left out."""
+    """Replace ids by names. A mention of the agent at the start or end is dropped."""
     if "<" not in text:
         return text
     bare = text.strip()
@@ -315,13 +326,13 @@ def readable_text(text: str, own: OwnUser, names: dict[str, str], rooms: Rooms) 
         if bare.endswith(ours):
             bare = bare[: -len(ours)].rstrip()
 
-    def user(found: re.Match[str]) -> str:
-        name = own.name if found[1] == own.id else names.get(found[1])
-        return f"@{display_name(name)}" if name else found[0]
+    def user(match: re.Match[str]) -> str:
+        name = own.name if match[1] == own.id else names.get(match[1])
+        return f"@{display_name(name)}" if name else match[0]
 
-    def channel(found: re.Match[str]) -> str:
-        room = rooms.rooms.get(found[1])
-        return f"#{display_name(room.name)}" if room and room.name else found[0]
+    def channel(match: re.Match[str]) -> str:
+        room = rooms.rooms.get(match[1])
+        return f"#{display_name(room.name)}" if room and room.name else match[0]
 
     return _EMOJI.sub(r":\1:", _CHANNEL.sub(channel, _USER.sub(user, bare)))
 
@@ -341,42 +352,36 @@ def _reacted(change: DiscordReaction, added: bool, own: OwnUser, account_id: str
     if change.user_id == own.id or user.bot:
         return None
     to_us = change.message_author_id == own.id
-    inbound = Inbound(
-        channel="discord",
-        account_id=account_id,
-        message_id=f"reaction:{change.message_id}:{change.user_id}",
-        sender=_sender(user, change.member),
-        **_place(change.channel_id, change.guild_id, change.user_id, own, rooms),
-    )
+    message_id, sender = f"reaction:{change.message_id}:{change.user_id}", _sender(user, change.member)
+    inbound = _inbound(message_id, sender, change.channel_id, change.guild_id, own, account_id, rooms)
     emoji, whose = change.emoji.name or "an emoji", "your message" if to_us else "a message"
     inbound.text = reaction_text(inbound, emoji, whose, change.message_id, removed=not added)
     return Reacted(inbound=inbound, to_us=to_us)
 
 
-def _command(asked: Interaction, own: OwnUser, account_id: str, rooms: Rooms) -> CommandEvent | None:
-    user = (asked.member.user if asked.member else None) or asked.user
-    if user is None or asked.data is None or asked.type not in (2, 3):
+def _command(interaction: Interaction, own: OwnUser, account_id: str, rooms: Rooms) -> CommandEvent | None:
+    user = (interaction.member.user if interaction.member else None) or interaction.user
+    data, message = interaction.data, interaction.message
+    if user is None or data is None or interaction.type not in (2, 3):
         return None
-    press = asked.type == 3
-    words = " ".join(str(option.value) for option in asked.data.options if option.value is not None)
-    text = asked.data.custom_id if press else f"/{asked.data.name} {words}".strip()
-    inbound = Inbound(
-        channel="discord",
-        account_id=account_id,
-        message_id=f"interaction:{asked.id}",
-        sender=_sender(user, asked.member),
-        text=text,
-        timestamp_ms=snowflake_ms(asked.id),
-        mentioned=True,
-        native_command=not press,
-        quoted=Quoted(id=asked.message.id, text=asked.message.content, from_us=True) if asked.message else None,
-        **_place(asked.channel_id, asked.guild_id, user.id, own, rooms),
+    press = interaction.type == 3
+    arguments = " ".join(str(option.value) for option in data.options if option.value is not None)
+    message_id, sender = f"interaction:{interaction.id}", _sender(user, interaction.member)
+    inbound = _inbound(message_id, sender, interaction.channel_id, interaction.guild_id, own, account_id, rooms)
+    inbound.text = data.custom_id if press else f"/{data.name} {arguments}".strip()
+    inbound.timestamp_ms = snowflake_ms(interaction.id)
+    inbound.mentioned, inbound.native_command = True, not press
+    inbound.quoted = Quoted(id=message.id, text=message.content, from_us=True) if message else None
+    return CommandEvent(
+        inbound=inbound,
+        id=interaction.id,
+        # The application of an old bot has a different id than the bot.
+        application_id=interaction.application_id or own.id,
+        token=interaction.token,
+        press=press,
     )
-    # An application that is older than bots has another id than its bot, and names it with each command.
-    application_id = asked.application_id or own.id
-    return CommandEvent(inbound=inbound, id=asked.id, application_id=application_id, token=asked.token, press=press)
 
 
 def snowflake_ms(snowflake: str) -> int:
-    """When the thing with this id was made."""
+    """Return the creation time that an id encodes."""
     return (int(snowflake) >> 22) + DISCORD_EPOCH_MS if is_number(snowflake) else 0

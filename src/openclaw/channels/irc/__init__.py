@@ -1,4 +1,4 @@
-"""IRC's entry in the list of channels: its configured accounts, and the form of its addresses."""
+"""The IRC channel kind: configured accounts and address format."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class IrcKind(ConfiguredKind):
     credentials = (
         AccountKey("host", "Server, such as irc.libera.chat", shape=r"[^\s/]+"),
         AccountKey("nick", "Nickname of the agent"),
-        AccountKey("password", "Password of the server", secret=True, optional=True, asked=False),
+        AccountKey("password", "Password of the server", secret=True, optional=True, prompted=False),
     )
-    hint = "Choose a nickname; a password is needed only where the network asks for one."
+    hint = "Choose a nickname. A password is needed only on networks that require one."
 
     def problem(self, account_id: str, where: str, settings: IrcAccount) -> str:
         if not (settings.host or "").strip():
             return f"set {where}.host to the name of an IRC server"
         if not is_nick((settings.nick or "").strip()):
-            return f"set {where}.nick to a nickname: no blanks, and no digit at its beginning"
-        strange = next((name for name in settings.channels if not is_channel(name.strip())), None)
-        if strange is not None:
-            return f"{where}.channels: {strange!r} is no channel; write it as #name"
+            return f"set {where}.nick to a nickname without spaces that does not begin with a digit"
+        invalid = next((name for name in settings.channels if not is_channel(name.strip())), None)
+        if invalid is not None:
+            return f"{where}.channels: {invalid!r} is not a channel; write it as #name"
         if settings.sasl and settings.sasl.mechanism == "PLAIN" and not settings.sasl.password:
             return f"set {where}.sasl.password"
         if settings.sasl and settings.sasl.mechanism == "EXTERNAL" and not (settings.tls and settings.tls_cert):
@@ -57,7 +57,7 @@ class IrcAddress(NamedTuple):
     channel: str = ""
     nick: str = ""
     mask: str = ""
-    """The full ``nick!user@host``, if the address names one."""
+    """The full ``nick!user@host``, or empty."""
 
     @property
     def target(self) -> str:
@@ -65,9 +65,9 @@ class IrcAddress(NamedTuple):
 
 
 def parse_address(to: str) -> IrcAddress:
-    """Reads ``#channel``, ``nick`` or ``nick!user@host``, with or without ``irc:``, ``channel:`` or ``user:``.
+    """Parse ``#channel``, ``nick`` or ``nick!user@host``, with an optional ``irc:``, ``channel:`` or ``user:``.
 
-    Raises a permanent ``SendFailed`` if it is none of these.
+    Raises a permanent ``SendFailed`` for any other address.
     """
     text = bare_address(to, "irc:", "channel:", "user:")
     nick, mark, rest = text.partition("!")
@@ -78,4 +78,4 @@ def parse_address(to: str) -> IrcAddress:
     user, at, host = rest.partition("@")
     if mark and is_nick(nick) and at and user and host and " " not in text and text.isprintable():
         return IrcAddress(nick=nick, mask=text)
-    raise SendFailed(f"{to!r} is no IRC recipient; use #channel, nick or nick!user@host", permanent=True)
+    raise SendFailed(f"{to!r} is not an IRC recipient; use #channel, nick or nick!user@host", permanent=True)

@@ -1,9 +1,8 @@
-"""One IRC account: stays on its server and in its channels, takes in what people write, and sends lines.
+"""One IRC account: stays connected to its server and channels, receives messages and sends lines.
 
-A message goes ``_listen`` → ``_handle`` → the queue → ``_take_in``, which hands it to the Gateway. The queue is between
-them so that the server's pings are answered while the disk is slow. IRC knows no acknowledgement, so what is in the
-queue, or on its way to us, is lost when the process is killed. ``told_once`` keeps it short: a message waits for the
-disk only, and for nothing else.
+A message goes ``_listen`` → ``_handle`` → the queue → ``_submit_queued``. The queue decouples them so that the server's
+pings are answered while the disk is slow. IRC has no acknowledgement, so messages in the queue or on the wire are lost
+when the process is killed. ``told_once`` keeps that window short: such a message waits for the disk and nothing else.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import hashlib
 import random
 import secrets
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, running, secret_of
-from openclaw.channels.bookmark import Remembered
+from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, require_running, secret_of
+from openclaw.channels.bookmark import RecentDict
 from openclaw.channels.irc import IrcAddress, parse_address
 from openclaw.channels.irc.connection import (
     BadLine,
@@ -35,7 +34,7 @@ from openclaw.channels.irc.connection import (
     text_room,
     without_formats,
 )
-from openclaw.channels.submit import submit
+from openclaw.channels.submit import cancel_all, submit
 from openclaw.clock import Backoff, iso_ms, wait_within
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels import IrcAccount
@@ -46,13 +45,13 @@ from openclaw.text import shortened
 
 MAX_TEXT = 16 * 1024
 _NAME_SIGNS = "_-[]\\`^{|}"
-"""What stands in nicknames besides letters and digits. Our nickname inside a longer one is no mention."""
+"""Characters of nicknames besides letters and digits. Our nickname inside a longer one does not count as a mention."""
 RECONNECT = Backoff(initial_s=2.0, max_s=300.0)
 JOIN_AGAIN = Backoff(initial_s=5.0, max_s=300.0)
 STABLE_S = 60.0
-"""After this long on the server or in a channel, the next loss counts as the first one again."""
-MOST_WAITING = 1000
-"""Messages that wait for the Gateway. Beyond them nothing is read, and the server keeps the rest or disconnects us."""
+"""This long on the server or in a channel resets its backoff."""
+MAX_QUEUED = 1000
+"""Messages waiting for the Gateway. When the queue is full, reading stops, and the server buffers or disconnects."""
 SETTLE_S = 3.0
 SERVICE_ANSWERS_S = 5.0
 FAREWELL = "Goodbye"
@@ -62,16 +61,16 @@ _JOIN_REFUSED = frozenset({"403", "405", "471", "473", "474", "475", "476", "477
 
 
 class Sending(msgspec.Struct):
-    """The message that is being sent, and what the server said to it."""
+    """The message being sent, and the server's replies to it."""
 
     target: str
     labels: set[str] = msgspec.field(default_factory=set[str])
     code: str = ""
-    """The number of the server's refusal."""
-    words: str = ""
+    """The numeric of the server's error reply."""
+    reason: str = ""
     message_id: str = ""
     people: dict[str, str] | None = None
-    """Who has which nickname now, as the server was asked: nickname → ``user@host``. None if it did not say."""
+    """Nickname → ``user@host``, from the server's reply to ``USERHOST``. None if it did not reply."""
 
 
 class IrcChannel:
@@ -82,34 +81,33 @@ class IrcChannel:
         self._connection: IrcConnection | None = None
         self._service_password = ""
         self._service_answered = asyncio.Event()
-        self._waiting: asyncio.Queue[Inbound] = asyncio.Queue(MOST_WAITING)
-        self._unkept = 0
-        """Messages that were read and are not on disk."""
+        self._waiting: asyncio.Queue[Inbound] = asyncio.Queue(MAX_QUEUED)
+        self._unstored = 0
+        """Messages that were read and are not on disk yet."""
         self._joined: dict[str, float] = {}
-        """The channels that we are in, and since when."""
+        """Joined channel → when it was joined."""
         self._join_tries: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._one_at_a_time = asyncio.Lock()
         self._sending: Sending | None = None
-        self._own_ids: Remembered[str, None] = Remembered()
+        self._own_ids: RecentDict[str, None] = RecentDict()
         self._last_id, self._repeats, self._counted = "", 0, 0
 
     # The connection
 
     async def run(self) -> None:
         login = await self._make_login()
-        taking = asyncio.create_task(self._take_in())
+        submitting = asyncio.create_task(self._submit_queued())
         try:
             await self._stay_connected(login)
         finally:
-            # Nobody sends again what is in the queue, so it gets a moment to reach the disk.
+            # IRC never repeats a message, so the queue gets a moment to drain to disk.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S):
                     await self._waiting.join()
-            taking.cancel()
-            await asyncio.gather(taking, return_exceptions=True)
-            if self._unkept:
-                self._context.log.error("%d lines of IRC could not be written down and are lost", self._unkept)
+            await cancel_all([submitting])
+            if self._unstored:
+                self._context.log.error("%d IRC messages could not be stored and are lost", self._unstored)
 
     async def _stay_connected(self, login: Login) -> None:
         reconnect = Reconnect(self._context, RECONNECT, STABLE_S)
@@ -120,7 +118,7 @@ class IrcChannel:
                 await reconnect.failed(str(lost))
 
     async def _session(self, login: Login, reconnect: Reconnect) -> None:
-        """One connection from beginning to end. Raises ``ConnectionLost`` at its end."""
+        """Run one connection until it ends, which raises ``ConnectionLost``."""
         connection = await IrcConnection.open(login, self._context.clock)
         try:
             await connection.login()
@@ -138,40 +136,38 @@ class IrcChannel:
             self._joined.clear()
             tasks = list(self._tasks)
             self._tasks.clear()
-            for task in tasks:
-                task.cancel()
+            await cancel_all(tasks)
             await connection.close(FAREWELL)
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Does something beside the listening. It ends with the connection at the latest."""
+        """Run a task that is cancelled when the connection ends."""
 
-        async def quietly() -> None:
+        async def guarded() -> None:
             try:
                 await work
             except ConnectionLost:
-                pass  # Who listens learns of it too.
+                pass  # The listening task reports it.
             except BadLine as error:
-                self._context.log.warning("a line for the server cannot be written: %s", error)
+                self._context.log.warning("a line for the server is invalid: %s", error)
 
-        task = asyncio.create_task(quietly())
+        task = asyncio.create_task(guarded())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _enter(self, connection: IrcConnection, login: Login) -> None:
-        """Logs in to the services and joins the channels."""
+        """Identify to the network's services and join the channels."""
         service = self._settings.nickserv
         if service and service.enabled and self._service_password:
             self._service_answered.clear()
             if not connection.me.is_me(login.nick):
-                await connection.say("PRIVMSG", service.service, f"GHOST {login.nick} {self._service_password}")
-            await connection.say("PRIVMSG", service.service, f"IDENTIFY {self._service_password}")
-            # Some channels let in only those who are logged in.
+                await connection.send("PRIVMSG", service.service, f"GHOST {login.nick} {self._service_password}")
+            await connection.send("PRIVMSG", service.service, f"IDENTIFY {self._service_password}")
+            # Some channels admit only identified users.
             await wait_within(self._service_answered, SERVICE_ANSWERS_S, self._context.clock)
             if not connection.me.is_me(login.nick):
-                await connection.say("NICK", login.nick)
+                await connection.send("NICK", login.nick)
         for name in self._channels.values():
-            await connection.say("JOIN", name)
+            await connection.send("JOIN", name)
 
     # Receiving
 
@@ -186,7 +182,7 @@ class IrcChannel:
             case "PRIVMSG" if mine:
                 self._note_echo(connection, line)
             case "PRIVMSG":
-                await self._hear(connection, line)
+                await self._receive(connection, line)
             case "JOIN" if mine:
                 self._joined[line.param(0).lower()] = self._context.clock.monotonic()
             case "PART" if mine:
@@ -207,39 +203,39 @@ class IrcChannel:
         if len(line.command) == 3 and line.command[0] in "45":
             self._note_refusal(connection, line)
 
-    async def _hear(self, connection: IrcConnection, line: Line) -> None:
+    async def _receive(self, connection: IrcConnection, line: Line) -> None:
         inbound = interpret(
             line,
             connection.me,
             self._context.account.id,
             now_ms=self._context.clock.now_ms(),
-            nicks_count=self._settings.dangerously_allow_name_matching,
+            match_nicks=self._settings.dangerously_allow_name_matching,
         )
         if inbound is None:
             return
-        inbound.message_id = inbound.message_id or self._made_id(line)
+        inbound.message_id = inbound.message_id or self._generate_id(line)
         inbound.told_once = True
         if inbound.quoted is not None and inbound.quoted.id in self._own_ids:
             inbound.quoted = msgspec.structs.replace(inbound.quoted, from_us=True)
-        self._unkept += 1
+        self._unstored += 1
         await self._waiting.put(inbound)
 
-    def _made_id(self, line: Line) -> str:
-        """An id for a message without one. Equal messages of one moment get different ones."""
-        known = fallback_id(line)
-        if not known:
+    def _generate_id(self, line: Line) -> str:
+        """Return an id for a message without one. Equal messages with the same timestamp get different ids."""
+        message_id = fallback_id(line)
+        if not message_id:
             self._counted += 1
             return f"{self._context.clock.now_ms()}-{self._counted}"
-        self._repeats = self._repeats + 1 if known == self._last_id else 0
-        self._last_id = known
-        return f"{known}-{self._repeats}" if self._repeats else known
+        self._repeats = self._repeats + 1 if message_id == self._last_id else 0
+        self._last_id = message_id
+        return f"{message_id}-{self._repeats}" if self._repeats else message_id
 
-    async def _take_in(self) -> None:
+    async def _submit_queued(self) -> None:
         while True:
             inbound = await self._waiting.get()
             try:
                 await submit(self._context, inbound)
-                self._unkept -= 1
+                self._unstored -= 1
             finally:
                 self._waiting.task_done()
 
@@ -265,7 +261,7 @@ class IrcChannel:
         async def join() -> None:
             await self._context.clock.sleep(delay_s)
             if key not in self._joined:
-                await connection.say("JOIN", self._channels[key])
+                await connection.send("JOIN", self._channels[key])
 
         self._spawn(join())
 
@@ -277,13 +273,13 @@ class IrcChannel:
         address = parse_address(route.to or "")
         rendered = render(message.text, "irc", tables=self._settings.markdown.tables).text
         files = [
-            one.url or f"(file {one.file_name or one.mime_type} is not sent: IRC carries text only)"
-            for one in message.media
+            media.url or f"(file {media.file_name or media.mime_type} is not sent: IRC carries text only)"
+            for media in message.media
         ]
         text = "\n".join(part for part in (rendered, *files) if part)
-        # One message at a time, so that the lines of two messages do not mix, and a refusal belongs to one of them.
+        # One message at a time: lines must not interleave, and an error reply must belong to one message.
         async with self._one_at_a_time:
-            connection = running(self._connection, "IRC")
+            connection = require_running(self._connection, "IRC")
             sending = self._sending = Sending(address.target)
             try:
                 if address.mask:
@@ -307,28 +303,28 @@ class IrcChannel:
                     sending.labels.add(tags["label"])
                 if number == 0 and reply_to and "message-tags" in capabilities:
                     tags["+draft/reply"] = reply_to
-                await connection.say("PRIVMSG", sending.target, line, tags=tags)
+                await connection.send("PRIVMSG", sending.target, line, tags=tags)
                 written = True
             await connection.processed()
         except ConnectionLost as lost:
             raise SendFailed(str(lost), reached=False, maybe_sent=written or lost.sent) from None
         except BadLine as error:
-            raise SendFailed(f"the message cannot be written as lines of IRC: {error}", permanent=True) from None
+            raise SendFailed(f"the message cannot be sent as IRC lines: {error}", permanent=True) from None
 
     async def _check_person(self, connection: IrcConnection, address: IrcAddress, sending: Sending) -> None:
-        """Asks who has the nickname now. A reply is for the person who wrote, not for whoever took their name."""
+        """Verify who has the nickname now. A reply must not reach another person who has taken the name."""
         try:
-            await connection.say("USERHOST", address.nick)
+            await connection.send("USERHOST", address.nick)
             await connection.processed()
         except ConnectionLost as lost:
             raise SendFailed(str(lost), reached=False) from None
         if sending.people is None:
-            return  # The server does not know the question.
+            return  # The server does not support USERHOST.
         now = next((mask for nick, mask in sending.people.items() if connection.me.same(nick, address.nick)), None)
         if now is None:
             raise SendFailed(f"{address.nick} is not on the server now")
         if now.lower() != address.mask.partition("!")[2].lower():
-            raise SendFailed(f"somebody else has the nickname {address.nick} now", permanent=True)
+            raise SendFailed(f"another person now has the nickname {address.nick}", permanent=True)
 
     def _note_people(self, line: Line) -> None:
         if self._sending is not None:
@@ -351,15 +347,15 @@ class IrcChannel:
         if sending is None or sending.code:
             return
         if line.tags.get("label") in sending.labels or connection.me.same(line.param(1), sending.target):
-            sending.code, sending.words = line.command, shortened(line.param(-1), 200)
+            sending.code, sending.reason = line.command, shortened(line.param(-1), 200)
 
     def _refused(self, sending: Sending) -> SendFailed:
-        soon = sending.code in _NOT_IN_CHANNEL and self._is_to_join(sending.target)
-        known = sending.code == _NO_SUCH_NICK and is_nick(sending.target)
-        return SendFailed(f"{sending.target}: {sending.words}", permanent=not (soon or known))
+        rejoining = sending.code in _NOT_IN_CHANNEL and self._is_to_join(sending.target)
+        offline = sending.code == _NO_SUCH_NICK and is_nick(sending.target)
+        return SendFailed(f"{sending.target}: {sending.reason}", permanent=not (rejoining or offline))
 
     async def typing(self, route: Route, on: bool) -> None:
-        connection = running(self._connection, "IRC")
+        connection = require_running(self._connection, "IRC")
         if "message-tags" not in connection.capabilities:
             return
         try:
@@ -369,8 +365,8 @@ class IrcChannel:
         except (ConnectionLost, BadLine) as error:
             raise SendFailed(str(error), reached=False) from None
 
-    async def probe(self) -> dict[str, Any]:
-        connection = running(self._connection, "IRC")
+    async def probe(self) -> Mapping[str, object]:
+        connection = require_running(self._connection, "IRC")
         try:
             await connection.processed()
         except ConnectionLost as lost:
@@ -385,7 +381,7 @@ class IrcChannel:
     # Settings
 
     async def _make_login(self) -> Login:
-        """Fetches the secrets and certificates."""
+        """Resolve the secrets and load the certificates."""
         settings, sasl, service = self._settings, self._settings.sasl, self._settings.nickserv
         nick = (settings.nick or "").strip()
         password = await self._secret("password", settings.password, settings.password_file, "IRC_PASSWORD")
@@ -407,8 +403,8 @@ class IrcChannel:
             key=self._context.key,
         )
 
-    async def _secret(self, key: str, given: str | SecretRef | None, file: str | None, variable: str) -> str:
-        secret = given or (SecretRef(file=file) if file else None)
+    async def _secret(self, key: str, value: str | SecretRef | None, file: str | None, variable: str) -> str:
+        secret = value or (SecretRef(file=file) if file else None)
         return await secret_of(self._context, secret, key, variable, needed=False)
 
     def _tls_context(self) -> ssl.SSLContext:
@@ -424,14 +420,14 @@ class IrcChannel:
         return context
 
 
-# What a line means
+# Incoming lines
 
 
-def interpret(line: Line, me: Self, account_id: str, *, now_ms: int, nicks_count: bool = False) -> Inbound | None:
-    """The message in a line, without a ``message_id`` if the server gives none.
+def interpret(line: Line, me: Self, account_id: str, *, now_ms: int, match_nicks: bool = False) -> Inbound | None:
+    """Return the message in a line, without a ``message_id`` if the server provides none.
 
-    None for everything else: our own words, notices (which bots use among themselves), what servers and marked bots
-    say, and requests of clients other than ACTION. ``nicks_count``: a bare nickname stands for its user.
+    Returns None for our own messages, notices, server messages, marked bots, and CTCP requests other than ACTION.
+    ``match_nicks`` lets a bare nickname identify its user.
     """
     if line.command != "PRIVMSG" or "!" not in line.prefix or me.is_me(line.nick) or "bot" in line.tags:
         return None
@@ -443,11 +439,11 @@ def interpret(line: Line, me: Self, account_id: str, *, now_ms: int, nicks_count
     text = _text_of(line)
     if text is None:
         return None
-    mentioned, text = _addressed(text, me.nick)
+    mentioned, text = _strip_mention(text, me.nick)
     identity = line.prefix.lower()
     account = line.tags.get("account", "")
     others = [f"account:{account.lower()}"] if account else []
-    if nicks_count:
+    if match_nicks:
         others.append(line.nick.lower())
     name = channel.lower()
     return Inbound(
@@ -466,9 +462,9 @@ def interpret(line: Line, me: Self, account_id: str, *, now_ms: int, nicks_count
 
 
 def fallback_id(line: Line) -> str:
-    """An id for a message that the server gave none: the same whenever the same message is sent again.
+    """Derive a stable id for a message without one, so that a repetition gets the same id.
 
-    Empty if the server does not tell the time of the message, since then nothing tells repeats from new messages.
+    Empty if the message has no server time, because repetitions cannot be recognised then.
     """
     time = line.tags.get("time", "")
     if not time:
@@ -488,26 +484,26 @@ def _text_of(line: Line) -> str | None:
     return text if text.strip() else None
 
 
-def _addressed(text: str, nick: str) -> tuple[bool, str]:
-    """Whether the text names us, and the text without our name at its beginning (``nick: …`` or ``nick, …``)."""
+def _strip_mention(text: str, nick: str) -> tuple[bool, str]:
+    """Return whether the text mentions us, and the text without a leading ``nick:`` or ``nick,``."""
     if not nick:
         return False, text
-    wanted, head = nick.lower(), text.lstrip().removeprefix("@")
-    if head[: len(nick)].lower() == wanted:
+    lowered_nick, head = nick.lower(), text.lstrip().removeprefix("@")
+    if head[: len(nick)].lower() == lowered_nick:
         rest = head[len(nick) :].lstrip()
         if rest.startswith((":", ",")):
             return True, rest[1:].lstrip() or text.strip()
-    lowered, place = text.lower(), -1
-    while (place := lowered.find(wanted, place + 1)) >= 0:
-        end = place + len(wanted)
-        before, after = lowered[max(place - 1, 0) : place], lowered[end : end + 1]
+    lowered, start = text.lower(), -1
+    while (start := lowered.find(lowered_nick, start + 1)) >= 0:
+        end = start + len(lowered_nick)
+        before, after = lowered[max(start - 1, 0) : start], lowered[end : end + 1]
         if not _is_in_names(before) and not _is_in_names(after):
             return True, text
     return False, text
 
 
-def _is_in_names(sign: str) -> bool:
-    return sign.isalnum() or (sign != "" and sign in _NAME_SIGNS)
+def _is_in_names(char: str) -> bool:
+    return char.isalnum() or (char != "" and char in _NAME_SIGNS)
 
 
 def _quoted(line: Line) -> Quoted | None:

@@ -1,7 +1,7 @@
-"""A connection to an IRC server: log-in, capabilities, pings, the pace of our lines, what the server calls us.
+"""A connection to an IRC server: login, capabilities, pings, rate limiting and our own identity.
 
-``login`` returns when the server has let us in. ``received`` then yields what the channel has to act upon. Below are
-the lines of IRC: how they are read and written, how names compare, and how a text is cut into lines.
+``login`` returns once the server has accepted us. ``received`` then yields the server's lines. The second half of the
+file parses and formats lines, compares names, and splits a text into lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from openclaw.channels.base import NotConfigured
 from openclaw.clock import Clock
 from openclaw.text import shortened
 
-WANTED_CAPABILITIES = (
+CAPABILITIES = (
     "message-tags",
     "server-time",
     "account-tag",
@@ -33,28 +33,27 @@ WANTED_CAPABILITIES = (
 CONNECT_S = 30.0
 LOGIN_S = 60.0
 PING_EVERY_S = 60.0
-"""After this long without a line we ask the server whether it is there. After twice as long it counts as gone."""
+"""A server that is silent this long is pinged. After twice as long it counts as gone."""
 WELCOME, STILL_THERE = "welcome", "still-there"
-"""What our own pings are called."""
+"""The tokens of our own pings."""
 UNANSWERED_S = 3.0
 ANSWER_S = 60.0
 LINE_COSTS_S = 2.0
 AHEAD_S = 10.0
-"""Each line costs two seconds, and we may be ten ahead: five lines at once, then one every two seconds. Servers
-disconnect those who write faster."""
+"""Flood control: a burst of five lines, then one line every two seconds. Servers disconnect faster clients."""
 MAX_RECEIVED = 64 * 1024
 MAX_WAITING_BYTES = 256 * 1024
 NICK_TRIES = 8
 _SASL_CHUNK = 400
 _SASL_FAILED = frozenset({"902", "904", "905", "906", "907", "908"})
 _NICK_TAKEN = frozenset({"433", "436", "437"})
-LONGEST_LINE = 512
-"""Bytes of a line with its end and with the prefix that the server puts before it. Tags are not counted."""
+MAX_LINE = 512
+"""Bytes of a line including CRLF and the prefix that the server adds. Tags do not count."""
 UNKNOWN_HOST = 63
 UNKNOWN_USER = 11
-"""Bytes that are reserved for our host and our user name while the server has not told them."""
-SHORTEST_TEXT = 32
-"""Bytes of text that a line has at least, however long the names around it are."""
+"""Bytes reserved for our host and user name until the server reports them."""
+MIN_TEXT = 32
+"""The minimum number of text bytes in a line, however long the names around it are."""
 CHANNEL_SIGNS = "#&"
 
 _NOT_IN_NAMES = re.compile(r"[\x00-\x20\x7f,:!@*?$]")
@@ -63,23 +62,23 @@ _FORMATS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6})?|[\
 _TOGGLES = "\x02\x11\x1d\x1e\x1f"
 _UNSAFE_IN_LINES = re.compile(r"[\x00\r\n]+")
 _TAG_ESCAPES = {";": "\\:", " ": "\\s", "\\": "\\\\", "\r": "\\r", "\n": "\\n"}
-_TAG_MEANINGS = {":": ";", "s": " ", "\\": "\\", "r": "\r", "n": "\n"}
+_TAG_UNESCAPES = {":": ";", "s": " ", "\\": "\\", "r": "\r", "n": "\n"}
 _RFC1459 = str.maketrans("[]\\~", "{}|^")
 _STRICT_RFC1459 = str.maketrans("[]\\", "{}|")
 _WITH_TEXT = frozenset({"PRIVMSG", "NOTICE", "USER", "QUIT"})
 
 
 class ConnectionLost(Exception):
-    """The connection ended or was never made. The message says why."""
+    """The connection ended or could not be opened. The message gives the reason."""
 
     def __init__(self, message: str, *, sent: bool = False) -> None:
         super().__init__(message)
         self.sent = sent
-        """Whether the line that could not be sent may have reached the server."""
+        """Whether the failed line may have reached the server."""
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True):
-    """What is needed to log in. The secrets are values, no references any more."""
+    """The login parameters, with resolved secrets."""
 
     host: str
     port: int
@@ -93,11 +92,11 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
     sasl_name: str = ""
     sasl_password: str = ""
     key: Callable[[str], str]
-    """The path of a key of the account, for messages to its owner."""
+    """Returns the configuration path of a key, for error messages."""
 
 
 class Self(msgspec.Struct):
-    """What the server calls us, and what it says about its names."""
+    """Our identity on the server, and the server's naming rules."""
 
     nick: str = ""
     user: str = ""
@@ -106,8 +105,8 @@ class Self(msgspec.Struct):
     channel_signs: str = CHANNEL_SIGNS
     status_signs: str = ""
 
-    def same(self, one: str, other: str) -> bool:
-        return folded(one, self.case_mapping) == folded(other, self.case_mapping)
+    def same(self, name: str, other: str) -> bool:
+        return folded(name, self.case_mapping) == folded(other, self.case_mapping)
 
     def is_me(self, nick: str) -> bool:
         return self.same(nick, self.nick)
@@ -127,7 +126,7 @@ class IrcConnection:
 
     @classmethod
     async def open(cls, login: Login, clock: Clock) -> IrcConnection:
-        """Connects. Raises ``ConnectionLost``."""
+        """Connect. Raises ``ConnectionLost``."""
         name = login.host if login.tls else None
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -138,20 +137,22 @@ class IrcConnection:
             raise ConnectionLost(f"{login.host}:{login.port} does not answer") from None
         except ssl.SSLCertVerificationError as error:
             raise ConnectionLost(
-                f"the certificate of {login.host} is not accepted ({error.verify_message}); a server with a "
-                f"certificate of its own needs {login.key('tlsCa')}"
+                f"the certificate of {login.host} is not accepted ({error.verify_message}); for a "
+                f"self-signed certificate set {login.key('tlsCa')}"
             ) from None
         except ssl.SSLError as error:
             reason = error.reason or "TLS failed"
-            raise ConnectionLost(f"{login.host}:{login.port} speaks no TLS that we accept ({reason})") from None
+            raise ConnectionLost(
+                f"{login.host}:{login.port} does not support a TLS version that we accept ({reason})"
+            ) from None
         except OSError as error:
             raise ConnectionLost(f"{login.host}:{login.port} cannot be reached: {error.strerror or error}") from None
         return cls(reader, writer, clock, login)
 
-    # Log-in
+    # Login
 
     async def login(self) -> None:
-        """Logs in. Raises ``ConnectionLost``, or ``NotConfigured`` if the server refuses who we say we are."""
+        """Log in. Raises ``ConnectionLost``, or ``NotConfigured`` if the server rejects our credentials."""
         login = self._login
         try:
             async with asyncio.timeout(LOGIN_S):
@@ -162,36 +163,36 @@ class IrcConnection:
                 await self.write("USER", login.username, "0", "*", login.realname)
                 await self._until_welcome()
         except TimeoutError:
-            raise ConnectionLost(f"{login.host} did not finish the log-in within {LOGIN_S:g} s") from None
+            raise ConnectionLost(f"{login.host} did not complete the login within {LOGIN_S:g} s") from None
         except BadLine as error:
-            raise NotConfigured(f"the log-in to {login.host} cannot be written: {error}") from None
+            raise NotConfigured(f"the login to {login.host} is invalid: {error}") from None
 
     async def _until_welcome(self) -> None:
         offered: dict[str, str] = {}
-        taken, welcomed = 0, False
+        nick_conflicts, welcomed = 0, False
         async for line in self.received():
             if line.command == "001":
                 welcomed = True
                 self.me.nick = line.param(0) or self.me.nick
-                # Not every server has a message of the day, whose end would be the end of the log-in.
+                # Some servers have no message of the day, whose end normally marks the end of the login.
                 await self.write("PING", WELCOME)
             elif line.command == "CAP":
                 await self._negotiate(line, offered)
             elif line.command in _NICK_TAKEN and not welcomed:
-                taken += 1
-                await self._take_another_nick(taken)
+                nick_conflicts += 1
+                await self._try_another_nick(nick_conflicts)
             elif welcomed and line.command in ("376", "422", "PONG"):
                 return
             else:
-                await self._log_in_step(line, welcomed)
-        raise ConnectionLost("the server closed the connection during the log-in")
+                await self._login_step(line, welcomed)
+        raise ConnectionLost("the server closed the connection during the login")
 
-    async def _take_another_nick(self, taken: int) -> None:
-        if taken > NICK_TRIES:
-            raise ConnectionLost(f"the nickname {self._login.nick} and {NICK_TRIES} like it are in use")
-        # Some servers cut long nicknames, so from the third try on the ending replaces the end of the name.
-        ending = "_" * taken if taken < 3 else f"{secrets.randbelow(1000):03d}"
-        self.me.nick = (self._login.nick if taken < 3 else self._login.nick[:6]) + ending
+    async def _try_another_nick(self, attempt: int) -> None:
+        if attempt > NICK_TRIES:
+            raise ConnectionLost(f"the nickname {self._login.nick} and {NICK_TRIES} variants are in use")
+        # Some servers truncate long nicknames, so from the third attempt the suffix replaces the end of the name.
+        suffix = "_" * attempt if attempt < 3 else f"{secrets.randbelow(1000):03d}"
+        self.me.nick = (self._login.nick if attempt < 3 else self._login.nick[:6]) + suffix
         await self.write("NICK", self.me.nick)
 
     async def _negotiate(self, line: Line, offered: dict[str, str]) -> None:
@@ -201,14 +202,14 @@ class IrcConnection:
                     name, _, value = entry.partition("=")
                     offered[name] = value
                 if line.param(2) == "*" and len(line.params) > 3:
-                    return  # More lines of the list follow.
-                wanted = [name for name in WANTED_CAPABILITIES if name in offered]
+                    return  # The list continues in the next line.
+                requested = [name for name in CAPABILITIES if name in offered]
                 if self._login.sasl and "sasl" in offered:
-                    wanted.append("sasl")
-                await self.write(*(("CAP", "REQ", " ".join(wanted)) if wanted else ("CAP", "END")))
+                    requested.append("sasl")
+                await self.write(*(("CAP", "REQ", " ".join(requested)) if requested else ("CAP", "END")))
                 if self._login.sasl and "sasl" not in offered:
                     raise ConnectionLost(
-                        f"{self._login.host} offers no SASL now; if it never does, use {self._login.key('nickserv')}"
+                        f"{self._login.host} does not offer SASL; if it never does, use {self._login.key('nickserv')}"
                     )
             case "ACK":
                 self.capabilities |= {name.lstrip("-~=") for name in line.param(-1).split() if name[0] != "-"}
@@ -218,13 +219,13 @@ class IrcConnection:
                     await self.write("CAP", "END")
             case "NAK":
                 if self._login.sasl:
-                    raise ConnectionLost(f"{self._login.host} refused the capabilities that it offered")
+                    raise ConnectionLost(f"{self._login.host} rejected the capabilities that it offered")
                 await self.write("CAP", "END")
             case _:
                 pass
 
-    async def _log_in_step(self, line: Line, welcomed: bool) -> None:
-        login, words = self._login, shortened(line.param(-1), 200)
+    async def _login_step(self, line: Line, welcomed: bool) -> None:
+        login, reason = self._login, shortened(line.param(-1), 200)
         match line.command:
             case "AUTHENTICATE" if line.param(0) == "+":
                 await self._authenticate()
@@ -232,19 +233,19 @@ class IrcConnection:
                 await self.write("CAP", "END")
             case command if command in _SASL_FAILED:
                 raise NotConfigured(
-                    f"{login.host} refused the SASL log-in of {login.sasl_name}: check {login.key('sasl')} ({words})"
+                    f"{login.host} rejected the SASL login of {login.sasl_name}: check {login.key('sasl')} ({reason})"
                 )
-            case "464" | "ERROR" if line.command == "464" or (not welcomed and "password" in words.lower()):
-                # ngIRCd has no number for a wrong password.
-                raise NotConfigured(f"{login.host} refused the password: check {login.key('password')} ({words})")
+            case "464" | "ERROR" if line.command == "464" or (not welcomed and "password" in reason.lower()):
+                # ngIRCd has no numeric for a wrong password.
+                raise NotConfigured(f"{login.host} rejected the password: check {login.key('password')} ({reason})")
             case "465":
-                raise NotConfigured(f"{login.host} does not let us in: {words}")
+                raise NotConfigured(f"{login.host} has banned us: {reason}")
             case "432" if not welcomed:
                 raise NotConfigured(
-                    f"{login.host} refuses the nickname {login.nick}: set {login.key('nick')} ({words})"
+                    f"{login.host} rejected the nickname {login.nick}: set {login.key('nick')} ({reason})"
                 )
             case "ERROR":
-                raise ConnectionLost(f"{login.host} refused the connection: {words}")
+                raise ConnectionLost(f"{login.host} rejected the connection: {reason}")
             case _:
                 pass
 
@@ -263,9 +264,9 @@ class IrcConnection:
     # Receiving
 
     async def received(self) -> AsyncGenerator[Line]:
-        """Yields the lines of the server. Its pings are answered, and what it says of itself is noted.
+        """Yield the server's lines until it closes the connection. Answers pings and tracks the server's settings.
 
-        It ends when the server ends the connection. Raises ``ConnectionLost``.
+        Raises ``ConnectionLost``.
         """
         while True:
             try:
@@ -295,7 +296,7 @@ class IrcConnection:
                 self._answers_pings = True
                 token = line.param(-1)
                 if token not in self._pongs and token not in (WELCOME, STILL_THERE):
-                    token = next(iter(self._pongs), "")  # Not every server repeats what it was asked with.
+                    token = next(iter(self._pongs), "")  # Some servers do not echo the token.
                 waiting = self._pongs.pop(token, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(None)
@@ -304,7 +305,7 @@ class IrcConnection:
                 self._learn_mask(line.param(-1).rpartition(" ")[2])
             case "005":
                 self._note_support(line.params[1:-1])
-            case "396":  # The server hides our host behind this one.
+            case "396":  # The server masks our host with this one.
                 me.host = line.param(1).rpartition("@")[2]
             case "CHGHOST" if me.is_me(line.nick):
                 me.user, me.host = line.param(0), line.param(1)
@@ -338,26 +339,26 @@ class IrcConnection:
                     pass
 
     async def stay_alive(self) -> None:
-        """Asks the server now and then whether it is there, and for our own nickname if another one has it.
+        """Ping a silent server, and reclaim our nickname when it is in use.
 
         Raises ``ConnectionLost`` when the server is gone.
         """
-        asked_nick = self._clock.monotonic()
+        nick_requested_at = self._clock.monotonic()
         while True:
             await self._clock.sleep(PING_EVERY_S / 2)
             silent_s = self._clock.monotonic() - self._last_heard
             if silent_s > 2 * PING_EVERY_S:
-                raise ConnectionLost(f"the server has said nothing for {silent_s:.0f} s")
+                raise ConnectionLost(f"the server has sent nothing for {silent_s:.0f} s")
             if silent_s > PING_EVERY_S / 2:
                 await self.write("PING", STILL_THERE)
-            if not self.me.is_me(self._login.nick) and self._clock.monotonic() - asked_nick >= PING_EVERY_S:
-                asked_nick = self._clock.monotonic()
+            if not self.me.is_me(self._login.nick) and self._clock.monotonic() - nick_requested_at >= PING_EVERY_S:
+                nick_requested_at = self._clock.monotonic()
                 await self.write("NICK", self._login.nick)
 
     # Sending
 
-    async def say(self, command: str, *params: str, tags: Mapping[str, str] | None = None) -> None:
-        """Sends a line at the pace that servers allow. Raises ``ConnectionLost`` and ``BadLine``."""
+    async def send(self, command: str, *params: str, tags: Mapping[str, str] | None = None) -> None:
+        """Send a line within the flood limit. Raises ``ConnectionLost`` and ``BadLine``."""
         now = self._clock.monotonic()
         self._paid_until = max(self._paid_until, now) + LINE_COSTS_S
         if (wait_s := self._paid_until - now - AHEAD_S) > 0:
@@ -365,26 +366,26 @@ class IrcConnection:
         await self.write(command, *params, tags=tags)
 
     async def write(self, command: str, *params: str, tags: Mapping[str, str] | None = None) -> None:
-        """Sends a line at once."""
+        """Send a line immediately."""
         data = format_line(command, *params, tags=tags)
         if self._closed or self._writer.transport.is_closing():
             raise ConnectionLost("the connection is closed")
         if self._writer.transport.get_write_buffer_size() > MAX_WAITING_BYTES:
-            raise ConnectionLost("the server reads nothing")
+            raise ConnectionLost("the server has stopped reading")
         self._writer.write(data)
         try:
             async with asyncio.timeout(ANSWER_S):
                 await self._writer.drain()
         except TimeoutError:
-            raise ConnectionLost("the server reads nothing", sent=True) from None
+            raise ConnectionLost("the server has stopped reading", sent=True) from None
         except OSError as error:
             raise ConnectionLost(f"the connection broke: {error.strerror or type(error).__name__}", sent=True) from None
 
     async def processed(self) -> None:
-        """Returns when the server has worked off all lines before: it answers a ping in their order.
+        """Wait until the server has processed all earlier lines, by a ping, which it answers in order.
 
-        Raises ``ConnectionLost``, also when the answer takes too long. A server that has never answered a ping is not
-        waited for.
+        Raises ``ConnectionLost`` if the connection ends or the answer takes too long. Does not wait long for a server
+        that has never answered a ping.
         """
         token = f"oc-{secrets.token_hex(6)}"
         answer = self._pongs[token] = asyncio.get_running_loop().create_future()
@@ -399,7 +400,7 @@ class IrcConnection:
             self._pongs.pop(token, None)
 
     async def close(self, farewell: str = "") -> None:
-        """Ends the connection. All who wait for an answer get ``ConnectionLost``."""
+        """Close the connection. Pending ``processed`` calls raise ``ConnectionLost``."""
         if farewell and not self._closed:
             with contextlib.suppress(ConnectionLost, BadLine):
                 await self.write("QUIT", farewell)
@@ -417,17 +418,17 @@ class IrcConnection:
 
 
 class BadLine(ValueError):
-    """A line cannot be sent or read. The message says why."""
+    """A line cannot be sent or parsed. The message gives the reason."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line from the server or to it."""
+    """One line from or to the server."""
 
     command: str
     """In upper case."""
     params: tuple[str, ...] = ()
     prefix: str = ""
-    """Who it comes from: ``nick!user@host`` or the name of a server."""
+    """The source: ``nick!user@host`` or a server name."""
     tags: Mapping[str, str] = {}
 
     @property
@@ -435,18 +436,18 @@ class Line(msgspec.Struct, frozen=True):
         return self.prefix.partition("!")[0]
 
     def param(self, index: int) -> str:
-        """A parameter, or an empty text if the line has no such one."""
+        """Return a parameter, or an empty string if the line has too few."""
         return self.params[index] if -len(self.params) <= index < len(self.params) else ""
 
 
 def parse_line(data: bytes) -> Line:
-    """Reads a line without its end. Raises ``BadLine``."""
+    """Parse a line. Raises ``BadLine``."""
     rest = _decoded(data).rstrip("\r\n").replace("\x00", "")
     tags: dict[str, str] = {}
     prefix = ""
     if rest.startswith("@"):
-        written, _, rest = rest[1:].partition(" ")
-        tags = parse_tags(written)
+        encoded_tags, _, rest = rest[1:].partition(" ")
+        tags = parse_tags(encoded_tags)
     rest = rest.lstrip(" ")
     if rest.startswith(":"):
         prefix, _, rest = rest[1:].partition(" ")
@@ -461,38 +462,38 @@ def _decoded(data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        # Old clients write Latin-1. Every sequence of bytes is a text in it.
+        # Old clients send Latin-1, which decodes any bytes.
         return data.decode("latin-1")
 
 
-def parse_tags(written: str) -> dict[str, str]:
+def parse_tags(encoded: str) -> dict[str, str]:
     tags: dict[str, str] = {}
-    for tag in written.split(";"):
+    for tag in encoded.split(";"):
         name, _, value = tag.partition("=")
         if name:
-            tags[name] = _tag_meaning(value)
+            tags[name] = _unescape_tag(value)
     return tags
 
 
-def _tag_meaning(value: str) -> str:
-    return re.sub(r"\\(.?)", lambda found: _TAG_MEANINGS.get(found[1], found[1]), value, flags=re.DOTALL)
+def _unescape_tag(value: str) -> str:
+    return re.sub(r"\\(.?)", lambda match: _TAG_UNESCAPES.get(match[1], match[1]), value, flags=re.DOTALL)
 
 
 def format_line(command: str, *params: str, tags: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a line with its end.
+    """Encode a line with its CRLF.
 
-    No parameter can begin a line or a parameter of its own: ``BadLine`` is raised for one that would.
+    Raises ``BadLine`` for a parameter that could inject another line or parameter.
     """
     for index, param in enumerate(params):
         if _UNSAFE_IN_LINES.search(param):
-            raise BadLine(f"a parameter of {command} has a line end in it")
+            raise BadLine(f"a parameter of {command} contains a line break")
         if index < len(params) - 1 and (not param or " " in param or param.startswith(":")):
             raise BadLine(f"{param!r} cannot be a parameter of {command}")
     words = [command, *params]
     if params and (not params[-1] or " " in params[-1] or params[-1].startswith(":") or command in _WITH_TEXT):
         words[-1] = f":{words[-1]}"
     body = " ".join(words).encode("utf-8", "replace") + b"\r\n"
-    if len(body) > LONGEST_LINE:
+    if len(body) > MAX_LINE:
         raise BadLine(f"a line of {len(body)} bytes is too long for IRC")
     return _tag_bytes(tags or {}) + body
 
@@ -500,10 +501,10 @@ def format_line(command: str, *params: str, tags: Mapping[str, str] | None = Non
 def _tag_bytes(tags: Mapping[str, str]) -> bytes:
     if not tags:
         return b""
-    written = [f"{name}={''.join(_TAG_ESCAPES.get(sign, sign) for sign in value)}" for name, value in tags.items()]
-    if any(_UNSAFE_IN_LINES.search(tag) or " " in tag for tag in written):
-        raise BadLine("a tag cannot be written")
-    return f"@{';'.join(written)} ".encode("utf-8", "replace")
+    encoded = [f"{name}={''.join(_TAG_ESCAPES.get(char, char) for char in value)}" for name, value in tags.items()]
+    if any(_UNSAFE_IN_LINES.search(tag) or " " in tag for tag in encoded):
+        raise BadLine("a tag name is invalid")
+    return f"@{';'.join(encoded)} ".encode("utf-8", "replace")
 
 
 # Names
@@ -518,7 +519,7 @@ def is_nick(name: str) -> bool:
 
 
 def folded(name: str, mapping: str = "rfc1459") -> str:
-    """The form of a name in which two spellings of one name are equal, under the server's CASEMAPPING."""
+    """Case-fold a name by the server's CASEMAPPING, for comparison."""
     lowered = name.lower()
     if mapping == "ascii":
         return lowered
@@ -529,27 +530,27 @@ def folded(name: str, mapping: str = "rfc1459") -> str:
 
 
 def without_formats(text: str) -> str:
-    """The text without colours and other control codes."""
+    """Strip colours and other control codes."""
     return _FORMATS.sub("", text).replace("\x01", "")
 
 
 def text_room(nick: str, user: str, host: str, target: str) -> int:
-    """How many bytes of text fit into a line, once the server has put our name before it."""
+    """Return how many text bytes fit into a line after the prefix that the server adds."""
     user_bytes = len(user.encode()) if user else UNKNOWN_USER
     host_bytes = len(host.encode()) if host else UNKNOWN_HOST
     around = len(f":{nick}!@ PRIVMSG {target} :\r\n".encode()) + user_bytes + host_bytes
-    return max(LONGEST_LINE - around, SHORTEST_TEXT)
+    return max(MAX_LINE - around, MIN_TEXT)
 
 
 def lines_of(text: str, room: int) -> list[str]:
-    """The text as lines of at most ``room`` bytes: one for each line of the text, long ones cut between words.
+    """Split a text into lines of at most ``room`` bytes, at line breaks and, where needed, between words.
 
-    Bold and the like end with each line, so what is open at a cut is opened again.
+    IRC formatting ends with each line, so codes that are open at a split are repeated on the next line.
     """
     lines: list[str] = []
     open_codes = ""
-    for written in _UNSAFE_IN_LINES.sub("\n", text).split("\n"):
-        rest = open_codes + written
+    for paragraph in _UNSAFE_IN_LINES.sub("\n", text).split("\n"):
+        rest = open_codes + paragraph
         while rest.strip(_TOGGLES + " "):
             piece, rest = _cut(rest, room)
             open_codes = _open_codes(piece)
@@ -566,14 +567,14 @@ def _cut(text: str, room: int) -> tuple[str, str]:
         return text, ""
     end = _fitting(text, room)
     space = text.rfind(" ", 0, end + 1)
-    # A cut between words, unless it would waste most of the line.
+    # Split between words, unless that wastes most of the line.
     if space > end // 2 and text[:space].strip(_TOGGLES + " "):
         return text[:space], text[space:]
     return text[:end], text[end:]
 
 
 def _fitting(text: str, room: int) -> int:
-    """The number of characters that fit. A character and the marks that belong to it are not torn apart."""
+    """Return how many characters fit, without separating a character from its combining marks."""
     used = end = 0
     while end < len(text) and (used := used + len(text[end].encode("utf-8", "replace"))) <= room:
         end += 1

@@ -1,4 +1,4 @@
-"""Matrix's entry in the list of channels: its configured accounts, and the form of its addresses."""
+"""The Matrix channel kind: configured accounts and address format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openclaw.inbound.message import Peer
 from openclaw.outbound.reply import SendFailed
 
 _KINDS: dict[str, Literal["room", "alias", "user"]] = {"!": "room", "#": "alias", "@": "user"}
-_LONGEST_ID = 255
+_MAX_ID = 255
 
 
 HOMESERVER = AccountKey(
@@ -23,7 +23,7 @@ USER_ID = AccountKey(
     "userId",
     "The account, such as @agent:matrix.org",
     variable="MATRIX_USER_ID",
-    instead=("accessToken",),
+    alternatives=("accessToken",),
     shape=r"@\S+:\S+",
 )
 PASSWORD = AccountKey(
@@ -31,10 +31,10 @@ PASSWORD = AccountKey(
     "Its password (it is used once, to log in)",
     secret=True,
     variable="MATRIX_PASSWORD",
-    instead=("accessToken",),
+    alternatives=("accessToken",),
 )
 ACCESS_TOKEN = AccountKey(
-    "accessToken", "Access token", secret=True, variable="MATRIX_ACCESS_TOKEN", optional=True, asked=False
+    "accessToken", "Access token", secret=True, variable="MATRIX_ACCESS_TOKEN", optional=True, prompted=False
 )
 
 
@@ -58,7 +58,7 @@ class MatrixKind(ConfiguredKind):
     )
 
     credentials = (HOMESERVER, USER_ID, PASSWORD, ACCESS_TOKEN)
-    hint = "Make an account for the agent on your homeserver."
+    hint = "Create an account for the agent on your homeserver."
     library = "nio"
 
     def problem(self, account_id: str, where: str, settings: MatrixAccount) -> str:
@@ -85,7 +85,7 @@ class MatrixKind(ConfiguredKind):
 
 
 def _is_id(text: str) -> bool:
-    return 2 < len(text) <= _LONGEST_ID and text.isprintable() and not any(sign.isspace() for sign in text)
+    return 2 < len(text) <= _MAX_ID and text.isprintable() and not any(char.isspace() for char in text)
 
 
 class MatrixAddress(NamedTuple):
@@ -94,15 +94,15 @@ class MatrixAddress(NamedTuple):
 
 
 def parse_address(to: str) -> MatrixAddress:
-    """Reads ``!room:server``, ``#alias:server`` or ``@user:server``, with ``matrix:``, ``room:`` … in front or not.
+    """Parse ``!room:server``, ``#alias:server`` or ``@user:server``, with an optional ``matrix:``, ``room:`` ….
 
-    Raises a permanent ``SendFailed`` if it is none of these.
+    Raises a permanent ``SendFailed`` for any other address.
     """
     text = bare_address(to, "matrix:", "room:", "channel:", "user:")
     kind = _KINDS.get(text[:1])
-    # Rooms of the newest version have ids without a server.
+    # The ids of version 12 rooms have no server.
     if kind is None or not _is_id(text) or (kind != "room" and ":" not in text):
         raise SendFailed(
-            f"{to!r} is no Matrix recipient; use !room:server, #alias:server or @user:server", permanent=True
+            f"{to!r} is not a Matrix recipient; use !room:server, #alias:server or @user:server", permanent=True
         )
     return MatrixAddress(kind, text)

@@ -1,7 +1,7 @@
-"""One Matrix account: follows its rooms through sync, and sends, changes and takes back messages.
+"""One Matrix account: follows its rooms through sync, and sends, edits and redacts messages.
 
-An event goes ``_follow`` → ``_take`` → ``_take_event`` → the Gateway. The token of the sync moves on only when all
-messages of a batch are on disk, so that after a crash the server sends them again.
+An event goes ``_follow`` → ``_handle_batch`` → ``_handle`` → ``submit_event``. The sync token advances only when all
+messages of a batch are on disk, so that the server sends them again after a crash.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, need_action, running, secret_of
-from openclaw.channels.bookmark import Remembered
+from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, require_action, require_running, secret_of
+from openclaw.channels.bookmark import RecentDict
 from openclaw.channels.matrix import MatrixKind, parse_address
 from openclaw.channels.matrix.client import (
     UNKNOWN_TOKEN,
@@ -23,9 +24,10 @@ from openclaw.channels.matrix.client import (
     MatrixClient,
     MatrixFailed,
     RoomUpdate,
-    SyncAnswer,
+    SyncResult,
 )
 from openclaw.channels.matrix.incoming import (
+    InviteEvent,
     MatrixFile,
     OwnAccount,
     RoomEvent,
@@ -36,9 +38,8 @@ from openclaw.channels.matrix.incoming import (
     interpret,
     is_direct,
     quoted_of,
-    read_event,
 )
-from openclaw.channels.media import NotFetched, files_to_send, kept_file, safe_file_name
+from openclaw.channels.media import NotFetched, files_to_send, safe_file_name, store_file
 from openclaw.channels.submit import Deleted, Edited, Reacted, ReadReceipts, reaction_text, submit_event
 from openclaw.clock import Backoff
 from openclaw.config.schema.channels import MatrixAccount
@@ -64,11 +65,11 @@ class MatrixChannel:
         self._homeserver = self._kind.address(context.account.id, self._settings)
         self._reconnect = Reconnect(context, RECONNECT)
         self._bookmark = context.bookmark("sync-token")
-        # The keys of an encrypted account are files of this machine, and so its log-in stays here, too.
-        here = self._settings.encryption and context.documents.shared
+        # The keys of an encrypted account are files of this machine, so its login must stay here.
+        local = self._settings.encryption and context.documents.shared
         self._login: SharedDocument[dict[str, str]] = SharedDocument(
-            FileDocuments(context.state_dir) if here else context.documents,
-            "login.json" if here else context.document("login.json"),
+            FileDocuments(context.state_dir) if local else context.documents,
+            "login.json" if local else context.document("login.json"),
             empty=dict,
             decode=lambda data: msgspec.json.decode(data, type=dict[str, str]),
             encode=msgspec.json.encode,
@@ -78,14 +79,14 @@ class MatrixChannel:
         self._client: MatrixClient | None = None
         self._is_connected = False
         self._token_refused = False
-        """The server refused the token and has not accepted another one since."""
+        """The server rejected the token and has not accepted another one since."""
         self._me = OwnAccount("")
         self._direct: dict[str, list[str]] = {}
         self._aliases: dict[str, str] = {}
-        """Room → the alias under which the configuration lists it."""
-        self._rooms: Remembered[str, RoomFacts] = Remembered()
-        self._authors: Remembered[str, str] = Remembered()
-        """Message → who wrote it. What is forgotten is asked for again."""
+        """Room → its alias in the configuration."""
+        self._rooms: RecentDict[str, RoomFacts] = RecentDict()
+        self._authors: RecentDict[str, str] = RecentDict()
+        """Message → its author. A dropped entry is fetched again."""
         self._unreadable: set[str] = set()
         self._receipts = ReadReceipts(self._mark_read, context.clock)
 
@@ -110,7 +111,7 @@ class MatrixChannel:
             await client.close()
 
     async def _follow(self, client: MatrixClient) -> None:
-        """Reads what is new until cancelled, and tries again when the server fails."""
+        """Sync until cancelled, retrying when the server fails."""
         while True:
             try:
                 if self._client is None:
@@ -120,7 +121,7 @@ class MatrixChannel:
                 if not self._is_connected:
                     self._is_connected, self._token_refused = True, False
                     self._reconnect.connected()
-                await self._take(client, batch)
+                await self._handle_batch(client, batch)
                 self._bookmark.move_to(batch.next)
             except (MatrixFailed, TimeoutError) as failure:
                 self._is_connected = False
@@ -130,17 +131,17 @@ class MatrixChannel:
                 await self._reconnect.failed(str(failure) or "the server took too long", wait_s or 0.0)
 
     async def _check(self, failure: MatrixFailed) -> None:
-        """Raises ``NotConfigured`` if the server will not let us in, whatever is tried."""
+        """Raise ``NotConfigured`` if a retry cannot succeed."""
         if failure.code in UNKNOWN_TOKEN:
-            # The stored log-in is of no use any more. With a password there is another way.
-            self._client, again, self._token_refused = None, self._token_refused, True
-            if again or not await self._can_log_in():
+            # The stored login is invalid, but a password allows a new one.
+            self._client, repeated, self._token_refused = None, self._token_refused, True
+            if repeated or not await self._can_log_in():
                 key = self._context.key("accessToken")
                 raise NotConfigured(f"{self._homeserver} does not accept the access token: set {key}")
         elif failure.code in ("M_USER_DEACTIVATED", "M_USER_LOCKED", "M_USER_SUSPENDED"):
-            raise NotConfigured(f"{self._homeserver} does not let the account in: {failure}")
+            raise NotConfigured(f"{self._homeserver} does not admit the account: {failure}")
         elif failure.status == 400 and self._client is not None and self._bookmark.last_id:
-            self._context.log.error("the server does not know where we were (%s); going on from now", failure)
+            self._context.log.error("the server rejected the sync token (%s); continuing from now", failure)
             self._bookmark.last_id = ""
 
     async def _begin(self, client: MatrixClient) -> None:
@@ -151,9 +152,9 @@ class MatrixChannel:
             try:
                 self._aliases[await client.resolve(alias)] = alias
             except MatrixFailed as failure:
-                self._context.log.warning("%s of groups cannot be found: %s", alias, failure)
+                self._context.log.warning("%s in groups cannot be resolved: %s", alias, failure)
 
-    # Log-in
+    # Login
 
     async def _log_in(self, client: MatrixClient) -> None:
         settings = self._settings
@@ -176,7 +177,7 @@ class MatrixChannel:
         except MatrixFailed as failure:
             if failure.status == 403:
                 raise NotConfigured(
-                    f"{self._homeserver} refused the log-in of {client.user_id}: check {self._context.key('password')}"
+                    f"{self._homeserver} rejected the login of {client.user_id}: check {self._context.key('password')}"
                 ) from None
             raise
         know([identity.access_token])
@@ -194,37 +195,37 @@ class MatrixChannel:
         return not await self._access_token() and bool(await self._password())
 
     async def _access_token(self) -> str:
-        given = self._settings.access_token
-        return await secret_of(self._context, given, "accessToken", "MATRIX_ACCESS_TOKEN", needed=False)
+        token = self._settings.access_token
+        return await secret_of(self._context, token, "accessToken", "MATRIX_ACCESS_TOKEN", needed=False)
 
     async def _password(self) -> str:
         return await secret_of(self._context, self._settings.password, "password", "MATRIX_PASSWORD", needed=False)
 
     # Receiving
 
-    async def _take(self, client: MatrixClient, batch: SyncAnswer) -> None:
+    async def _handle_batch(self, client: MatrixClient, batch: SyncResult) -> None:
         if batch.direct is not None:
             self._direct = batch.direct
             self._rooms.clear()
         for room_id, state in batch.invites.items():
             await self._invited(client, room_id, state)
         for update in batch.rooms:
-            if any(_is_about_room(event) for event in (*update.state, *update.events)):
+            if any(event.type in ("m.room.member", "m.room.name") for event in (*update.state, *update.events)):
                 self._rooms.pop(update.room_id, None)
             if self._bookmark.last_id:
                 for event in await self._new_events(client, update):
-                    await self._take_event(client, update.room_id, event)
+                    await self._handle(client, update.room_id, event)
 
     async def _new_events(self, client: MatrixClient, update: RoomUpdate) -> list[RoomEvent]:
-        """The events of a room that we have not seen. Of a room that we just joined, those since our invitation."""
-        events = _read(update.events)
-        came_in = [place for place, event in enumerate(events) if self._is_our_membership(event, "join")]
-        if came_in:
-            invited = [place for place, event in enumerate(events) if self._is_our_membership(event, "invite")]
-            return events[(invited or came_in)[-1] :]
+        """Return the unseen events of a room. For a room that we just joined, those since our invitation."""
+        events = update.events
+        joined = [index for index, event in enumerate(events) if self._is_our_membership(event, "join")]
+        if joined:
+            invited = [index for index, event in enumerate(events) if self._is_our_membership(event, "invite")]
+            return events[(invited or joined)[-1] :]
         if update.limited and update.before:
             try:
-                return _read(await client.missed(update.room_id, update.before, self._bookmark.last_id)) + events
+                return await client.missed(update.room_id, update.before, self._bookmark.last_id) + events
             except MatrixFailed as failure:
                 if not failure.permanent:
                     raise
@@ -234,7 +235,7 @@ class MatrixChannel:
         mine = event.type == "m.room.member" and event.state_key == self._me.id
         return mine and event.content.get("membership") == membership
 
-    async def _take_event(self, client: MatrixClient, room_id: str, event: RoomEvent) -> None:
+    async def _handle(self, client: MatrixClient, room_id: str, event: RoomEvent) -> None:
         if event.state_key is not None:
             return
         if event.type in _MESSAGES:
@@ -245,7 +246,7 @@ class MatrixChannel:
         me = OwnAccount(self._me.id, room.members.get(self._me.id, ""))
         match interpret(event, room, me, self._context.account.id, self._settings.thread_replies):
             case RoomMessage() as message:
-                await self._hear(client, room, message)
+                await self._submit(client, room, message)
             case Edited() | Deleted() as change:
                 if await self._author(client, room_id, change.inbound.message_id) == event.sender:
                     await submit_event(self._context, change)
@@ -264,12 +265,12 @@ class MatrixChannel:
             case _:
                 pass
 
-    async def _hear(self, client: MatrixClient, room: RoomFacts, message: RoomMessage) -> None:
+    async def _submit(self, client: MatrixClient, room: RoomFacts, message: RoomMessage) -> None:
         inbound = message.inbound
         if message.quoted_id:
             inbound.quoted = await self._quoted(client, room.id, message.quoted_id)
-        taken = await submit_event(self._context, message, partial(self._fetch, client))
-        if taken and self._settings.send_read_receipts:
+        admitted = await submit_event(self._context, message, partial(self._fetch, client))
+        if admitted and self._settings.send_read_receipts:
             self._receipts.add(room.id, inbound.message_id)
 
     async def _quoted(self, client: MatrixClient, room_id: str, event_id: str) -> Quoted:
@@ -280,12 +281,12 @@ class MatrixChannel:
         data = await client.download(file.url, self._context)
         if file.secret is not None:
             data = await asyncio.to_thread(_decrypted, data, file.secret)
-        return await kept_file(self._context, data, file)
+        return await store_file(self._context, data, file)
 
     async def _author(self, client: MatrixClient, room_id: str, event_id: str) -> str | None:
-        """Who wrote a message. None if it is no message, or if nobody knows."""
-        if (known := self._authors.get(event_id)) is not None:
-            return known
+        """Return the author of a message, or None if the event is unknown or not a message."""
+        if (author := self._authors.get(event_id)) is not None:
+            return author
         event = await self._event(client, room_id, event_id)
         if event is None or event.type not in _MESSAGES:
             return None
@@ -294,7 +295,7 @@ class MatrixChannel:
 
     async def _event(self, client: MatrixClient, room_id: str, event_id: str) -> RoomEvent | None:
         try:
-            return read_event(await client.event(room_id, event_id))
+            return await client.event(room_id, event_id)
         except MatrixFailed as failure:
             if not failure.permanent:
                 raise
@@ -305,19 +306,19 @@ class MatrixChannel:
             if self._client is not None:
                 await self._client.read(room_id, event_id)
         except MatrixFailed as failure:
-            self._context.log.info("the server was not told that a message was read: %s", failure)
+            self._context.log.info("a message was not marked as read: %s", failure)
 
     # Rooms
 
     async def _facts(self, client: MatrixClient, room_id: str) -> RoomFacts:
-        if (known := self._rooms.get(room_id)) is not None:
-            return known
+        if (cached := self._rooms.get(room_id)) is not None:
+            return cached
         try:
             members = await client.members(room_id)
         except MatrixFailed as failure:
             if not failure.permanent:
                 raise
-            members = {}  # We have left the room meanwhile.
+            members = {}  # We have left the room.
         alias = self._aliases.get(room_id)
         name = (await client.state(room_id, "m.room.name")).get("name")
         room = RoomFacts(
@@ -333,11 +334,11 @@ class MatrixChannel:
     def _is_direct(self, room_id: str, members: dict[str, str]) -> bool:
         return is_direct(any(room_id in rooms for rooms in self._direct.values()), len(members))
 
-    async def _invited(self, client: MatrixClient, room_id: str, state: list[dict[str, Any]]) -> None:
-        invitation = next((event for event in state if event.get("state_key") == self._me.id), {})
-        inviter = str(invitation.get("sender") or "")
+    async def _invited(self, client: MatrixClient, room_id: str, state: list[InviteEvent]) -> None:
+        invitation = next((event for event in state if event.state_key == self._me.id), InviteEvent())
+        inviter = invitation.sender
         if not await self._accepts(client, room_id, inviter):
-            self._context.log.info("the invitation of %s to %s is not accepted", inviter, room_id)
+            self._context.log.info("rejected the invitation of %s to %s", inviter, room_id)
             return
         for attempt in range(1, JOIN_TRIES + 1):
             try:
@@ -348,8 +349,7 @@ class MatrixChannel:
                     return
                 await self._context.clock.sleep(failure.retry_after_s or RECONNECT.delay_s(attempt, random.random))
             else:
-                content = invitation.get("content")
-                if isinstance(content, dict) and content.get("is_direct") is True:
+                if invitation.content.is_direct is True:
                     await self._mark_direct(client, inviter, room_id)
                 return
 
@@ -359,7 +359,7 @@ class MatrixChannel:
         try:
             await client.mark_direct(self._direct)
         except MatrixFailed as failure:
-            self._context.log.warning("the server did not keep that %s is a direct chat: %s", room_id, failure)
+            self._context.log.warning("the server did not store that %s is a direct chat: %s", room_id, failure)
 
     async def _accepts(self, client: MatrixClient, room_id: str, inviter: str) -> bool:
         match self._settings.auto_join:
@@ -376,13 +376,13 @@ class MatrixChannel:
                         if await client.resolve(alias) == room_id:
                             return True
                     except MatrixFailed as failure:
-                        self._context.log.warning("%s cannot be found: %s", alias, failure)
+                        self._context.log.warning("%s cannot be resolved: %s", alias, failure)
                 return False
 
     # Sending
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
-        client = running(self._client, "Matrix")
+        client = require_running(self._client, "Matrix")
         room_id = await self._room_of(client, route.to or "")
         if message.act != "send":
             return SendReceipt(message_id=await self._change(client, room_id, message, key))
@@ -390,7 +390,7 @@ class MatrixChannel:
         files = await files_to_send(self._context, message)
         sent: list[str] = []
         if message.text:
-            content = {**self._words(message.text), **relation}
+            content = {**self._text_content(message.text), **relation}
             sent.append(await client.send(room_id, "m.room.message", content, transaction(key, "text")))
         for number, (media, data) in enumerate(files):
             content = {**await self._file_content(client, room_id, media, data), **relation}
@@ -400,26 +400,27 @@ class MatrixChannel:
         return SendReceipt(message_id=sent[0])
 
     async def _change(self, client: MatrixClient, room_id: str, message: OutgoingMessage, key: str) -> str:
-        """Edits or takes back an earlier message of ours, or reacts to one of anybody, or pins it."""
+        """Edit or redact one of the agent's messages, or react to or pin any message."""
         target, name = message.target_id, transaction(key, message.act)
         if not target.startswith("$"):
-            raise SendFailed(f"{target!r} is no id of a Matrix event", permanent=True)
+            raise SendFailed(f"{target!r} is not a Matrix event id", permanent=True)
         match message.act:
             case "edit":
-                words = self._words(message.text)
-                content = {**words, "body": f"* {words['body']}", "m.new_content": words}
-                content["m.relates_to"] = {"rel_type": "m.replace", "event_id": target}
+                new_content = self._text_content(message.text)
+                relation = {"rel_type": "m.replace", "event_id": target}
+                fallback = {**new_content, "body": f"* {new_content['body']}"}
+                content = {**fallback, "m.new_content": new_content, "m.relates_to": relation}
                 await client.send(room_id, "m.room.message", content, name)
             case "delete":
                 await client.redact(room_id, target, name)
             case "pin":
-                need_action(self._context, "pins", self._settings.actions.pins)
+                require_action(self._context, "pins", self._settings.actions.pins)
                 await client.pin(room_id, target, pinned=not message.remove)
             case _ if message.remove:
                 if reaction := await client.own_reaction(room_id, target, message.emoji):
                     await client.redact(room_id, reaction, name)
             case _:
-                need_action(self._context, "reactions", self._settings.actions.reactions)
+                require_action(self._context, "reactions", self._settings.actions.reactions)
                 relation = {"rel_type": "m.annotation", "event_id": target, "key": message.emoji}
                 try:
                     await client.send(room_id, "m.reaction", {"m.relates_to": relation}, name)
@@ -428,29 +429,30 @@ class MatrixChannel:
                         raise
         return target
 
-    def _words(self, text: str) -> dict[str, Any]:
+    def _text_content(self, text: str) -> Mapping[str, object]:
         rendered = render(text, "matrix", tables=self._settings.markdown.tables)
         formatted = {"format": _HTML, "formatted_body": rendered.html} if rendered.html else {}
         return {"msgtype": "m.text", "body": rendered.text, **formatted, "m.mentions": {}}
 
-    async def _file_content(self, client: MatrixClient, room_id: str, media: MediaRef, data: bytes) -> dict[str, Any]:
+    async def _file_content(
+        self, client: MatrixClient, room_id: str, media: MediaRef, data: bytes
+    ) -> Mapping[str, object]:
         name = safe_file_name(media)
         encrypt = self._settings.encryption and client.is_encrypted(room_id)
         url, secret = await client.upload(data, media.mime_type, name, encrypt)
         kind = media.mime_type.partition("/")[0]
-        where: dict[str, Any] = {"file": {**secret, "url": url}} if encrypt else {"url": url}
-        if media.voice:
-            where |= {"org.matrix.msc3245.voice": {}}
+        source = {"file": {**secret, "url": url}} if encrypt else {"url": url}
         return {
             "msgtype": f"m.{kind}" if kind in ("image", "audio", "video") else "m.file",
             "body": name,
             "filename": name,
             "info": {"mimetype": media.mime_type, "size": len(data)},
-            **where,
+            **source,
+            **({"org.matrix.msc3245.voice": {}} if media.voice else {}),
         }
 
     async def _room_of(self, client: MatrixClient, to: str) -> str:
-        """The room that an address names. For a person it is the room that we share with them, or a new one."""
+        """Return the room at an address. For a person, that is a direct room, which is created if needed."""
         address = parse_address(to)
         match address.kind:
             case "room":
@@ -470,34 +472,26 @@ class MatrixChannel:
                 return room_id
 
     async def typing(self, route: Route, on: bool) -> None:
-        client = running(self._client, "Matrix")
+        client = require_running(self._client, "Matrix")
         await client.typing(await self._room_of(client, route.to or ""), on)
 
-    async def probe(self) -> dict[str, Any]:
-        client = running(self._client, "Matrix")
+    async def probe(self) -> Mapping[str, object]:
+        client = require_running(self._client, "Matrix")
         return {"ok": True, "userId": await client.whoami(), "deviceId": client.device_id}
 
 
 def transaction(key: str, part: str) -> str:
-    """The id under which the server knows an event of ours again. It is the same for every attempt."""
+    """Return the transaction id of a part, by which the server deduplicates attempts."""
     return f"oc-{hashlib.sha256(f'{key}|{part}'.encode()).hexdigest()[:40]}"
 
 
-def relates_to(reply_to: str | None, thread: str | int | None) -> dict[str, Any]:
-    """The relation of a message to the one that it answers and to its thread."""
-    answered = reply_to if reply_to and reply_to.startswith("$") else ""
+def relates_to(reply_to: str | None, thread: str | int | None) -> Mapping[str, object]:
+    """Return the relation of a message to its thread and to the message that it replies to."""
+    replied = reply_to if reply_to and reply_to.startswith("$") else ""
     if thread is not None and str(thread).startswith("$"):
-        fallback = {"m.in_reply_to": {"event_id": answered or str(thread)}, "is_falling_back": not answered}
+        fallback = {"m.in_reply_to": {"event_id": replied or str(thread)}, "is_falling_back": not replied}
         return {"m.relates_to": {"rel_type": "m.thread", "event_id": str(thread), **fallback}}
-    return {"m.relates_to": {"m.in_reply_to": {"event_id": answered}}} if answered else {}
-
-
-def _read(sources: list[dict[str, Any]]) -> list[RoomEvent]:
-    return [event for source in sources if (event := read_event(source)) is not None]
-
-
-def _is_about_room(source: dict[str, Any]) -> bool:
-    return source.get("type") in ("m.room.member", "m.room.name")
+    return {"m.relates_to": {"m.in_reply_to": {"event_id": replied}}} if replied else {}
 
 
 def _decrypted(data: bytes, secret: Any) -> bytes:

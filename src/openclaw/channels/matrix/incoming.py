@@ -1,12 +1,12 @@
-"""What a Matrix event means for the agent: a message, an edit, a reaction, a deletion or nothing. No network.
+"""Translates Matrix events. Makes no requests.
 
-Servers pass on what other servers and people send, so nothing in an event can be taken for granted.
+Servers forward events of other servers and clients unchecked, so any field of an event may be missing or malformed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import msgspec
 
@@ -27,35 +27,35 @@ class OwnAccount(msgspec.Struct, frozen=True):
 
 
 class RoomFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a room."""
+    """The properties of a room that decide how its events are handled."""
 
     id: str
     direct: bool = False
     name: str | None = None
     alias: str | None = None
-    """The alias under which the configuration names the room."""
+    """The room's alias in the configuration."""
     members: Mapping[str, str] = {}
-    """Display names by user."""
+    """User → display name."""
 
 
 class MatrixFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a message. The server has it."""
+    """A file of a message, still on the server."""
 
     url: str
     mime_type: str
     name: str | None = None
     size: int | None = None
-    secret: Mapping[str, Any] | None = None
-    """How the file is decrypted, if it is encrypted."""
+    secret: Mapping[str, object] | None = None
+    """The decryption keys of an encrypted file."""
 
 
 class RoomMessage(Posted, frozen=True, kw_only=True):
     quoted_id: str | None = None
-    """The message that this one answers. Its author and text must still be asked for."""
+    """The message that this one replies to. Its author and text must still be fetched."""
 
 
 class RoomReaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A reaction. Whose message it is on must still be asked for."""
+    """A reaction. The author of its target must still be fetched."""
 
     inbound: Inbound
     target_id: str
@@ -67,7 +67,7 @@ class UnreadableEvent(msgspec.Struct, frozen=True):
 
 
 MatrixEvent: TypeAlias = RoomMessage | Edited | RoomReaction | Deleted | UnreadableEvent
-"""An edit or a deletion counts only if the message, which may be none, has the same author."""
+"""An edit or deletion is valid only if its target is a message by the same author, which must still be checked."""
 
 
 class RoomEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,22 +75,34 @@ class RoomEvent(msgspec.Struct, frozen=True, kw_only=True):
     event_id: str
     sender: str
     origin_server_ts: int = 0
-    content: dict[str, Any] = {}
+    content: Mapping[str, object] = {}
     redacts: str | None = None
     state_key: str | None = None
 
 
-def is_direct(marked: bool, members: int) -> bool:
-    """Whether a room is a chat of two. ``marked``: the account's list of direct chats names it.
+class InviteContent(msgspec.Struct, frozen=True, kw_only=True):
+    is_direct: object = None
 
-    Whoever invites us decides about the mark. So a room of three is none, or a stranger could have the owner speak with
-    the agent before others as if they were alone.
+
+class InviteEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A state event of an invitation, which lacks an id."""
+
+    state_key: str | None = None
+    sender: str = ""
+    content: InviteContent = InviteContent()
+
+
+def is_direct(marked: bool, members: int) -> bool:
+    """Return whether a room is a direct chat. ``marked`` means that the account's list of direct chats has it.
+
+    The inviter sets the mark, so a room of three is never direct. Otherwise a stranger could make the owner and the
+    agent talk in front of others as if they were alone.
     """
     return members == 2 or (marked and members < 2)
 
 
-def read_event(source: Any) -> RoomEvent | None:
-    """The event, or None if it lacks what every event has."""
+def parse_event(source: object) -> RoomEvent | None:
+    """Return the event, or None if a required field is missing."""
     try:
         return msgspec.convert(source, RoomEvent)
     except msgspec.ValidationError:
@@ -100,7 +112,7 @@ def read_event(source: Any) -> RoomEvent | None:
 def interpret(
     event: RoomEvent, room: RoomFacts, me: OwnAccount, account_id: str, threads: ThreadReplies = "inbound"
 ) -> MatrixEvent | None:
-    """None for state, for what we sent ourselves, and for notices, which bots use so that bots do not answer them."""
+    """Translate an event. Returns None for state, our own events, and notices, which bots must not answer."""
     if event.sender == me.id or event.state_key is not None:
         return None
     match event.type:
@@ -140,10 +152,10 @@ def _message(
         inbound.message_id, inbound.revision = target, event.event_id
         return Edited(inbound=inbound)
     file = _file(content) if kind in _FILES else None
-    answered = _text(_map(relation, "m.in_reply_to"), "event_id")
+    replied = _text(_map(relation, "m.in_reply_to"), "event_id")
     in_thread = _text(relation, "rel_type") == "m.thread"
     text = _caption(content) if kind in _FILES else _text(content, "body")
-    text = without_quote(text) if answered else text
+    text = without_quote(text) if replied else text
     if kind == "m.emote" and text.strip():
         text = f"* {short_name(room.members.get(event.sender) or event.sender)} {text}"
     if not text.strip() and file is None:
@@ -154,8 +166,8 @@ def _message(
         root = root or event.event_id
     if root and threads != "off":
         inbound.thread_id, inbound.thread_has_session = root, True
-    # In a thread, an answer that the client only fell back on is no answer to somebody.
-    quoted = answered if not (in_thread and relation.get("is_falling_back") is True) else ""
+    # In a thread, a fallback reply only serves clients without threads.
+    quoted = replied if not (in_thread and relation.get("is_falling_back") is True) else ""
     return RoomMessage(inbound=inbound, files=(file,) if file else (), quoted_id=quoted or None)
 
 
@@ -172,7 +184,7 @@ def _inbound(
     me: OwnAccount,
     account_id: str,
     text: str,
-    mentions: Mapping[str, Any] = {},
+    mentions: Mapping[str, object] = {},
 ) -> Inbound:
     mentioned, others = mentions_in(mentions, text, me)
     return Inbound(
@@ -191,11 +203,11 @@ def _inbound(
     )
 
 
-def mentions_in(content: Mapping[str, Any], text: str, me: OwnAccount) -> tuple[bool, bool]:
-    """Whether we and whether others are mentioned. Clients that do not say so are taken by the names they write."""
-    named = content.get("m.mentions")
-    if isinstance(named, dict) and isinstance(listed := named.get("user_ids"), list):
-        people = [person for person in listed if isinstance(person, str)]
+def mentions_in(content: Mapping[str, object], text: str, me: OwnAccount) -> tuple[bool, bool]:
+    """Return whether we and whether others are mentioned. Without ``m.mentions``, look for our name in the text."""
+    user_ids = _map(content, "m.mentions").get("user_ids")
+    if isinstance(user_ids, list):
+        people = [person for person in cast("list[object]", user_ids) if isinstance(person, str)]
         return me.id in people, any(person != me.id for person in people)
     formatted = _text(content, "formatted_body")
     if f"matrix.to/#/{me.id}" in formatted or f"matrix.to/#/{me.id.replace('@', '%40')}" in formatted:
@@ -204,28 +216,28 @@ def mentions_in(content: Mapping[str, Any], text: str, me: OwnAccount) -> tuple[
 
 
 def without_own_name(text: str, me: OwnAccount) -> str:
-    """The text without our name at its beginning, so that ``claw: /status`` is a command."""
+    """Strip our name from the start, so that ``claw: /status`` is a command."""
     return text.lstrip()[_starts_with_name(text, me) :].lstrip() or text.strip()
 
 
 def _starts_with_name(text: str, me: OwnAccount) -> int:
-    """How many characters at the beginning of the text name us. A bare name counts only before a colon or comma."""
+    """Return the length of our leading name. A bare name counts only before a colon or comma."""
     head = text.lstrip()
     for name in (me.id, me.name, me.id[1:].partition(":")[0]):
         if not name:
             continue
-        for written in (name, f"@{name}"):
-            if head[: len(written)].lower() == written.lower():
-                rest = head[len(written) :]
+        for spelling in (name, f"@{name}"):
+            if head[: len(spelling)].lower() == spelling.lower():
+                rest = head[len(spelling) :]
                 if rest[:1] in (":", ","):
-                    return len(written) + 1
+                    return len(spelling) + 1
                 if name == me.id and not rest[:1].strip():
-                    return len(written)
+                    return len(spelling)
     return 0
 
 
 def without_quote(text: str) -> str:
-    """The text without the lines that older clients put before an answer: ``> <@user:server> …``."""
+    """Strip the quotation that older clients put before a reply: ``> <@user:server> …``."""
     if not text.startswith("> "):
         return text
     lines = text.split("\n")
@@ -240,7 +252,7 @@ def quoted_of(event: RoomEvent, me: OwnAccount) -> Quoted:
     return Quoted(id=event.event_id, sender=event.sender, text=text[:MAX_TEXT], from_us=event.sender == me.id)
 
 
-def _file(content: Mapping[str, Any]) -> MatrixFile | None:
+def _file(content: Mapping[str, object]) -> MatrixFile | None:
     info, secret = _map(content, "info"), _map(content, "file")
     url = _text(secret, "url") or _text(content, "url")
     if not url.startswith("mxc://"):
@@ -255,17 +267,17 @@ def _file(content: Mapping[str, Any]) -> MatrixFile | None:
     )
 
 
-def _caption(content: Mapping[str, Any]) -> str:
-    """The words beside a file. Without a file name of its own, the body is the name and there are no words."""
+def _caption(content: Mapping[str, object]) -> str:
+    """Return the caption of a file. Without a separate file name, the body is the name and not a caption."""
     name, body = _text(content, "filename"), _text(content, "body")
     return body if name and name != body else ""
 
 
-def _text(content: Mapping[str, Any], key: str) -> str:
+def _text(content: Mapping[str, object], key: str) -> str:
     value = content.get(key)
     return value if isinstance(value, str) else ""
 
 
-def _map(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _map(content: Mapping[str, object], key: str) -> Mapping[str, object]:
     value = content.get(key)
-    return value if isinstance(value, dict) else {}
+    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}

@@ -1,9 +1,8 @@
-"""Signal's entry in the list of channels: its configured accounts, and the form of its addresses."""
+"""The Signal channel kind: configured accounts and address format."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from openclaw.channels.base import AccountKey, Capabilities, ConfiguredKind, bare_address
 from openclaw.config.schema.channels import SignalAccount
@@ -60,23 +59,23 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 
 def normalize_number(text: str) -> str | None:
-    """The number as ``+`` and digits, or None if it is no number in international form."""
+    """Return a number in E.164 form, or None if it is not an international number."""
     compact = re.sub(r"[\s().-]", "", text)
     if compact.startswith("00"):
         compact = f"+{compact[2:]}"
     return compact if _NUMBER.fullmatch(compact) else None
 
 
-def recipient_params(to: str) -> dict[str, Any]:
-    """The daemon's parameters for ``signal:+1555…``, ``uuid:…``, ``group:…`` or ``username:…``.
+def recipient_params(to: str) -> dict[str, str | list[str]]:
+    """Return the daemon's parameters for ``signal:+1555…``, ``uuid:…``, ``group:…`` or ``username:…``.
 
-    Raises a permanent ``SendFailed`` if it is none of these.
+    Raises a permanent ``SendFailed`` for any other address.
     """
     text = bare_address(to, "signal:")
     kind, _, rest = text.partition(":")
     match kind.lower():
         case "group" if rest.strip():
-            # A group id is base64, so its case is kept.
+            # A group id is base64, so its case matters.
             return {"groupId": rest.strip()}
         case "username" | "u" if rest.strip():
             return {"username": [rest.strip()]}
@@ -89,6 +88,6 @@ def recipient_params(to: str) -> dict[str, Any]:
     if (number := normalize_number(text)) is not None:
         return {"recipient": [number]}
     raise SendFailed(
-        f"{to!r} is no Signal recipient; use +<country><number>, uuid:<id>, group:<id> or username:<name>",
+        f"{to!r} is not a Signal recipient; use +<country><number>, uuid:<id>, group:<id> or username:<name>",
         permanent=True,
     )

@@ -1,6 +1,6 @@
-"""One Signal account: receives through the event stream of a signal-cli daemon and sends through its JSON-RPC.
+"""One Signal account: receives from a signal-cli daemon's event stream and sends through its JSON-RPC.
 
-A received message goes ``run`` → ``_listen`` → ``_take`` → ``submit_event``. The daemon runs elsewhere, or is a child
+A received message goes ``run`` → ``_listen`` → ``_handle`` → ``submit_event``. The daemon runs elsewhere or as a child
 process (``Daemon``).
 """
 
@@ -15,7 +15,7 @@ import os
 import re
 import signal
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -24,9 +24,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, is_number, need_action, running
-from openclaw.channels.http import call, new_session, retry_after_s
-from openclaw.channels.media import NotFetched, check_size, files_to_send, kept_file
+from openclaw.channels.base import ChannelContext, NotConfigured, Reconnect, is_number, require_action, require_running
+from openclaw.channels.http import call, converted, new_session, retry_after_s
+from openclaw.channels.media import NotFetched, check_size, files_to_send, store_file
 from openclaw.channels.signal import normalize_number, recipient_params
 from openclaw.channels.submit import (
     MAX_TEXT,
@@ -35,6 +35,7 @@ from openclaw.channels.submit import (
     Edited,
     Posted,
     Reacted,
+    cancel_all,
     reaction_text,
     submit_event,
 )
@@ -50,12 +51,12 @@ CONNECT_S = 10.0
 TIMEOUT_S = 10.0
 FETCH_TIMEOUT_S = 60.0
 SEND_TIMEOUT_S = 60.0
-"""Longer than for other calls. After a timeout nobody knows whether the message was sent, and a retry may repeat it."""
-MAX_ANSWER = 192 * 1024 * 1024
-"""An attachment comes as base64 in one answer. Its own limit is checked before it is requested."""
+"""Longer than for other calls: after a timeout the message may have been sent, and a retry may repeat it."""
+MAX_RESPONSE = 192 * 1024 * 1024
+"""An attachment arrives as base64 in one response. Its size is checked before it is requested."""
 MAX_EVENT = 4 * 1024 * 1024
 IDLE_S = 60.0
-"""The daemon sends something every 15 s. A stream that is silent for this long is dead."""
+"""The daemon sends a keep-alive every 15 s, so a stream that is silent for this long is dead."""
 STABLE_S = 15.0
 RECONNECT = Backoff(initial_s=1.0, max_s=10.0)
 READY_POLL_S = 0.15
@@ -63,7 +64,7 @@ END_S = 10.0
 MAX_LINE = 2000
 _RATE_LIMIT = -5
 _PERMANENT_CODES = frozenset({-1, -4, -32700, -32600, -32601, -32602})
-"""The user's error, a key that is not trusted, and requests that the daemon does not understand."""
+"""A user error, an untrusted key, and requests that the daemon rejects as invalid."""
 _PERMANENT_FAILURES = frozenset({"UNREGISTERED_FAILURE", "IDENTITY_FAILURE", "INVALID_PRE_KEY_FAILURE"})
 
 
@@ -87,26 +88,24 @@ class SignalChannel:
             daemon = Daemon(self._settings, client, self._context.clock, self._context.log)
             await daemon.start()
             try:
-                await self._listen_beside(daemon, client)
+                await self._listen_while_running(daemon, client)
             finally:
                 await daemon.stop()
 
-    async def _listen_beside(self, daemon: Daemon, client: SignalClient) -> None:
-        """Listens until the daemon ends, which raises ``DaemonFailed``."""
+    async def _listen_while_running(self, daemon: Daemon, client: SignalClient) -> None:
+        """Listen until the daemon exits, which raises ``DaemonFailed``."""
         listening = asyncio.create_task(self._listen(client))
-        ended = asyncio.create_task(daemon.ended())
+        exited = asyncio.create_task(daemon.exited())
         try:
-            await asyncio.wait({listening, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                raise DaemonFailed(ended.result())
+            await asyncio.wait({listening, exited}, return_when=asyncio.FIRST_COMPLETED)
+            if exited.done():
+                raise DaemonFailed(exited.result())
             await listening
         finally:
-            for task in (listening, ended):
-                task.cancel()
-            await asyncio.gather(listening, ended, return_exceptions=True)
+            await cancel_all({listening, exited})
 
     async def _listen(self, client: SignalClient) -> None:
-        """Reads the event stream until cancelled, and reconnects when it is lost."""
+        """Read the event stream until cancelled, reconnecting as needed."""
         await self._bookmark.load()
         reconnect = Reconnect(self._context, RECONNECT, STABLE_S)
         try:
@@ -117,101 +116,107 @@ class SignalChannel:
                         reconnect.connected()
                         async for event in events:
                             if event.data:
-                                await self._take(event)
+                                await self._handle(event)
                 except StreamLost as lost:
                     await reconnect.failed(str(lost))
         finally:
             await self._bookmark.close()
 
-    async def _take(self, event: ServerEvent) -> None:
-        """Handles one event completely. Only then does the bookmark move on."""
+    async def _handle(self, event: ServerEvent) -> None:
+        """Submit one event, then advance the bookmark."""
         try:
             received = decode_event(event.data)
         except (msgspec.MsgspecError, RecursionError) as error:
-            self._context.log.warning("an event of signal-cli was not understood and is passed over: %s", error)
+            self._context.log.warning("skipped an invalid event from signal-cli: %s", error)
             return
         mine = self._own.number
         if mine is not None and received.account not in (None, mine) and (received.account or "").startswith("+"):
-            return  # The daemon has several accounts and sends us the events of all.
+            return  # A daemon with several accounts sends the events of all of them.
         self._own = with_learned_uuid(self._own, received)
-        found = interpret(received, self._own, self._context.account.id)
-        if isinstance(found, Posted) and self._settings.ignore_attachments:
-            found = Posted(inbound=found.inbound) if found.inbound.says_something else None
-        if found is not None:
-            inbound = found.inbound
-            taken = await submit_event(self._context, found, partial(self._fetch, inbound))
-            if taken and self._settings.send_read_receipts and inbound.peer.kind == "direct":
+        interpreted = interpret(received, self._own, self._context.account.id)
+        if isinstance(interpreted, Posted) and self._settings.ignore_attachments:
+            interpreted = Posted(inbound=interpreted.inbound) if interpreted.inbound.says_something else None
+        if interpreted is not None:
+            inbound = interpreted.inbound
+            admitted = await submit_event(self._context, interpreted, partial(self._fetch, inbound))
+            if admitted and self._settings.send_read_receipts and inbound.peer.kind == "direct":
                 await self._mark_read(inbound)
         self._bookmark.move_to(event.id)
 
     async def _mark_read(self, inbound: Inbound) -> None:
-        read = {"recipient": _address_of(inbound.sender), "targetTimestamp": inbound.timestamp_ms, "type": "read"}
+        receipt = {"recipient": _address_of(inbound.sender), "targetTimestamp": inbound.timestamp_ms, "type": "read"}
         try:
-            await self._call("sendReceipt", read)
+            await self._call("sendReceipt", receipt)
         except SendFailed as failure:
             self._context.log.info("the read receipt was not sent: %s", failure)
 
     async def _fetch(self, inbound: Inbound, attachment: SignalAttachment) -> Media:
         if not attachment.id:
-            raise NotFetched("the daemon has not kept it")
+            raise NotFetched("the daemon did not store it")
         group = inbound.peer.kind == "group"
         origin = {"groupId": inbound.peer.id} if group else {"recipient": _address_of(inbound.sender)}
         try:
-            answer = await self._call("getAttachment", {"id": attachment.id, **origin}, FETCH_TIMEOUT_S)
+            result = await self._call("getAttachment", {"id": attachment.id, **origin}, FETCH_TIMEOUT_S)
         except SendFailed as failure:
             raise NotFetched(str(failure)) from None
-        encoded = answer.get("data") if isinstance(answer, dict) else None
-        if not isinstance(encoded, str):
-            raise NotFetched("the daemon gave no data")
+        content = converted(result, AttachmentContent)
+        if content.data is None:
+            raise NotFetched("the daemon returned no data")
         try:
-            data = await asyncio.to_thread(base64.b64decode, encoded, validate=True)
+            data = await asyncio.to_thread(base64.b64decode, content.data, validate=True)
         except binascii.Error:
             raise NotFetched("the daemon's data is not base64") from None
         check_size(self._context, len(data))
-        return await kept_file(self._context, data, attachment)
+        return await store_file(self._context, data, attachment)
 
     # Sending
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
         if message.act != "send":
             return await self._change(route, message)
-        params = {**self._styled(message), **recipient_params(route.to or ""), **quote_params(route, message)}
+        params: dict[str, object] = {
+            **self._styled(message),
+            **recipient_params(route.to or ""),
+            **quote_params(route, message),
+        }
         if message.media:
             params["attachments"] = [
                 await asyncio.to_thread(data_uri, data, media.mime_type, media.file_name)
                 for media, data in await files_to_send(self._context, message)
             ]
             if all(media.voice for media in message.media):
-                # Daemons before 0.14.2 do not know this and send a file.
+                # Daemons before 0.14.2 ignore this and send a file.
                 params["voiceNote"] = True
-        return sent_of(await self._call("send", params, SEND_TIMEOUT_S))
+        return receipt_of(await self._call("send", params, SEND_TIMEOUT_S))
 
     async def _change(self, route: Route, message: OutgoingMessage) -> SendReceipt:
-        """Edits or deletes an earlier message of ours, or reacts to one of anybody."""
+        """Edit or delete one of the agent's messages, or react to any message."""
         stamp, _, author = message.target_id.partition(":")
         if not is_number(stamp):
-            raise SendFailed(f"{message.target_id!r} is no id of a Signal message", permanent=True)
-        where = recipient_params(route.to or "")
+            raise SendFailed(f"{message.target_id!r} is not a Signal message id", permanent=True)
+        recipient = recipient_params(route.to or "")
+        params: dict[str, object]
         match message.act:
             case "edit":
                 method, params = "send", {**self._styled(message), "editTimestamp": int(stamp)}
             case "delete":
-                method, params = "remoteDelete", {"targetTimestamp": int(stamp)}
+                method = "remoteDelete"
+                params = {"targetTimestamp": int(stamp)}
             case _:
-                need_action(self._context, "reactions", self._settings.actions.reactions or not message.emoji)
-                people = recipient_params(message.target_author or author or route.to or "").get("recipient")
-                if not people:
-                    raise SendFailed("in a group the author of the message must be named", permanent=True)
+                require_action(self._context, "reactions", self._settings.actions.reactions or not message.emoji)
+                authors = recipient_params(message.target_author or author or route.to or "").get("recipient")
+                if not authors:
+                    raise SendFailed("in a group, a reaction must name the author of the message", permanent=True)
                 method = "sendReaction"
-                params = {"emoji": message.emoji, "targetAuthor": people[0], "targetTimestamp": int(stamp)}
+                params = {"emoji": message.emoji, "targetAuthor": authors[0], "targetTimestamp": int(stamp)}
                 if message.remove:
                     params["remove"] = True
-        receipt = sent_of(await self._call(method, {**params, **where}, SEND_TIMEOUT_S))
+        receipt = receipt_of(await self._call(method, {**params, **recipient}, SEND_TIMEOUT_S))
         return receipt if message.act == "edit" else SendReceipt(message_id=message.target_id)
 
-    def _styled(self, message: OutgoingMessage) -> dict[str, Any]:
+    def _styled(self, message: OutgoingMessage) -> Mapping[str, object]:
         rendered = render(message.text, "signal", tables=self._settings.markdown.tables)
-        styles = [str(one) for one in rendered.ranges]
+        styles = [str(style) for style in rendered.ranges]
         return {"message": rendered.text, **({"text-style": styles} if styles else {})}
 
     async def typing(self, route: Route, on: bool) -> None:
@@ -219,71 +224,73 @@ class SignalChannel:
         if "username" not in target:
             await self._call("sendTyping", target if on else {**target, "stop": True})
 
-    async def probe(self) -> dict[str, Any]:
-        version = await running(self._client, "Signal").call("version")
-        return {"ok": True, "version": version.get("version") if isinstance(version, dict) else None}
+    async def probe(self) -> Mapping[str, object]:
+        result = await require_running(self._client, "Signal").call("version")
+        return {"ok": True, "version": converted(result, DaemonVersion).version}
 
-    async def _call(self, method: str, params: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Any:
-        """Calls the daemon for our account. Raises ``SendFailed``."""
+    async def _call(self, method: str, params: Mapping[str, object], timeout_s: float = TIMEOUT_S) -> object:
+        """Call the daemon on behalf of this account. Raises ``SendFailed``."""
         account = {"account": self._own.number} if self._own.number else {}
-        return await running(self._client, "Signal").call(method, {**params, **account}, timeout_s)
+        return await require_running(self._client, "Signal").call(method, {**params, **account}, timeout_s)
 
 
 def _address_of(sender: Sender) -> str:
     return sender.e164 or sender.id.removeprefix("uuid:")
 
 
-def quote_params(route: Route, message: OutgoingMessage) -> dict[str, Any]:
-    """The daemon's parameters for the message that this one quotes. Empty for an id that is none of Signal's.
+def quote_params(route: Route, message: OutgoingMessage) -> Mapping[str, object]:
+    """Return the daemon's parameters for the quoted message. Empty if its id is not one of Signal.
 
-    In a group the id names the author too. In a direct chat only the other person's messages have an id here.
+    In a group the id includes the author. In a direct chat only the other person's messages have an id here.
     """
     stamp, _, author = (message.reply_to_id or "").partition(":")
     if not is_number(stamp):
         return {}
     try:
-        target = recipient_params(author or route.to or "")
+        authors = recipient_params(author or route.to or "").get("recipient")
     except SendFailed:
         return {}
-    people = target.get("recipient")
-    return {"quoteTimestamp": int(stamp), "quoteAuthor": people[0]} if people else {}
+    return {"quoteTimestamp": int(stamp), "quoteAuthor": authors[0]} if authors else {}
 
 
 def data_uri(data: bytes, mime_type: str, file_name: str | None) -> str:
-    """An attachment as part of the request. So the daemon need not share a disk with us."""
+    """Encode an attachment into the request, so that the daemon need not share a disk with the Gateway."""
     mime = mime_type if re.fullmatch(r"[\w.+-]+/[\w.+-]+", mime_type, re.ASCII) else "application/octet-stream"
     name = re.sub(r"[^\w.-]+", "_", file_name or "", flags=re.ASCII).strip("._")[-80:]
     named = f";filename={name}" if name else ""
     return f"data:{mime}{named};base64,{base64.b64encode(data).decode()}"
 
 
-def sent_of(result: Any) -> SendReceipt:
-    """The message's timestamp, which is its id. Raises ``SendFailed`` if the message reached nobody."""
-    answer: dict[str, Any] = result if isinstance(result, dict) else {}
-    listed = answer.get("results")
-    results: list[dict[str, Any]] = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-    outcomes = [str(entry.get("type") or "SUCCESS") for entry in results]
+class RecipientResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    type: str | None = None
+    retry_after_seconds: float | None = None
+
+
+class SendResult(msgspec.Struct, frozen=True, kw_only=True):
+    timestamp: int | None = None
+    """The id of the sent message."""
+    results: tuple[RecipientResult, ...] | None = None
+
+    @property
+    def retry_after_s(self) -> float | None:
+        waits = [result.retry_after_seconds for result in self.results or ()]
+        return max((wait for wait in waits if wait is not None), default=None)
+
+
+def receipt_of(result: object) -> SendReceipt:
+    """Return the receipt for a send result. Raises ``SendFailed`` if no recipient accepted the message."""
+    sent = converted(result, SendResult)
+    outcomes = [recipient.type or "SUCCESS" for recipient in sent.results or ()]
     if outcomes and "SUCCESS" not in outcomes:
         raise SendFailed(
-            f"Signal did not take the message: {', '.join(sorted(set(outcomes)))}",
+            f"Signal did not accept the message: {', '.join(sorted(set(outcomes)))}",
             permanent=all(outcome in _PERMANENT_FAILURES for outcome in outcomes),
-            retry_after_s=_retry_after({"response": {"results": results}}),
+            retry_after_s=sent.retry_after_s,
         )
-    timestamp = answer.get("timestamp")
-    return SendReceipt(message_id=str(timestamp) if isinstance(timestamp, int) else "")
+    return SendReceipt(message_id=str(sent.timestamp or ""))
 
 
-def _retry_after(data: Any) -> float | None:
-    match data:
-        case {"response": {"results": list(results)}}:
-            waits = [entry.get("retryAfterSeconds") for entry in results if isinstance(entry, dict)]
-            numbers = [float(wait) for wait in waits if isinstance(wait, int | float) and not isinstance(wait, bool)]
-            return max(numbers, default=None)
-        case _:
-            return None
-
-
-# What an event means
+# Incoming events
 
 
 class Mention(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -360,11 +367,11 @@ class ReceiveEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 decode_event = msgspec.json.Decoder(ReceiveEvent).decode
-"""Decodes an event and ignores unknown fields. Raises ``msgspec.MsgspecError``."""
+"""Decode an event, ignoring unknown fields. Raises ``msgspec.MsgspecError``."""
 
 
 class OwnIdentity(msgspec.Struct, frozen=True):
-    """The number and the uuid of our own account."""
+    """The account's own number and uuid."""
 
     number: str | None
     uuid: str | None = None
@@ -375,7 +382,7 @@ class OwnIdentity(msgspec.Struct, frozen=True):
 
 
 def with_learned_uuid(own: OwnIdentity, event: ReceiveEvent) -> OwnIdentity:
-    """Our identity with our uuid, if the event names it beside our number. Mentions may carry only the uuid."""
+    """Add our uuid if the event pairs it with our number, because a mention may carry only the uuid."""
     envelope = event.envelope
     if own.uuid is not None or own.number is None or envelope is None:
         return own
@@ -385,12 +392,12 @@ def with_learned_uuid(own: OwnIdentity, event: ReceiveEvent) -> OwnIdentity:
         pairs += [(mention.number, mention.uuid) for mention in data.mentions or ()]
         pairs += [(data.quote.author_number, data.quote.author_uuid)] if data.quote else []
         pairs += [(data.reaction.target_author_number, data.reaction.target_author_uuid)] if data.reaction else []
-    found = next((uuid for number, uuid in pairs if uuid and number == own.number), None)
-    return OwnIdentity(own.number, found) if found else own
+    own_uuid = next((uuid for number, uuid in pairs if uuid and number == own.number), None)
+    return OwnIdentity(own.number, own_uuid) if own_uuid else own
 
 
 def interpret(event: ReceiveEvent, own: OwnIdentity, account_id: str) -> ChannelEvent | None:
-    """What an event says. None for receipts, typing, calls and our own messages."""
+    """Translate an event. Returns None for receipts, typing, calls and our own messages."""
     envelope = event.envelope
     if envelope is None or envelope.sync_message is not None:
         return None
@@ -419,19 +426,19 @@ def _sender(envelope: SignalEnvelope) -> Sender | None:
     uuid = envelope.source_uuid
     if number is None and not uuid:
         return None
-    # People may be listed by either. Those who hide their number have only the uuid.
-    known = (f"uuid:{uuid}", uuid) if uuid else ()
+    # Allowlists may use either. People who hide their number have only the uuid.
+    other_ids = (f"uuid:{uuid}", uuid) if uuid else ()
     name = (envelope.source_name or "").strip() or None
-    return Sender(id=number or f"uuid:{uuid}", name=name, e164=number, other_ids=known)
+    return Sender(id=number or f"uuid:{uuid}", name=name, e164=number, other_ids=other_ids)
 
 
 def _author_id(number: str | None, uuid: str | None, name: str | None) -> str | None:
-    """The id that the author of a message has as its sender. ``name`` is whatever the daemon calls the person."""
+    """Return the author's sender id. ``name`` is the daemon's own identifier: a number, uuid or user name."""
     return normalize_number(number or name or "") or (f"uuid:{uuid}" if uuid else name)
 
 
 def _message_id(timestamp: int, author_id: str | None, group: GroupInfo | None) -> str:
-    """A timestamp identifies a message only together with its author. In a direct chat the author is the peer."""
+    """Return a message id. In a group it includes the author, because a timestamp alone is not unique there."""
     return f"{timestamp}:{author_id}" if group and author_id else str(timestamp)
 
 
@@ -481,7 +488,7 @@ def _reaction(inbound: Inbound, reaction: Reaction, own: OwnIdentity, group: Gro
 
 
 def with_mentions(text: str, mentions: tuple[Mention, ...], own: OwnIdentity) -> str:
-    """The text with names in place of mentions. A mention of us at the beginning or the end is left out."""
+    """Replace mentions by names. A mention of the agent at the start or end is dropped."""
     if not mentions:
         return text
     units = text.encode("utf-16-le", "surrogatepass")
@@ -512,6 +519,33 @@ def _text(units: bytes) -> str:
 # The daemon
 
 
+class AttachmentContent(msgspec.Struct, frozen=True, kw_only=True):
+    data: str | None = None
+    """The bytes in base64."""
+
+
+class DaemonVersion(msgspec.Struct, frozen=True, kw_only=True):
+    version: str | None = None
+
+
+class RpcErrorData(msgspec.Struct, frozen=True, kw_only=True):
+    response: SendResult | None = None
+
+
+class RpcError(msgspec.Struct, frozen=True, kw_only=True):
+    code: int
+    message: str
+    data: object = None
+    """For some codes an ``RpcErrorData``."""
+
+
+class RpcResponse(msgspec.Struct, frozen=True, kw_only=True):
+    jsonrpc: str = ""
+    id: str | None = None
+    result: object = msgspec.UNSET
+    error: RpcError | None = None
+
+
 def base_url(settings: SignalAccount) -> str:
     url = (settings.http_url or "").strip().rstrip("/")
     if url:
@@ -521,11 +555,11 @@ def base_url(settings: SignalAccount) -> str:
 
 
 class StreamLost(Exception):
-    """The stream ended or could not be opened. The message says why."""
+    """The stream ended or could not be opened. The message gives the reason."""
 
 
 class ServerEvent(msgspec.Struct, frozen=True):
-    """One event of the stream. A keep-alive has empty ``data``."""
+    """One event of the stream. ``data`` is empty for a keep-alive."""
 
     data: bytes = b""
     id: str = ""
@@ -538,37 +572,39 @@ class SignalClient:
         self._http = http
         self._url = url
 
-    async def call(self, method: str, params: dict[str, Any] | None = None, timeout_s: float = TIMEOUT_S) -> Any:
-        """Returns the result, or None if there is none. Raises ``SendFailed``."""
-        request: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "id": str(uuid.uuid4())}
+    async def call(
+        self, method: str, params: Mapping[str, object] | None = None, timeout_s: float = TIMEOUT_S
+    ) -> object:
+        """Return the result, or None for an empty response. Raises ``SendFailed``."""
+        request_id = str(uuid.uuid4())
+        request: dict[str, object] = {"jsonrpc": "2.0", "method": method, "id": request_id}
         if params is not None:
             request["params"] = params
-        address = f"{self._url}/api/v1/rpc"
+        url = f"{self._url}/api/v1/rpc"
         response, answer = await call(
-            self._http, "signal-cli", "POST", address, json=request, timeout_s=timeout_s, limit=MAX_ANSWER
+            self._http, "signal-cli", "POST", url, RpcResponse, json=request, timeout_s=timeout_s, limit=MAX_RESPONSE
         )
         if response.status == 201:
             return None
-        match answer:
-            case {"error": {"code": int(code), "message": str(message), **more}}:
-                raise SendFailed(
-                    redact_urls(f"signal-cli {method}: {message} (code {code})"),
-                    permanent=code in _PERMANENT_CODES,
-                    retry_after_s=_retry_after(more.get("data")) if code == _RATE_LIMIT else None,
-                )
-            case {"jsonrpc": "2.0", "id": answered, "result": result} if answered == request["id"]:
-                return result
-            case _:
-                problem = f"the answer (HTTP {response.status}) is no JSON-RPC response to this request"
-                raise SendFailed(
-                    f"signal-cli {method}: {problem}; is this really a signal-cli daemon?",
-                    # A server between us and the daemon may have lost its answer. A 4xx means that nothing was done.
-                    maybe_sent=not 400 <= response.status < 500,
-                    retry_after_s=retry_after_s(response.headers),
-                )
+        if (error := answer.error) is not None:
+            limits = converted(error.data, RpcErrorData).response if error.code == _RATE_LIMIT else None
+            raise SendFailed(
+                redact_urls(f"signal-cli {method}: {error.message} (code {error.code})"),
+                permanent=error.code in _PERMANENT_CODES,
+                retry_after_s=limits.retry_after_s if limits else None,
+            )
+        if (answer.jsonrpc, answer.id) == ("2.0", request_id) and answer.result is not msgspec.UNSET:
+            return answer.result
+        problem = f"the response (HTTP {response.status}) is not a JSON-RPC response to this request"
+        raise SendFailed(
+            f"signal-cli {method}: {problem}; is this really a signal-cli daemon?",
+            # A proxy may have lost the daemon's response. A 4xx means that nothing was done.
+            maybe_sent=not 400 <= response.status < 500,
+            retry_after_s=retry_after_s(response.headers),
+        )
 
     async def check(self, timeout_s: float) -> bool:
-        """Whether the daemon is up."""
+        """Return whether the daemon is up."""
         try:
             async with asyncio.timeout(timeout_s):
                 async with self._http.get(f"{self._url}/api/v1/check") as response:
@@ -577,9 +613,9 @@ class SignalClient:
             return False
 
     async def events(self, account: str | None, last_id: str) -> AsyncGenerator[ServerEvent]:
-        """Yields the events of the stream. The first one has no data and says that the stream is open.
+        """Yield the events of the stream, beginning with an empty one once the stream is open.
 
-        It always ends with ``StreamLost``. Newer daemons begin after ``last_id``. Dedupe drops repeated events.
+        Always ends with ``StreamLost``. Only newer daemons continue after ``last_id``; deduplication drops repeats.
         """
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=IDLE_S)
@@ -595,18 +631,18 @@ class SignalClient:
                 async for event in _parse(response.content):
                     yield event
         except aiohttp.ConnectionTimeoutError:
-            raise StreamLost(f"the daemon takes no connection within {CONNECT_S:g} s") from None
+            raise StreamLost(f"the daemon did not accept a connection within {CONNECT_S:g} s") from None
         except TimeoutError:
-            raise StreamLost(f"nothing was heard for {IDLE_S:g} s") from None
+            raise StreamLost(f"the daemon sent nothing for {IDLE_S:g} s") from None
         except aiohttp.ClientError as error:
             raise StreamLost(str(error) or type(error).__name__) from None
         raise StreamLost("the daemon closed the stream")
 
 
 async def _parse(content: aiohttp.StreamReader) -> AsyncIterator[ServerEvent]:
-    """Reads server-sent events with their ids, which ``SseParser`` in ``models/http.py`` passes over.
+    """Parse server-sent events with their ids, which ``SseParser`` in ``models/http.py`` ignores.
 
-    A comment is an event without data: it shows that the daemon lives.
+    A comment is yielded as an event without data: it is the daemon's keep-alive.
     """
     pending = bytearray()
     data: list[bytes] = []
@@ -637,7 +673,7 @@ async def _parse(content: aiohttp.StreamReader) -> AsyncIterator[ServerEvent]:
 
 
 class DaemonFailed(Exception):
-    """The daemon did not start, or it ended."""
+    """The daemon did not start, or it exited."""
 
 
 def arguments(settings: SignalAccount) -> list[str]:
@@ -654,7 +690,7 @@ def arguments(settings: SignalAccount) -> list[str]:
 
 
 class Daemon:
-    """Our own signal-cli process. It runs as long as the channel."""
+    """A signal-cli child process that runs as long as the channel."""
 
     def __init__(self, settings: SignalAccount, client: SignalClient, clock: Clock, log: logging.Logger) -> None:
         self._settings = settings
@@ -665,7 +701,7 @@ class Daemon:
         self._reader: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Starts the process and returns when it answers."""
+        """Start the process and wait until it answers."""
         command = arguments(self._settings)
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -678,10 +714,10 @@ class Daemon:
             )
         except (FileNotFoundError, PermissionError) as error:
             raise NotConfigured(
-                f"{command[0]} cannot be started ({error.strerror}). Install signal-cli, name it in"
+                f"{command[0]} cannot be started ({error.strerror}). Install signal-cli, set its path in"
                 " channels.signal.cliPath, or set channels.signal.httpUrl to a daemon that runs elsewhere."
             ) from None
-        self._reader = asyncio.create_task(self._pass_on_output(self._process))
+        self._reader = asyncio.create_task(self._log_output(self._process))
         try:
             await self._until_ready(self._process)
         except BaseException:
@@ -697,12 +733,12 @@ class Daemon:
             if self._clock.monotonic() >= deadline:
                 raise DaemonFailed(f"signal-cli was not ready after {allowed:g} s (channels.signal.startupTimeoutMs)")
             await self._clock.sleep(READY_POLL_S)
-        raise DaemonFailed(f"signal-cli ended at once with code {process.returncode}; its log says why")
+        raise DaemonFailed(f"signal-cli exited at once with code {process.returncode}; see its log")
 
-    async def ended(self) -> str:
-        """Waits until the process ends by itself and returns how it ended."""
+    async def exited(self) -> str:
+        """Wait until the process exits and return a description of its exit."""
         assert self._process is not None
-        return f"signal-cli ended with code {await self._process.wait()}"
+        return f"signal-cli exited with code {await self._process.wait()}"
 
     async def stop(self) -> None:
         process, self._process = self._process, None
@@ -718,13 +754,13 @@ class Daemon:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
 
-    async def _pass_on_output(self, process: asyncio.subprocess.Process) -> None:
+    async def _log_output(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         while True:
             try:
                 raw = await process.stdout.readline()
             except ValueError:
-                continue  # The line is longer than the reader's limit; its rest comes next.
+                continue  # The line exceeds the reader's limit; its remainder comes next.
             if not raw:
                 return
             line = raw.decode(errors="replace").strip()[:MAX_LINE]

@@ -1,4 +1,4 @@
-"""Slack's entry in the list of channels: its configured accounts, and the form of its addresses."""
+"""The Slack channel kind: configured accounts and address format."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SIGNING_SECRET = AccountKey(
     "to the app's signing secret (Basic Information), which the mode http needs",
     secret=True,
     variable="SLACK_SIGNING_SECRET",
-    asked=False,
+    prompted=False,
     optional=True,
 )
 
@@ -65,15 +65,15 @@ class SlackKind(ConfiguredKind):
 
     credentials = (BOT_TOKEN, APP_TOKEN, SIGNING_SECRET)
     hint = (
-        "Make an app at api.slack.com/apps, switch Socket Mode on and install it; it has a bot token and an app token."
+        "Create an app at api.slack.com/apps, enable Socket Mode and install it; it has a bot token and an app token."
     )
     library = "slack_sdk"
 
     def problem(self, account_id: str, where: str, settings: SlackAccount) -> str:
         needed = (BOT_TOKEN, SIGNING_SECRET if settings.mode == "http" else APP_TOKEN)
-        for one in needed:
-            if not self.value(account_id, settings, one):
-                return f"set {where}.{one.key} {one.advice}"
+        for credential in needed:
+            if not self.value(account_id, settings, credential):
+                return f"set {where}.{credential.key} {credential.advice}"
         return ""
 
     def peer(self, to: str) -> Peer:
@@ -86,26 +86,26 @@ class SlackTarget(msgspec.Struct, frozen=True):
     id: str
     """The user, or the channel."""
     only_for: str = ""
-    """The person who alone sees an ``ephemeral`` message in the channel."""
+    """The only person who sees an ``ephemeral`` message."""
 
 
 def target_of(to: str) -> SlackTarget:
-    """Reads ``user:U…``, ``channel:C…``, ``<@U…>``, ``<#C…>`` or a bare id, with or without ``slack:`` before it.
+    """Parse ``user:U…``, ``channel:C…``, ``<@U…>``, ``<#C…>`` or a bare id, with an optional ``slack:``.
 
-    Raises a permanent ``SendFailed`` if it is none of these. Ids are written in capitals, whatever the address has.
+    Raises a permanent ``SendFailed`` for any other address. Ids are converted to upper case.
     """
     text = bare_address(to, "slack:")
     if text.startswith(("<@", "<#")) and text.endswith(">"):
         text = text[2:-1].partition("|")[0]
     kind, _, rest = text.partition(":")
-    given = rest.strip().upper()
+    target_id = rest.strip().upper()
     match kind.lower():
-        case "user" | "dm" if _PERSON.fullmatch(given):
-            return SlackTarget("user", given)
-        case "channel" | "group" if _CHANNEL.fullmatch(given):
-            return SlackTarget("channel", given)
+        case "user" | "dm" if _PERSON.fullmatch(target_id):
+            return SlackTarget("user", target_id)
+        case "channel" | "group" if _CHANNEL.fullmatch(target_id):
+            return SlackTarget("channel", target_id)
         case "ephemeral":
-            channel, _, person = given.partition(":")
+            channel, _, person = target_id.partition(":")
             if _CHANNEL.fullmatch(channel) and _PERSON.fullmatch(person):
                 return SlackTarget("ephemeral", channel, person)
         case _:
@@ -115,6 +115,6 @@ def target_of(to: str) -> SlackTarget:
     if _CHANNEL.fullmatch(text.upper()):
         return SlackTarget("channel", text.upper())
     raise SendFailed(
-        f"{to!r} is no Slack recipient; use user:<U…> or channel:<C…> (the id is at the end of 'Copy link')",
+        f"{to!r} is not a Slack recipient; use user:<U…> or channel:<C…> (the id is at the end of 'Copy link')",
         permanent=True,
     )

@@ -1,11 +1,11 @@
-"""What Slack's events mean for the agent. It asks Slack nothing."""
+"""Translates Slack's events. Makes no requests."""
 
 from __future__ import annotations
 
 import html
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -25,12 +25,12 @@ from openclaw.text import clipped
 MAX_NAMES = 20
 """People whose names are looked up for one message."""
 _LIKE_ID = re.compile(r"\*|.*[A-Z].*|[cdg][a-z0-9]*\d[a-z0-9]*", re.ASCII)
-"""The form of a channel's id, in either case. Names that people choose are in lower case."""
+"""The form of a channel id, in either case. Channel names are always lower case."""
 STAMP = re.compile(r"\d{1,12}\.\d{1,9}", re.ASCII)
-"""The form of a message's id, which is also its time."""
+"""The form of a message id, which is also its timestamp."""
 _TOKEN = re.compile(r"<([^<>\n]{1,3000})>")
-_HEARD = frozenset({None, "", "file_share", "me_message", "thread_broadcast", "bot_message"})
-"""Subtypes of messages in which somebody says something. The others tell of joins, names, topics and the like."""
+_POST_SUBTYPES = frozenset({None, "", "file_share", "me_message", "thread_broadcast", "bot_message"})
+"""Subtypes of messages that somebody wrote. The others report joins, names, topics and the like."""
 
 RoomKind: TypeAlias = Literal["im", "mpim", "channel"]
 
@@ -67,7 +67,7 @@ class SlackChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlackEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event, or a message inside of one. Unknown fields are ignored."""
+    """An event, or a message inside one. Unknown fields are ignored."""
 
     type: str = ""
     subtype: str | None = None
@@ -92,7 +92,7 @@ class SlackEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def room(self) -> str:
-        """The id of the conversation. Empty for events that belong to none."""
+        """The id of the conversation, or empty."""
         return self.channel or (self.item.channel if self.item else "")
 
 
@@ -114,14 +114,14 @@ class Bot(msgspec.Struct, frozen=True, kw_only=True):
     team: str = ""
     account_id: str = "default"
     allow_bots: Callable[[str], bool] = lambda _: False
-    """Whether other bots are heard in a channel."""
+    """Whether messages of other bots in a channel are accepted."""
 
     def wrote(self, event: SlackEvent) -> bool:
         return event.user == self.user or (bool(self.bot_id) and event.bot_id == self.bot_id)
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What Slack was asked about the place of an event."""
+    """The names and the conversation around an event, as looked up from Slack."""
 
     names: Mapping[str, str] = {}
     """User id → name."""
@@ -131,26 +131,30 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_for_us(event: SlackEvent, bot: Bot) -> bool:
-    """Whether the event can concern the agent. It is asked before anything is looked up."""
+    """Return whether the event can concern the agent. Checked before anything is looked up."""
     match event.type:
         case "reaction_added" | "reaction_removed":
             on_message = event.item is not None and event.item.type == "message" and bool(event.item.ts)
             return on_message and bool(event.user) and event.user != bot.user
         case "message" if event.subtype in ("message_changed", "message_deleted"):
-            said = spoken(event)
+            message = message_of(event)
             before = event.previous_message
-            if said is None or not _is_person(said, event.room, bot):
+            if message is None or not _is_person(message, event.room, bot):
                 return False
-            # A preview of a link also arrives as a change, with the same text.
-            return event.subtype == "message_deleted" or before is None or before.text != said.text
+            # An added link preview also arrives as a change, with the same text.
+            return event.subtype == "message_deleted" or before is None or before.text != message.text
         case "message" | "app_mention":
-            return event.subtype in _HEARD and bool(event.ts and event.channel) and _is_person(event, event.room, bot)
+            return (
+                event.subtype in _POST_SUBTYPES
+                and bool(event.ts and event.channel)
+                and _is_person(event, event.room, bot)
+            )
         case _:
             return False
 
 
-def spoken(event: SlackEvent) -> SlackEvent | None:
-    """The message that the event is about. For a deletion, it is the one that is gone."""
+def message_of(event: SlackEvent) -> SlackEvent | None:
+    """Return the message of an event. For a deletion, that is the deleted message."""
     match event.subtype:
         case "message_changed":
             return event.message
@@ -161,35 +165,36 @@ def spoken(event: SlackEvent) -> SlackEvent | None:
 
 
 def people_in(event: SlackEvent) -> list[str]:
-    """The ids whose names make the event readable, the author's first."""
-    said = spoken(event) or event
-    named = [token[1:].partition("|")[0] for token in _TOKEN.findall((said.text or "")[:MAX_TEXT]) if token[0] == "@"]
-    return list(dict.fromkeys(name for name in (event.user or said.user, *named) if name))[:MAX_NAMES]
+    """Return the user ids in an event, the author's first."""
+    message = message_of(event) or event
+    tokens = _TOKEN.findall((message.text or "")[:MAX_TEXT])
+    mentioned = [token[1:].partition("|")[0] for token in tokens if token[0] == "@"]
+    return list(dict.fromkeys(user for user in (event.user or message.user, *mentioned) if user))[:MAX_NAMES]
 
 
 def interpret(event: SlackEvent, bot: Bot, around: Surroundings) -> ChannelEvent | None:
-    """What an event that ``is_for_us`` says. None if there is nothing in it."""
-    said = spoken(event)
+    """Translate an event that ``is_for_us``. Returns None for an empty message."""
+    message = message_of(event)
     if event.item is not None:
         return _reaction(event, event.item, bot, around)
-    if said is None:
+    if message is None:
         return None
-    inbound = _inbound(event, said, bot, around)
+    inbound = _inbound(event, message, bot, around)
     match event.subtype:
         case "message_changed":
-            inbound.revision = (said.edited.ts if said.edited else "") or event.event_ts or event.ts or ""
+            inbound.revision = (message.edited.ts if message.edited else "") or event.event_ts or event.ts or ""
             return Edited(inbound=inbound)
         case "message_deleted":
-            inbound.message_id = event.deleted_ts or said.ts or ""
+            inbound.message_id = event.deleted_ts or message.ts or ""
             return Deleted(inbound=inbound)
         case _:
-            files = said.files or ()
-            something = inbound.says_something or files or inbound.quoted
-            return Posted(inbound=inbound, files=files) if something else None
+            files = message.files or ()
+            has_content = inbound.says_something or files or inbound.quoted
+            return Posted(inbound=inbound, files=files) if has_content else None
 
 
 def interpret_command(command: SlashCommand, bot: Bot, around: Surroundings, *, ephemeral: bool) -> Inbound:
-    """A slash command. Its answer goes to the person alone, or to the whole channel."""
+    """Translate a slash command. The reply goes to the person alone if ``ephemeral``, else to the channel."""
     kind = around.room_kind or room_kind(command.channel_id)
     sender = Sender(id=command.user_id, name=around.names.get(command.user_id), username=command.user_name)
     to = f"channel:{command.channel_id}"
@@ -213,11 +218,11 @@ def interpret_command(command: SlashCommand, bot: Bot, around: Surroundings, *, 
     )
 
 
-def room_kind(room: str, told: str | None = None) -> RoomKind:
-    """The kind of a conversation: as Slack calls it, or else by the first letter of its id."""
-    if told in ("im", "mpim"):
-        return told
-    return "im" if told is None and room.startswith("D") else "channel"
+def room_kind(room: str, channel_type: str | None = None) -> RoomKind:
+    """Return the kind of a conversation by Slack's type or, without one, by the first letter of its id."""
+    if channel_type in ("im", "mpim"):
+        return channel_type
+    return "im" if channel_type is None and room.startswith("D") else "channel"
 
 
 def stamp_ms(stamp: str | None) -> int:
@@ -225,11 +230,11 @@ def stamp_ms(stamp: str | None) -> int:
 
 
 def readable(text: str, bot: Bot, names: Mapping[str, str]) -> str:
-    """Slack's markup as plain text. A mention of us at the beginning or the end is left out."""
+    """Convert Slack's markup to plain text. A mention of the agent at the start or end is dropped."""
     text = _without_mention(text, f"<@{bot.user}>")
-    return (
-        html.unescape(_TOKEN.sub(lambda found: _token(found[1], names), text)) if "<" in text or "&" in text else text
-    )
+    if "<" not in text and "&" not in text:
+        return text
+    return html.unescape(_TOKEN.sub(lambda match: _token(match[1], names), text))
 
 
 def _without_mention(text: str, mention: str) -> str:
@@ -275,7 +280,7 @@ def _peer(kind: RoomKind, room: str, user: str) -> Peer:
 
 
 def _names(kind: RoomKind, room: str, around: Surroundings) -> tuple[ClaimedName, ...]:
-    """The names under which lists may have a channel. One that looks like an id counts with ``#`` only."""
+    """Return the spellings of a channel's name for allowlists. A name that looks like an id needs its ``#``."""
     name = around.room_name or ""
     if kind != "channel" or not name:
         return ()
@@ -283,21 +288,22 @@ def _names(kind: RoomKind, room: str, around: Surroundings) -> tuple[ClaimedName
     return tuple(ClaimedName(kind="room", name=spelling, id=room) for spelling in spellings)
 
 
-def _inbound(event: SlackEvent, said: SlackEvent, bot: Bot, around: Surroundings) -> Inbound:
-    room, text = event.room, (said.text or "")[:MAX_TEXT]
-    user = said.user or said.bot_id or ""
+def _inbound(event: SlackEvent, message: SlackEvent, bot: Bot, around: Surroundings) -> Inbound:
+    room, text = event.room, (message.text or "")[:MAX_TEXT]
+    user = message.user or message.bot_id or ""
     kind = around.room_kind or room_kind(room, event.channel_type)
-    thread = said.thread_ts if said.thread_ts != said.ts else None
+    thread = message.thread_ts if message.thread_ts != message.ts else None
+    thread_starter, thread_label = _describe_thread(bot, around) if thread else (None, None)
     mentioned = [name for name in people_in(event) if f"<@{name}" in text]
     return Inbound(
         channel="slack",
         account_id=bot.account_id,
-        message_id=said.ts or "",
+        message_id=message.ts or "",
         peer=_peer(kind, room, user),
         sender=Sender(id=user, name=around.names.get(user)),
         to=f"user:{user}" if kind == "im" else f"channel:{room}",
         text=readable(text, bot, around.names),
-        timestamp_ms=stamp_ms(said.ts),
+        timestamp_ms=stamp_ms(message.ts),
         mentioned=event.type == "app_mention" or bot.user in mentioned,
         mentions_others=any(name != bot.user for name in mentioned),
         team_id=bot.team or None,
@@ -306,35 +312,35 @@ def _inbound(event: SlackEvent, said: SlackEvent, bot: Bot, around: Surroundings
         group_channel=around.room_name if kind == "channel" else None,
         names=_names(kind, room, around),
         group_subject=around.room_name if kind == "mpim" else None,
-        quoted=_quoted(said, thread, bot, around),
-        **_thread_words(thread, bot, around),
+        quoted=_quoted(message, thread, bot, around),
+        thread_starter=thread_starter,
+        thread_label=thread_label,
     )
 
 
-def _quoted(said: SlackEvent, thread: str | None, bot: Bot, around: Surroundings) -> Quoted | None:
-    """A message that was shared, or else the first of the thread if it is ours: a reply to it needs no mention."""
-    for shared in said.attachments or ():
+def _quoted(message: SlackEvent, thread: str | None, bot: Bot, around: Surroundings) -> Quoted | None:
+    """Return the shared message, or the thread's first one if it is ours: a reply to it needs no mention."""
+    for shared in message.attachments or ():
         if (shared.is_share or shared.is_msg_unfurl) and (shared.text or "").strip():
             author = around.names.get(shared.author_id or "") or shared.author_name or shared.author_id
             text = readable((shared.text or "")[:MAX_TEXT], bot, around.names)
             return Quoted(id=str(shared.ts) if shared.ts else None, sender=author, text=text, is_quote=True)
     starter = around.thread_starter
-    ours = said.parent_user_id == bot.user or (starter is not None and bot.wrote(starter))
+    ours = message.parent_user_id == bot.user or (starter is not None and bot.wrote(starter))
     return Quoted(id=thread, sender=bot.user, from_us=True) if thread and ours else None
 
 
-def _thread_words(thread: str | None, bot: Bot, around: Surroundings) -> dict[str, Any]:
+def _describe_thread(bot: Bot, around: Surroundings) -> tuple[str | None, str | None]:
+    """Return the first message of the thread, and a label for the thread."""
     starter = around.thread_starter
-    if thread is None or starter is None:
-        return {}
+    if starter is None:
+        return None, None
     text = readable((starter.text or "")[:MAX_TEXT], bot, around.names).strip()
     who = "you" if bot.wrote(starter) else display_name(around.names.get(starter.user or "")) or starter.user or "a bot"
     files = f" [{len(starter.files)} files]" if starter.files else ""
-    place = f" in #{around.room_name}" if around.room_name else ""
-    return {
-        "thread_starter": f"{who}: {text}{files}" if text or files else None,
-        "thread_label": f"Slack thread{place}: {clipped(' '.join(text.split()), 80)}" if text else None,
-    }
+    room = f" in #{around.room_name}" if around.room_name else ""
+    label = f"Slack thread{room}: {clipped(' '.join(text.split()), 80)}" if text else None
+    return f"{who}: {text}{files}" if text or files else None, label
 
 
 def _reaction(event: SlackEvent, item: SlackItem, bot: Bot, around: Surroundings) -> Reacted | None:

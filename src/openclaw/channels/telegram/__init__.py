@@ -1,4 +1,4 @@
-"""Telegram's entry in the list of channels: its configured accounts, and the form of its addresses."""
+"""The Telegram channel kind: configured accounts and address format."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class TelegramKind(ConfiguredKind):
             "to the token that @BotFather gave you",
             secret=True,
             variable="TELEGRAM_BOT_TOKEN",
-            instead=("tokenFile",),
+            alternatives=("tokenFile",),
             shape=r"\d{3,20}:[\w-]{20,100}",
         ),
         AccountKey(
-            "webhookSecret", "Secret of the webhook", secret=True, optional=True, asked=False, shape=r"[\w-]{1,256}"
+            "webhookSecret", "Secret of the webhook", secret=True, optional=True, prompted=False, shape=r"[\w-]{1,256}"
         ),
     )
-    hint = "Write /newbot to @BotFather on Telegram; it answers with the token of your bot."
+    hint = "Send /newbot to @BotFather on Telegram; it replies with the token of your bot."
     library = "telegram"
 
     def other_problem(self, where: str, settings: TelegramAccount) -> str:
@@ -63,10 +63,10 @@ class TelegramKind(ConfiguredKind):
 
 
 class TelegramTarget(msgspec.Struct, frozen=True):
-    """Where a message goes on Telegram."""
+    """The destination of a message."""
 
     chat: int | str
-    """The number of a chat, or ``@name`` of a public group or channel."""
+    """A chat id, or the ``@name`` of a public group or channel."""
     topic: int | None = None
 
 
@@ -75,15 +75,15 @@ _NAMED = re.compile(r"(?:https?://)?(?:t\.me/|@)([A-Za-z]\w{3,31})/?(?::topic:(\
 
 
 def parse_target(to: str) -> TelegramTarget:
-    """Reads ``telegram:123``, ``-100123:topic:7``, ``group:-100123``, ``@name`` or ``https://t.me/name``.
+    """Parse ``telegram:123``, ``-100123:topic:7``, ``group:-100123``, ``@name`` or ``https://t.me/name``.
 
-    Raises a permanent ``SendFailed`` if it is none of these.
+    Raises a permanent ``SendFailed`` for any other address.
     """
     text = bare_address(to, "telegram:", "tg:", "group:", "user:")
-    if found := _NUMBERED.fullmatch(text):
-        return TelegramTarget(int(found[1]), int(found[2]) if found[2] else None)
-    if found := _NAMED.fullmatch(text):
-        return TelegramTarget(f"@{found[1]}", int(found[2]) if found[2] else None)
+    if match := _NUMBERED.fullmatch(text):
+        return TelegramTarget(int(match[1]), int(match[2]) if match[2] else None)
+    if match := _NAMED.fullmatch(text):
+        return TelegramTarget(f"@{match[1]}", int(match[2]) if match[2] else None)
     raise SendFailed(
-        f"{to!r} is no Telegram chat; use the number of the chat, <number>:topic:<number> or @name", permanent=True
+        f"{to!r} is not a Telegram chat; use the id of the chat, <id>:topic:<number> or @name", permanent=True
     )

@@ -1,7 +1,7 @@
 """One Telegram bot: receives updates by long polling or through a webhook, and sends through ``TelegramSender``.
 
-An update goes ``_poll`` or ``_on_webhook`` → ``_take`` → ``submit``, which hands it to the Gateway. Only then is it
-confirmed: by the offset of the next poll, or by the answer to the webhook.
+An update goes ``_poll`` or ``_on_webhook`` → ``_handle`` → ``submit_event``. Only then is it confirmed, by the offset
+of the next poll or by the response to the webhook.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from openclaw.channels.base import (
     Reconnect,
     WebhookAnswer,
     WebhookRequest,
-    running,
+    require_running,
     secret_of,
 )
-from openclaw.channels.bookmark import Remembered
-from openclaw.channels.media import NotFetched, kept_file
+from openclaw.channels.bookmark import RecentDict
+from openclaw.channels.http import converted
+from openclaw.channels.media import NotFetched, store_file
 from openclaw.channels.submit import (
     ConversationOrder,
     Edited,
@@ -62,26 +63,31 @@ from openclaw.inbound.message import Media, Route
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 
 BOOKMARK = "last-update"
-KEPT_S = 24 * 3600.0
-"""The platform keeps updates for so long. Later an offset is of no use, and the ids may have begun anew elsewhere."""
+RETENTION_S = 24 * 3600.0
+"""Telegram stores updates this long. An older offset is useless, and the ids may have been reset since."""
 RECONNECT = Backoff(initial_s=2.0, max_s=30.0, factor=1.8, jitter=0.25)
 MORE_PARTS_S = 0.5
-"""The parts of an album arrive one after the other, within this time."""
-MOST_LOOKS = 6
-"""How often the server is asked for further parts of an album or a long text."""
+"""The parts of an album arrive in separate updates within this time."""
+MAX_PART_POLLS = 6
+"""How often the server is polled for further parts of an album or a long text."""
 CHATS_AT_ONCE = 8
 WEBHOOK_S = 40.0
-"""The platform delivers an update again that is not confirmed in time."""
+"""Telegram delivers an update again if it is not confirmed in time."""
 CHECK_WEBHOOK_S = 300.0
-MOST_COMMANDS = 100
-LONGEST_DESCRIPTION = 256
+MAX_COMMANDS = 100
+MAX_DESCRIPTION = 256
 CONFLICT = (
-    "another program reads the updates of this bot (409 Conflict): stop it, or give this Gateway a bot of its own;"
-    " trying again"
+    "another program reads the updates of this bot (409 Conflict): stop it, or use a separate bot for this Gateway;"
+    " retrying"
 )
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
 _OFFSET = re.compile(r"\d+:\d+", re.ASCII)
+
+
+class WebhookInfo(msgspec.Struct, frozen=True, kw_only=True):
+    url: str | None = None
+    last_error_message: str | None = None
 
 
 class TelegramChannel:
@@ -93,10 +99,10 @@ class TelegramChannel:
         self._sender: TelegramSender | None = None
         self._own = OwnBot(id=0)
         self._commands: frozenset[str] = frozenset()
-        self._received: Remembered[tuple[str, str], None] = Remembered()
-        """The conversations and ids of messages that came in."""
+        self._received: RecentDict[tuple[str, str], None] = RecentDict()
+        """The conversations and ids of received messages."""
         self._reconnect = Reconnect(context, RECONNECT)
-        self._turns = ConversationOrder()
+        self._order = ConversationOrder()
         self._waiting: list[tuple[Any, asyncio.Future[None]]] = []
 
     async def run(self) -> None:
@@ -104,7 +110,7 @@ class TelegramChannel:
         self._api = api = await asyncio.to_thread(open_api, token, self._settings)
         try:
             await self._bookmark.load()
-            self._own = await self._introduce(api)
+            self._own = await self._get_me(api)
             self._sender = TelegramSender(self._context, api, self._own)
             await self._register_commands(api)
             if self._settings.webhook_url:
@@ -118,30 +124,30 @@ class TelegramChannel:
 
     async def _token(self) -> str:
         settings = self._settings
-        given = SecretRef(file=settings.token_file) if settings.token_file else settings.bot_token
-        return await secret_of(self._context, given, "botToken", "TELEGRAM_BOT_TOKEN")
+        secret = SecretRef(file=settings.token_file) if settings.token_file else settings.bot_token
+        return await secret_of(self._context, secret, "botToken", "TELEGRAM_BOT_TOKEN")
 
     # Connecting
 
-    async def _introduce(self, api: BotApi) -> OwnBot:
-        """Asks who we are until the server answers."""
+    async def _get_me(self, api: BotApi) -> OwnBot:
+        """Request our own user until the server answers."""
         while True:
             try:
                 return msgspec.convert(await api.call("getMe"), OwnBot)
             except msgspec.ValidationError:
-                raise NotConfigured(f"{self._settings.api_root} is not a Bot API: its getMe names no bot") from None
+                raise NotConfigured(f"{self._settings.api_root} is not a Bot API: its getMe returns no bot") from None
             except BotApiFailed as failure:
                 await self._pause(failure)
 
     async def _pause(self, failure: BotApiFailed) -> None:
-        """Reports the failure and waits before the next attempt. Raises ``NotConfigured`` for a refused token."""
+        """Report the failure and wait before the next attempt. Raises ``NotConfigured`` for a rejected token."""
         if failure.kind == "token":
             raise NotConfigured(str(failure)) from None
         reason = CONFLICT if failure.kind == "conflict" else str(failure)
         await self._reconnect.failed(reason, failure.retry_after_s or 0.0)
 
     async def _register_commands(self, api: BotApi) -> None:
-        """Puts the commands into the bot's menu. A failure costs the menu only."""
+        """Set the bot's command menu. A failure is only logged."""
         menu = {
             name: command.description
             for command in self._context.commands()
@@ -150,17 +156,17 @@ class TelegramChannel:
         self._commands = frozenset(menu)
         for own in self._settings.custom_commands:
             menu.setdefault(own.command.lower().lstrip("/"), own.description)
-        listed = [
-            {"command": name, "description": text.strip()[:LONGEST_DESCRIPTION] or name}
-            for name, text in list(menu.items())[:MOST_COMMANDS]
+        commands = [
+            {"command": name, "description": text.strip()[:MAX_DESCRIPTION] or name}
+            for name, text in list(menu.items())[:MAX_COMMANDS]
         ]
         try:
-            if listed:
-                await api.call("setMyCommands", {"commands": listed})
+            if commands:
+                await api.call("setMyCommands", {"commands": commands})
             else:
                 await api.call("deleteMyCommands")
         except BotApiFailed as failure:
-            self._context.log.warning("the menu of commands was not set: %s", failure)
+            self._context.log.warning("the command menu was not set: %s", failure)
 
     # Long polling
 
@@ -168,12 +174,12 @@ class TelegramChannel:
         connected = False
         offset, moved_at = self._first_offset(), self._context.clock.monotonic()
         while True:
-            if self._context.clock.monotonic() - moved_at > KEPT_S:
+            if self._context.clock.monotonic() - moved_at > RETENTION_S:
                 offset = None
             try:
                 if not connected:
                     await self._end_webhook(api)
-                # The first question is not a long one, so that it is soon known whether the server answers.
+                # The first poll is short, to learn quickly whether the server answers.
                 updates = await api.updates(offset, POLL_S if connected else 0)
                 updates = await self._with_all_parts(api, offset, updates)
             except BotApiFailed as failure:
@@ -183,47 +189,48 @@ class TelegramChannel:
             if not connected:
                 self._reconnect.connected()
                 connected = True
-            await self._take_all(updates)
-            if ids := [one["update_id"] for one in updates if _has_id(one)]:
+            await self._handle_all(updates)
+            if ids := _update_ids(updates):
                 offset, moved_at = max(ids) + 1, self._context.clock.monotonic()
                 self._bookmark.move_to(f"{self._own.id}:{max(ids)}")
 
     async def _end_webhook(self, api: BotApi) -> None:
-        """While a bot has a webhook it cannot be polled. A server that knows no webhooks is polled at once."""
+        """Remove the bot's webhook, which prevents polling. A server without webhooks needs no removal."""
         try:
             await api.call("deleteWebhook", {"drop_pending_updates": False})
         except BotApiFailed as failure:
             if failure.kind != "refused":
                 raise
-            self._context.log.info("the webhook of the bot was not removed: %s", failure)
+            self._context.log.info("the bot's webhook was not removed: %s", failure)
 
     def _first_offset(self) -> int | None:
-        """Where to go on after a restart. None: an offset of another bot, or one that is too old."""
+        """Return the offset after a restart, or None if the bookmark is another bot's or too old."""
         bot, _, last = self._bookmark.last_id.partition(":")
         now = self._context.clock.now_ms()
         age_s = (now - (self._bookmark.moved_at_ms or now)) / 1000
-        return int(last) + 1 if bot == str(self._own.id) and last.isdigit() and age_s < KEPT_S else None
+        return int(last) + 1 if bot == str(self._own.id) and last.isdigit() and age_s < RETENTION_S else None
 
     async def _with_all_parts(self, api: BotApi, offset: int | None, updates: list[Any]) -> list[Any]:
-        """The updates, asked for again if the last one is part of an album or a long text that may go on.
+        """Return the updates, extended by the missing parts if the last one belongs to an album or a long text.
 
-        They are not confirmed meanwhile, so nothing is lost if the Gateway ends.
+        They stay unconfirmed meanwhile, so nothing is lost if the Gateway stops.
         """
-        for _ in range(MOST_LOOKS):
+        for _ in range(MAX_PART_POLLS):
             if not updates or not may_continue(self._event(updates[-1])):
                 return updates
             await self._context.clock.sleep(MORE_PARTS_S)
-            known = {one["update_id"] for one in updates if _has_id(one)}
-            new = [one for one in await api.updates(offset, 0) if _has_id(one) and one["update_id"] not in known]
+            received = set(_update_ids(updates))
+            polled = await api.updates(offset, 0)
+            new = [update for update in polled if _has_id(update) and update["update_id"] not in received]
             if not new:
                 return updates
             updates = [*updates, *new]
         return updates
 
-    async def _take_all(self, updates: Sequence[Any]) -> None:
-        """Takes the updates of each chat in order, and of several chats side by side.
+    async def _handle_all(self, updates: Sequence[Any]) -> None:
+        """Handle the updates of each chat in order, and of several chats concurrently.
 
-        A group that gets a new id is taken between what came before and after, which belong to the same conversation.
+        The migration of a group to a new id is a barrier, because both ids are the same conversation.
         """
         chats: dict[str, list[TelegramEvent]] = {}
         for update in updates:
@@ -231,30 +238,30 @@ class TelegramChannel:
                 case None:
                     pass
                 case MovedEvent() as moved:
-                    await self._take_chats(chats)
+                    await self._handle_chats(chats)
                     chats = {}
-                    await self._take(moved)
+                    await self._handle(moved)
                 case event:
                     chats.setdefault(event.inbound.to, []).append(event)
-        await self._take_chats(chats)
+        await self._handle_chats(chats)
 
-    async def _take_chats(self, chats: Mapping[str, list[TelegramEvent]]) -> None:
+    async def _handle_chats(self, chats: Mapping[str, list[TelegramEvent]]) -> None:
         limit = asyncio.Semaphore(CHATS_AT_ONCE)
 
-        async def take_chat(events: list[TelegramEvent]) -> None:
+        async def handle_chat(events: list[TelegramEvent]) -> None:
             async with limit:
                 for event in joined(events):
-                    await self._take(event)
+                    await self._handle(event)
 
         async with asyncio.TaskGroup() as group:
             for events in chats.values():
-                group.create_task(take_chat(events))
+                group.create_task(handle_chat(events))
 
     def _event(self, update: Any) -> TelegramEvent | None:
         try:
             return interpret(msgspec.convert(update, Update), self._own, self._context.account.id, self._commands)
         except (msgspec.ValidationError, RecursionError) as error:
-            self._context.log.warning("an update of Telegram was not understood and is passed over: %s", error)
+            self._context.log.warning("skipped an invalid update from Telegram: %s", error)
             return None
 
     # The webhook
@@ -267,22 +274,23 @@ class TelegramChannel:
         async def answer(request: WebhookRequest) -> WebhookAnswer:
             return await self._on_webhook(request, secret)
 
-        end = self._context.serve(self._settings.webhook_path, answer)
+        stop_serving = self._context.serve(self._settings.webhook_path, answer)
         try:
-            await self._keep_webhook(api, url, secret)
+            await self._maintain_webhook(api, url, secret)
         finally:
-            end()
+            stop_serving()
 
-    async def _keep_webhook(self, api: BotApi, url: str, secret: str) -> None:
-        """Registers the webhook, and looks from time to time whether it is still there."""
-        wanted = {"url": url, "secret_token": secret, "allowed_updates": list(UPDATE_KINDS)}
+    async def _maintain_webhook(self, api: BotApi, url: str, secret: str) -> None:
+        """Register the webhook, and check periodically that it is still registered."""
+        registration = {"url": url, "secret_token": secret, "allowed_updates": list(UPDATE_KINDS)}
         connected = False
         while True:
             try:
-                info = await self._webhook_info(api, url) if connected else {}
-                if not isinstance(info, dict) or info.get("url") != url:
-                    await api.call("setWebhook", wanted)
-                elif problem := info.get("last_error_message"):
+                info = await self._webhook_info(api, url) if connected else WebhookInfo()
+                if info.url != url:
+                    await api.call("setWebhook", registration)
+                elif info.last_error_message:
+                    problem = info.last_error_message
                     self._context.log.warning("Telegram could not deliver updates to the webhook: %s", problem)
             except BotApiFailed as failure:
                 if failure.kind == "refused":
@@ -295,18 +303,17 @@ class TelegramChannel:
                 connected = True
             await self._context.clock.sleep(CHECK_WEBHOOK_S)
 
-    async def _webhook_info(self, api: BotApi, url: str) -> Any:
-        """What the server says about the webhook. One that does not know the question is believed to have it."""
+    async def _webhook_info(self, api: BotApi, url: str) -> WebhookInfo:
+        """Return the registered webhook. A server without ``getWebhookInfo`` is assumed to have ours."""
         try:
-            return await api.call("getWebhookInfo")
+            return converted(await api.call("getWebhookInfo"), WebhookInfo)
         except BotApiFailed as failure:
             if failure.kind != "refused":
                 raise
-            return {"url": url}
+            return WebhookInfo(url=url)
 
     async def _on_webhook(self, request: WebhookRequest, secret: str) -> WebhookAnswer:
-        given = request.headers.get("x-telegram-bot-api-secret-token", "")
-        if not secrets_equal(given, secret):
+        if not secrets_equal(request.headers.get("x-telegram-bot-api-secret-token", ""), secret):
             return WebhookAnswer(status=401, text="wrong secret")
         if request.method != "POST":
             return WebhookAnswer(status=405, text="only POST")
@@ -318,38 +325,38 @@ class TelegramChannel:
             async with asyncio.timeout(WEBHOOK_S):
                 event = self._event(update)
                 if may_continue(event) or self._waiting:
-                    await self._take_with_parts(update)
+                    await self._handle_with_parts(update)
                 elif event is not None:
-                    await self._take_in_turn(event)
+                    await self._handle_in_order(event)
         except TimeoutError:
             return WebhookAnswer(status=503, text="try again")
         return WebhookAnswer(text="ok")
 
-    async def _take_in_turn(self, event: TelegramEvent) -> None:
-        """Takes an update when those before it of its chat are taken. A group that moves keeps back its new id, too."""
+    async def _handle_in_order(self, event: TelegramEvent) -> None:
+        """Handle an update after the earlier ones of its chat. A migration also blocks the group's new id."""
         if not isinstance(event, MovedEvent):
-            async with self._turns.of(event.inbound.to):
-                await self._take(event)
+            async with self._order.of(event.inbound.to):
+                await self._handle(event)
             return
-        async with self._turns.of(f"telegram:{event.new_chat}"), self._turns.of(f"telegram:{event.chat}"):
-            await self._take(event)
+        async with self._order.of(f"telegram:{event.new_chat}"), self._order.of(f"telegram:{event.chat}"):
+            await self._handle(event)
 
-    async def _take_with_parts(self, update: Any) -> None:
-        """Waits a moment for further parts. The first caller takes all, and the others wait for it."""
-        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((update, taken))
+    async def _handle_with_parts(self, update: Any) -> None:
+        """Wait briefly for further parts. The first caller handles all updates, and the others wait for it."""
+        handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((update, handled))
         if len(self._waiting) > 1:
-            await taken
+            await handled
             return
         waiting: list[tuple[Any, asyncio.Future[None]]] = []
         try:
             await self._context.clock.sleep(MORE_PARTS_S)
             waiting, self._waiting = self._waiting, []
-            waiting.sort(key=lambda one: one[0]["update_id"] if _has_id(one[0]) else 0)
-            await self._take_all([update for update, _ in waiting])
+            waiting.sort(key=lambda pair: pair[0]["update_id"] if _has_id(pair[0]) else 0)
+            await self._handle_all([update for update, _ in waiting])
         except BaseException:
             for _, future in waiting or self._waiting:
-                if future is not taken and not future.done():
+                if future is not handled and not future.done():
                     future.set_exception(TimeoutError())
             self._waiting = [] if not waiting else self._waiting
             raise
@@ -359,7 +366,7 @@ class TelegramChannel:
 
     # One update
 
-    async def _take(self, event: TelegramEvent) -> None:
+    async def _handle(self, event: TelegramEvent) -> None:
         match event:
             case MessageEvent(inbound=inbound):
                 for message_id in inbound.own_ids:
@@ -372,7 +379,7 @@ class TelegramChannel:
                     await submit(self._context, inbound)
                 await self._acknowledge(query_id)
             case ReactionEvent():
-                await self._take_reaction(event)
+                await self._submit_reaction(event)
             case MovedEvent(chat=chat, new_chat=new_chat):
                 self._context.log.info("group %d became supergroup %d", chat, new_chat)
                 if self._sender is not None:
@@ -381,22 +388,22 @@ class TelegramChannel:
 
     async def _fetch(self, file: FileToFetch) -> Media:
         try:
-            data, path = await running(self._api, "Telegram").fetch_file(self._context, file.file_id)
+            data, path = await require_running(self._api, "Telegram").fetch_file(self._context, file.file_id)
         except SendFailed as failure:
             raise NotFetched(str(failure)) from None
         named = msgspec.structs.replace(file, name=file.name or PurePosixPath(path).name)
-        return await kept_file(self._context, data, named)
+        return await store_file(self._context, data, named)
 
     async def _acknowledge(self, query_id: str) -> None:
-        """Ends the sign of waiting on the button."""
+        """Stop the button's progress indicator."""
         try:
             if self._api is not None:
                 await self._api.call("answerCallbackQuery", {"callback_query_id": query_id})
         except BotApiFailed as failure:
             self._context.log.info("the press of a button was not acknowledged: %s", failure)
 
-    async def _take_reaction(self, event: ReactionEvent) -> None:
-        """Takes a reaction in. The platform does not say whose message it is on."""
+    async def _submit_reaction(self, event: ReactionEvent) -> None:
+        """Submit a reaction. Telegram does not report whose message it is on."""
         inbound, target = event.inbound, str(event.target)
         sent = self._sender is not None and self._sender.sent(int(inbound.to.removeprefix("telegram:")), event.target)
         to_us = sent or (inbound.peer.kind == "direct" and (inbound.to, target) not in self._received)
@@ -407,20 +414,24 @@ class TelegramChannel:
     # Sending
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
-        return await running(self._sender, "Telegram").send(route, message, key)
+        return await require_running(self._sender, "Telegram").send(route, message, key)
 
     async def typing(self, route: Route, on: bool) -> None:
-        if on:  # The sign ends by itself.
-            await running(self._sender, "Telegram").typing(route)
+        if on:  # The indicator expires by itself.
+            await require_running(self._sender, "Telegram").typing(route)
 
     async def draft(self, route: Route, draft_id: int, text: str) -> None:
-        await running(self._sender, "Telegram").draft(route, draft_id, text)
+        await require_running(self._sender, "Telegram").draft(route, draft_id, text)
 
-    async def probe(self) -> dict[str, Any]:
-        found = await running(self._api, "Telegram").call("getMe")
-        bot = {name: found.get(name) for name in ("id", "username")} if isinstance(found, dict) else {}
+    async def probe(self) -> Mapping[str, object]:
+        user = await require_running(self._api, "Telegram").call("getMe")
+        bot = {name: user.get(name) for name in ("id", "username")} if isinstance(user, dict) else {}
         return {"ok": True, "bot": bot, "mode": "webhook" if self._settings.webhook_url else "polling"}
 
 
 def _has_id(update: Any) -> bool:
     return isinstance(update, dict) and isinstance(update.get("update_id"), int)
+
+
+def _update_ids(updates: Sequence[Any]) -> list[int]:
+    return [update["update_id"] for update in updates if _has_id(update)]

@@ -1,10 +1,10 @@
-"""What updates of the Bot API mean for the agent. It asks Telegram nothing."""
+"""Translates updates of the Bot API. Makes no requests."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -13,11 +13,11 @@ from openclaw.inbound.message import ClaimedName, Inbound, Peer, Quoted, Sender
 from openclaw.untrusted_text import AN_EMOJI, reaction_sign, short_name
 
 GENERAL_TOPIC = 1
-"""The topic of a forum whose messages carry no number of a topic."""
+"""The topic of a forum whose messages carry no topic id."""
 FRAGMENT_CHARS = 4000
-"""Telegram cuts a long text that a person pastes into several messages. A message of this length may be such a part."""
-MOST_FRAGMENTS = 12
-MOST_FRAGMENT_CHARS = 50_000
+"""Telegram splits a long pasted text into several messages. A message of this length may be such a part."""
+MAX_FRAGMENTS = 12
+MAX_FRAGMENTS_CHARS = 50_000
 _USERNAME = re.compile(r"[A-Za-z0-9_]{1,32}", re.ASCII)
 
 
@@ -50,7 +50,7 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TelegramFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of any kind. ``width`` and ``height`` tell the sizes of a photo apart."""
+    """A file of any kind. A photo comes in several sizes, distinguished by ``width`` and ``height``."""
 
     file_id: str
     file_size: int | None = None
@@ -191,7 +191,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnBot(msgspec.Struct, frozen=True, kw_only=True):
-    """Our own bot, as ``getMe`` describes it."""
+    """Our own bot, from ``getMe``."""
 
     id: int
     username: str = ""
@@ -203,23 +203,23 @@ class OwnBot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileToFetch(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a message. It is still on the server."""
+    """A file of a message, still on the server."""
 
     file_id: str
     mime_type: str
     name: str | None = None
     size: int | None = None
     what: str
-    """The kind of file, in words."""
+    """A readable name for the kind of file."""
 
 
 class MessageEvent(Posted, frozen=True, kw_only=True):
     album: str | None = None
-    """The messages of one album have the same one."""
+    """Shared by the messages of one album."""
 
 
 class ReactionEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A reaction to a message. Whose message it is, only the channel knows."""
+    """A reaction to a message. Only the channel knows whose message it is."""
 
     inbound: Inbound
     target: int
@@ -228,7 +228,7 @@ class ReactionEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PressEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody pressed a button. The query has to be answered."""
+    """A button press. Its query must be acknowledged."""
 
     inbound: Inbound
     query_id: str
@@ -245,7 +245,7 @@ TelegramEvent: TypeAlias = MessageEvent | Edited | ReactionEvent | PressEvent | 
 
 
 def interpret(update: Update, own: OwnBot, account_id: str, commands: Collection[str] = ()) -> TelegramEvent | None:
-    """What an update says. None for our own messages, those of other bots, and what concerns nobody.
+    """Translate an update. Returns None for messages of bots, including our own, and for irrelevant updates.
 
     ``commands`` are the names in the bot's menu.
     """
@@ -261,7 +261,7 @@ def interpret(update: Update, own: OwnBot, account_id: str, commands: Collection
     sender = _sender_of(message)
     if sender is None or message.chat.type == "channel" or message.is_automatic_forward:
         return None
-    inbound = _inbound(message, sender, own, account_id, commands)
+    inbound = _message_inbound(message, sender, own, account_id, commands)
     if update.edited_message is not None:
         return Edited(inbound=inbound) if inbound.says_something else None
     files, notes = _files(message)
@@ -272,7 +272,7 @@ def interpret(update: Update, own: OwnBot, account_id: str, commands: Collection
 
 
 def _sender_of(message: TelegramMessage) -> Sender | None:
-    """Who wrote it. None for bots and for nobody. A group or channel may write as itself."""
+    """Return the author, or None for a bot or no author. A group or channel may write as itself."""
     if message.sender_chat is not None:
         chat = message.sender_chat
         return Sender(id=str(chat.id), name=chat.title, username=chat.username)
@@ -286,68 +286,73 @@ def _person(user: User) -> Sender:
 
 
 def _names(sender: Sender) -> tuple[ClaimedName, ...]:
-    """The user name of a person, by which lists may name people. A chat that writes as itself has none here."""
+    """Return the user name of a person, which allowlists may use. A chat that writes as itself has none."""
     name, is_chat = sender.username or "", sender.id.startswith("-")
     if is_chat or not _USERNAME.fullmatch(name):
         return ()
     return (ClaimedName(kind="person", name=f"@{name.lower()}", id=sender.id),)
 
 
-def _place(chat: Chat, message: TelegramMessage | None = None) -> dict[str, Any]:
-    """The fields of ``Inbound`` that say where something happened.
+def _inbound(
+    message_id: str, sender: Sender, account_id: str, chat: Chat, message: TelegramMessage | None = None
+) -> Inbound:
+    """Return an ``Inbound`` with its conversation filled in.
 
-    A topic of a forum is a conversation of its own. A thread of replies in another group is none.
+    A forum topic is a separate conversation. A reply thread in any other group is not.
     """
+    private = chat.type == "private"
+    inbound = Inbound(
+        channel="telegram",
+        account_id=account_id,
+        message_id=message_id,
+        sender=sender,
+        names=_names(sender),
+        peer=Peer(kind="direct" if private else "group", id=str(chat.id)),
+        to=f"telegram:{chat.id}",
+    )
     thread = message.message_thread_id if message else None
-    to = f"telegram:{chat.id}"
-    if chat.type == "private":
-        place: dict[str, Any] = {"peer": Peer(kind="direct", id=str(chat.id)), "to": to}
-        return {**place, "thread_id": thread, "thread_has_session": True} if thread is not None else place
-    group = Peer(kind="group", id=str(chat.id))
-    shared = {"to": to, "group_subject": chat.title}
-    if not chat.is_forum:
-        return {"peer": group, **shared}
-    topic = GENERAL_TOPIC if thread is None or (message and _is_thread_of_replies(message)) else thread
-    peer = Peer(kind="group", id=f"{chat.id}:topic:{topic}")
-    return {"peer": peer, "parent_peer": group, "thread_id": topic, **shared}
+    if private:
+        inbound.thread_id, inbound.thread_has_session = thread, thread is not None
+        return inbound
+    inbound.group_subject = chat.title
+    if chat.is_forum:
+        topic = GENERAL_TOPIC if thread is None or (message and _is_reply_thread(message)) else thread
+        inbound.parent_peer, inbound.thread_id = inbound.peer, topic
+        inbound.peer = Peer(kind="group", id=f"{chat.id}:topic:{topic}")
+    return inbound
 
 
-def _is_thread_of_replies(message: TelegramMessage) -> bool:
-    """Whether the number of the thread is that of the message which is answered, as in the general topic."""
+def _is_reply_thread(message: TelegramMessage) -> bool:
+    """Return whether the thread id is just that of the replied message, as in the general topic."""
     replied = message.reply_to_message
     if message.is_topic_message or replied is None or replied.forum_topic_created is not None:
         return False
     return replied.message_id == message.message_thread_id
 
 
-def _inbound(
+def _message_inbound(
     message: TelegramMessage, sender: Sender, own: OwnBot, account_id: str, commands: Collection[str]
 ) -> Inbound:
-    given = message.text if message.text is not None else message.caption or ""
+    raw_text = message.text if message.text is not None else message.caption or ""
     entities = message.entities if message.text is not None else message.caption_entities
-    text = readable_text(given[:MAX_TEXT], entities, own) or _described(message)
+    text = readable_text(raw_text[:MAX_TEXT], entities, own) or _describe(message)
     forwarded, forwarded_at = _forward(message.forward_origin)
     replied = message.reply_to_message
     topic = replied.forum_topic_created.name if replied and replied.forum_topic_created else None
     command = text[1:].split(maxsplit=1)[0].lower() if text.startswith("/") and len(text) > 1 else ""
-    return Inbound(
-        channel="telegram",
-        account_id=account_id,
-        message_id=str(message.message_id),
+    return msgspec.structs.replace(
+        _inbound(str(message.message_id), sender, account_id, message.chat, message),
         revision=str(message.edit_date) if message.edit_date else "",
-        sender=sender,
-        names=_names(sender),
         text=text,
         timestamp_ms=message.date * 1000,
-        mentioned=any(_names_us(entity, given, own) for entity in entities),
-        mentions_others=any(_names_others(entity, given, own) for entity in entities),
+        mentioned=any(_mentions_us(entity, raw_text, own) for entity in entities),
+        mentions_others=any(_mentions_others(entity, raw_text, own) for entity in entities),
         can_detect_mention=bool(own.username),
         quoted=_quoted(message, own),
         forwarded_from=forwarded,
         forwarded_at_ms=forwarded_at,
         thread_label=topic,
         native_command=command in commands,
-        **_place(message.chat, message),
     )
 
 
@@ -355,7 +360,7 @@ def _inbound(
 
 
 def readable_text(text: str, entities: Sequence[Entity], own: OwnBot) -> str:
-    """The text with the addresses of its links. A mention of us at the beginning or the end is left out."""
+    """Add the URLs of links to the text. A mention of the agent at the start or end is dropped."""
     units = text.encode("utf-16-le", "surrogatepass")
     pieces: list[str] = []
     position, addressed = 0, False
@@ -363,18 +368,18 @@ def readable_text(text: str, entities: Sequence[Entity], own: OwnBot) -> str:
         start, end = 2 * entity.offset, 2 * (entity.offset + entity.length)
         if start < position or end > len(units) or entity.length < 1:
             continue
-        said = _decoded(units[start:end])
-        new = said
-        if entity.type == "text_link" and entity.url and entity.url != said:
-            new = f"[{said}]({entity.url})"
-        elif entity.type == "bot_command" and "@" in said and own.is_named(said.partition("@")[2]):
-            new = said.partition("@")[0]
-        elif _names_us(entity, text, own):
+        original = _decoded(units[start:end])
+        new = original
+        if entity.type == "text_link" and entity.url and entity.url != original:
+            new = f"[{original}]({entity.url})"
+        elif entity.type == "bot_command" and "@" in original and own.is_named(original.partition("@")[2]):
+            new = original.partition("@")[0]
+        elif _mentions_us(entity, text, own):
             addressed = True
             before = "".join(pieces) + _decoded(units[position:start])
             if not before.strip() or not _decoded(units[end:]).strip():
                 new = ""
-        if new != said:
+        if new != original:
             pieces += [_decoded(units[position:start]), new]
             position = end
     joined = "".join([*pieces, _decoded(units[position:])]) if pieces else text
@@ -392,7 +397,7 @@ def _entity_text(text: str, entity: Entity) -> str:
     return _decoded(units[2 * entity.offset : 2 * (entity.offset + entity.length)])
 
 
-def _names_us(entity: Entity, text: str, own: OwnBot) -> bool:
+def _mentions_us(entity: Entity, text: str, own: OwnBot) -> bool:
     match entity.type:
         case "mention":
             return own.is_named(_entity_text(text, entity))
@@ -404,10 +409,10 @@ def _names_us(entity: Entity, text: str, own: OwnBot) -> bool:
             return False
 
 
-def _names_others(entity: Entity, text: str, own: OwnBot) -> bool:
+def _mentions_others(entity: Entity, text: str, own: OwnBot) -> bool:
     match entity.type:
         case "mention" | "text_mention":
-            return not _names_us(entity, text, own)
+            return not _mentions_us(entity, text, own)
         case "bot_command":
             other = _entity_text(text, entity).partition("@")[2]
             return bool(other) and not own.is_named(other)
@@ -415,8 +420,8 @@ def _names_others(entity: Entity, text: str, own: OwnBot) -> bool:
             return False
 
 
-def _described(message: TelegramMessage) -> str:
-    """What a message without text says: a place, a contact, a poll or a die."""
+def _describe(message: TelegramMessage) -> str:
+    """Describe a message without text: a location, contact, poll, die or sticker."""
     if message.venue is not None:
         venue = message.venue
         return f"📍 {venue.title}, {venue.address} ({venue.location.latitude}, {venue.location.longitude})"
@@ -444,23 +449,23 @@ def _forward(origin: Origin | None) -> tuple[str | None, int | None]:
 
 
 def _quoted(message: TelegramMessage, own: OwnBot) -> Quoted | None:
-    words = message.quote.text if message.quote else ""
+    excerpt = message.quote.text if message.quote else ""
     replied = message.reply_to_message
     if replied is None:
         external = message.external_reply
         if external is None:
             return None
         name, _ = _forward(external.origin)
-        return Quoted(sender=name, text=words, is_quote=bool(words))
+        return Quoted(sender=name, text=excerpt, is_quote=bool(excerpt))
     if replied.forum_topic_created is not None:
-        return None  # Every message in a topic replies to the one that opened the topic.
+        return None  # Every message in a topic replies to the one that created the topic.
     author = replied.sender
     name = author.name if author else replied.sender_chat.title if replied.sender_chat else None
     return Quoted(
         id=str(replied.message_id),
         sender=name,
-        text=words or (replied.text or replied.caption or _described(replied) or _kind_of_media(replied))[:MAX_TEXT],
-        is_quote=bool(words),
+        text=excerpt or (replied.text or replied.caption or _describe(replied) or _media_label(replied))[:MAX_TEXT],
+        is_quote=bool(excerpt),
         from_us=author is not None and author.id == own.id,
     )
 
@@ -476,16 +481,16 @@ _FILE_KINDS: dict[str, str] = {
     "video_note": "video/mp4",
     "sticker": "image/webp",
 }
-"""The field of a message → the type of its file where the message names none."""
+"""Field of a message → default MIME type of its file."""
 
 
 def _files(message: TelegramMessage) -> tuple[tuple[FileToFetch, ...], tuple[str, ...]]:
-    """The files of a message, and a line for the agent about each that is not fetched."""
+    """Return the files of a message, and a note for the agent about each file that is not fetched."""
     if message.photo:
         largest = max(message.photo, key=lambda size: size.width * size.height)
         photo = FileToFetch(file_id=largest.file_id, mime_type="image/jpeg", size=largest.file_size, what="photo")
         return (photo,), ()
-    # A message with an animation carries it a second time, as a document.
+    # A message repeats its animation as a document.
     names = ("animation", *(name for name in _FILE_KINDS if name != "animation" and not message.animation))
     for name in names:
         file: TelegramFile | None = getattr(message, name)
@@ -500,7 +505,7 @@ def _files(message: TelegramMessage) -> tuple[tuple[FileToFetch, ...], tuple[str
     return (), ()
 
 
-def _kind_of_media(message: TelegramMessage) -> str:
+def _media_label(message: TelegramMessage) -> str:
     files, _ = _files(message)
     return f"({files[0].what})" if files else ""
 
@@ -514,19 +519,11 @@ def _press(query: CallbackQuery, own: OwnBot, account_id: str) -> PressEvent | N
         return None
     rows = message.reply_markup.inline_keyboard if message.reply_markup else ()
     labels = [button.text for row in rows for button in row if button.callback_data == query.data]
-    sender = _person(query.sender)
-    inbound = Inbound(
-        channel="telegram",
-        account_id=account_id,
-        message_id=f"press:{query.id}",
-        sender=sender,
-        names=_names(sender),
-        text=(query.data or "").strip() or (labels[0] if labels else ""),
-        mentioned=True,
-        quoted=Quoted(
-            id=str(message.message_id), sender=own.username, text=message.text or message.caption or "", from_us=True
-        ),
-        **_place(message.chat, message),
+    inbound = _inbound(f"press:{query.id}", _person(query.sender), account_id, message.chat, message)
+    inbound.text = (query.data or "").strip() or (labels[0] if labels else "")
+    inbound.mentioned = True
+    inbound.quoted = Quoted(
+        id=str(message.message_id), sender=own.username, text=message.text or message.caption or "", from_us=True
     )
     return PressEvent(inbound=inbound, query_id=query.id)
 
@@ -541,40 +538,34 @@ def _reaction(change: ReactionUpdated, own: OwnBot, account_id: str) -> Reaction
     else:
         return None
     before, after = _emoji(change.old_reaction), _emoji(change.new_reaction)
-    added, removed = [one for one in after if one not in before], [one for one in before if one not in after]
+    added = [emoji for emoji in after if emoji not in before]
+    removed = [emoji for emoji in before if emoji not in after]
     if not added and not removed:
         return None
-    inbound = Inbound(
-        channel="telegram",
-        account_id=account_id,
-        message_id=f"reaction:{change.message_id}:{change.date}",
-        sender=sender,
-        names=_names(sender),
-        timestamp_ms=change.date * 1000,
-        **_place(change.chat),
-    )
+    inbound = _inbound(f"reaction:{change.message_id}:{change.date}", sender, account_id, change.chat)
+    inbound.timestamp_ms = change.date * 1000
     emoji = tuple(added or removed)
     return ReactionEvent(inbound=inbound, target=change.message_id, emoji=emoji, removed=not added)
 
 
 def _emoji(reactions: Sequence[ReactionType]) -> list[str]:
-    return list(dict.fromkeys(one.emoji or AN_EMOJI for one in reactions))
+    return list(dict.fromkeys(reaction.emoji or AN_EMOJI for reaction in reactions))
 
 
 # Albums and long texts
 
 
 def may_continue(event: TelegramEvent | None) -> bool:
-    """Whether a message is probably followed by another that belongs to it."""
+    """Return whether another message that belongs to this one probably follows."""
     if not isinstance(event, MessageEvent):
         return False
     return event.album is not None or _is_fragment(event)
 
 
 def joined(events: Sequence[TelegramEvent]) -> list[TelegramEvent]:
-    """The events with albums, and texts that Telegram cut, as one message each. The order stays.
+    """Join albums and split texts to one message each, keeping the order.
 
-    A joined message has the id of its first one: a later delivery may bring more parts.
+    A joined message has the id of its first part, because a later delivery may have more parts.
     """
     result: list[TelegramEvent] = []
     parts: list[MessageEvent] = []
@@ -596,7 +587,7 @@ def _belongs(parts: list[MessageEvent], event: MessageEvent) -> bool:
         return event.album == last.album
     following = int(event.inbound.message_id) == int(last.inbound.message_id) + 1
     chars = sum(len(part.inbound.text) for part in parts) + len(event.inbound.text)
-    fits = len(parts) < MOST_FRAGMENTS and chars <= MOST_FRAGMENT_CHARS
+    fits = len(parts) < MAX_FRAGMENTS and chars <= MAX_FRAGMENTS_CHARS
     return (
         following
         and fits

@@ -1,20 +1,22 @@
-"""What the Gateway sends to Telegram: messages with files and buttons, changes to earlier ones, and drafts.
+"""Sends to Telegram: messages with files and buttons, changes to earlier ones, and drafts.
 
-All calls go through ``BotApi``, which uses python-telegram-bot. The library is imported when an account starts, in a
-thread, because that takes a while. Its methods that decode answers are not used: one update that it cannot decode would
-hold back all others.
+All calls go through ``BotApi``, which uses python-telegram-bot. The library is imported in a thread when an account
+starts, because that is slow. Its decoding methods are not used: one update that it cannot decode would block all
+others.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
 import msgspec
 
-from openclaw.channels.base import ChannelContext, is_number, need_action
-from openclaw.channels.bookmark import Remembered
+from openclaw.channels.base import ChannelContext, is_number, require_action
+from openclaw.channels.bookmark import RecentDict
+from openclaw.channels.http import converted
 from openclaw.channels.media import NotFetched, check_size, files_to_send, safe_file_name
 from openclaw.channels.telegram import TelegramTarget, parse_target
 from openclaw.channels.telegram.incoming import GENERAL_TOPIC, OwnBot
@@ -32,24 +34,24 @@ TIMEOUT_S = 60.0
 CONNECT_S = 10.0
 POLL_S = 30
 POLL_SLACK_S = 10.0
-"""The server has this long beyond the end of a long poll to answer it."""
+"""The server's time to answer after a long poll has ended."""
 UPDATE_KINDS = ("message", "edited_message", "callback_query", "message_reaction")
 
-FailureKind: TypeAlias = Literal[
+TelegramFailureKind: TypeAlias = Literal[
     "token", "conflict", "moved", "rate", "forbidden", "refused", "server", "unclear", "unreachable", "unanswered"
 ]
-REFUSED_TOKEN = "Telegram does not accept the bot token: take the present one from @BotFather"
+REFUSED_TOKEN = "Telegram does not accept the bot token: get the current one from @BotFather"
 MAX_TEXT = 4096
 MAX_CAPTION = 1024
 MAX_PHOTO_BYTES = 10 * 1024 * 1024
-"""A larger picture is sent as a document."""
+"""A larger image is sent as a document."""
 MAX_ALBUM = 10
 MAX_BUTTON_DATA = 64
-"""Bytes that a button can carry."""
+"""In bytes."""
 DRAFT_PAUSE_S = 0.3
 
 VOICE_TYPES = frozenset({"audio/ogg", "audio/opus", "audio/mpeg", "audio/mp3", "audio/mp4", "audio/m4a", "audio/x-m4a"})
-"""What the platform plays as a voice message."""
+"""Formats that Telegram plays as a voice message."""
 
 _METHODS = {
     "photo": "sendPhoto",
@@ -68,19 +70,19 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One call. A message with files may take several."""
+class SendStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One API call. A message with files may need several."""
 
     text: Rendered | None = None
-    """Text of the message, or caption of the files."""
+    """The text of the message, or the caption of the files."""
     source: str = ""
-    """The same text before it was rendered."""
+    """The text before rendering."""
     files: tuple[File, ...] = ()
-    """Several files are an album."""
+    """Several files form an album."""
 
 
 class Draft(msgspec.Struct, kw_only=True):
-    """A reply that is shown while it is being written."""
+    """An unfinished reply on display."""
 
     shown_at: float = 0.0
     stopped: bool = False
@@ -94,18 +96,18 @@ class TelegramSender:
         self._settings: TelegramAccount = context.account.settings
         self._api = api
         self._own = own
-        self._sent: Remembered[tuple[int | str, int], None] = Remembered()
-        self._under_way: Remembered[str, list[int]] = Remembered()
-        """Key of a message → ids of its parts that arrived, so that a retry goes on behind them."""
-        self._moved: Remembered[int | str, int] = Remembered()
-        self._drafts: Remembered[tuple[int | str, int], Draft] = Remembered()
+        self._sent: RecentDict[tuple[int | str, int], None] = RecentDict()
+        self._under_way: RecentDict[str, list[int]] = RecentDict()
+        """Key of a message → ids of its delivered parts, so that a retry continues after them."""
+        self._moved: RecentDict[int | str, int] = RecentDict()
+        self._drafts: RecentDict[tuple[int | str, int], Draft] = RecentDict()
 
     def moved(self, chat: int | str, new_chat: int) -> None:
-        """A group has a new id. What is sent to the old one goes to the new one."""
+        """Redirect messages for a chat's old id to its new one."""
         self._moved[chat] = new_chat
 
     def sent(self, chat: int, message_id: int) -> bool:
-        """Whether the message is one of ours. Only the latest are known."""
+        """Return whether the agent recently sent the message."""
         return (chat, message_id) in self._sent
 
     # Messages
@@ -119,7 +121,7 @@ class TelegramSender:
         for number, step in enumerate(steps):
             if number < len(arrived):
                 continue
-            more = {**_thread(target), **(self._first(message) if number == 0 else {})}
+            more = {**_thread(target), **(self._first_params(message) if number == 0 else {})}
             arrived.append(await self._perform(step, target.chat, more))
         self._under_way.pop(key, None)
         return SendReceipt(message_id=str(arrived[0]))
@@ -130,35 +132,37 @@ class TelegramSender:
         topic = int(thread) if is_number(thread) else target.topic
         return TelegramTarget(self._moved.get(target.chat, target.chat), topic)
 
-    def _first(self, message: OutgoingMessage) -> dict[str, Any]:
-        """The parameters that only the first call of a message has."""
-        params: dict[str, Any] = {}
+    def _first_params(self, message: OutgoingMessage) -> Mapping[str, object]:
+        """Return the parameters of a message's first call only."""
+        params: dict[str, object] = {}
         quoted = message.reply_to_id or ""
         if is_number(quoted):
             params["reply_parameters"] = {"message_id": int(quoted), "allow_sending_without_reply": True}
         if message.buttons:
-            params["reply_markup"] = {"inline_keyboard": [[_button(one) for one in row] for row in message.buttons]}
+            params["reply_markup"] = {
+                "inline_keyboard": [[_button(button) for button in row] for row in message.buttons]
+            }
         return params
 
-    async def _steps(self, message: OutgoingMessage) -> list[Step]:
+    async def _steps(self, message: OutgoingMessage) -> list[SendStep]:
         files = [
             File(kind=_kind(media, len(data)), name=safe_file_name(media), data=data)
             for media, data in await files_to_send(self._context, message)
         ]
         rendered = self._rendered(message.text) if message.text.strip() else None
         if not files:
-            return [Step(text=rendered, source=message.text)]
+            return [SendStep(text=rendered, source=message.text)]
         groups = _albums(files)
         fits = rendered is not None and rendered.size <= MAX_CAPTION
-        first = Step(files=groups[0], text=rendered if fits else None, source=message.text if fits else "")
-        steps = [first, *(Step(files=group) for group in groups[1:])]
-        return steps if fits or rendered is None else [*steps, Step(text=rendered, source=message.text)]
+        first = SendStep(files=groups[0], text=rendered if fits else None, source=message.text if fits else "")
+        steps = [first, *(SendStep(files=group) for group in groups[1:])]
+        return steps if fits or rendered is None else [*steps, SendStep(text=rendered, source=message.text)]
 
     def _rendered(self, text: str) -> Rendered:
         return render(text, "telegram", tables=self._settings.markdown.tables)
 
-    async def _perform(self, step: Step, chat: int | str, more: dict[str, Any]) -> int:
-        """Makes the call, and makes it again in another form where the API says that it dislikes the form."""
+    async def _perform(self, step: SendStep, chat: int | str, more: Mapping[str, object]) -> int:
+        """Make the call, retrying in a simpler form when the API rejects the form."""
         plain = as_document = False
         for _ in range(6):
             method, params = self._call_for(step, plain=plain, as_document=as_document)
@@ -171,82 +175,87 @@ class TelegramSender:
                     self.moved(chat, failure.new_chat)
                     chat = failure.new_chat
                 elif failure.says("can't parse", "parse entities", "unsupported start tag") and not plain:
-                    self._context.log.warning("Telegram refused the markup of a message; it is sent as plain text")
+                    self._context.log.warning("Telegram rejected the markup of a message; sending it as plain text")
                     plain = True
                 elif failure.says("thread not found") and "message_thread_id" in more:
-                    more = {name: value for name, value in more.items() if name != "message_thread_id"}
+                    more = _without(more, "message_thread_id")
                 elif failure.says("photo_invalid", "image_process", "voice_messages_forbidden") and not as_document:
                     as_document = True
                 elif failure.says("message to be replied not found", "reply message not found") and (
                     "reply_parameters" in more
                 ):
-                    more = {name: value for name, value in more.items() if name != "reply_parameters"}
+                    more = _without(more, "reply_parameters")
                 else:
                     raise
                 continue
             return self._note_sent(chat, result)
-        raise SendFailed("Telegram refused every form of the message", permanent=True)
+        raise SendFailed("Telegram rejected every form of the message", permanent=True)
 
-    async def _recording(self, chat: int | str, more: dict[str, Any]) -> None:
-        """Shows that a voice message is on its way, which takes longer than words."""
+    async def _recording(self, chat: int | str, more: Mapping[str, object]) -> None:
+        """Show the recording indicator, since a voice message takes longer than a text."""
         thread = {name: value for name, value in more.items() if name == "message_thread_id"}
         with contextlib.suppress(BotApiFailed):
             await self._api.call("sendChatAction", {"chat_id": chat, "action": "record_voice", **thread})
 
-    def _call_for(self, step: Step, *, plain: bool, as_document: bool) -> tuple[str, dict[str, Any]]:
-        words = {} if step.text is None else _words(step, plain=plain)
+    def _call_for(self, step: SendStep, *, plain: bool, as_document: bool) -> tuple[str, Mapping[str, object]]:
         if not step.files:
-            preview = {} if self._settings.link_preview else {"link_preview_options": {"is_disabled": True}}
-            return "sendMessage", {**_renamed(words, "text"), **preview}
+            return "sendMessage", {**_text_params(step, "text", plain=plain), **self._preview_params()}
+        caption = _text_params(step, "caption", plain=plain)
         kinds = ["document" if as_document else file.kind for file in step.files]
         if len(step.files) == 1:
-            return _METHODS[kinds[0]], {kinds[0]: _upload(step.files[0]), **_renamed(words, "caption")}
-        media: list[Any] = []
-        for number, (kind, file) in enumerate(zip(kinds, step.files, strict=True)):
-            media.append(_album_entry(kind, file, words if number == 0 else {}))
+            return _METHODS[kinds[0]], {kinds[0]: _upload(step.files[0]), **caption}
+        media = [
+            _album_entry(kind, file, caption if number == 0 else {})
+            for number, (kind, file) in enumerate(zip(kinds, step.files, strict=True))
+        ]
         return "sendMediaGroup", {"media": media}
 
+    def _preview_params(self) -> Mapping[str, object]:
+        return {} if self._settings.link_preview else {"link_preview_options": {"is_disabled": True}}
+
     def _note_sent(self, chat: int | str, result: Any) -> int:
-        """The id of the message, which is remembered as ours. Of an album it is the first one's."""
-        messages: list[Any] = result if isinstance(result, list) else [result]
-        found = [one.get("message_id") for one in messages if isinstance(one, dict)]
-        ids = [one for one in found if isinstance(one, int)]
-        for one in ids:
-            self._sent[chat, one] = None
+        """Record a sent message and return its id. For an album, return the id of its first message."""
+        messages: list[object] = result if isinstance(result, list) else [result]
+        ids = [
+            message_id
+            for sent in messages
+            if (message_id := converted(sent, SentTelegramMessage).message_id) is not None
+        ]
+        for message_id in ids:
+            self._sent[chat, message_id] = None
         return ids[0] if ids else 0
 
     # Changes to earlier messages
 
     async def _change(self, route: Route, message: OutgoingMessage) -> SendReceipt:
         if not is_number(message.target_id):
-            raise SendFailed(f"{message.target_id!r} is no id of a Telegram message", permanent=True)
-        where = {"chat_id": self._target(route).chat, "message_id": int(message.target_id)}
+            raise SendFailed(f"{message.target_id!r} is not a Telegram message id", permanent=True)
+        target = {"chat_id": self._target(route).chat, "message_id": int(message.target_id)}
         allowed = self._settings.actions
         match message.act:
             case "edit":
-                need_action(self._context, "editMessage", allowed.edit_message)
-                await self._edit(where, message.text)
+                require_action(self._context, "editMessage", allowed.edit_message)
+                await self._edit(target, message.text)
             case "delete":
-                need_action(self._context, "deleteMessage", allowed.delete_message)
-                await self._tolerant("deleteMessage", where, "message to delete not found")
+                require_action(self._context, "deleteMessage", allowed.delete_message)
+                await self._tolerant("deleteMessage", target, "message to delete not found")
             case "pin" if message.remove:
-                await self._tolerant("unpinChatMessage", where, "message to unpin not found")
+                await self._tolerant("unpinChatMessage", target, "message to unpin not found")
             case "pin":
-                await self._tolerant("pinChatMessage", {**where, "disable_notification": True}, "already pinned")
+                await self._tolerant("pinChatMessage", {**target, "disable_notification": True}, "already pinned")
             case _:
-                need_action(self._context, "reactions", allowed.reactions or not message.emoji)
-                shown = [] if message.remove or not message.emoji else [{"type": "emoji", "emoji": message.emoji}]
-                await self._react({**where, "reaction": shown}, message.emoji)
+                require_action(self._context, "reactions", allowed.reactions or not message.emoji)
+                reaction = [] if message.remove or not message.emoji else [{"type": "emoji", "emoji": message.emoji}]
+                await self._react({**target, "reaction": reaction}, message.emoji)
         return SendReceipt(message_id=message.target_id)
 
-    async def _edit(self, where: dict[str, Any], text: str) -> None:
-        step = Step(text=self._rendered(text), source=text)
-        preview = {} if self._settings.link_preview else {"link_preview_options": {"is_disabled": True}}
-        plain, method, field = False, "editMessageText", "text"
+    async def _edit(self, target: Mapping[str, object], text: str) -> None:
+        step = SendStep(text=self._rendered(text), source=text)
+        plain, method, field, preview = False, "editMessageText", "text", self._preview_params()
         for _ in range(4):
-            words = _renamed(_words(step, plain=plain), field)
+            content = _text_params(step, field, plain=plain)
             try:
-                await self._tolerant(method, {**where, **words, **preview}, "message is not modified")
+                await self._tolerant(method, {**target, **content, **preview}, "message is not modified")
                 return
             except BotApiFailed as failure:
                 if failure.says("can't parse", "parse entities", "unsupported start tag") and not plain:
@@ -255,36 +264,36 @@ class TelegramSender:
                     method, field, preview = "editMessageCaption", "caption", {}
                 else:
                     raise
-        raise SendFailed("Telegram refused every form of the change", permanent=True)
+        raise SendFailed("Telegram rejected every form of the edit", permanent=True)
 
-    async def _tolerant(self, method: str, params: dict[str, Any], fine: str) -> None:
-        """Makes a call. A refusal with the words ``fine`` means that it was done before."""
+    async def _tolerant(self, method: str, params: Mapping[str, object], done: str) -> None:
+        """Make a call. An error that contains ``done`` means that an earlier attempt succeeded."""
         try:
             await self._api.call(method, params)
         except BotApiFailed as failure:
-            if not failure.says(fine):
+            if not failure.says(done):
                 raise
 
-    async def _react(self, params: dict[str, Any], emoji: str) -> None:
+    async def _react(self, params: Mapping[str, object], emoji: str) -> None:
         try:
             await self._api.call("setMessageReaction", params)
         except BotApiFailed as failure:
             if failure.says("reaction_invalid"):
-                raise SendFailed(f"Telegram does not have {emoji} as a reaction", permanent=True) from None
+                raise SendFailed(f"Telegram does not support {emoji} as a reaction", permanent=True) from None
             raise
 
-    # Signs and drafts
+    # Typing and drafts
 
     async def typing(self, route: Route) -> None:
         target = self._target(route)
-        # The general topic has a number here, while messages to it have none.
+        # Unlike messages, the indicator names the general topic.
         thread = {"message_thread_id": target.topic} if target.topic is not None else {}
         await self._api.call("sendChatAction", {"chat_id": target.chat, "action": "typing", **thread})
 
     async def draft(self, route: Route, draft_id: int, text: str) -> None:
-        """Shows a draft where the platform has them: in the topics of a direct chat.
+        """Show a draft, which Telegram supports in the topics of a direct chat only.
 
-        Elsewhere a draft would be a message, which people would get twice.
+        Elsewhere a draft would be a message, so that people would receive the reply twice.
         """
         if self._settings.stream_mode == "off":
             raise SendFailed("channels.telegram.streamMode is off", permanent=True)
@@ -292,7 +301,7 @@ class TelegramSender:
         if not self._own.has_topics_enabled or target.topic is None or _is_group(target):
             raise SendFailed("Telegram shows drafts in the topics of direct chats only", permanent=True)
         key = (target.chat, draft_id)
-        if not text.strip():  # The finished reply takes the place of the draft.
+        if not text.strip():  # The finished reply replaces the draft.
             self._drafts.pop(key, None)
             return
         draft = self._drafts.get(key) or Draft()
@@ -309,15 +318,19 @@ class TelegramSender:
             await self._api.call("sendMessageDraft", params)
         except BotApiFailed as failure:
             if failure.kind == "rate":
-                # The pause is kept by not showing anything until it is over.
+                # Show nothing until the rate limit ends.
                 draft.shown_at = now + (failure.retry_after_s or 0)
                 return
             draft.stopped = True
             raise
 
 
-def _thread(target: TelegramTarget) -> dict[str, Any]:
-    """Messages to the general topic of a forum name no topic."""
+def _without(params: Mapping[str, object], name: str) -> Mapping[str, object]:
+    return {key: value for key, value in params.items() if key != name}
+
+
+def _thread(target: TelegramTarget) -> Mapping[str, object]:
+    """Return the topic parameter. Messages to a forum's general topic must not have one."""
     return {} if target.topic in (None, GENERAL_TOPIC) else {"message_thread_id": target.topic}
 
 
@@ -325,16 +338,13 @@ def _is_group(target: TelegramTarget) -> bool:
     return not isinstance(target.chat, int) or target.chat < 0
 
 
-def _words(step: Step, *, plain: bool) -> dict[str, Any]:
+def _text_params(step: SendStep, name: str, *, plain: bool) -> Mapping[str, str]:
+    """Return the text of a step as the parameter ``name``, with its parse mode."""
     if step.text is None:
         return {}
     if plain:
-        return {"text": render(step.source, "plain").text}
-    return {"text": step.text.text, "parse_mode": "HTML"}
-
-
-def _renamed(words: dict[str, Any], name: str) -> dict[str, Any]:
-    return {name if key == "text" else key: value for key, value in words.items()}
+        return {name: render(step.source, "plain").text}
+    return {name: step.text.text, "parse_mode": "HTML"}
 
 
 def _button(button: Button) -> dict[str, str]:
@@ -361,8 +371,8 @@ def _kind(media: MediaRef, size: int) -> str:
 
 
 def _albums(files: list[File]) -> list[tuple[File, ...]]:
-    """Neighbouring files that the platform shows together: pictures and videos, or documents, or audio."""
-    together = {"photo": "pictures", "video": "pictures", "document": "document", "audio": "audio"}
+    """Group adjacent files into albums: images and videos, documents, or audio."""
+    together = {"photo": "visual", "video": "visual", "document": "document", "audio": "audio"}
     groups: list[list[File]] = []
     for file in files:
         kind = together.get(file.kind)
@@ -379,32 +389,37 @@ def _upload(file: File) -> InputFile:
     return InputFile(file.data, filename=file.name)
 
 
-def _album_entry(kind: str, file: File, words: dict[str, Any]) -> Any:
+def _album_entry(kind: str, file: File, caption: Mapping[str, str]) -> object:
     from telegram import InputFile, InputMediaAudio, InputMediaDocument, InputMediaPhoto, InputMediaVideo
 
-    kinds: dict[str, Any] = {
+    kinds = {
         "photo": InputMediaPhoto,
         "video": InputMediaVideo,
         "document": InputMediaDocument,
         "audio": InputMediaAudio,
     }
     upload = InputFile(file.data, filename=file.name, attach=True)
-    return kinds[kind](media=upload, **_renamed(words, "caption"))
+    return kinds[kind](media=upload, caption=caption.get("caption"), parse_mode=caption.get("parse_mode"))
 
 
 # The Bot API
 
 
 class BotApiFailed(SendFailed):
-    """A call did not succeed. The message never holds the token.
+    """A call failed. The message never contains the token.
 
-    ``server`` means that the API answered with an error of its own, ``unclear`` that something else answered, such as a
-    proxy, and ``unanswered`` that nobody did: in all three cases it may have been done. ``unreachable`` means that
-    nothing was sent.
+    ``server`` means an internal error of the API, ``unclear`` a response that is not the API's, such as a proxy's, and
+    ``unanswered`` no response: in all three cases the call may have succeeded. ``unreachable`` means that nothing was
+    sent.
     """
 
     def __init__(
-        self, kind: FailureKind, message: str, *, retry_after_s: float | None = None, new_chat: int | None = None
+        self,
+        kind: TelegramFailureKind,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        new_chat: int | None = None,
     ) -> None:
         super().__init__(
             message,
@@ -413,17 +428,25 @@ class BotApiFailed(SendFailed):
             maybe_sent=kind in ("server", "unclear", "unanswered"),
             retry_after_s=retry_after_s,
         )
-        self.kind: FailureKind = kind
+        self.kind: TelegramFailureKind = kind
         self.new_chat = new_chat
 
     def says(self, *words: str) -> bool:
-        """Whether the API refused the call with one of these words. It has no codes for its reasons."""
-        said = str(self).lower()
-        return self.kind == "refused" and any(word.lower() in said for word in words)
+        """Return whether the API rejected the call with one of these texts. It has no error codes."""
+        message = str(self).lower()
+        return self.kind == "refused" and any(word.lower() in message for word in words)
+
+
+class SentTelegramMessage(msgspec.Struct, frozen=True, kw_only=True):
+    message_id: int | None = None
+
+
+class FileLocation(msgspec.Struct, frozen=True, kw_only=True):
+    file_path: str | None = None
 
 
 class BotApi:
-    """``open_api`` makes it. Every method but ``close`` may raise ``BotApiFailed``."""
+    """Created by ``open_api``. Every method but ``close`` may raise ``BotApiFailed``."""
 
     def __init__(self, bot: Any, requests: tuple[Any, Any], files: httpx.AsyncClient, token: str, root: str) -> None:
         self._bot = bot
@@ -432,31 +455,32 @@ class BotApi:
         self._token = token
         self._root = root
 
-    async def call(self, method: str, params: dict[str, Any] | None = None, timeout_s: float | None = None) -> Any:
-        """Returns the result. Values may be ``telegram.InputFile`` or ``telegram.InputMedia``."""
+    async def call(
+        self, method: str, params: Mapping[str, object] | None = None, timeout_s: float | None = None
+    ) -> Any:
+        """Return the result. Values may be ``telegram.InputFile`` or ``telegram.InputMedia``."""
         from telegram.error import TelegramError
 
         try:
-            return await self._bot.call(method, dict(params or {}), timeout_s)
+            return await self._bot.call(method, params or {}, timeout_s)
         except TelegramError as error:
             raise self._failure(method, error) from None
 
     async def updates(self, offset: int | None, timeout: int) -> list[Any]:
-        """Returns the updates from ``offset`` on, and confirms those before it. Waits ``timeout`` s for the first."""
-        params: dict[str, Any] = {"timeout": timeout, "allowed_updates": list(UPDATE_KINDS)}
+        """Return the updates from ``offset`` on, waiting up to ``timeout`` s, and confirm the earlier ones."""
+        params: dict[str, object] = {"timeout": timeout, "allowed_updates": list(UPDATE_KINDS)}
         if offset is not None:
             params["offset"] = offset
-        found = await self.call("getUpdates", params, timeout + POLL_SLACK_S)
-        return found if isinstance(found, list) else []
+        updates = await self.call("getUpdates", params, timeout + POLL_SLACK_S)
+        return updates if isinstance(updates, list) else []
 
     async def fetch_file(self, context: ChannelContext, file_id: str) -> tuple[bytes, str]:
-        """Returns the content of a file and its path on the server. Raises ``NotFetched`` as well."""
+        """Return the content of a file and its path on the server. May also raise ``NotFetched``."""
         import httpx
 
-        found = await self.call("getFile", {"file_id": file_id})
-        path = found.get("file_path") if isinstance(found, dict) else None
-        if not isinstance(path, str) or not path:
-            raise NotFetched("the server gives no path for it")
+        path = converted(await self.call("getFile", {"file_id": file_id}), FileLocation).file_path
+        if not path:
+            raise NotFetched("the server returned no path for it")
         data = bytearray()
         address = f"{self._root}/file/bot{self._token}/{quote(path.lstrip('/'))}"
         try:
@@ -488,41 +512,41 @@ class BotApi:
             TelegramError,
         )
 
-        said = f"Telegram {method}: {str(error).replace(self._token, '***')}"
+        message = f"Telegram {method}: {str(error).replace(self._token, '***')}"
         cause = error.__cause__
         match error:
             case InvalidToken():
-                # The API answers 404 to a token of a wrong form, and to a method that it does not know.
-                unknown = method != "getMe" and "not found" in said.lower()
-                return BotApiFailed("refused", said) if unknown else BotApiFailed("token", REFUSED_TOKEN)
+                # The API answers 404 both to a malformed token and to an unknown method.
+                unknown = method != "getMe" and "not found" in message.lower()
+                return BotApiFailed("refused", message) if unknown else BotApiFailed("token", REFUSED_TOKEN)
             case Conflict():
-                return BotApiFailed("conflict", said)
+                return BotApiFailed("conflict", message)
             case ChatMigrated(new_chat_id=new_chat):
-                return BotApiFailed("moved", said, new_chat=new_chat)
+                return BotApiFailed("moved", message, new_chat=new_chat)
             case RetryAfter(retry_after=wait):
                 seconds = float(wait) if isinstance(wait, int | float) else wait.total_seconds()
-                return BotApiFailed("rate", said, retry_after_s=seconds)
+                return BotApiFailed("rate", message, retry_after_s=seconds)
             case Forbidden():
-                return BotApiFailed("forbidden", said)
+                return BotApiFailed("forbidden", message)
             case BadRequest():
-                return BotApiFailed("refused", said)
+                return BotApiFailed("refused", message)
             case NetworkError() if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
-                place = f"Telegram at {self._root} cannot be reached ({type(cause).__name__})"
-                return BotApiFailed("unreachable", place)
+                problem = f"Telegram at {self._root} cannot be reached ({type(cause).__name__})"
+                return BotApiFailed("unreachable", problem)
             case NetworkError() if isinstance(cause, httpx.HTTPError):
                 return BotApiFailed("unanswered", f"Telegram {method}: no answer ({type(cause).__name__})")
-            case NetworkError() if cause is None and "request entity too large" in said.lower():
-                return BotApiFailed("refused", said)
+            case NetworkError() if cause is None and "request entity too large" in message.lower():
+                return BotApiFailed("refused", message)
             case NetworkError() if cause is None:
-                return BotApiFailed("server", said)
+                return BotApiFailed("server", message)
             case TelegramError() if isinstance(cause, ValueError | TelegramError):
-                return BotApiFailed("unclear", f"Telegram {method}: the answer is not one of the Bot API")
+                return BotApiFailed("unclear", f"Telegram {method}: the response is not one of the Bot API")
             case _:
-                return BotApiFailed("unanswered", said)
+                return BotApiFailed("unanswered", message)
 
 
 def open_api(token: str, settings: TelegramAccount) -> BotApi:
-    """Makes the client. It blocks: call it in a thread."""
+    """Create the client. Blocks on imports: call it in a thread."""
     import logging
 
     import httpx
@@ -530,13 +554,13 @@ def open_api(token: str, settings: TelegramAccount) -> BotApi:
     from telegram.request import HTTPXRequest
 
     class PlainBot(Bot):
-        async def call(self, method: str, params: dict[str, Any], timeout_s: float | None) -> Any:
+        async def call(self, method: str, params: Mapping[str, object], timeout_s: float | None) -> Any:
             if timeout_s is None:
-                return await self._post(method, params)
-            return await self._post(method, params, read_timeout=timeout_s)
+                return await self._post(method, dict(params))
+            return await self._post(method, dict(params), read_timeout=timeout_s)
 
     for name in ("httpx", "httpcore"):
-        # They would write a line with the token for each request.
+        # At INFO they log each request's URL, which contains the token.
         logging.getLogger(name).setLevel(logging.WARNING)
     root, timeout = settings.api_root.strip().rstrip("/"), float(settings.timeout_seconds or TIMEOUT_S)
 
@@ -552,11 +576,11 @@ def open_api(token: str, settings: TelegramAccount) -> BotApi:
         )
 
     requests = (request(16), request(2))
-    # Braces in the address would be taken for places where the library puts the token.
+    # Functions, because the library would format a string, and the URL may contain braces.
     bot = PlainBot(
         token,
-        base_url=lambda given: f"{root}/bot{given}",
-        base_file_url=lambda given: f"{root}/file/bot{given}",
+        base_url=lambda bot_token: f"{root}/bot{bot_token}",
+        base_file_url=lambda bot_token: f"{root}/file/bot{bot_token}",
         request=requests[0],
         get_updates_request=requests[1],
     )

@@ -1,4 +1,4 @@
-"""WhatsApp's entry in the list of channels: its configured accounts, and the form of its addresses."""
+"""The WhatsApp channel kind: configured accounts and address format."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class WhatsAppKind(ConfiguredKind):
         AccountKey("appSecret", "Secret of the app", secret=True, variable="WHATSAPP_APP_SECRET"),
         AccountKey(
             "verifyToken",
-            "A word of your own for the verification of the webhook",
+            "A token that you choose for the verification of the webhook",
             secret=True,
             variable="WHATSAPP_VERIFY_TOKEN",
         ),
     )
     hint = (
-        "Make a WhatsApp app at developers.facebook.com. As its webhook give the public address of this Gateway with "
-        "/whatsapp/webhook behind it (channels.whatsapp.webhookPath)."
+        "Create a WhatsApp app at developers.facebook.com. Set its webhook to the public address of this Gateway "
+        "followed by /whatsapp/webhook (channels.whatsapp.webhookPath)."
     )
 
     def peer(self, to: str) -> Peer:
@@ -52,9 +52,9 @@ class WhatsAppKind(ConfiguredKind):
 
 
 def recipient(to: str) -> tuple[str, str]:
-    """``individual`` and the digits of a number, or ``group`` and its id, from ``+1555…`` or ``group:…``.
+    """Parse ``+1555…`` to ``individual`` and digits, or ``group:…`` to ``group`` and its id.
 
-    ``whatsapp:`` may stand before both. Raises a permanent ``SendFailed`` if it is neither.
+    The prefix ``whatsapp:`` is optional. Raises a permanent ``SendFailed`` for any other address.
     """
     text = bare_address(to, "whatsapp:")
     kind, _, rest = text.partition(":")
@@ -64,4 +64,4 @@ def recipient(to: str) -> tuple[str, str]:
     number = f"+{number[2:]}" if number.startswith("00") else number
     if _NUMBER.fullmatch(number):
         return "individual", number.removeprefix("+")
-    raise SendFailed(f"{to!r} is no WhatsApp recipient; use +<country><number> or group:<id>", permanent=True)
+    raise SendFailed(f"{to!r} is not a WhatsApp recipient; use +<country><number> or group:<id>", permanent=True)

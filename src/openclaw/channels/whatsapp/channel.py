@@ -1,12 +1,12 @@
 """One WhatsApp number: receives through a webhook of the Cloud API and sends through its HTTP calls.
 
-A received message goes ``_answer`` → ``_take`` → ``_hear``; the platform is told once it is on disk.
+A request goes ``_on_webhook`` → ``_receive`` → ``_handle`` and is acknowledged once its messages are on disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 import aiohttp
 import msgspec
@@ -18,18 +18,18 @@ from openclaw.channels.base import (
     WebhookAnswer,
     WebhookRequest,
     is_number,
-    need_action,
-    running,
+    require_action,
+    require_running,
     secret_of,
 )
-from openclaw.channels.bookmark import Remembered
-from openclaw.channels.http import call, download, is_on, mapping, new_session, retry_after_s
-from openclaw.channels.media import NotFetched, check_size, files_to_send, kept_file, safe_file_name
+from openclaw.channels.bookmark import RecentDict
+from openclaw.channels.http import call, converted, download, is_trusted_url, new_session, retry_after_s
+from openclaw.channels.media import NotFetched, check_size, files_to_send, safe_file_name, store_file
 from openclaw.channels.submit import (
     MAX_TEXT,
     ChannelEvent,
-    ConversationOrder,
     Posted,
+    PostSubmitter,
     Reacted,
     ReadReceipts,
     body_signature,
@@ -47,19 +47,19 @@ from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, SendR
 from openclaw.untrusted_text import disarmed_name, short_name
 
 MAX_MESSAGES = 1000
-"""Of one request. The platform sends far fewer."""
+"""Per request. The platform sends far fewer."""
 WINDOW_CLOSED = 131047
-"""The code for a message more than 24 hours after the person's last one."""
+"""The error code for a message sent more than 24 hours after the person's last one."""
 RECONNECT = Backoff(initial_s=2.0, max_s=120.0)
 CHECK_S = 300.0
-"""How often the token is tried while all is well."""
+"""How often the token is checked while the account is connected."""
 TIMEOUT_S = 30.0
-LONGEST_CAPTION = 1024
+MAX_CAPTION = 1024
 FILE_HOSTS = (".fbsbx.com", ".facebook.com", ".fbcdn.net", ".whatsapp.net", ".whatsapp.com")
-_REFUSED = frozenset({0, 3, 10, 190})
+_AUTH_CODES = frozenset({0, 3, 10, 190})
 _LIMITED = {4: 60.0, 80007: 60.0, 130429: 5.0, 131048: 300.0, 131056: 6.0}
-"""Codes of rate limits → seconds until it is worth trying again."""
-_TRY_AGAIN = frozenset({1, 2, 131000, 131016, 133004})
+"""Rate-limit code → seconds until a retry is worthwhile."""
+_TRANSIENT_CODES = frozenset({1, 2, 131000, 131016, 133004})
 # fmt: off
 _KINDS = {
     "image/jpeg": ("image", 5), "image/png": ("image", 5), "video/mp4": ("video", 16), "video/3gpp": ("video", 16),
@@ -67,9 +67,7 @@ _KINDS = {
     "audio/ogg": ("audio", 16),
 }
 # fmt: on
-"""MIME type → how WhatsApp shows it, up to how many MB. Everything else is a document."""
-
-
+"""MIME type → WhatsApp's media kind and its limit in MB. Everything else is a document."""
 NO_CODE = -1
 
 
@@ -80,15 +78,13 @@ class WhatsAppChannel:
         self._root = self._settings.api_root.rstrip("/")
         self._token = self._app_secret = self._verify_token = ""
         self._http: aiohttp.ClientSession | None = None
-        self._turns = ConversationOrder()
-        self._taken: Remembered[str, bool] = Remembered()
-        """Messages that are on disk."""
-        self._sent: Remembered[str, str] = Remembered()
-        """Ids of our messages → the keys that they were sent with."""
-        self._arrived: Remembered[str, str] = Remembered()
-        """Keys of our messages → their ids."""
-        self._last: Remembered[str, str] = Remembered()
-        """Conversation → the person's last message. The typing sign belongs to it."""
+        self._posts = PostSubmitter(context, self._fetch)
+        self._sent: RecentDict[str, str] = RecentDict()
+        """Id of a sent message → its key."""
+        self._arrived: RecentDict[str, str] = RecentDict()
+        """Key of a sent message → its id."""
+        self._last: RecentDict[str, str] = RecentDict()
+        """Conversation → the person's last message, to which the typing indicator is attached."""
         self._receipts = ReadReceipts(lambda _, message_id: self._mark_read(message_id), context.clock)
 
     # Receiving
@@ -100,83 +96,74 @@ class WhatsAppChannel:
         self._verify_token = await secret_of(context, settings.verify_token, "verifyToken", "WHATSAPP_VERIFY_TOKEN")
         async with new_session() as http:
             self._http = http
-            end = self._context.serve(self._settings.webhook_path, self._answer)
+            stop_serving = self._context.serve(self._settings.webhook_path, self._on_webhook)
             try:
-                await Reconnect(self._context, RECONNECT).while_checked(self._check, CHECK_S)
+                await Reconnect(self._context, RECONNECT).poll(self._check, CHECK_S)
             finally:
-                end()
+                stop_serving()
                 await self._receipts.close()
                 self._http = None
 
     async def _check(self) -> None:
-        """Asks for our number, which tries the token.
+        """Request our own number to check the token.
 
-        Servers that only take messages do not know the question, and answer without a code.
+        Compatible servers that only accept messages answer this with an HTTP error without a code.
         """
         try:
             await self._call("GET", f"{self._settings.phone_number_id}", query={"fields": "display_phone_number"})
         except GraphRefused as refusal:
             if refusal.code == NO_CODE and refusal.status in (404, 405, 501):
                 return
-            if refusal.code in _REFUSED or refusal.permanent:
-                key = "accessToken" if refusal.code in _REFUSED else "phoneNumberId"
+            if refusal.code in _AUTH_CODES or refusal.permanent:
+                key = "accessToken" if refusal.code in _AUTH_CODES else "phoneNumberId"
                 raise NotConfigured(f"{self._context.key(key)}: {refusal}") from None
             raise
 
-    async def _answer(self, request: WebhookRequest) -> WebhookAnswer:
+    async def _on_webhook(self, request: WebhookRequest) -> WebhookAnswer:
         if request.method == "GET":
-            asked = request.query
-            if asked.get("hub.mode") == "subscribe" and secrets_equal(
-                asked.get("hub.verify_token", ""), self._verify_token
+            query = request.query
+            if query.get("hub.mode") == "subscribe" and secrets_equal(
+                query.get("hub.verify_token", ""), self._verify_token
             ):
-                return WebhookAnswer(text=asked.get("hub.challenge", "")[:200])
+                return WebhookAnswer(text=query.get("hub.challenge", "")[:200])
             return WebhookAnswer(status=403, text="the verify token is wrong")
         if request.method != "POST":
             return WebhookAnswer(status=405)
         signature = await body_signature(self._app_secret, request.body)
         if not secrets_equal(request.headers.get("x-hub-signature-256", ""), f"sha256={signature}"):
             return WebhookAnswer(status=401, text="the signature is not that of appSecret")
-        return await confirm_webhook(self._take(request.body), self._context.log)
+        return await confirm_webhook(self._receive(request.body), self._context.log)
 
-    async def _take(self, body: bytes) -> None:
-        for value in values_of(body, self._not_understood):
+    async def _receive(self, body: bytes) -> None:
+        for value in decode_changes(body, self._log_invalid):
             if value.metadata.phone_number_id != self._settings.phone_number_id:
-                continue  # The app has several numbers and is told of all.
-            for event in interpret(value, self._context.account.id, self._is_ours, self._not_understood):
-                await self._hear(event)
+                continue  # An app with several numbers receives the messages of all of them.
+            for event in interpret(value, self._context.account.id, self._is_ours, self._log_invalid):
+                await self._handle(event)
 
     def _is_ours(self, message_id: str) -> bool:
         return self._sent.get(message_id) is not None
 
-    def _not_understood(self, what: str, error: Exception) -> None:
-        self._context.log.warning("a %s of WhatsApp was not understood and is passed over: %s", what, error)
+    def _log_invalid(self, what: str, error: Exception) -> None:
+        self._context.log.warning("skipped an invalid %s from WhatsApp: %s", what, error)
 
-    async def _hear(self, event: WhatsAppEvent) -> None:
+    async def _handle(self, event: WhatsAppEvent) -> None:
         match event:
             case Posted(inbound=inbound):
-                async with self._turns.of(inbound.to):
-                    await self._hear_post(event)
+                if await self._posts.submit(event):
+                    self._last[inbound.to] = inbound.message_id
+                    if self._settings.send_read_receipts:
+                        self._receipts.add(inbound.to, inbound.message_id)
             case Confirmed(message_id=message_id, key=key):
                 if key:
                     self._arrived[key] = message_id
                     self._sent[message_id] = key
             case FailedDelivery():
-                await self._tell_failure(event)
+                await self._report_failure(event)
             case _:
                 await submit_event(self._context, event)
 
-    async def _hear_post(self, post: Posted) -> None:
-        inbound = post.inbound
-        if self._taken.get(inbound.message_id):
-            return
-        taken = await submit_event(self._context, post, self._fetch)
-        self._taken[inbound.message_id] = True
-        if taken:
-            self._last[inbound.to] = inbound.message_id
-            if self._settings.send_read_receipts:
-                self._receipts.add(inbound.to, inbound.message_id)
-
-    async def _tell_failure(self, failed: FailedDelivery) -> None:
+    async def _report_failure(self, failed: FailedDelivery) -> None:
         self._context.log.warning("message %s to %s was not delivered: %s", failed.message_id, failed.to, failed.reason)
         await self._context.notice(
             Inbound(
@@ -191,24 +178,24 @@ class WhatsAppChannel:
         )
 
     async def _mark_read(self, message_id: str, *, typing: bool = False) -> None:
-        sign = {"typing_indicator": {"type": "text"}} if typing else {}
+        indicator = {"typing_indicator": {"type": "text"}} if typing else {}
         try:
-            await self._post("messages", {"status": "read", "message_id": message_id, **sign})
+            await self._post("messages", {"status": "read", "message_id": message_id, **indicator})
         except SendFailed as failure:
             self._context.log.info("message %s was not marked as read: %s", message_id, failure)
 
     async def _fetch(self, file: WaFile) -> Media:
-        """Asks where the file is, then fetches it. Both need the token."""
+        """Request the file's URL, then download it. Both need the token."""
         try:
-            about = await self._call("GET", file.id)
+            response = await self._call("GET", file.id)
         except SendFailed as failure:
             raise NotFetched(str(failure)) from None
-        address, size = str(about.get("url") or ""), about.get("file_size")
-        check_size(self._context, size if isinstance(size, int) else 0)
-        if not is_on(address, self._root, FILE_HOSTS):
-            raise NotFetched("its address is not one of WhatsApp's")
-        http, headers = running(self._http, "WhatsApp"), {"Authorization": f"Bearer {self._token}"}
-        return await kept_file(self._context, await download(self._context, http, address, headers=headers), file)
+        url = response.url or ""
+        check_size(self._context, response.file_size if isinstance(response.file_size, int) else 0)
+        if not is_trusted_url(url, self._root, FILE_HOSTS):
+            raise NotFetched("its URL is not on a WhatsApp server")
+        http, headers = require_running(self._http, "WhatsApp"), {"Authorization": f"Bearer {self._token}"}
+        return await store_file(self._context, await download(self._context, http, url, headers=headers), file)
 
     # Sending
 
@@ -218,85 +205,80 @@ class WhatsAppChannel:
         if message.act == "react":
             return await self._react(target, message)
         if message.act != "send":
-            raise SendFailed("WhatsApp lets a business neither change nor delete messages", permanent=True)
+            raise SendFailed("WhatsApp does not let a business edit or delete messages", permanent=True)
         quote = {"context": {"message_id": message.reply_to_id}} if message.reply_to_id else {}
         receipt = SendReceipt()
-        for number_of_step, content in enumerate(await self._contents(message)):
-            # A later step may fail, and then all are tried again. What has arrived is known by its key.
-            step = f"{key}/{number_of_step}" if number_of_step else key
+        for index, content in enumerate(await self._contents(message)):
+            # A failure repeats all steps, so the steps that arrived are skipped by their keys.
+            step = f"{key}/{index}" if index else key
             if (arrived := self._arrived.get(step)) is not None:
                 receipt = SendReceipt(message_id=arrived)
                 continue
-            payload = content if isinstance(content, dict) else await self._uploaded(*content)
-            body = {
-                **target,
-                **payload,
-                **(quote if not number_of_step else {}),
-                "biz_opaque_callback_data": step[:512],
-            }
-            answer = await self._post("messages", body)
-            receipt = SendReceipt(message_id=_message_id(answer))
+            payload = content if isinstance(content, dict) else await self._upload(*content)
+            callback = {"biz_opaque_callback_data": step[:512]}
+            response = await self._post("messages", {**target, **payload, **(quote if not index else {}), **callback})
+            receipt = SendReceipt(message_id=response.message_id)
             self._arrived[step] = receipt.message_id
             self._sent[receipt.message_id] = step
         return receipt
 
-    async def _contents(self, message: OutgoingMessage) -> list[dict[str, Any] | tuple[MediaRef, bytes, str]]:
-        """The platform's messages that make up ours: a text, and files, of which the first may carry the text."""
+    async def _contents(self, message: OutgoingMessage) -> list[dict[str, object] | tuple[MediaRef, bytes, str]]:
+        """Split a message into WhatsApp's messages: a text and files. The first file may carry the text."""
         text = render(message.text, "whatsapp", tables=self._settings.markdown.tables).text
         files = await files_to_send(self._context, message)
-        as_caption = bool(files) and len(text) <= LONGEST_CAPTION and _shown_as(*files[0]) != "audio"
-        contents: list[dict[str, Any] | tuple[MediaRef, bytes, str]] = []
+        as_caption = bool(files) and len(text) <= MAX_CAPTION and _media_kind(*files[0]) != "audio"
+        contents: list[dict[str, object] | tuple[MediaRef, bytes, str]] = []
         if text and not as_caption:
             contents.append({"type": "text", "text": {"body": text, "preview_url": False}})
         for index, (media, data) in enumerate(files):
             contents.append((media, data, text if as_caption and not index else ""))
         return contents
 
-    async def _uploaded(self, media: MediaRef, data: bytes, caption: str) -> dict[str, Any]:
-        """Uploads a file, which nobody sees yet, and returns the message that shows it."""
-        name, kind = safe_file_name(media), _shown_as(media, data)
+    async def _upload(self, media: MediaRef, data: bytes, caption: str) -> Mapping[str, object]:
+        """Upload a file without showing it, and return the payload of the message that shows it."""
+        name, kind = safe_file_name(media), _media_kind(media, data)
         form = aiohttp.FormData(quote_fields=False)
         form.add_field("messaging_product", "whatsapp")
         form.add_field("type", media.mime_type)
         form.add_field("file", data, filename=name, content_type=media.mime_type)
         try:
-            answer = await self._call("POST", f"{self._settings.phone_number_id}/media", form=form, timeout_s=120.0)
+            response = await self._call("POST", f"{self._settings.phone_number_id}/media", form=form, timeout_s=120.0)
         except SendFailed as failure:
             failure.maybe_sent = False
             raise
-        shown: dict[str, Any] = {"id": str(answer.get("id") or "")}
+        content: dict[str, object] = {"id": response.id or ""}
         if caption:
-            shown["caption"] = caption
+            content["caption"] = caption
         if kind == "document":
-            shown["filename"] = name
+            content["filename"] = name
         if kind == "audio" and media.voice and media.mime_type == "audio/ogg":
-            shown["voice"] = True  # The platform has voice messages in this format only.
-        return {"type": kind, kind: shown}
+            content["voice"] = True  # The platform supports voice messages in this format only.
+        return {"type": kind, kind: content}
 
     async def _react(self, target: dict[str, str], message: OutgoingMessage) -> SendReceipt:
-        need_action(self._context, "reactions", self._settings.actions.reactions)
+        require_action(self._context, "reactions", self._settings.actions.reactions)
         if not message.target_id:
-            raise SendFailed("the message to react to must be named", permanent=True)
+            raise SendFailed("a reaction needs the id of the message", permanent=True)
         emoji = "" if message.remove else message.emoji
         reaction = {"message_id": message.target_id, "emoji": emoji}
-        answer = await self._post("messages", {**target, "type": "reaction", "reaction": reaction})
-        return SendReceipt(message_id=_message_id(answer) or message.target_id)
+        response = await self._post("messages", {**target, "type": "reaction", "reaction": reaction})
+        return SendReceipt(message_id=response.message_id or message.target_id)
 
     async def typing(self, route: Route, on: bool) -> None:
-        """Shows the sign, which belongs to a message of the person. It ends by itself after 25 s or with the answer.
+        """Show the indicator on a message of the person. It disappears after 25 s or with the reply.
 
-        A run begins before ``submit_event`` returns, so the route names its message first.
+        A run may start before ``submit_event`` returns, so the message of the route takes precedence.
         """
         message_id = route.reply_to_id or self._last.get(route.to or "")
         if on and message_id:
             await self._mark_read(message_id, typing=True)
 
-    async def probe(self) -> dict[str, Any]:
+    async def probe(self) -> Mapping[str, object]:
         query = {"fields": "display_phone_number,verified_name,quality_rating"}
-        answer = await self._call("GET", f"{self._settings.phone_number_id}", query=query)
-        return {"ok": True, "number": answer.get("display_phone_number"), "name": answer.get("verified_name")}
+        response = await self._call("GET", f"{self._settings.phone_number_id}", query=query)
+        return {"ok": True, "number": response.display_phone_number, "name": response.verified_name}
 
-    async def _post(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def _post(self, what: str, body: Mapping[str, object]) -> GraphResponse:
         path = f"{self._settings.phone_number_id}/{what}"
         return await self._call("POST", path, json={"messaging_product": "whatsapp", **body})
 
@@ -305,70 +287,94 @@ class WhatsAppChannel:
         method: str,
         path: str,
         *,
-        json: dict[str, Any] | None = None,
+        json: Mapping[str, object] | None = None,
         form: aiohttp.FormData | None = None,
         query: dict[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
-    ) -> dict[str, Any]:
-        """Calls the Cloud API. Raises ``SendFailed``."""
-        http, headers = running(self._http, "WhatsApp"), {"Authorization": f"Bearer {self._token}"}
-        answer, given = await call(
+    ) -> GraphResponse:
+        """Call the Cloud API. Raises ``SendFailed``."""
+        http, headers = require_running(self._http, "WhatsApp"), {"Authorization": f"Bearer {self._token}"}
+        response, body = await call(
             http,
             "WhatsApp",
             method,
             f"{self._root}/{path}",
+            GraphResponse,
             json=json,
             form=form,
             query=query,
             headers=headers,
             timeout_s=timeout_s,
         )
-        if not 200 <= answer.status < 300 or "error" in given:
-            raise failure_of(answer.status, given, retry_after_s(answer.headers))
-        return given
+        if not 200 <= response.status < 300 or body.error is not msgspec.UNSET:
+            raise failure_of(response.status, body, retry_after_s(response.headers))
+        return body
+
+
+class WaSentMessage(msgspec.Struct, frozen=True, kw_only=True):
+    id: str = ""
+
+
+class GraphResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of the Cloud API's responses that are read here."""
+
+    id: str | None = None
+    """The id of an uploaded file."""
+    url: str | None = None
+    file_size: object = None
+    display_phone_number: str | None = None
+    verified_name: str | None = None
+    messages: tuple[WaSentMessage, ...] | None = None
+    error: object = msgspec.UNSET
+    """A ``GraphError``."""
+
+    @property
+    def message_id(self) -> str:
+        return self.messages[0].id if self.messages else ""
+
+
+class GraphErrorData(msgspec.Struct, frozen=True, kw_only=True):
+    details: str | None = None
+
+
+class GraphError(msgspec.Struct, frozen=True, kw_only=True):
+    code: int = NO_CODE
+    message: str | None = None
+    error_data: GraphErrorData | None = None
 
 
 class GraphRefused(SendFailed):
-    """The Cloud API answered with an error. ``status`` is that of HTTP."""
+    """The Cloud API returned an error. ``status`` is the HTTP status."""
 
     code: int = NO_CODE
     status: int = 0
 
 
-def failure_of(status: int, answer: dict[str, Any], asked_s: float | None = None) -> GraphRefused:
-    """What an error of the Cloud API means for the message."""
-    told = mapping(answer.get("error"))
-    code = told["code"] if isinstance(told.get("code"), int) else NO_CODE
-    words = str(mapping(told.get("error_data")).get("details") or told.get("message") or f"HTTP {status}")
-    limited = status == 429 or code in _LIMITED
-    again = status >= 500 or code in _TRY_AGAIN
-    refused = code in _REFUSED or status == 401
+def failure_of(status: int, body: GraphResponse, wait_s: float | None = None) -> GraphRefused:
+    """Translate an error of the Cloud API. ``wait_s`` is the response's ``Retry-After``."""
+    error = converted(body.error, GraphError)
+    text = (error.error_data.details if error.error_data else None) or error.message or f"HTTP {status}"
+    limited = status == 429 or error.code in _LIMITED
+    transient = status >= 500 or error.code in _TRANSIENT_CODES
+    unauthorized = error.code in _AUTH_CODES or status == 401
     failure = GraphRefused(
-        f"WhatsApp refused it: {explained(WaError(code=code, message=words))}",
-        permanent=not (limited or again or refused),
-        # With a refused token nothing arrives until somebody puts in a new one. The message waits for that.
-        reached=not refused,
+        f"WhatsApp rejected it: {describe_error(WaError(code=error.code, message=text))}",
+        permanent=not (limited or transient or unauthorized),
+        # The message waits until the owner configures a new token.
+        reached=not unauthorized,
         maybe_sent=status >= 500 and not limited,
-        retry_after_s=asked_s if asked_s is not None else _LIMITED.get(code, 30.0) if limited else None,
+        retry_after_s=wait_s if wait_s is not None else _LIMITED.get(error.code, 30.0) if limited else None,
     )
-    failure.code, failure.status = code, status
+    failure.code, failure.status = error.code, status
     return failure
 
 
-def _message_id(answer: dict[str, Any]) -> str:
-    match answer:
-        case {"messages": [{"id": str(message_id)}, *_]}:
-            return message_id
-        case _:
-            return ""
-
-
-def _shown_as(media: MediaRef, data: bytes) -> str:
+def _media_kind(media: MediaRef, data: bytes) -> str:
     kind, limit_mb = _KINDS.get(media.mime_type.partition(";")[0].strip().lower(), ("document", 100))
     return kind if len(data) <= limit_mb * 1024 * 1024 else "document"
 
 
-# What a request means
+# Incoming requests
 
 
 class WaText(msgspec.Struct, frozen=True, kw_only=True):
@@ -376,14 +382,14 @@ class WaText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaFile(msgspec.Struct, frozen=True, kw_only=True):
-    """An image, video, audio, document or sticker. Its bytes are fetched by its id."""
+    """An image, video, audio, document or sticker."""
 
     id: str = ""
     mime_type: str | None = None
     caption: str | None = None
     name: str | None = msgspec.field(default=None, name="filename")
     size: int | None = None
-    """It is known only when the file is asked for."""
+    """Unknown until the file's URL is requested."""
 
 
 class WaReaction(msgspec.Struct, frozen=True, kw_only=True):
@@ -409,8 +415,23 @@ class WaLocation(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None = None
 
 
+class WaContactName(msgspec.Struct, frozen=True, kw_only=True):
+    formatted_name: str | None = None
+
+
+class WaPhone(msgspec.Struct, frozen=True, kw_only=True):
+    phone: str | None = None
+
+
+class WaSharedContact(msgspec.Struct, frozen=True, kw_only=True):
+    """A contact card in a message."""
+
+    name: WaContactName | None = None
+    phones: tuple[WaPhone, ...] | None = None
+
+
 class WaContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The message that is answered, or that it is a forward."""
+    """The message that is replied to, or whether this one was forwarded."""
 
     id: str | None = None
     author: str | None = msgspec.field(default=None, name="from")
@@ -434,7 +455,8 @@ class WaMessage(msgspec.Struct, frozen=True, kw_only=True):
     button: WaChoice | None = None
     interactive: WaInteractive | None = None
     location: WaLocation | None = None
-    contacts: list[Any] | None = None
+    contacts: tuple[object, ...] | None = None
+    """Each a ``WaSharedContact``."""
     context: WaContext | None = None
 
 
@@ -449,7 +471,7 @@ class WaStatus(msgspec.Struct, frozen=True, kw_only=True):
     status: str = ""
     recipient_id: str = ""
     biz_opaque_callback_data: str = ""
-    """What we gave the message when it was sent: its key."""
+    """The key that the message was sent with."""
     errors: tuple[WaError, ...] | None = None
 
 
@@ -471,7 +493,7 @@ class WaValue(msgspec.Struct, frozen=True, kw_only=True):
     metadata: WaMetadata = WaMetadata()
     contacts: tuple[WaContact, ...] | None = None
     messages: tuple[msgspec.Raw, ...] | None = None
-    """Each a ``WaMessage``. They are read one by one, so that an odd one does not cost the others."""
+    """Each a ``WaMessage``. Decoded one by one, so that an invalid one does not discard the others."""
     statuses: tuple[msgspec.Raw, ...] | None = None
     """Each a ``WaStatus``."""
 
@@ -495,35 +517,35 @@ _decode_message = msgspec.json.Decoder(WaMessage).decode
 _decode_status = msgspec.json.Decoder(WaStatus).decode
 
 Record = TypeVar("Record")
-NotUnderstood: TypeAlias = Callable[[str, Exception], None]
-"""Is told what could not be read, and why."""
+OnInvalid: TypeAlias = Callable[[str, Exception], None]
+"""Receives the kind of a record that could not be decoded, and the error."""
 
 
-def values_of(body: bytes, problem: NotUnderstood) -> list[WaValue]:
-    """The changes of the field ``messages`` in a request. Unknown fields are ignored."""
+def decode_changes(body: bytes, on_invalid: OnInvalid) -> list[WaValue]:
+    """Decode the changes of the field ``messages`` in a request. Unknown fields are ignored."""
     try:
         notification = _decode_notification(body)
     except (msgspec.MsgspecError, RecursionError) as error:
-        problem("request", error)
+        on_invalid("request", error)
         return []
     changes = [change.value for entry in notification.entry for change in entry.changes if change.field == "messages"]
-    return _read(changes, _decode_value, "change", problem)
+    return _decode_all(changes, _decode_value, "change", on_invalid)
 
 
-def _read(
-    parts: Sequence[msgspec.Raw] | None, decode: Callable[[msgspec.Raw], Record], what: str, problem: NotUnderstood
+def _decode_all(
+    parts: Sequence[msgspec.Raw] | None, decode: Callable[[msgspec.Raw], Record], what: str, on_invalid: OnInvalid
 ) -> list[Record]:
-    found: list[Record] = []
+    records: list[Record] = []
     for part in (parts or ())[:MAX_MESSAGES]:
         try:
-            found.append(decode(part))
+            records.append(decode(part))
         except (msgspec.MsgspecError, RecursionError) as error:
-            problem(what, error)
-    return found
+            on_invalid(what, error)
+    return records
 
 
 class FailedDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of ours that the platform took and did not deliver."""
+    """A message that the platform accepted and did not deliver."""
 
     message_id: str
     to: str
@@ -531,7 +553,7 @@ class FailedDelivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
-    """The platform has a message of ours, even if its answer to the request was lost."""
+    """The platform received a message, even if its response to the request was lost."""
 
     message_id: str
     key: str
@@ -541,37 +563,36 @@ WhatsAppEvent: TypeAlias = ChannelEvent | Confirmed | FailedDelivery
 
 
 def interpret(
-    value: WaValue, account_id: str, is_ours: Callable[[str], bool], problem: NotUnderstood
+    value: WaValue, account_id: str, is_ours: Callable[[str], bool], on_invalid: OnInvalid
 ) -> list[WhatsAppEvent]:
-    """Everything in one change, in order. ``is_ours`` says whether a message id is one that we sent."""
+    """Return the events of one change, in order. ``is_ours`` reports whether the agent sent a message id."""
     names = {contact.wa_id: contact.profile.name for contact in value.contacts or () if contact.profile}
     our_number = value.metadata.display_phone_number.lstrip("+")
-    found: list[WhatsAppEvent] = []
-    for message in _read(value.messages, _decode_message, "message", problem):
+    events: list[WhatsAppEvent] = []
+    for message in _decode_all(value.messages, _decode_message, "message", on_invalid):
         if not message.author or not message.id or message.author == our_number:
             continue
         event = _event(message, names.get(message.author), our_number, account_id, is_ours)
         if event is not None:
-            found.append(event)
-    for status in _read(value.statuses, _decode_status, "status", problem):
+            events.append(event)
+    for status in _decode_all(value.statuses, _decode_status, "status", on_invalid):
         if status.status != "failed":
-            found.append(Confirmed(message_id=status.id, key=status.biz_opaque_callback_data))
+            events.append(Confirmed(message_id=status.id, key=status.biz_opaque_callback_data))
         else:
-            problems = [explained(error) for error in status.errors or ()]
-            reason = "; ".join(problems) or "WhatsApp does not say why"
-            found.append(FailedDelivery(message_id=status.id, to=f"+{status.recipient_id}", reason=reason))
-    return found
+            problems = [describe_error(error) for error in status.errors or ()]
+            reason = "; ".join(problems) or "WhatsApp gives no reason"
+            events.append(FailedDelivery(message_id=status.id, to=f"+{status.recipient_id}", reason=reason))
+    return events
 
 
-def explained(error: WaError) -> str:
-    """What went wrong, for the person who can act."""
+def describe_error(error: WaError) -> str:
     if error.code == WINDOW_CLOSED:
         return (
             "the person has not written for more than 24 hours, and WhatsApp lets a business answer only that long;"
             " they must write first (code 131047)"
         )
-    words = error.message or error.title or "an error without a name"
-    return f"{words[:300]} (code {error.code})"
+    text = error.message or error.title or "an error without a name"
+    return f"{text[:300]} (code {error.code})"
 
 
 def _event(
@@ -580,8 +601,8 @@ def _event(
     number = f"+{message.author}"
     stamp = int(message.timestamp) if is_number(message.timestamp) else 0
     group = message.group_id
-    answered = message.context
-    text = _words(message)[:MAX_TEXT]
+    context = message.context
+    text = _text_of(message)[:MAX_TEXT]
     inbound = Inbound(
         channel="whatsapp",
         account_id=account_id,
@@ -592,8 +613,8 @@ def _event(
         text=text,
         timestamp_ms=stamp * 1000,
         mentioned=bool(our_number) and f"@{our_number}" in text,
-        quoted=_quoted(answered, our_number),
-        forwarded_from="somebody" if answered and (answered.forwarded or answered.frequently_forwarded) else None,
+        quoted=_quoted(context, our_number),
+        forwarded_from="somebody" if context and (context.forwarded or context.frequently_forwarded) else None,
     )
     if message.reaction is not None:
         return _reaction(inbound, message.reaction, is_ours(message.reaction.message_id))
@@ -606,8 +627,8 @@ def _event(
     return Posted(inbound=inbound, files=(file,) if file else ())
 
 
-def _words(message: WaMessage) -> str:
-    """What the person wrote, or chose, or what a location says."""
+def _text_of(message: WaMessage) -> str:
+    """Return the written text, the chosen button, or a description of a location or contacts."""
     if message.text is not None:
         return message.text.body
     if message.button is not None:
@@ -616,40 +637,35 @@ def _words(message: WaMessage) -> str:
         choice = message.interactive.button_reply or message.interactive.list_reply
         return (choice.title or choice.id or "") if choice else ""
     if message.location is not None:
-        place = message.location
-        named = " ".join(part for part in (place.name, place.address) if part)
-        return f"📍 {place.latitude:.6f}, {place.longitude:.6f} {named}".strip()
+        location = message.location
+        label = " ".join(part for part in (location.name, location.address) if part)
+        return f"📍 {location.latitude:.6f}, {location.longitude:.6f} {label}".strip()
     if message.contacts:
-        return "\n".join(_contact(one) for one in message.contacts[:20])
+        return "\n".join(_describe_contact(contact) for contact in message.contacts[:20])
     file = message.image or message.video or message.document
     return (file.caption or "") if file else ""
 
 
-def _contact(contact: Any) -> str:
-    match contact:
-        case {"name": {"formatted_name": str(name)}, **rest}:
-            phones: Any = rest.get("phones")
-            listed: list[Any] = phones if isinstance(phones, list) else []
-            numbers = [short_name(str(one.get("phone") or "")) for one in listed[:5] if isinstance(one, dict)]
-            return f"Contact: {short_name(name)} {' '.join(numbers)}".strip()
-        case _:
-            return "Contact"
+def _describe_contact(value: object) -> str:
+    contact = converted(value, WaSharedContact)
+    if contact.name is None or contact.name.formatted_name is None:
+        return "Contact"
+    numbers = [short_name(phone.phone or "") for phone in (contact.phones or ())[:5]]
+    return f"Contact: {short_name(contact.name.formatted_name)} {' '.join(numbers)}".strip()
 
 
-def _quoted(answered: WaContext | None, our_number: str) -> Quoted | None:
-    """Only the id of the answered message is known, not its words."""
-    if answered is None or not answered.id:
+def _quoted(context: WaContext | None, our_number: str) -> Quoted | None:
+    """Return the quoted message. WhatsApp gives only its id, not its text."""
+    if context is None or not context.id:
         return None
-    author = (answered.author or "").lstrip("+")
-    return Quoted(
-        id=answered.id, sender=f"+{author}" if author else None, from_us=bool(author) and author == our_number
-    )
+    author = (context.author or "").lstrip("+")
+    return Quoted(id=context.id, sender=f"+{author}" if author else None, from_us=bool(author) and author == our_number)
 
 
 def _reaction(inbound: Inbound, reaction: WaReaction, to_us: bool) -> Reacted | None:
     if not reaction.message_id:
         return None
-    # In a direct chat people react to our messages. An id of ours is known only since the start.
+    # The ids of sent messages are lost at a restart. In a direct chat people react to the agent's messages.
     to_us = to_us or inbound.peer.kind == "direct"
     whose, emoji = "your message" if to_us else "a message", reaction.emoji or ""
     inbound.text = reaction_text(inbound, emoji, whose, reaction.message_id, removed=not emoji)

@@ -429,7 +429,7 @@ NOT_CONNECTED = WebhookAnswer(status=503, text="the account is not connected at 
 
 
 class RemoteChannels:
-    """``OtherAccounts`` for the channels of this node, and the answers to the same requests of other nodes."""
+    """``RemoteAccounts`` for the channels of this node, and the answers to the same requests of other nodes."""
 
     def __init__(self, gateway: Gateway, links: Links) -> None:
         self._gateway = gateway

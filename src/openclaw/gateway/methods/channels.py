@@ -40,7 +40,7 @@ async def channels_status(call: MethodCall, params: ChannelsStatus) -> Any:
 
     async def connection_view(one: RunningAccount) -> dict[str, Any]:
         view, probe_s = one.status.view(), longest_s if params.probe else 0.0
-        if (holder := await channels.holder(one)) is not None:
+        if (holder := await channels.owner(one)) is not None:
             view["node"] = holder
         if holder is not None and holder != gateway.runtime.claims.node and gateway.cluster is not None:
             there = await gateway.cluster.channels.status(one, probe_s)
